@@ -1,0 +1,451 @@
+//! Autograd contexts: which workers take part in one, when its last call is done, how it is released.
+//!
+//! A context is opened by its *origin* and reaches other workers with the calls made in it. Calls may
+//! be nested and need not be awaited, so the origin learns that all of them are done by Dijkstra and
+//! Scholten's method: a worker that is drawn in by a call says *done* for that call only when it has
+//! nothing running and everything it caused is done. Then the origin releases: a cleanup floods along
+//! the edges that calls took, and an answer comes back along the same edges.
+//!
+//! # Invariants
+//!
+//! - **CT-1** The origin releases a context only when every call made in it, directly or not, is done.
+//! - **CT-2** A cleanup reaches every worker that took part; each forgets the context and says so
+//!   when all it told have said so.
+//! - **CT-3** A worker that was told of the release refuses late calls of that context.
+//! - **CT-4** When a worker departs, the others that took part with it attach to the origin directly,
+//!   so the cleanup reaches them whoever is missing. When the origin departs, all forget.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+
+use crate::error::{ContextError, PeerMisbehaved};
+use crate::event::Event;
+use crate::hash::{IdMap, hash_sorted, id_map, sorted_keys};
+use crate::ids::{ContextId, IdSource, NodeId};
+use crate::message::Control;
+use crate::mutation::{Mutant, mutated};
+use crate::outbox::Outbox;
+
+/// How many tables a node has, in every group: the origin's word on which of its contexts are closed
+/// is given per shard, so both sides must count alike.
+pub const CONTEXT_SHARDS: u32 = 4;
+
+/// How many closed contexts of one origin are remembered one by one. To forget the oldest is safe: a
+/// late call would bring the context back only until its caller's own cleanup comes.
+const MAX_CLOSED: usize = 4096;
+
+/// One shard of a node's contexts: those whose counter leaves its index as remainder.
+#[derive(Clone, Debug)]
+pub struct ContextTable {
+    me: NodeId,
+    ids: IdSource,
+    contexts: IdMap<ContextId, Context>,
+    /// Released here; answers of those told are awaited.
+    closing: IdMap<ContextId, Closing>,
+    closed: BTreeMap<NodeId, Closed>,
+    /// Counters of own contexts not yet released.
+    open: BTreeSet<u64>,
+    gone: BTreeSet<NodeId>,
+    pub(crate) mutant: Mutant,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Context {
+    /// Workers that this one called or was called by.
+    known: BTreeSet<NodeId>,
+    /// Calls of the context that run here.
+    running: u32,
+    /// Calls made from here that are not done, by callee.
+    undone: BTreeMap<NodeId, u32>,
+    /// Who drew this worker in: one *done* is owed to it until this worker is at rest.
+    drawn_in_by: Option<NodeId>,
+    owes: bool,
+    releasing: bool,
+    failed: Option<NodeId>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Closing {
+    /// Whom to tell when all have answered; nobody on the origin.
+    tell: Vec<NodeId>,
+    waiting: BTreeSet<NodeId>,
+}
+
+/// Which contexts of one origin are known to be closed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Closed {
+    /// All below this are.
+    below: u64,
+    /// And these.
+    also: BTreeSet<u64>,
+}
+
+impl Closed {
+    fn contains(&self, counter: u64) -> bool {
+        counter < self.below || self.also.contains(&counter)
+    }
+
+    fn insert(&mut self, counter: u64, below: u64) {
+        self.below = self.below.max(below);
+        self.also.insert(counter);
+        self.also = self.also.split_off(&self.below);
+        while self.also.len() > MAX_CLOSED {
+            self.also.pop_first();
+        }
+    }
+}
+
+impl ContextTable {
+    /// Shard `shard` of [`CONTEXT_SHARDS`] of `me`'s contexts.
+    pub fn new(me: NodeId, shard: u32, seed: u64) -> Self {
+        Self {
+            me,
+            ids: IdSource::new(me, shard, CONTEXT_SHARDS),
+            contexts: id_map(seed),
+            closing: id_map(seed),
+            closed: BTreeMap::new(),
+            open: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// Opens a context.
+    pub fn open(&mut self) -> ContextId {
+        let context = self.ids.context();
+        self.open.insert(context.counter);
+        self.contexts.insert(context, Context::default());
+        context
+    }
+
+    /// Notes that a call is made in the context. If the call never leaves, say so with
+    /// [`undo_call`](Self::undo_call).
+    pub fn start_call(&mut self, context: ContextId, to: NodeId) -> Result<(), ContextError> {
+        let Some(entry) = self.contexts.get_mut(&context) else {
+            return Err(self.missing(context));
+        };
+        if let Some(node) = entry.failed {
+            return Err(ContextError::ParticipantLost { context, node });
+        }
+        entry.known.insert(to);
+        *entry.undone.entry(to).or_default() += 1;
+        Ok(())
+    }
+
+    /// Takes back a call that never left.
+    pub fn undo_call<V>(&mut self, context: ContextId, to: NodeId, out: &mut Outbox<V>) {
+        if let Some(entry) = self.contexts.get_mut(&context) {
+            entry.subtract(to, 1);
+            self.rest(context, out);
+        }
+    }
+
+    /// A call made in the context arrived. When it has been worked on, and answered, say
+    /// [`finish_call`](Self::finish_call).
+    pub fn receive_call<V>(
+        &mut self,
+        context: ContextId,
+        from: NodeId,
+        out: &mut Outbox<V>,
+    ) -> Result<(), ContextError> {
+        let own = context.origin == self.me;
+        let known = self.contexts.contains_key(&context);
+        if !known && (own || self.is_closed(context)) {
+            out.send(from, Control::ContextDone(vec![(context, 1)]));
+            return Err(ContextError::Closed { context });
+        }
+        let entry = self.contexts.entry(context).or_default();
+        entry.known.insert(from);
+        entry.running += 1;
+        let at_rest = entry.running == 1 && entry.undone.is_empty();
+        if !own && at_rest && entry.drawn_in_by.is_none() {
+            entry.drawn_in_by = Some(from);
+        }
+        Ok(())
+    }
+
+    /// A call that was received has been worked on.
+    pub fn finish_call<V>(&mut self, context: ContextId, from: NodeId, out: &mut Outbox<V>) {
+        let Some(entry) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        entry.running = entry.running.saturating_sub(1);
+        if entry.drawn_in_by == Some(from) && !entry.owes {
+            entry.owes = true;
+        } else if !self.gone.contains(&from) {
+            out.send(from, Control::ContextDone(vec![(context, 1)]));
+        }
+        self.rest(context, out);
+    }
+
+    /// A callee says that calls, and all they caused, are done.
+    pub fn on_done<V>(
+        &mut self,
+        from: NodeId,
+        context: ContextId,
+        calls: u32,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        if let Some(entry) = self.contexts.get_mut(&context) {
+            if entry.undone.get(&from).copied().unwrap_or(0) < calls {
+                return Err(PeerMisbehaved::UnexpectedDone { context });
+            }
+            entry.subtract(from, calls);
+            self.rest(context, out);
+        }
+        Ok(())
+    }
+
+    /// Releases an own context as soon as all its calls are done;
+    /// [`Event::ContextReleased`] follows when every worker has forgotten it.
+    pub fn release<V>(
+        &mut self,
+        context: ContextId,
+        out: &mut Outbox<V>,
+    ) -> Result<(), ContextError> {
+        if context.origin != self.me {
+            return Err(ContextError::NotOrigin { context });
+        }
+        let Some(entry) = self.contexts.get_mut(&context) else {
+            return Err(ContextError::Closed { context });
+        };
+        entry.releasing = true;
+        self.rest(context, out);
+        Ok(())
+    }
+
+    /// Somebody who knows passes on that the context is released.
+    pub fn on_cleanup<V>(
+        &mut self,
+        from: NodeId,
+        context: ContextId,
+        below: u64,
+        out: &mut Outbox<V>,
+    ) {
+        if context.origin == self.me {
+            // It came round: this node was the first to forget it.
+            out.send(from, Control::ContextCleaned(vec![context]));
+            return;
+        }
+        self.remember_closed(context, below);
+        if self.contexts.contains_key(&context) {
+            self.close(context, Some(from), out);
+        } else {
+            out.send(from, Control::ContextCleaned(vec![context]));
+        }
+    }
+
+    /// Those told through `from` have forgotten the context.
+    pub fn on_cleaned<V>(&mut self, from: NodeId, context: ContextId, out: &mut Outbox<V>) {
+        if let Some(closing) = self.closing.get_mut(&context) {
+            closing.waiting.remove(&from);
+            self.finish_closing(context, out);
+        }
+    }
+
+    /// A worker that was drawn in by one now departed wants to be told of the release.
+    pub fn on_attach<V>(
+        &mut self,
+        from: NodeId,
+        context: ContextId,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        if context.origin != self.me {
+            return Err(PeerMisbehaved::Impersonation {
+                node: context.origin,
+            });
+        }
+        if let Some(entry) = self.contexts.get_mut(&context) {
+            entry.known.insert(from);
+        } else {
+            if let Some(closing) = self.closing.get_mut(&context) {
+                closing.waiting.insert(from);
+            }
+            out.send(from, Control::ContextCleanup(vec![(context, self.lowest_open())]));
+        }
+        Ok(())
+    }
+
+    /// A node has departed.
+    pub fn on_gone<V>(&mut self, node: NodeId, out: &mut Outbox<V>) {
+        self.gone.retain(|other| other.worker != node.worker);
+        self.gone.insert(node);
+        self.closed.remove(&node);
+        for context in sorted_keys(&self.contexts, |context, entry| {
+            context.origin == node || entry.known.contains(&node)
+        }) {
+            out.event(Event::ContextFailed { context, node });
+            if context.origin == node {
+                self.contexts.remove(&context);
+                continue;
+            }
+            if let Some(entry) = self.contexts.get_mut(&context) {
+                entry.lose(node);
+            }
+            if context.origin != self.me && !mutated!(self.mutant, NoAttach) {
+                out.send(context.origin, Control::ContextAttach(vec![context]));
+            }
+            self.rest(context, out);
+        }
+        for context in sorted_keys(&self.closing, |_, _| true) {
+            if let Some(closing) = self.closing.get_mut(&context) {
+                closing.waiting.remove(&node);
+                closing.tell.retain(|&other| other != node);
+                self.finish_closing(context, out);
+            }
+        }
+    }
+
+    /// How many contexts are open or being closed.
+    pub fn len(&self) -> usize {
+        self.contexts.len() + self.closing.len()
+    }
+
+    /// Whether no context is open or being closed.
+    pub fn is_empty(&self) -> bool {
+        self.contexts.is_empty() && self.closing.is_empty()
+    }
+
+    /// The open contexts, in order.
+    pub fn contexts(&self) -> Vec<ContextId> {
+        sorted_keys(&self.contexts, |_, _| true)
+    }
+
+    /// The workers that this one shares the context with.
+    pub fn known_workers(&self, context: ContextId) -> Vec<NodeId> {
+        let entry = self.contexts.get(&context);
+        entry.map(|entry| entry.known.iter().copied().collect()).unwrap_or_default()
+    }
+
+    fn is_closed(&self, context: ContextId) -> bool {
+        let origin = context.origin;
+        let over = |gone: &NodeId| {
+            gone.worker == origin.worker && gone.incarnation >= origin.incarnation
+        };
+        self.gone.iter().any(over)
+            || self.closing.contains_key(&context)
+            || self.closed.get(&origin).is_some_and(|closed| closed.contains(context.counter))
+    }
+
+    fn missing(&self, context: ContextId) -> ContextError {
+        if context.origin == self.me || self.is_closed(context) {
+            ContextError::Closed { context }
+        } else {
+            ContextError::Unknown { context }
+        }
+    }
+
+    fn lowest_open(&self) -> u64 {
+        // Nothing open: everything made so far is closed, but ids to come are not.
+        self.open.first().copied().unwrap_or(0)
+    }
+
+    fn remember_closed(&mut self, context: ContextId, below: u64) {
+        if !mutated!(self.mutant, ForgetClosedContext) {
+            self.closed.entry(context.origin).or_default().insert(context.counter, below);
+        }
+    }
+
+    /// If the worker is at rest in the context: pay what is owed, release what is to be released.
+    fn rest<V>(&mut self, context: ContextId, out: &mut Outbox<V>) {
+        let Some(entry) = self.contexts.get_mut(&context) else {
+            return;
+        };
+        let at_rest = entry.running == 0 && entry.undone.is_empty();
+        if at_rest {
+            entry.owes = false;
+            if let Some(node) = entry.drawn_in_by.take() {
+                out.send(node, Control::ContextDone(vec![(context, 1)]));
+            }
+        }
+        if entry.releasing && (at_rest || mutated!(self.mutant, ReleaseBusyContext)) {
+            self.open.remove(&context.counter);
+            self.close(context, None, out);
+        }
+    }
+
+    /// Forgets the context and tells those who know it from here.
+    fn close<V>(&mut self, context: ContextId, told_by: Option<NodeId>, out: &mut Outbox<V>) {
+        let Some(mut entry) = self.contexts.remove(&context) else {
+            return;
+        };
+        entry.known.remove(&self.me);
+        if let Some(told_by) = told_by {
+            entry.known.remove(&told_by);
+        }
+        let below = if context.origin == self.me {
+            self.lowest_open()
+        } else {
+            self.closed.get(&context.origin).map_or(0, |closed| closed.below)
+        };
+        for &node in &entry.known {
+            out.send(node, Control::ContextCleanup(vec![(context, below)]));
+        }
+        let closing = Closing {
+            tell: told_by.into_iter().collect(),
+            waiting: entry.known,
+        };
+        self.closing.insert(context, closing);
+        self.finish_closing(context, out);
+    }
+
+    fn finish_closing<V>(&mut self, context: ContextId, out: &mut Outbox<V>) {
+        if self.closing.get(&context).is_some_and(|closing| closing.waiting.is_empty())
+            && let Some(closing) = self.closing.remove(&context)
+        {
+            for node in closing.tell {
+                out.send(node, Control::ContextCleaned(vec![context]));
+            }
+            if context.origin == self.me {
+                out.event(Event::ContextReleased(context));
+            }
+        }
+    }
+}
+
+impl Context {
+    fn subtract(&mut self, callee: NodeId, calls: u32) {
+        if let Some(undone) = self.undone.get_mut(&callee) {
+            *undone = undone.saturating_sub(calls);
+            if *undone == 0 {
+                self.undone.remove(&callee);
+            }
+        }
+    }
+
+    fn lose(&mut self, node: NodeId) {
+        self.known.remove(&node);
+        self.undone.remove(&node);
+        if self.drawn_in_by == Some(node) {
+            self.drawn_in_by = None;
+            self.owes = false;
+        }
+        self.failed = Some(node);
+    }
+}
+
+impl PartialEq for ContextTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.me == other.me
+            && self.ids == other.ids
+            && self.contexts == other.contexts
+            && self.closing == other.closing
+            && self.closed == other.closed
+            && self.open == other.open
+            && self.gone == other.gone
+    }
+}
+
+impl Eq for ContextTable {}
+
+impl Hash for ContextTable {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.me.hash(state);
+        self.ids.hash(state);
+        hash_sorted(&self.contexts, state);
+        hash_sorted(&self.closing, state);
+        self.closed.hash(state);
+        self.open.hash(state);
+        self.gone.hash(state);
+    }
+}

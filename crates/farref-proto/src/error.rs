@@ -1,0 +1,204 @@
+//! What can go wrong, and whose fault it is.
+
+use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
+use crate::membership::Phase;
+
+/// A use of a reference that cannot work. Cause and remedy are on this side or with the group's
+/// fate; for what a peer does against the protocol see [`PeerMisbehaved`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefError {
+    /// This worker holds no such reference: it was dropped, or never received.
+    #[error("{rref} is not held by this worker; keep the reference alive while you use it")]
+    Unknown {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// The value is on another worker.
+    #[error("{rref} is owned by {owner}; fetch it, or call a method on it")]
+    NotOwner {
+        /// The reference.
+        rref: RRefId,
+        /// Who has the value.
+        owner: NodeId,
+    },
+    /// The worker that had the value is gone, and the value with it.
+    #[error("the owner of {rref}, {owner}, is gone; the value has to be made anew")]
+    OwnerLost {
+        /// The reference.
+        rref: RRefId,
+        /// Who had the value.
+        owner: NodeId,
+    },
+    /// The worker that asked for the value died before its request reached the owner.
+    #[error("{rref} was never created: {creator} died before its request arrived", creator = rref.origin)]
+    CreatorLost {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// The owner had already freed the value.
+    #[error("the owner of {rref} has freed it already; this is a fault in the sender of the reference")]
+    Freed {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// The two sides disagree about the value's type.
+    #[error("{rref} has type {found} on its owner, but {expected} was expected; build both workers from the same source")]
+    TypeMismatch {
+        /// The reference.
+        rref: RRefId,
+        /// What the user of the reference believes.
+        expected: Fingerprint,
+        /// What the owner has.
+        found: Fingerprint,
+    },
+    /// The owner keeps no more references whose values have not been created.
+    #[error("the owner of {rref} refused it: too many references to values that were never created")]
+    TooManyPending {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// The worker that the reference should go to is gone.
+    #[error("{rref} cannot be handed to {node}, which is gone")]
+    ReceiverLost {
+        /// The reference.
+        rref: RRefId,
+        /// Who should have got it.
+        node: NodeId,
+    },
+    /// The table was shut down.
+    #[error("this worker has been shut down; references made before are no longer usable")]
+    Destroyed,
+}
+
+/// A use of a context that cannot work.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContextError {
+    /// The context was released, here or at its origin.
+    #[error("context {context} has been released; make the call inside a live context")]
+    Closed {
+        /// The context.
+        context: ContextId,
+    },
+    /// This worker takes no part in the context.
+    #[error("context {context} is not known on this worker")]
+    Unknown {
+        /// The context.
+        context: ContextId,
+    },
+    /// Only the node that opened a context may release it.
+    #[error("context {context} belongs to {origin}, which alone can release it", origin = context.origin)]
+    NotOrigin {
+        /// The context.
+        context: ContextId,
+    },
+    /// A worker that took part is gone.
+    #[error("context {context} lost {node}; start the step again in a new context")]
+    ParticipantLost {
+        /// The context.
+        context: ContextId,
+        /// Who is gone.
+        node: NodeId,
+    },
+}
+
+/// A call that cannot be made. Nothing was changed by the attempt.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// This node is not, or no longer, a member of the group.
+    #[error("this worker is not a member of the group ({phase:?}); join first")]
+    NotMember {
+        /// Where it is in its membership.
+        phase: Phase,
+    },
+    /// The callee is not a member.
+    #[error("{node} is not a member of the group")]
+    PeerGone {
+        /// The callee.
+        node: NodeId,
+    },
+    /// A reference among the arguments, or the one to fetch, cannot be used.
+    #[error(transparent)]
+    Reference(#[from] RefError),
+    /// The context cannot be used.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+}
+
+/// A peer said something that no correct peer says. Cut it off; nothing was changed by it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerMisbehaved {
+    /// A carried fork was not made by the node that sent it.
+    #[error("peer handed on a fork that {parent} made")]
+    ForeignFork {
+        /// Who made the fork.
+        parent: NodeId,
+    },
+    /// Two messages name different owners for one reference.
+    #[error("peer says {claimed} owns {rref}, but it is owned by {known}")]
+    OwnerMismatch {
+        /// The reference.
+        rref: RRefId,
+        /// What we know.
+        known: NodeId,
+        /// What the peer says.
+        claimed: NodeId,
+    },
+    /// It released or accepted what another node holds.
+    #[error("peer spoke for a fork that {holder} holds")]
+    NotHolder {
+        /// Who holds it.
+        holder: NodeId,
+    },
+    /// It asked for a value to be made under an id that is not its own.
+    #[error("peer asked to create {rref}, an id made by {origin}", origin = rref.origin)]
+    ForeignCreation {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// It asked for the same value twice.
+    #[error("peer asked to create {rref} twice")]
+    CreatedTwice {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// It handed over a reference to a value of ours that is not there.
+    #[error("peer sent {rref}, which this worker has freed")]
+    SentFreed {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// It used the id of a request that has not been answered yet.
+    #[error("peer used {request} for a second call before the first was answered")]
+    RequestTwice {
+        /// The request.
+        request: MessageId,
+    },
+    /// It answered something that it was not asked.
+    #[error("peer answered {request}, which is not outstanding")]
+    UnexpectedAnswer {
+        /// The request.
+        request: MessageId,
+    },
+    /// A list was longer than [`MAX_BATCH`](crate::MAX_BATCH).
+    #[error("peer sent {len} entries in one message, the limit is {limit}", limit = crate::MAX_BATCH)]
+    BatchTooLong {
+        /// How many.
+        len: usize,
+    },
+    /// It reported more calls done than were made.
+    #[error("peer reported more calls of {context} done than it was sent")]
+    UnexpectedDone {
+        /// The context.
+        context: ContextId,
+    },
+    /// It released a context that another node opened and that it was never told of.
+    #[error("peer speaks for {node}, not for itself")]
+    Impersonation {
+        /// Whom it spoke for.
+        node: NodeId,
+    },
+}

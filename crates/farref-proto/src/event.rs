@@ -1,0 +1,100 @@
+//! What the protocol tells the program above it.
+
+use crate::error::RefError;
+use crate::ids::{ContextId, MessageId, NodeId, RRefId};
+
+/// Who waits for a value: a request of another node, or one made on the owner itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Waiter {
+    /// The node that asked.
+    pub node: NodeId,
+    /// Its request.
+    pub request: MessageId,
+}
+
+/// Why a node is no longer a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Departure {
+    /// It said good-bye.
+    Left,
+    /// It was declared dead, or came back as a later incarnation.
+    Died,
+}
+
+/// Something the program above has to act on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Event<V> {
+    /// Nobody refers to this value any more: drop it. `None` if it was never computed.
+    Freed {
+        /// The reference.
+        rref: RRefId,
+        /// The value, handed out so that its destructor runs outside every lock.
+        value: Option<V>,
+    },
+    /// A fetch that had to wait has its outcome: answer it.
+    Fetched {
+        /// Whom to answer.
+        waiter: Waiter,
+        /// Which reference.
+        rref: RRefId,
+        /// The value, or why there is none.
+        outcome: Result<V, RefError>,
+    },
+    /// The owner has registered our reference.
+    Confirmed(RRefId),
+    /// Our reference leads nowhere any more: using it gives this error.
+    Lost {
+        /// The reference.
+        rref: RRefId,
+        /// What a use of it answers.
+        error: RefError,
+    },
+
+    /// A request was made of a peer that is now gone; its outcome is unknown.
+    PeerLost {
+        /// The peer.
+        node: NodeId,
+        /// Our request.
+        request: MessageId,
+    },
+    /// A request that we were working on has lost its asker: stop and answer nothing.
+    Abandoned {
+        /// Who had asked.
+        node: NodeId,
+        /// Its request.
+        request: MessageId,
+    },
+
+    /// A node joined the group.
+    Joined(NodeId),
+    /// A node is no longer a member. Close its connections and refuse its frames from now on.
+    Gone {
+        /// The node.
+        node: NodeId,
+        /// How it went.
+        departure: Departure,
+    },
+    /// Everyone knows that the node is gone; what it held has been released.
+    Settled(NodeId),
+    /// We were let in: calls may be made.
+    Welcomed,
+    /// The others have declared us dead. Everything we owned or held across workers is lost; to go
+    /// on, join again with a greater incarnation.
+    Evicted,
+    /// Everyone knows that we have left: the process may end.
+    Departed,
+
+    /// A context that we opened is released here and on every worker that took part.
+    ContextReleased(ContextId),
+    /// A worker that took part in the context is gone: its gradients cannot be complete.
+    ContextFailed {
+        /// The context.
+        context: ContextId,
+        /// Who is gone.
+        node: NodeId,
+    },
+
+    /// All workers are at rest: the graceful shutdown is complete.
+    ShutdownComplete,
+}

@@ -1,0 +1,392 @@
+//! Who is in the group: joins, leaves, deaths, returns; and who everybody knows to be gone.
+//!
+//! There is no consensus and no fixed coordinator. Views merge ([`View`]); every node passes news on
+//! to every member and waits for all of them to say it back. A change that all have said back is
+//! *settled*. A suspicion is first brought to the lowest-numbered member that the suspecting node
+//! can reach, so that one bad link costs the group one member and not two.
+//!
+//! # Invariants
+//!
+//! - **ME-1** A standing is never lowered: nobody comes back from the dead but as a new incarnation.
+//! - **ME-2** A node takes no frame from a node that its view does not have alive.
+//! - **ME-3** A node says a departure back only after its tables have installed it, on the same
+//!   first-in-first-out lane as its registrations. So when a departure is settled, every hand-off
+//!   the departed made has been registered with its owner or never happened.
+//! - **ME-4** A newcomer takes part only once every member knows it. So nobody can have handed it
+//!   anything that some owner's settling did not wait for.
+//! - **ME-5** Departures settle together: while one is unsettled, none is released. A chain of
+//!   hand-offs through several departed nodes is therefore as safe as one.
+
+mod quiesce;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use quiesce::{Quiescence, Residue};
+pub use view::{Standing, Status, View};
+
+use crate::event::Departure;
+use crate::ids::{NodeId, WorkerId};
+use crate::message::Control;
+use crate::mutation::{Mutant, mutated};
+
+/// Where a node is in its own membership.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Phase {
+    /// Asked to be let in.
+    Joining,
+    /// In.
+    Member,
+    /// Saying good-bye.
+    Leaving,
+    /// Out, and everyone knows.
+    Departed,
+    /// Declared dead by the others.
+    Evicted,
+}
+
+/// Something that the tables and the program have to know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Change {
+    Joined(NodeId),
+    Gone(NodeId, Departure),
+    Settled(NodeId),
+    Welcomed,
+    Departed,
+    Evicted,
+}
+
+/// What an input led to. The changes are for this node's own tables and come first; the messages
+/// may leave only after the tables have installed them (ME-3).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) messages: Vec<(NodeId, Control)>,
+}
+
+/// A standing that not everyone has said back yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Unsettled {
+    standing: Standing,
+    waiting: BTreeSet<NodeId>,
+}
+
+/// One node's membership.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Membership {
+    me: NodeId,
+    phase: Phase,
+    view: View,
+    unsettled: BTreeMap<WorkerId, Unsettled>,
+    /// Gone, but not settled.
+    departed: Vec<NodeId>,
+    /// Let in by this node, to be welcomed when their joining is settled.
+    newcomers: BTreeSet<NodeId>,
+    suspects: BTreeSet<NodeId>,
+    /// To whom the suspects were reported.
+    reported_to: Option<NodeId>,
+    pub(crate) mutant: Mutant,
+}
+
+impl Membership {
+    /// A member of a group whose members, itself among them, are known from the start.
+    pub fn founding(me: NodeId, members: impl IntoIterator<Item = NodeId>) -> Self {
+        let mut view = View::of(members);
+        view.raise(me.worker, Standing::alive(me));
+        Self::new(me, Phase::Member, view)
+    }
+
+    /// A node that wants to join a running group.
+    pub fn joining(me: NodeId) -> Self {
+        Self::new(me, Phase::Joining, View::of([me]))
+    }
+
+    fn new(me: NodeId, phase: Phase, view: View) -> Self {
+        Self {
+            me,
+            phase,
+            view,
+            unsettled: BTreeMap::new(),
+            departed: Vec::new(),
+            newcomers: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            reported_to: None,
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// What this node knows of its group.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Where this node is in its own membership.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether every change is known to all.
+    pub fn is_settled(&self) -> bool {
+        self.unsettled.is_empty() && self.departed.is_empty()
+    }
+
+    /// Whose word is awaited before the present changes are settled.
+    pub fn awaited(&self) -> BTreeSet<NodeId> {
+        self.unsettled.values().flat_map(|entry| entry.waiting.iter().copied()).collect()
+    }
+
+    /// The lowest-numbered member that this node can reach.
+    pub fn leader(&self) -> NodeId {
+        self.view
+            .live()
+            .find(|node| !self.suspects.contains(node))
+            .unwrap_or(self.me)
+    }
+
+    /// Asks `sponsor`, any member, to let this node in. Ask another if it departs meanwhile.
+    pub(crate) fn join(&self, sponsor: NodeId) -> Outcome {
+        Outcome {
+            changes: Vec::new(),
+            messages: vec![(sponsor, Control::Join)],
+        }
+    }
+
+    /// Begins to say good-bye.
+    pub(crate) fn leave(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.phase == Phase::Member {
+            self.phase = Phase::Leaving;
+            let left = Standing {
+                incarnation: self.me.incarnation,
+                status: Status::Left,
+            };
+            self.view.raise(self.me.worker, left);
+            self.announce(self.me.worker, left, None, &mut outcome);
+            self.settle(&mut outcome);
+        }
+        outcome
+    }
+
+    /// This node cannot reach another.
+    pub(crate) fn suspect(&mut self, node: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.view.is_live(node) && node != self.me && self.suspects.insert(node) {
+            self.report_suspects(Some(node), &mut outcome);
+            self.settle(&mut outcome);
+        }
+        outcome
+    }
+
+    /// A newcomer asks to be let in.
+    pub(crate) fn on_join(&mut self, from: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.phase != Phase::Member {
+            return outcome;
+        }
+        if self.view.is_gone(from) {
+            let entries = self.entry(from.worker).into_iter().collect();
+            let echo = false;
+            outcome.messages.push((from, Control::View { entries, echo }));
+            return outcome;
+        }
+        self.newcomers.insert(from);
+        self.learn(from.worker, Standing::alive(from), Some(from), &mut outcome);
+        self.settle(&mut outcome);
+        outcome
+    }
+
+    /// The sponsor lets this node in.
+    pub(crate) fn on_welcome(&mut self, entries: Vec<(WorkerId, Standing)>) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.phase != Phase::Joining {
+            return outcome;
+        }
+        for (worker, standing) in entries {
+            self.install(worker, standing, &mut outcome);
+        }
+        if self.phase == Phase::Joining {
+            self.phase = Phase::Member;
+            outcome.changes.push(Change::Welcomed);
+            self.settle(&mut outcome);
+        }
+        outcome
+    }
+
+    /// Another node tells what it knows.
+    pub(crate) fn on_view(
+        &mut self,
+        from: NodeId,
+        entries: Vec<(WorkerId, Standing)>,
+        echo: bool,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut known = Vec::new();
+        for (worker, standing) in entries {
+            self.learn(worker, standing, Some(from), &mut outcome);
+            known.extend(self.entry(worker));
+        }
+        if echo {
+            let reply = Control::View {
+                entries: known,
+                echo: false,
+            };
+            outcome.messages.push((from, reply));
+        }
+        self.settle(&mut outcome);
+        outcome
+    }
+
+    /// Another node cannot reach `node` and takes this one for the leader: it is declared dead.
+    pub(crate) fn on_suspect(&mut self, node: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        if node != self.me && self.view.is_live(node) {
+            self.declare_dead(node, &mut outcome);
+            self.settle(&mut outcome);
+        }
+        outcome
+    }
+
+    fn entry(&self, worker: WorkerId) -> Option<(WorkerId, Standing)> {
+        self.view.standing(worker).map(|standing| (worker, standing))
+    }
+
+    fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {
+        let dead = Standing {
+            incarnation: node.incarnation,
+            status: Status::Dead,
+        };
+        self.learn(node.worker, dead, None, outcome);
+    }
+
+    /// Brings suspicions to the leader, all of them when it is a new one; or acts on them.
+    fn report_suspects(&mut self, latest: Option<NodeId>, outcome: &mut Outcome) {
+        let leader = self.leader();
+        if leader == self.me {
+            while let Some(node) = self.suspects.pop_first() {
+                self.declare_dead(node, outcome);
+            }
+        } else if self.reported_to != Some(leader) {
+            self.reported_to = Some(leader);
+            let all = self.suspects.iter();
+            outcome.messages.extend(all.map(|&node| (leader, Control::Suspect(node))));
+        } else {
+            outcome.messages.extend(latest.map(|node| (leader, Control::Suspect(node))));
+        }
+    }
+
+    /// Takes in what `from` said of a worker, passes news on, and counts what was said back.
+    fn learn(
+        &mut self,
+        worker: WorkerId,
+        standing: Standing,
+        from: Option<NodeId>,
+        outcome: &mut Outcome,
+    ) {
+        if self.install(worker, standing, outcome) {
+            self.announce(worker, standing, from, outcome);
+        } else if let Some(from) = from
+            && let Some(entry) = self.unsettled.get_mut(&worker)
+            && entry.standing <= standing
+        {
+            entry.waiting.remove(&from);
+        }
+    }
+
+    /// Puts a standing into the view. Answers whether it was news worth passing on.
+    fn install(&mut self, worker: WorkerId, standing: Standing, outcome: &mut Outcome) -> bool {
+        if worker == self.me.worker {
+            let leaving = matches!(self.phase, Phase::Leaving | Phase::Departed)
+                && standing.incarnation == self.me.incarnation;
+            if standing > Standing::alive(self.me) && !leaving && self.phase != Phase::Evicted {
+                self.phase = Phase::Evicted;
+                outcome.changes.push(Change::Evicted);
+            }
+            return false;
+        }
+        let Some(before) = self.view.raise(worker, standing) else {
+            return false;
+        };
+        if let Some(before) = before
+            && before.status == Status::Alive
+        {
+            let node = NodeId {
+                worker,
+                incarnation: before.incarnation,
+            };
+            let left = standing.status == Status::Left && standing.incarnation == node.incarnation;
+            let departure = if left { Departure::Left } else { Departure::Died };
+            self.remove(node, departure, outcome);
+        }
+        if standing.status == Status::Alive {
+            let incarnation = standing.incarnation;
+            outcome.changes.push(Change::Joined(NodeId {
+                worker,
+                incarnation,
+            }));
+        }
+        true
+    }
+
+    fn remove(&mut self, node: NodeId, departure: Departure, outcome: &mut Outcome) {
+        outcome.changes.push(Change::Gone(node, departure));
+        self.departed.push(node);
+        self.newcomers.remove(&node);
+        self.suspects.remove(&node);
+        for entry in self.unsettled.values_mut() {
+            entry.waiting.remove(&node);
+        }
+        if self.reported_to == Some(node) && !self.suspects.is_empty() {
+            self.report_suspects(None, outcome);
+        }
+    }
+
+    /// Tells every member and notes whose word is awaited.
+    fn announce(
+        &mut self,
+        worker: WorkerId,
+        standing: Standing,
+        from: Option<NodeId>,
+        outcome: &mut Outcome,
+    ) {
+        let waiting: BTreeSet<NodeId> = self
+            .view
+            .live()
+            .filter(|&node| node != self.me && Some(node) != from && node.worker != worker)
+            .collect();
+        for &node in &waiting {
+            let entries = vec![(worker, standing)];
+            let echo = true;
+            outcome.messages.push((node, Control::View { entries, echo }));
+        }
+        self.unsettled.insert(worker, Unsettled { standing, waiting });
+    }
+
+    /// Finds out what has been said back by all.
+    fn settle(&mut self, outcome: &mut Outcome) {
+        if self.phase == Phase::Evicted {
+            return;
+        }
+        self.unsettled.retain(|_, entry| !entry.waiting.is_empty());
+        let unsettled = &self.unsettled;
+        let early = mutated!(self.mutant, WelcomeEarly);
+        let ready: Vec<NodeId> = self
+            .newcomers
+            .iter()
+            .copied()
+            .filter(|node| early || !unsettled.contains_key(&node.worker))
+            .collect();
+        for node in ready {
+            self.newcomers.remove(&node);
+            let entries = self.view.standings().collect();
+            outcome.messages.push((node, Control::Welcome(entries)));
+        }
+        if self.unsettled.is_empty() {
+            let settled = std::mem::take(&mut self.departed);
+            outcome.changes.extend(settled.into_iter().map(Change::Settled));
+            if self.phase == Phase::Leaving {
+                self.phase = Phase::Departed;
+                outcome.changes.push(Change::Departed);
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Graceful shutdown: finding out that every worker is at rest.
+//!
+//! The leader asks all members for what they have left and for a counter that changes whenever a
+//! node does anything. Every message in flight is remembered by somebody's table (a registration by
+//! its pending user, a release by the fork on the owner, a call by its caller), so the group is at
+//! rest when all tables are empty *at one moment*.
+//!
+//! # Invariants
+//!
+//! - **QU-1** Shutdown is complete only after two successive rounds in which every live member had
+//!   nothing left and no member's counter moved: all were idle from their first report to their
+//!   second, and those spans share a moment.
+//! - **QU-2** Departed members are not waited for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Membership;
+use crate::ids::NodeId;
+use crate::message::Control;
+use crate::mutation::{Mutant, mutated};
+use crate::time::Time;
+
+/// How many laggards a probe names.
+const MAX_NAMED: usize = 16;
+
+/// What a node still has to do before it may shut down.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Residue {
+    /// Whether the program on the node has asked for the shutdown at all.
+    pub wants_shutdown: bool,
+    /// Calls made or being worked on.
+    pub calls: u32,
+    /// References owned or held.
+    pub references: u32,
+    /// Autograd contexts.
+    pub contexts: u32,
+    /// Membership changes that are not settled.
+    pub unsettled: u32,
+}
+
+impl Residue {
+    /// Whether the node may go.
+    pub fn is_idle(&self) -> bool {
+        let ready = Self {
+            wants_shutdown: true,
+            ..Self::default()
+        };
+        *self == ready
+    }
+}
+
+/// One node's part in a graceful shutdown.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Quiescence {
+    wants_shutdown: bool,
+    complete: bool,
+    /// Whether anyone is known to want the shutdown: then the leader asks around.
+    called_for: bool,
+    /// Whom this node has told that it wants the shutdown.
+    told: Option<NodeId>,
+    interval: Duration,
+    next_probe: Time,
+    round: u64,
+    reports: BTreeMap<NodeId, (u64, Residue)>,
+    /// The counters of the last round, if everybody was idle in it.
+    idle_before: Option<BTreeMap<NodeId, u64>>,
+    waiting_for: Vec<(NodeId, Residue)>,
+    pub(crate) mutant: Mutant,
+}
+
+impl Quiescence {
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self {
+            wants_shutdown: false,
+            complete: false,
+            called_for: false,
+            told: None,
+            interval,
+            next_probe: Time::ZERO,
+            round: 0,
+            reports: BTreeMap::new(),
+            idle_before: None,
+            waiting_for: Vec::new(),
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// The program wants to shut down.
+    pub(crate) fn start(&mut self) {
+        self.wants_shutdown = true;
+        self.called_for = true;
+    }
+
+    /// Whether the program wants to shut down.
+    pub fn wants_shutdown(&self) -> bool {
+        self.wants_shutdown
+    }
+
+    /// Whether everyone was found at rest.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Who keeps the shutdown waiting, and with what, as far as this node was told.
+    pub fn waiting_for(&self) -> &[(NodeId, Residue)] {
+        &self.waiting_for
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (self.called_for && !self.complete).then_some(self.next_probe)
+    }
+
+    /// Asks around if this node is the leader; tells the leader if it is not.
+    pub(crate) fn poll(
+        &mut self,
+        now: Time,
+        me: NodeId,
+        membership: &Membership,
+        mine: (u64, Residue),
+    ) -> Vec<(NodeId, Control)> {
+        if !self.called_for || self.complete || now < self.next_probe {
+            return Vec::new();
+        }
+        self.next_probe = now + self.interval;
+        let leader = membership.leader();
+        if leader != me {
+            if self.told == Some(leader) {
+                return Vec::new();
+            }
+            self.told = Some(leader);
+            let (activity, residue) = mine;
+            let round = 0;
+            return vec![(leader, Control::Report { round, activity, residue })];
+        }
+        if self.evaluate(me, membership) {
+            self.complete = true;
+            let others = membership.view().live().filter(|&node| node != me);
+            return others.map(|node| (node, Control::Finish)).collect();
+        }
+        self.round += 1;
+        self.reports = BTreeMap::from([(me, mine)]);
+        let probe = Control::Probe {
+            round: self.round,
+            waiting_for: self.waiting_for.clone(),
+        };
+        let others = membership.view().live().filter(|&node| node != me);
+        others.map(|node| (node, probe.clone())).collect()
+    }
+
+    /// The leader asks.
+    pub(crate) fn on_probe(
+        &mut self,
+        from: NodeId,
+        round: u64,
+        waiting_for: Vec<(NodeId, Residue)>,
+        mine: (u64, Residue),
+    ) -> (NodeId, Control) {
+        self.waiting_for = waiting_for;
+        let (activity, residue) = mine;
+        (from, Control::Report { round, activity, residue })
+    }
+
+    /// A member answers.
+    pub(crate) fn on_report(&mut self, from: NodeId, round: u64, report: (u64, Residue)) {
+        self.called_for |= report.1.wants_shutdown;
+        if round == self.round && round > 0 {
+            self.reports.insert(from, report);
+        }
+    }
+
+    /// The leader has found everyone at rest.
+    pub(crate) fn on_finish(&mut self) -> bool {
+        !std::mem::replace(&mut self.complete, true)
+    }
+
+    /// Looks at the round that is over: is everyone at rest, as in the round before?
+    fn evaluate(&mut self, me: NodeId, membership: &Membership) -> bool {
+        if self.round == 0 {
+            return false;
+        }
+        let mut waiting_for = Vec::new();
+        let mut counters = BTreeMap::new();
+        for node in membership.view().live() {
+            match self.reports.get(&node) {
+                Some((activity, residue)) if residue.is_idle() => {
+                    counters.insert(node, *activity);
+                }
+                Some((_, residue)) => waiting_for.push((node, *residue)),
+                None => waiting_for.push((node, Residue::default())),
+            }
+        }
+        waiting_for.truncate(MAX_NAMED);
+        self.waiting_for = waiting_for;
+        let idle_now = self.waiting_for.is_empty().then_some(counters);
+        let at_rest = idle_now.is_some()
+            && (idle_now == self.idle_before || mutated!(self.mutant, ShutdownAfterOneRound));
+        self.idle_before = idle_now;
+        at_rest && self.reports.contains_key(&me)
+    }
+}

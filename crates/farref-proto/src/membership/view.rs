@@ -1,0 +1,151 @@
+//! Standings, and the view that a node has of its group.
+//!
+//! What can be said of a worker only ever grows: a later incarnation outranks an earlier one, and
+//! within an incarnation *dead* outranks *left* outranks *alive*. Two views merge by taking the
+//! greater standing of each worker, in any order, any number of times, with the same result.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Incarnation, NodeId, WorkerId};
+
+/// How a node is doing, in the order in which it gets worse.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Status {
+    /// A member.
+    Alive,
+    /// Said good-bye.
+    Left,
+    /// Declared dead.
+    Dead,
+}
+
+/// The latest that is known of a worker. The greater of two standings is the later one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Standing {
+    /// Which life.
+    pub incarnation: Incarnation,
+    /// How it is doing.
+    pub status: Status,
+}
+
+impl Standing {
+    /// A node in good health.
+    pub fn alive(node: NodeId) -> Self {
+        Self {
+            incarnation: node.incarnation,
+            status: Status::Alive,
+        }
+    }
+}
+
+/// The latest standing of every worker that was ever a member.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct View {
+    standings: BTreeMap<WorkerId, Standing>,
+    number: u64,
+}
+
+impl View {
+    /// The view in which exactly these nodes are alive.
+    pub fn of(members: impl IntoIterator<Item = NodeId>) -> Self {
+        let mut view = Self::default();
+        for node in members {
+            view.raise(node.worker, Standing::alive(node));
+        }
+        view
+    }
+
+    /// A number that grows with every change; equal views have equal numbers.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The standing of a worker, if it was ever a member.
+    pub fn standing(&self, worker: WorkerId) -> Option<Standing> {
+        self.standings.get(&worker).copied()
+    }
+
+    /// All standings, by worker.
+    pub fn standings(&self) -> impl Iterator<Item = (WorkerId, Standing)> + '_ {
+        self.standings.iter().map(|(&worker, &standing)| (worker, standing))
+    }
+
+    /// The members that are alive, by worker.
+    pub fn live(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.standings().filter_map(|(worker, standing)| {
+            (standing.status == Status::Alive).then_some(NodeId {
+                worker,
+                incarnation: standing.incarnation,
+            })
+        })
+    }
+
+    /// Whether exactly this life of the worker is a member.
+    pub fn is_live(&self, node: NodeId) -> bool {
+        self.standing(node.worker) == Some(Standing::alive(node))
+    }
+
+    /// Whether this life of the worker is over: it left, died, or was followed by another.
+    pub fn is_gone(&self, node: NodeId) -> bool {
+        self.standing(node.worker).is_some_and(|now| now > Standing::alive(node))
+    }
+
+    /// Takes in a standing; answers the one before if it was news.
+    pub(super) fn raise(&mut self, worker: WorkerId, to: Standing) -> Option<Option<Standing>> {
+        let before = self.standing(worker);
+        if before.is_some_and(|before| before >= to) {
+            return None;
+        }
+        let height = |standing: Standing| {
+            1 + 3 * u64::from(standing.incarnation.0) + standing.status as u64
+        };
+        self.number = self.number - before.map_or(0, height) + height(to);
+        self.standings.insert(worker, to);
+        Some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn standing() -> impl Strategy<Value = (WorkerId, Standing)> {
+        (0u32..4, 0u32..3, 0..3).prop_map(|(worker, incarnation, status)| {
+            let status = [Status::Alive, Status::Left, Status::Dead][status as usize];
+            let incarnation = Incarnation(incarnation);
+            (WorkerId(worker), Standing { incarnation, status })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn views_merge_alike_in_any_order(mut entries in prop::collection::vec(standing(), 0..20), seed in any::<u64>()) {
+            let mut forward = View::default();
+            for &(worker, standing) in &entries {
+                forward.raise(worker, standing);
+            }
+            let len = entries.len().max(1);
+            entries.rotate_left(seed as usize % len);
+            entries.reverse();
+            let mut backward = View::default();
+            for &(worker, standing) in entries.iter().chain(&entries) {
+                backward.raise(worker, standing);
+            }
+            prop_assert_eq!(&forward, &backward);
+        }
+
+        #[test]
+        fn the_number_grows_with_every_change(entries in prop::collection::vec(standing(), 0..20)) {
+            let mut view = View::default();
+            for (worker, standing) in entries {
+                let before = view.number();
+                let news = view.raise(worker, standing).is_some();
+                prop_assert_eq!(view.number() > before, news);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Faults that tests switch on to show that the simulator and the model checker notice them.
+//!
+//! Each variant breaks one rule at one line. Without the `mutations` feature [`Mutant::is`] is
+//! `false` at compile time and the rules cannot be broken.
+
+/// A rule to break.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg(feature = "mutations")]
+#[non_exhaustive]
+pub enum Mutation {
+    /// A user that hands a reference on does not stay alive for its child (breaks RT-3).
+    ForgetParentHold,
+    /// An owner that hands a reference out does not register the fork (breaks RT-2).
+    NoEarlyRegistration,
+    /// The first release frees the value, whoever else holds it (breaks RT-1).
+    FreeOnFirstRelease,
+    /// The forks of a dead holder stay (breaks RT-6).
+    IgnoreDeadHolder,
+    /// A fork is acknowledged but not registered (breaks RT-4).
+    ConfirmWithoutRegistering,
+    /// A dead holder's forks are released as soon as its death is known here (breaks RT-6).
+    ReleaseBeforeSettled,
+    /// A parent forgets a fork on its way to a node that died (breaks RT-7).
+    NoAdoption,
+    /// A confirmation of a fork that is no longer held goes unanswered (breaks RT-8).
+    NoEcho,
+    /// A user releases before the owner has confirmed it (breaks RT-5).
+    ReleaseUnconfirmed,
+    /// A child tells its parent to let go before the owner has registered it (breaks RT-3).
+    AcceptOnReceipt,
+    /// A carried fork is not taken back when its message cannot be sent (breaks RT-9).
+    NoUndo,
+    /// A fork that arrives before its value's creation is declined (breaks RT-10).
+    NoPendingOwner,
+    /// Losing the owner leaves the reference pending (breaks RT-11).
+    IgnoreDeadOwner,
+    /// A context is released while calls made in it are running (breaks CT-1).
+    ReleaseBusyContext,
+    /// A released context is forgotten altogether (breaks CT-3).
+    ForgetClosedContext,
+    /// A worker cut off from a context's origin by a death does not ask it (breaks CT-4).
+    NoAttach,
+    /// A member says that it refuses a dead node's frames before its tables do (breaks ME-3).
+    EchoBeforeInstall,
+    /// A newcomer is let in before all members know it (breaks ME-4).
+    WelcomeEarly,
+    /// Shutdown believes a single look (breaks QU-1).
+    ShutdownAfterOneRound,
+}
+
+#[cfg(feature = "mutations")]
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::ForgetParentHold,
+        Self::NoEarlyRegistration,
+        Self::FreeOnFirstRelease,
+        Self::IgnoreDeadHolder,
+        Self::ConfirmWithoutRegistering,
+        Self::ReleaseBeforeSettled,
+        Self::NoAdoption,
+        Self::NoEcho,
+        Self::ReleaseUnconfirmed,
+        Self::AcceptOnReceipt,
+        Self::NoUndo,
+        Self::NoPendingOwner,
+        Self::IgnoreDeadOwner,
+        Self::ReleaseBusyContext,
+        Self::ForgetClosedContext,
+        Self::NoAttach,
+        Self::EchoBeforeInstall,
+        Self::WelcomeEarly,
+        Self::ShutdownAfterOneRound,
+    ];
+}
+
+/// Which rule, if any, a state machine breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Mutant {
+    #[cfg(feature = "mutations")]
+    pub(crate) broken: Option<Mutation>,
+}
+
+/// Whether the given rule is broken; `false` at compile time without the feature.
+macro_rules! mutated {
+    ($mutant:expr, $variant:ident) => {{
+        #[cfg(feature = "mutations")]
+        let broken = $mutant.broken == Some(crate::mutation::Mutation::$variant);
+        #[cfg(not(feature = "mutations"))]
+        let broken = {
+            let _ = &$mutant;
+            false
+        };
+        broken
+    }};
+}
+pub(crate) use mutated;

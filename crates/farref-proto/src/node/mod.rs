@@ -1,0 +1,471 @@
+//! One worker's whole protocol state: the tables, and the rules that tie them together.
+//!
+//! A `Node` is driven from outside: calls of the program and messages of peers come in, control
+//! messages and events go into an [`Outbox`]. The driver brings messages to their peers (through a
+//! [`Session`](crate::Session) each, or, in the model checker, through plain queues) and acts on
+//! events. Control messages to one peer must arrive in the order in which they were put out.
+//!
+//! The parts of a node share nothing but this file's rules: references are in
+//! [`RefTable`] shards, contexts in [`ContextTable`] shards, calls per peer. A driver with many
+//! threads can therefore keep a lock for each.
+
+mod calling;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use calling::{Arrival, Want};
+
+use crate::calls::Calls;
+use crate::context::{CONTEXT_SHARDS, ContextTable};
+use crate::error::{ContextError, PeerMisbehaved, RefError};
+use crate::event::Event;
+use crate::ids::{ContextId, Fingerprint, NodeId, RRefId};
+use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
+use crate::message::{Control, MAX_BATCH};
+use crate::mutation::{Mutant, mutated};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::outbox::Outbox;
+use crate::refs::{Leak, RefCounters, RefTable, RefTableConfig};
+use crate::time::Time;
+
+/// How a node is set up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NodeConfig {
+    /// How many shards the reference table has. Default 1.
+    pub ref_shards: u32,
+    /// Keeps peers from choosing ids that collide: random in production, constant in tests.
+    /// Default 0.
+    pub seed: u64,
+    /// How often the leader looks whether everyone is at rest during a shutdown. Default 50 ms.
+    pub probe_interval: Duration,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            ref_shards: 1,
+            seed: 0,
+            probe_interval: Duration::from_millis(50),
+        }
+    }
+}
+
+/// One worker's protocol state.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Node<V> {
+    me: NodeId,
+    refs: Vec<RefTable<V>>,
+    contexts: Vec<ContextTable>,
+    membership: Membership,
+    quiescence: Quiescence,
+    calls: BTreeMap<NodeId, Calls>,
+    /// Counts everything that this node does for its program or its peers.
+    activity: u64,
+    mutant: Mutant,
+}
+
+impl<V: Clone> Node<V> {
+    /// A node with the given place in its group.
+    pub fn new(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
+        let shards = config.ref_shards.max(1);
+        let table = |shard| {
+            RefTable::new(
+                me,
+                RefTableConfig {
+                    shard,
+                    shards,
+                    seed: config.seed,
+                    ..RefTableConfig::default()
+                },
+            )
+        };
+        let contexts = |shard| ContextTable::new(me, shard, config.seed);
+        Self {
+            me,
+            refs: (0..shards).map(table).collect(),
+            contexts: (0..CONTEXT_SHARDS).map(contexts).collect(),
+            membership,
+            quiescence: Quiescence::new(config.probe_interval),
+            calls: BTreeMap::new(),
+            activity: 0,
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "mutations")]
+    pub fn mutate(&mut self, mutation: Mutation) {
+        self.refs.iter_mut().for_each(|table| table.mutate(mutation));
+        self.contexts.iter_mut().for_each(|table| table.mutant.broken = Some(mutation));
+        self.membership.mutant.broken = Some(mutation);
+        self.quiescence.mutant.broken = Some(mutation);
+        self.mutant.broken = Some(mutation);
+    }
+
+    /// Who this is.
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// The group as this node knows it.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// The graceful shutdown as this node knows it.
+    pub fn quiescence(&self) -> &Quiescence {
+        &self.quiescence
+    }
+
+    /// The shard of the reference table that a reference belongs to.
+    pub fn refs(&self, rref: RRefId) -> &RefTable<V> {
+        &self.refs[self.shard(rref)]
+    }
+
+    /// What is in the reference table.
+    pub fn ref_counters(&self) -> RefCounters {
+        let mut sum = RefCounters::default();
+        self.refs.iter().for_each(|table| sum += table.counters());
+        sum
+    }
+
+    /// Everything still referred to.
+    pub fn leaks(&self) -> Vec<Leak> {
+        let mut leaks: Vec<Leak> = self.refs.iter().flat_map(RefTable::leaks).collect();
+        leaks.sort_unstable_by_key(|leak| leak.rref);
+        leaks
+    }
+
+    /// The contexts that this node takes part in.
+    pub fn open_contexts(&self) -> Vec<ContextId> {
+        let mut contexts: Vec<_> = self.contexts.iter().flat_map(ContextTable::contexts).collect();
+        contexts.sort_unstable();
+        contexts
+    }
+
+    /// What this node still has to do before it may shut down.
+    pub fn residue(&self) -> Residue {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Residue {
+            wants_shutdown: self.quiescence.wants_shutdown(),
+            calls: count(self.calls.values().map(Calls::len).sum()),
+            references: count(self.refs.iter().map(RefTable::len).sum()),
+            contexts: count(self.contexts.iter().map(ContextTable::len).sum()),
+            unsettled: u32::from(!self.membership.is_settled()),
+        }
+    }
+
+    /// Whether every table is empty.
+    pub fn is_empty(&self) -> bool {
+        self.refs.iter().all(RefTable::is_empty)
+            && self.contexts.iter().all(ContextTable::is_empty)
+            && self.calls.values().all(|calls| calls.len() == 0)
+    }
+
+    fn shard(&self, rref: RRefId) -> usize {
+        (rref.counter % self.refs.len() as u64) as usize
+    }
+
+    fn table(&mut self, rref: RRefId) -> &mut RefTable<V> {
+        let shard = self.shard(rref);
+        &mut self.refs[shard]
+    }
+
+    fn context_table(&mut self, context: ContextId) -> &mut ContextTable {
+        &mut self.contexts[(context.counter % u64::from(CONTEXT_SHARDS)) as usize]
+    }
+
+    /// A table to make the next id in: they take turns.
+    fn next_table(&mut self) -> &mut RefTable<V> {
+        self.activity += 1;
+        let shard = (self.activity % self.refs.len() as u64) as usize;
+        &mut self.refs[shard]
+    }
+
+    // References
+
+    /// Makes a reference to a value of this node.
+    pub fn create_local(&mut self, value: V, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
+        self.next_table().create_local(value, fingerprint)
+    }
+
+    /// Makes a reference to a value that this node is going to compute for itself.
+    pub fn create_self(&mut self, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
+        self.next_table().create_self(fingerprint)
+    }
+
+    /// Takes another handle on a held reference.
+    pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
+        self.activity += 1;
+        self.table(rref).add_handle(rref)
+    }
+
+    /// Gives a handle back.
+    pub fn drop_handle(&mut self, rref: RRefId, out: &mut Outbox<V>) {
+        self.activity += 1;
+        self.table(rref).drop_handle(rref, out);
+        self.loop_back(out);
+    }
+
+    /// Takes all references away from the program: a shutdown that waits no longer.
+    pub fn release_everything(&mut self, out: &mut Outbox<V>) {
+        self.activity += 1;
+        for table in &mut self.refs {
+            table.release_all_users(out);
+            table.free_unforked_owners(out);
+        }
+        self.loop_back(out);
+    }
+
+    // Contexts
+
+    /// Opens an autograd context.
+    pub fn open_context(&mut self) -> ContextId {
+        self.activity += 1;
+        let shard = (self.activity % u64::from(CONTEXT_SHARDS)) as usize;
+        self.contexts[shard].open()
+    }
+
+    /// Releases an own context when its calls are done.
+    pub fn release_context(
+        &mut self,
+        context: ContextId,
+        out: &mut Outbox<V>,
+    ) -> Result<(), ContextError> {
+        self.activity += 1;
+        let result = self.context_table(context).release(context, out);
+        self.loop_back(out);
+        result
+    }
+
+    // Membership
+
+    /// Asks a member to let this node in.
+    pub fn join(&mut self, sponsor: NodeId, out: &mut Outbox<V>) {
+        let outcome = self.membership.join(sponsor);
+        self.apply(outcome, out);
+    }
+
+    /// Says good-bye to the group. [`Event::Departed`] follows when all know.
+    pub fn leave(&mut self, out: &mut Outbox<V>) {
+        let outcome = self.membership.leave();
+        self.apply(outcome, out);
+    }
+
+    /// A peer cannot be reached: refused, or silent for too long.
+    pub fn suspect(&mut self, node: NodeId, out: &mut Outbox<V>) {
+        let outcome = self.membership.suspect(node);
+        self.apply(outcome, out);
+    }
+
+    /// A peer refused this node's frames because this life of it is over in the peer's view.
+    pub fn refused(&mut self, out: &mut Outbox<V>) {
+        if !matches!(self.membership.phase(), Phase::Departed | Phase::Evicted) {
+            let dead = crate::membership::Standing {
+                incarnation: self.me.incarnation,
+                status: crate::membership::Status::Dead,
+            };
+            let outcome = self.membership.on_view(self.me, vec![(self.me.worker, dead)], false);
+            self.apply(outcome, out);
+        }
+    }
+
+    /// Asks for a graceful shutdown: when all members have, and all are at rest,
+    /// [`Event::ShutdownComplete`] follows.
+    pub fn shut_down(&mut self) {
+        self.quiescence.start();
+    }
+
+    /// When [`poll`](Self::poll) wants to be called next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.quiescence.poll_timeout()
+    }
+
+    /// Does what is due by now.
+    pub fn poll(&mut self, now: Time, out: &mut Outbox<V>) {
+        let mine = (self.activity, self.residue());
+        let was_complete = self.quiescence.is_complete();
+        for (to, control) in self.quiescence.poll(now, self.me, &self.membership, mine) {
+            out.send(to, control);
+        }
+        if self.quiescence.is_complete() && !was_complete {
+            out.event(Event::ShutdownComplete);
+        }
+    }
+
+    // Messages
+
+    /// Takes in a control message of a peer. Those of nodes that are no members are ignored (ME-2).
+    pub fn handle(
+        &mut self,
+        from: NodeId,
+        control: Control,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let result = self.dispatch(from, control, out);
+        self.loop_back(out);
+        result
+    }
+
+    fn dispatch(
+        &mut self,
+        from: NodeId,
+        control: Control,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let joining = self.membership.phase() == Phase::Joining;
+        if !self.membership.view().is_live(from) && from != self.me {
+            let outcome = match control {
+                Control::Join => self.membership.on_join(from),
+                Control::Welcome(entries) if joining => self.membership.on_welcome(entries),
+                Control::View { entries, echo } if joining => {
+                    self.membership.on_view(from, entries, echo)
+                }
+                _ => return Ok(()),
+            };
+            self.apply(outcome, out);
+            return Ok(());
+        }
+        match control {
+            Control::Register(list) => {
+                self.each(list, |node, entry| {
+                    node.table(entry.share.rref).on_register(from, entry, out)
+                })?;
+            }
+            Control::Confirm(list) => {
+                self.each(list, |node, share| {
+                    node.table(share.rref).on_confirm(from, share, out);
+                    Ok(())
+                })?;
+            }
+            Control::Decline(list) => {
+                self.each(list, |node, entry| {
+                    let table = node.table(entry.share.rref);
+                    table.on_decline(from, entry.share, entry.reason, out);
+                    Ok(())
+                })?;
+            }
+            Control::Release(list) => {
+                self.each(list, |node, share| node.table(share.rref).on_release(from, share, out))?;
+            }
+            Control::Accept(list) => {
+                self.each(list, |node, share| node.table(share.rref).on_accept(from, share, out))?;
+            }
+            Control::Adopt(list) => {
+                self.each(list, |node, entry| node.table(entry.share.rref).on_adopt(from, entry))?;
+            }
+            Control::ContextDone(list) => {
+                self.each(list, |node, (context, calls)| {
+                    node.context_table(context).on_done(from, context, calls, out)
+                })?;
+            }
+            Control::ContextCleanup(list) => {
+                self.each(list, |node, (context, below)| {
+                    node.context_table(context).on_cleanup(from, context, below, out);
+                    Ok(())
+                })?;
+            }
+            Control::ContextCleaned(list) => {
+                self.each(list, |node, context| {
+                    node.context_table(context).on_cleaned(from, context, out);
+                    Ok(())
+                })?;
+            }
+            Control::ContextAttach(list) => {
+                self.each(list, |node, context| {
+                    node.context_table(context).on_attach(from, context, out)
+                })?;
+            }
+            Control::Join => {
+                let outcome = self.membership.on_join(from);
+                self.apply(outcome, out);
+            }
+            Control::Welcome(entries) => {
+                let outcome = self.membership.on_welcome(entries);
+                self.apply(outcome, out);
+            }
+            Control::View { entries, echo } => {
+                let outcome = self.membership.on_view(from, entries, echo);
+                self.apply(outcome, out);
+            }
+            Control::Suspect(node) => {
+                let outcome = self.membership.on_suspect(node);
+                self.apply(outcome, out);
+            }
+            Control::Probe { round, waiting_for } => {
+                let mine = (self.activity, self.residue());
+                let (to, report) = self.quiescence.on_probe(from, round, waiting_for, mine);
+                out.send(to, report);
+            }
+            Control::Report {
+                round,
+                activity,
+                residue,
+            } => self.quiescence.on_report(from, round, (activity, residue)),
+            Control::Finish => {
+                if self.quiescence.on_finish() {
+                    out.event(Event::ShutdownComplete);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn each<T>(
+        &mut self,
+        list: Vec<T>,
+        mut handle: impl FnMut(&mut Self, T) -> Result<(), PeerMisbehaved>,
+    ) -> Result<(), PeerMisbehaved> {
+        if list.len() > MAX_BATCH {
+            return Err(PeerMisbehaved::BatchTooLong { len: list.len() });
+        }
+        self.activity += 1;
+        list.into_iter().try_for_each(|entry| handle(self, entry))
+    }
+
+    /// Handles what this node has said to itself.
+    fn loop_back(&mut self, out: &mut Outbox<V>) {
+        while let Some(control) = out.pop_control_for(self.me) {
+            // A node that misbehaves towards itself has no peer to cut off; its tests would fail.
+            let handled = self.dispatch(self.me, control, out);
+            debug_assert!(handled.is_ok(), "{handled:?}");
+        }
+    }
+
+    /// Installs membership changes in the tables, then lets the messages go (ME-3).
+    fn apply(&mut self, outcome: Outcome, out: &mut Outbox<V>) {
+        let Outcome { changes, messages } = outcome;
+        let mut messages = messages.into_iter();
+        if mutated!(self.mutant, EchoBeforeInstall) {
+            messages.by_ref().for_each(|(to, control)| out.send(to, control));
+        }
+        for change in changes {
+            match change {
+                Change::Joined(node) => out.event(Event::Joined(node)),
+                Change::Gone(node, departure) => {
+                    self.refs.iter_mut().for_each(|table| table.on_gone(node, out));
+                    self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
+                    self.abandon_calls(node, out);
+                    out.event(Event::Gone { node, departure });
+                }
+                Change::Settled(node) => {
+                    self.refs.iter_mut().for_each(|table| table.on_settled(node, out));
+                    out.event(Event::Settled(node));
+                }
+                Change::Welcomed => out.event(Event::Welcomed),
+                Change::Departed => out.event(Event::Departed),
+                Change::Evicted => {
+                    self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
+                    out.event(Event::Evicted);
+                }
+            }
+        }
+        messages.for_each(|(to, control)| out.send(to, control));
+        self.loop_back(out);
+    }
+}

@@ -1,0 +1,114 @@
+//! Where state machines put their effects: control messages by peer, and events for the user above.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::event::Event;
+use crate::ids::NodeId;
+use crate::message::Control;
+
+/// Collects the effects of any number of inputs until the driver takes them.
+///
+/// Messages to one peer keep their order, and neighbours of one kind become one message. The
+/// longer a driver leaves them here (say, until a socket is writable), the more they merge.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Outbox<V> {
+    controls: BTreeMap<NodeId, VecDeque<Control>>,
+    events: VecDeque<Event<V>>,
+}
+
+impl<V> Outbox<V> {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self {
+            controls: BTreeMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Takes the next message for the lowest-numbered peer that has any.
+    pub fn pop_control(&mut self) -> Option<(NodeId, Control)> {
+        let mut entry = self.controls.first_entry()?;
+        let to = *entry.key();
+        let control = entry.get_mut().pop_front();
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+        control.map(|control| (to, control))
+    }
+
+    /// Takes the oldest event.
+    pub fn pop_event(&mut self) -> Option<Event<V>> {
+        self.events.pop_front()
+    }
+
+    /// How many control messages wait to be taken.
+    pub fn controls(&self) -> usize {
+        self.controls.values().map(VecDeque::len).sum()
+    }
+
+    /// Whether nothing waits to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.controls.is_empty() && self.events.is_empty()
+    }
+
+    /// Throws away what was meant for a node that is gone.
+    pub fn forget(&mut self, gone: NodeId) {
+        self.controls.remove(&gone);
+    }
+
+    /// Takes the next message for one peer.
+    pub(crate) fn pop_control_for(&mut self, to: NodeId) -> Option<Control> {
+        let queue = self.controls.get_mut(&to)?;
+        let control = queue.pop_front();
+        if queue.is_empty() {
+            self.controls.remove(&to);
+        }
+        control
+    }
+
+    pub(crate) fn send(&mut self, to: NodeId, control: Control) {
+        let queue = self.controls.entry(to).or_default();
+        let rest = match queue.back_mut() {
+            Some(last) => last.merge(control),
+            None => Some(control),
+        };
+        queue.extend(rest);
+    }
+
+    pub(crate) fn event(&mut self, event: Event<V>) {
+        self.events.push_back(event);
+    }
+}
+
+impl<V> Default for Outbox<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ForkId, RRefId};
+    use crate::message::Share;
+
+    #[test]
+    fn many_drops_towards_one_owner_become_one_message() {
+        let owner = NodeId::new(0, 1);
+        let me = NodeId::new(1, 1);
+        let mut out = Outbox::<()>::new();
+        for counter in 0..1000 {
+            let share = Share {
+                rref: RRefId::new(me, counter),
+                fork: ForkId::new(me, counter),
+            };
+            out.send(owner, Control::Release(vec![share]));
+        }
+        assert_eq!(out.controls(), 1);
+        let (to, Control::Release(shares)) = out.pop_control().unwrap() else {
+            panic!("a release")
+        };
+        assert_eq!((to, shares.len()), (owner, 1000));
+        assert!(out.is_empty());
+    }
+}

@@ -1,0 +1,220 @@
+//! References inside calls and answers: made ready by the sender, taken in by the receiver, undone
+//! if the message never left.
+//!
+//! The four positions, for a reference owned by O:
+//!
+//! | sender → receiver | sender does | receiver does |
+//! | --- | --- | --- |
+//! | owner → user | registers the fork (RT-2) | holds it, confirmed |
+//! | owner → itself | registers the fork | takes a handle, removes the fork |
+//! | user → owner | keeps its own for a *phantom* child | takes a handle, accepts |
+//! | user → user | keeps its own for the child (RT-3) | registers with O, accepts once confirmed |
+
+use super::*;
+use crate::error::PeerMisbehaved;
+use crate::message::{Carried, Registration, Share};
+use crate::mutation::mutated;
+
+impl<V> RefTable<V> {
+    /// Makes a fork of a held reference for `to`. Put the result into the message to `to`; if that
+    /// message never leaves, give it to [`undo_fork`](Self::undo_fork).
+    pub fn fork(&mut self, rref: RRefId, to: NodeId) -> Result<Carried, RefError> {
+        self.check(rref)?;
+        if self.gone.covers(to) {
+            return Err(RefError::ReceiverLost { rref, node: to });
+        }
+        let fork = self.ids.fork();
+        let share = Share { rref, fork };
+        if let Some(owner) = self.owners.get_mut(&rref) {
+            if owner.handles == 0 {
+                return Err(RefError::Unknown { rref });
+            }
+            if !mutated!(self.mutant, NoEarlyRegistration) {
+                owner.forks.insert(fork, to);
+            }
+            return Ok(Carried {
+                share,
+                owner: self.me,
+                fingerprint: owner.fingerprint,
+            });
+        }
+        let user = match self.users.get_mut(&rref) {
+            Some(user) if user.handles > 0 => user,
+            _ => return Err(RefError::Unknown { rref }),
+        };
+        if !mutated!(self.mutant, ForgetParentHold) {
+            user.children += 1;
+            self.children.insert(fork, Child { rref, to });
+        }
+        Ok(Carried {
+            share,
+            owner: user.owner,
+            fingerprint: user.fingerprint,
+        })
+    }
+
+    /// Takes back a fork whose message never left this node (RT-9).
+    pub fn undo_fork(&mut self, carried: &Carried, out: &mut Outbox<V>) {
+        if mutated!(self.mutant, NoUndo) {
+            return;
+        }
+        let Share { rref, fork } = carried.share;
+        if let Some(owner) = self.owners.get_mut(&rref) {
+            owner.forks.remove(fork);
+            self.free_if_unused(rref, out);
+        } else {
+            self.forget_child(fork, out);
+        }
+    }
+
+    /// Takes in a fork that arrived from `from`, and a handle on it for the program. Whatever the
+    /// program does not want it drops like any handle, so no fork is left open.
+    pub fn receive(
+        &mut self,
+        from: NodeId,
+        carried: &Carried,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let parent = carried.share.fork.origin;
+        if parent != from {
+            return Err(PeerMisbehaved::ForeignFork { parent });
+        }
+        if carried.owner == self.me {
+            self.receive_as_owner(from, carried, out)
+        } else {
+            self.receive_as_user(from, carried, out)
+        }
+    }
+
+    fn receive_as_owner(
+        &mut self,
+        from: NodeId,
+        carried: &Carried,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Share { rref, fork } = carried.share;
+        if let Some(user) = self.users.get(&rref) {
+            return Err(PeerMisbehaved::OwnerMismatch {
+                rref,
+                known: user.owner,
+                claimed: self.me,
+            });
+        }
+        if !self.owners.contains_key(&rref) {
+            match self.create_pending(rref, carried.fingerprint) {
+                Ok(()) => {}
+                // The program gets a handle all the same; using it says what happened.
+                Err(DeclineReason::CreatorLost) => {
+                    let void = Owner {
+                        slot: Slot::Void,
+                        forks: ForkSet::default(),
+                        fingerprint: carried.fingerprint,
+                        handles: 0,
+                    };
+                    self.owners.insert(rref, void);
+                }
+                Err(_) => return Err(PeerMisbehaved::SentFreed { rref }),
+            }
+        }
+        if let Some(owner) = self.owners.get_mut(&rref) {
+            owner.handles += 1;
+            if from == self.me {
+                owner.forks.remove(fork);
+            }
+        }
+        if from != self.me {
+            self.send(from, Control::Accept(vec![carried.share]), out);
+        }
+        Ok(())
+    }
+
+    fn receive_as_user(
+        &mut self,
+        from: NodeId,
+        carried: &Carried,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Share { rref, fork } = carried.share;
+        if self.owners.contains_key(&rref) {
+            return Err(PeerMisbehaved::OwnerMismatch {
+                rref,
+                known: self.me,
+                claimed: carried.owner,
+            });
+        }
+        let from_owner = from == carried.owner;
+        let Some(user) = self.users.get_mut(&rref) else {
+            self.hold(from_owner, carried, out);
+            return Ok(());
+        };
+        if user.owner != carried.owner {
+            return Err(PeerMisbehaved::OwnerMismatch {
+                rref,
+                known: user.owner,
+                claimed: carried.owner,
+            });
+        }
+        user.handles += 1;
+        match (user.state, from_owner) {
+            // One fork at the owner is enough: this one goes back.
+            (UserState::Confirmed, true) => {
+                self.send(from, Control::Release(vec![carried.share]), out);
+            }
+            // A fork straight from the owner is registered already. It takes the place of the one
+            // still to be confirmed; RT-8 releases that one when its confirmation comes.
+            (UserState::Pending, true) => {
+                user.fork = fork;
+                user.state = UserState::Confirmed;
+                out.event(Event::Confirmed(rref));
+                self.pay_dues(rref, out);
+            }
+            (UserState::Pending, false) => self.dues.entry(rref).or_default().push(fork),
+            // Already standing on its own, or lost: the parent need not wait.
+            (_, false) => self.send(from, Control::Accept(vec![carried.share]), out),
+            (UserState::OwnerLost | UserState::Declined(_), true) => {}
+        }
+        Ok(())
+    }
+
+    /// Begins to hold a reference that was not held before.
+    fn hold(&mut self, from_owner: bool, carried: &Carried, out: &mut Outbox<V>) {
+        let Carried {
+            share,
+            owner,
+            fingerprint,
+        } = *carried;
+        let parent = share.fork.origin;
+        let lost = self.gone.covers(owner);
+        let state = match (lost, from_owner) {
+            (true, _) => UserState::OwnerLost,
+            (false, true) => UserState::Confirmed,
+            (false, false) => UserState::Pending,
+        };
+        self.users.insert(
+            share.rref,
+            User {
+                owner,
+                fork: share.fork,
+                fingerprint,
+                handles: 1,
+                children: 0,
+                state,
+            },
+        );
+        match state {
+            UserState::Pending => {
+                let registration = Registration { share, fingerprint };
+                self.send(owner, Control::Register(vec![registration]), out);
+                if mutated!(self.mutant, AcceptOnReceipt) {
+                    self.send(parent, Control::Accept(vec![share]), out);
+                } else {
+                    self.dues.insert(share.rref, vec![share.fork]);
+                }
+            }
+            UserState::OwnerLost if !from_owner => {
+                self.send(parent, Control::Accept(vec![share]), out);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The reference table: who owns which value, who holds it, and when it may be freed.
+//!
+//! A reference is *owned* by one node and *held* by others. A holder's share is a *fork*, made by
+//! the node that handed the reference to it (its *parent*) and registered with the owner. One
+//! `RefTable` is one shard of one node's references: everything about one reference is in the shard
+//! that [`RRefId::counter`](crate::RRefId) names, so shards need no common lock.
+//!
+//! # Invariants
+//!
+//! - **RT-1** A value is freed only when nothing refers to it: no handle on the owner, no registered
+//!   fork, no waiting fetch, no running constructor.
+//! - **RT-2** An owner that hands a reference out registers the fork before the message that carries
+//!   it can leave (early registration).
+//! - **RT-3** A user that hands a reference on keeps its own until the child has accepted; a child
+//!   accepts only once it has a fork that the owner confirmed. So a fork that the owner does not
+//!   know always has an ancestor that it does know.
+//! - **RT-4** The owner confirms a fork only after registering it.
+//! - **RT-5** A user releases only a confirmed fork, so a release never overtakes its registration.
+//! - **RT-6** What a departed node held is released when its departure is *settled* (every member
+//!   has said that it refuses the departed one's frames), by the path of an ordinary release.
+//! - **RT-7** A parent whose child departed registers the child's fork in the child's name before it
+//!   releases its own: the child may have handed it on.
+//! - **RT-8** A confirmation of a fork that is not held here is answered by its release. A late or
+//!   repeated registration thus undoes itself; no tombstones are needed.
+//! - **RT-9** Every carried fork is received once or undone once.
+//! - **RT-10** A fork, a fetch or a hand-over that reaches the owner before the creation waits for it.
+//! - **RT-11** When the owner departs, references to it are lost at once; parents are let go.
+
+mod carry;
+mod departure;
+mod forks;
+mod owner;
+mod report;
+#[cfg(test)]
+mod tests;
+mod user;
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+pub use owner::Fetch;
+pub use report::{Leak, RefCounters};
+
+use crate::error::RefError;
+use crate::event::{Event, Waiter};
+use crate::hash::{IdMap, hash_sorted, id_map};
+use crate::ids::{Fingerprint, ForkId, IdSource, Incarnation, NodeId, RRefId, WorkerId};
+use crate::message::{Control, DeclineReason};
+use crate::mutation::Mutant;
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::outbox::Outbox;
+use forks::ForkSet;
+
+/// How one shard of a node's reference table is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefTableConfig {
+    /// Which shard this is, below `shards`. Default 0.
+    pub shard: u32,
+    /// How many shards the node has. Default 1.
+    pub shards: u32,
+    /// Keeps peers from choosing ids that collide: random in production, constant in tests.
+    /// Default 0.
+    pub seed: u64,
+    /// How many references to values not yet created the shard keeps; peers that ask for more are
+    /// declined. Default 65,536.
+    pub max_pending_owners: usize,
+}
+
+impl Default for RefTableConfig {
+    fn default() -> Self {
+        Self {
+            shard: 0,
+            shards: 1,
+            seed: 0,
+            max_pending_owners: 1 << 16,
+        }
+    }
+}
+
+/// One shard of a node's references, both those it owns and those it holds.
+///
+/// `V` is what the runtime keeps for an owned value, usually an `Arc`.
+#[derive(Clone, Debug)]
+pub struct RefTable<V> {
+    me: NodeId,
+    ids: IdSource,
+    owners: IdMap<RRefId, Owner<V>>,
+    users: IdMap<RRefId, User>,
+    /// Forks that this node, a user, handed on and whose receivers have not accepted yet.
+    children: IdMap<ForkId, Child>,
+    /// Parents to let go when the reference is confirmed.
+    dues: IdMap<RRefId, Vec<ForkId>>,
+    /// Fetches that wait for a value.
+    waiting: IdMap<RRefId, Vec<Waiter>>,
+    pending_owners: usize,
+    max_pending_owners: usize,
+    gone: Watermarks,
+    settled: Watermarks,
+    destroyed: bool,
+    mutant: Mutant,
+}
+
+/// What an owner knows about one value.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Owner<V> {
+    slot: Slot<V>,
+    forks: ForkSet,
+    fingerprint: Fingerprint,
+    /// Handles of the program on this node.
+    handles: u32,
+}
+
+/// How far a value is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Slot<V> {
+    /// Somebody referred to it, but its creation has not arrived.
+    Pending,
+    /// Being computed.
+    Building,
+    /// Here. A failed constructor's error is a value like any other.
+    Ready(V),
+    /// Its creator died before the creation arrived: it never will.
+    Void,
+}
+
+/// What a node knows about a reference to a value elsewhere: one entry however often it was received.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct User {
+    owner: NodeId,
+    /// The fork that stands for this node at the owner.
+    fork: ForkId,
+    fingerprint: Fingerprint,
+    /// Handles of the program on this node.
+    handles: u32,
+    /// How many children have not accepted yet.
+    children: u32,
+    state: UserState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum UserState {
+    /// The owner has not confirmed the fork yet. The reference can be used, not released.
+    Pending,
+    /// The owner has registered the fork.
+    Confirmed,
+    /// The owner is gone.
+    OwnerLost,
+    /// The owner would not register the fork.
+    Declined(DeclineReason),
+}
+
+/// A fork handed on by a user.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Child {
+    rref: RRefId,
+    to: NodeId,
+}
+
+/// The highest incarnation of each worker for which something is true.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Watermarks(BTreeMap<WorkerId, Incarnation>);
+
+impl Watermarks {
+    fn covers(&self, node: NodeId) -> bool {
+        self.0.get(&node.worker).is_some_and(|&highest| node.incarnation <= highest)
+    }
+
+    fn raise(&mut self, node: NodeId) {
+        let highest = self.0.entry(node.worker).or_insert(node.incarnation);
+        *highest = (*highest).max(node.incarnation);
+    }
+}
+
+impl<V> RefTable<V> {
+    /// An empty shard of `me`'s table.
+    pub fn new(me: NodeId, config: RefTableConfig) -> Self {
+        let seed = config.seed;
+        Self {
+            me,
+            ids: IdSource::new(me, config.shard, config.shards),
+            owners: id_map(seed),
+            users: id_map(seed),
+            children: id_map(seed),
+            dues: id_map(seed),
+            waiting: id_map(seed),
+            pending_owners: 0,
+            max_pending_owners: config.max_pending_owners,
+            gone: Watermarks::default(),
+            settled: Watermarks::default(),
+            destroyed: false,
+            mutant: Mutant::default(),
+        }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "mutations")]
+    pub fn mutate(&mut self, mutation: Mutation) {
+        self.mutant.broken = Some(mutation);
+    }
+
+    /// The node whose table this is.
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// Takes another handle on a reference that is held already.
+    pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
+        self.check_alive()?;
+        let handles = match (self.owners.get_mut(&rref), self.users.get_mut(&rref)) {
+            (Some(owner), _) => &mut owner.handles,
+            (None, Some(user)) => &mut user.handles,
+            (None, None) => return Err(RefError::Unknown { rref }),
+        };
+        if *handles == 0 {
+            return Err(RefError::Unknown { rref });
+        }
+        *handles += 1;
+        Ok(())
+    }
+
+    /// Gives a handle back. The last one releases the reference as soon as the protocol allows.
+    pub fn drop_handle(&mut self, rref: RRefId, out: &mut Outbox<V>) {
+        if let Some(owner) = self.owners.get_mut(&rref) {
+            owner.handles = owner.handles.saturating_sub(1);
+            self.free_if_unused(rref, out);
+        } else if let Some(user) = self.users.get_mut(&rref) {
+            user.handles = user.handles.saturating_sub(1);
+            self.release_if_unused(rref, out);
+        }
+    }
+
+    /// Where the value is.
+    pub fn owner_of(&self, rref: RRefId) -> Option<NodeId> {
+        if self.owners.contains_key(&rref) {
+            return Some(self.me);
+        }
+        self.users.get(&rref).map(|user| user.owner)
+    }
+
+    /// Whether the owner is known to have registered this node's reference.
+    pub fn is_confirmed(&self, rref: RRefId) -> bool {
+        self.owners.contains_key(&rref)
+            || self
+                .users
+                .get(&rref)
+                .is_some_and(|user| user.state == UserState::Confirmed)
+    }
+
+    /// Whether the reference can be used, and if not, why.
+    pub fn check(&self, rref: RRefId) -> Result<(), RefError> {
+        self.check_alive()?;
+        if let Some(owner) = self.owners.get(&rref) {
+            return match owner.slot {
+                Slot::Void => Err(RefError::CreatorLost { rref }),
+                _ => Ok(()),
+            };
+        }
+        match self.users.get(&rref) {
+            Some(user) => user.check(rref),
+            None => Err(RefError::Unknown { rref }),
+        }
+    }
+
+    fn check_alive(&self) -> Result<(), RefError> {
+        if self.destroyed {
+            return Err(RefError::Destroyed);
+        }
+        Ok(())
+    }
+
+    fn send(&self, to: NodeId, control: Control, out: &mut Outbox<V>) {
+        if !self.gone.covers(to) {
+            out.send(to, control);
+        }
+    }
+}
+
+impl User {
+    fn check(&self, rref: RRefId) -> Result<(), RefError> {
+        match self.state {
+            UserState::Pending | UserState::Confirmed => Ok(()),
+            UserState::OwnerLost => Err(RefError::OwnerLost {
+                rref,
+                owner: self.owner,
+            }),
+            UserState::Declined(DeclineReason::Freed) => Err(RefError::Freed { rref }),
+            UserState::Declined(DeclineReason::CreatorLost) => Err(RefError::CreatorLost { rref }),
+            UserState::Declined(DeclineReason::TooManyPending) => {
+                Err(RefError::TooManyPending { rref })
+            }
+            UserState::Declined(DeclineReason::TypeMismatch { owner }) => {
+                Err(RefError::TypeMismatch {
+                    rref,
+                    expected: self.fingerprint,
+                    found: owner,
+                })
+            }
+        }
+    }
+}
+
+impl<V: PartialEq> PartialEq for RefTable<V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.me == other.me
+            && self.ids == other.ids
+            && self.owners == other.owners
+            && self.users == other.users
+            && self.children == other.children
+            && self.dues == other.dues
+            && self.waiting == other.waiting
+            && self.gone == other.gone
+            && self.settled == other.settled
+            && self.destroyed == other.destroyed
+    }
+}
+
+impl<V: Eq> Eq for RefTable<V> {}
+
+impl<V: Hash> Hash for RefTable<V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.me.hash(state);
+        self.ids.hash(state);
+        hash_sorted(&self.owners, state);
+        hash_sorted(&self.users, state);
+        hash_sorted(&self.children, state);
+        hash_sorted(&self.dues, state);
+        hash_sorted(&self.waiting, state);
+        self.gone.hash(state);
+        self.settled.hash(state);
+        self.destroyed.hash(state);
+    }
+}

@@ -1,0 +1,320 @@
+//! The owner's side: values, the forks registered with them, fetches.
+
+use super::*;
+use crate::error::PeerMisbehaved;
+use crate::message::{Adoption, Creation, Declined, Registration, Share};
+use crate::mutation::mutated;
+
+/// What a fetch found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fetch<V> {
+    /// The value.
+    Ready(V),
+    /// It is not there yet: an [`Event::Fetched`] follows.
+    Waiting,
+}
+
+impl<V> RefTable<V> {
+    /// Makes a reference to a value of this node, with one handle.
+    pub fn create_local(&mut self, value: V, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
+        self.create_owner(Slot::Ready(value), fingerprint)
+    }
+
+    /// Makes a reference, with one handle, to a value that this node is going to compute for itself
+    /// (a remote creation whose callee is the caller).
+    pub fn create_self(&mut self, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
+        self.create_owner(Slot::Building, fingerprint)
+    }
+
+    fn create_owner(
+        &mut self,
+        slot: Slot<V>,
+        fingerprint: Fingerprint,
+    ) -> Result<RRefId, RefError> {
+        self.check_alive()?;
+        let rref = self.ids.rref();
+        let owner = Owner {
+            slot,
+            forks: ForkSet::default(),
+            fingerprint,
+            handles: 1,
+        };
+        self.owners.insert(rref, owner);
+        Ok(rref)
+    }
+
+    /// Takes in another node's request to own a value: registers and confirms it at once, before
+    /// the value is there. The value follows by [`fulfil`](Self::fulfil).
+    pub fn accept_creation(
+        &mut self,
+        from: NodeId,
+        creation: Creation,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Creation { share, fingerprint } = creation;
+        let Share { rref, fork } = share;
+        if rref.origin != from || fork.origin != from {
+            return Err(PeerMisbehaved::ForeignCreation { rref });
+        }
+        let known = self.owners.get(&rref);
+        if known.is_some_and(|owner| !matches!(owner.slot, Slot::Pending)) {
+            return Err(PeerMisbehaved::CreatedTwice { rref });
+        }
+        if known.is_some() {
+            self.pending_owners -= 1;
+        }
+        let owner = self.owners.entry(rref).or_insert_with(|| Owner {
+            slot: Slot::Building,
+            forks: ForkSet::default(),
+            fingerprint,
+            handles: 0,
+        });
+        // Those who registered early may have believed another type; the creator knows. They
+        // learn of a mismatch when they use the value.
+        owner.fingerprint = fingerprint;
+        owner.slot = Slot::Building;
+        owner.forks.insert(fork, from);
+        self.send(from, Control::Confirm(vec![share]), out);
+        Ok(())
+    }
+
+    /// The value of a creation is there (or its error: to the protocol that is a value too).
+    pub fn fulfil(&mut self, rref: RRefId, value: V, out: &mut Outbox<V>)
+    where
+        V: Clone,
+    {
+        let Some(owner) = self.owners.get_mut(&rref) else {
+            return;
+        };
+        if !matches!(owner.slot, Slot::Building) {
+            return;
+        }
+        owner.slot = Slot::Ready(value.clone());
+        for waiter in self.waiting.remove(&rref).unwrap_or_default() {
+            out.event(Event::Fetched {
+                waiter,
+                rref,
+                outcome: Ok(value.clone()),
+            });
+        }
+        self.free_if_unused(rref, out);
+    }
+
+    /// Asks for the value behind a reference that this node owns, for itself or for a holder.
+    pub fn fetch(
+        &mut self,
+        rref: RRefId,
+        fingerprint: Fingerprint,
+        waiter: Waiter,
+    ) -> Result<Fetch<V>, RefError>
+    where
+        V: Clone,
+    {
+        self.check_alive()?;
+        if !self.owners.contains_key(&rref) {
+            self.create_pending(rref, fingerprint)
+                .map_err(|reason| match reason {
+                    DeclineReason::CreatorLost => RefError::CreatorLost { rref },
+                    DeclineReason::TooManyPending => RefError::TooManyPending { rref },
+                    _ => RefError::Freed { rref },
+                })?;
+        }
+        let Some(owner) = self.owners.get(&rref) else {
+            return Err(RefError::Unknown { rref });
+        };
+        match &owner.slot {
+            Slot::Void => Err(RefError::CreatorLost { rref }),
+            Slot::Pending => {
+                self.waiting.entry(rref).or_default().push(waiter);
+                Ok(Fetch::Waiting)
+            }
+            _ if owner.fingerprint != fingerprint => Err(RefError::TypeMismatch {
+                rref,
+                expected: fingerprint,
+                found: owner.fingerprint,
+            }),
+            Slot::Building => {
+                self.waiting.entry(rref).or_default().push(waiter);
+                Ok(Fetch::Waiting)
+            }
+            Slot::Ready(value) => Ok(Fetch::Ready(value.clone())),
+        }
+    }
+
+    /// Forgets a fetch that waits.
+    pub fn cancel_fetch(&mut self, rref: RRefId, waiter: Waiter, out: &mut Outbox<V>) {
+        if let Some(waiters) = self.waiting.get_mut(&rref) {
+            waiters.retain(|&other| other != waiter);
+            if waiters.is_empty() {
+                self.waiting.remove(&rref);
+            }
+            self.free_if_unused(rref, out);
+        }
+    }
+
+    /// The value of a reference that this node owns, if it is there.
+    pub fn value(&self, rref: RRefId) -> Result<Option<&V>, RefError> {
+        self.check(rref)?;
+        match self.owners.get(&rref) {
+            Some(Owner {
+                slot: Slot::Ready(value),
+                ..
+            }) => Ok(Some(value)),
+            Some(_) => Ok(None),
+            None => match self.users.get(&rref) {
+                Some(user) => Err(RefError::NotOwner {
+                    rref,
+                    owner: user.owner,
+                }),
+                None => Err(RefError::Unknown { rref }),
+            },
+        }
+    }
+
+    /// A holder tells of a fork that it got from somebody else.
+    pub fn on_register(
+        &mut self,
+        from: NodeId,
+        registration: Registration,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Registration { share, fingerprint } = registration;
+        match self.register(share, from, fingerprint)? {
+            Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
+            Err(reason) => {
+                self.send(from, Control::Decline(vec![Declined { share, reason }]), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// A parent registers a fork that was on its way to a node that has departed.
+    pub fn on_adopt(
+        &mut self,
+        from: NodeId,
+        adoption: Adoption,
+    ) -> Result<(), PeerMisbehaved> {
+        let Adoption {
+            share,
+            holder,
+            fingerprint,
+        } = adoption;
+        if share.fork.origin != from {
+            return Err(PeerMisbehaved::ForeignFork {
+                parent: share.fork.origin,
+            });
+        }
+        // After settling nothing of the departed may be added; by then every parent has spoken.
+        if !self.settled.covers(holder) {
+            let _ = self.register(share, holder, fingerprint)?;
+        }
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        share: Share,
+        holder: NodeId,
+        fingerprint: Fingerprint,
+    ) -> Result<Result<(), DeclineReason>, PeerMisbehaved> {
+        let Share { rref, fork } = share;
+        if !self.owners.contains_key(&rref)
+            && let Err(reason) = self.create_pending(rref, fingerprint)
+        {
+            return Ok(Err(reason));
+        }
+        let Some(owner) = self.owners.get_mut(&rref) else {
+            return Ok(Err(DeclineReason::Freed));
+        };
+        if let Some(other) = owner.forks.holder(fork)
+            && other != holder
+        {
+            return Err(PeerMisbehaved::NotHolder { holder: other });
+        }
+        if !matches!(owner.slot, Slot::Pending) && owner.fingerprint != fingerprint {
+            let owner = owner.fingerprint;
+            return Ok(Err(DeclineReason::TypeMismatch { owner }));
+        }
+        if !mutated!(self.mutant, ConfirmWithoutRegistering) {
+            owner.forks.insert(fork, holder);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Makes room for a value whose creation is still on its way (RT-10).
+    pub(super) fn create_pending(
+        &mut self,
+        rref: RRefId,
+        fingerprint: Fingerprint,
+    ) -> Result<(), DeclineReason> {
+        // This node's own creations are in the table from their first moment: what is missing was
+        // freed. Likewise when the creator's departure is settled, nothing can come any more.
+        if rref.origin == self.me || mutated!(self.mutant, NoPendingOwner) {
+            return Err(DeclineReason::Freed);
+        }
+        if self.settled.covers(rref.origin) {
+            return Err(DeclineReason::CreatorLost);
+        }
+        if self.pending_owners >= self.max_pending_owners {
+            return Err(DeclineReason::TooManyPending);
+        }
+        self.pending_owners += 1;
+        let owner = Owner {
+            slot: Slot::Pending,
+            forks: ForkSet::default(),
+            fingerprint,
+            handles: 0,
+        };
+        self.owners.insert(rref, owner);
+        Ok(())
+    }
+
+    /// A holder gives a fork back. Repeated releases change nothing.
+    pub fn on_release(
+        &mut self,
+        from: NodeId,
+        share: Share,
+        out: &mut Outbox<V>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Some(owner) = self.owners.get_mut(&share.rref) else {
+            return Ok(());
+        };
+        match owner.forks.holder(share.fork) {
+            Some(holder) if holder != from => return Err(PeerMisbehaved::NotHolder { holder }),
+            Some(_) if mutated!(self.mutant, FreeOnFirstRelease) => {
+                owner.forks = ForkSet::default();
+                owner.handles = 0;
+            }
+            Some(_) => owner.forks.remove(share.fork),
+            None => {}
+        }
+        self.free_if_unused(share.rref, out);
+        Ok(())
+    }
+
+    /// Frees the value if RT-1 allows it.
+    pub(super) fn free_if_unused(&mut self, rref: RRefId, out: &mut Outbox<V>) {
+        let Some(owner) = self.owners.get(&rref) else {
+            return;
+        };
+        let building = matches!(owner.slot, Slot::Building);
+        if owner.handles > 0
+            || !owner.forks.is_empty()
+            || building
+            || self.waiting.contains_key(&rref)
+        {
+            return;
+        }
+        let Some(owner) = self.owners.remove(&rref) else {
+            return;
+        };
+        match owner.slot {
+            Slot::Ready(value) => out.event(Event::Freed {
+                rref,
+                value: Some(value),
+            }),
+            Slot::Pending => self.pending_owners -= 1,
+            Slot::Building | Slot::Void => {}
+        }
+    }
+}

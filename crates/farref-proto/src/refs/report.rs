@@ -1,0 +1,183 @@
+//! Looking at the table, and closing it: counters, leaks, the forced release at shutdown.
+
+use super::*;
+use crate::hash::sorted_keys;
+use crate::message::Share;
+
+/// How much is in a table. All zero means that nothing is left.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub struct RefCounters {
+    /// Values owned here, created or pending (PyTorch's `num_owner_rrefs`).
+    pub owners: usize,
+    /// Of those, the ones whose creation has not arrived.
+    pub pending_owners: usize,
+    /// Forks that others hold of them (PyTorch's `num_forks`).
+    pub forks: usize,
+    /// Fetches that wait for a value.
+    pub waiting: usize,
+    /// References to values elsewhere.
+    pub users: usize,
+    /// Of those, the ones that the owner has not confirmed (PyTorch's `num_pending_users`).
+    pub pending_users: usize,
+    /// Forks handed on and not yet accepted.
+    pub pending_children: usize,
+}
+
+impl RefCounters {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::ops::AddAssign for RefCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.owners += other.owners;
+        self.pending_owners += other.pending_owners;
+        self.forks += other.forks;
+        self.waiting += other.waiting;
+        self.users += other.users;
+        self.pending_users += other.pending_users;
+        self.pending_children += other.pending_children;
+    }
+}
+
+/// Something that is still referred to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Leak {
+    /// The reference.
+    pub rref: RRefId,
+    /// Where the value is.
+    pub owner: NodeId,
+    /// Its type.
+    pub fingerprint: Fingerprint,
+    /// Handles that the program on this node has not dropped.
+    pub handles: u32,
+    /// On the owner: who else holds it, by which fork.
+    pub holders: Vec<(ForkId, NodeId)>,
+}
+
+impl<V> RefTable<V> {
+    /// Counts what is in the table. Cost: one pass over it.
+    pub fn counters(&self) -> RefCounters {
+        let pending = |user: &&User| user.state == UserState::Pending;
+        RefCounters {
+            owners: self.owners.len(),
+            pending_owners: self.pending_owners,
+            forks: self.owners.values().map(|owner| owner.forks.as_slice().len()).sum(),
+            waiting: self.waiting.values().map(Vec::len).sum(),
+            users: self.users.len(),
+            pending_users: self.users.values().filter(pending).count(),
+            pending_children: self.children.len(),
+        }
+    }
+
+    /// Whether the table holds nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+            && self.users.is_empty()
+            && self.children.is_empty()
+            && self.waiting.is_empty()
+            && self.dues.is_empty()
+    }
+
+    /// How many references the table knows, owned or held.
+    pub fn len(&self) -> usize {
+        self.owners.len() + self.users.len()
+    }
+
+    /// Lists what is still referred to, in the order of the ids.
+    pub fn leaks(&self) -> Vec<Leak> {
+        let owned = sorted_keys(&self.owners, |_, _| true).into_iter().filter_map(|rref| {
+            let owner = self.owners.get(&rref)?;
+            Some(Leak {
+                rref,
+                owner: self.me,
+                fingerprint: owner.fingerprint,
+                handles: owner.handles,
+                holders: owner
+                    .forks
+                    .as_slice()
+                    .iter()
+                    .map(|fork| (fork.id, fork.holder))
+                    .collect(),
+            })
+        });
+        let held = sorted_keys(&self.users, |_, _| true).into_iter().filter_map(|rref| {
+            let user = self.users.get(&rref)?;
+            Some(Leak {
+                rref,
+                owner: user.owner,
+                fingerprint: user.fingerprint,
+                handles: user.handles,
+                holders: Vec::new(),
+            })
+        });
+        owned.chain(held).collect()
+    }
+
+    /// Takes all handles of references to values elsewhere away from the program, as a shutdown
+    /// does that will wait no longer. Those still pending are released once they are confirmed.
+    pub fn release_all_users(&mut self, out: &mut Outbox<V>) {
+        for rref in sorted_keys(&self.users, |_, _| true) {
+            if let Some(user) = self.users.get_mut(&rref) {
+                user.handles = 0;
+            }
+            self.release_if_unused(rref, out);
+        }
+    }
+
+    /// Frees the values that no other node refers to, whatever handles the program here has.
+    pub fn free_unforked_owners(&mut self, out: &mut Outbox<V>) {
+        for rref in sorted_keys(&self.owners, |_, owner| owner.forks.is_empty()) {
+            if let Some(owner) = self.owners.get_mut(&rref) {
+                owner.handles = 0;
+            }
+            self.free_if_unused(rref, out);
+        }
+    }
+
+    /// Ends the table: everything in it is handed out or forgotten, and from now on every use is an
+    /// error. Answers what was still referred to.
+    pub fn destroy(&mut self, out: &mut Outbox<V>) -> Vec<Leak> {
+        let leaks = self.leaks();
+        self.destroyed = true;
+        for rref in sorted_keys(&self.owners, |_, _| true) {
+            if let Some(Owner {
+                slot: Slot::Ready(value),
+                ..
+            }) = self.owners.remove(&rref)
+            {
+                out.event(Event::Freed {
+                    rref,
+                    value: Some(value),
+                });
+            }
+        }
+        for rref in sorted_keys(&self.waiting, |_, _| true) {
+            for waiter in self.waiting.remove(&rref).unwrap_or_default() {
+                out.event(Event::Fetched {
+                    waiter,
+                    rref,
+                    outcome: Err(RefError::Destroyed),
+                });
+            }
+        }
+        for rref in sorted_keys(&self.users, |_, _| true) {
+            if let Some(user) = self.users.remove(&rref)
+                && user.state == UserState::Confirmed
+            {
+                let share = Share {
+                    rref,
+                    fork: user.fork,
+                };
+                self.send(user.owner, Control::Release(vec![share]), out);
+            }
+        }
+        self.children.clear();
+        self.dues.clear();
+        self.pending_owners = 0;
+        leaks
+    }
+}

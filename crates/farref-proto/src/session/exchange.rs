@@ -1,0 +1,158 @@
+//! Frames out and frames in, on a connection on which both ends have greeted.
+//!
+//! Holds SE-3, SE-4 and SE-8, and the receiver's part of SE-1.
+
+use crate::time::Time;
+
+use super::Session;
+use super::error::SessionError;
+use super::outbox::Outbox;
+use super::wire::{Acks, Frame, Lane};
+
+impl<F: Clone> Session<F> {
+    /// The next frame to write to the present connection, if there is one.
+    ///
+    /// To be called only when the connection can take a frame: what is taken too early is beyond
+    /// the reach of more urgent frames.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Frame<F>> {
+        if !self.is_connected() {
+            return None;
+        }
+        if let Some(generation) = self.liveness.take_pong() {
+            let acks = self.inbox.announce();
+            return Some(Frame::Pong { generation, acks });
+        }
+        if let Some(generation) = self.liveness.take_ping(now, &self.config) {
+            let acks = self.inbox.announce();
+            return Some(Frame::Ping { generation, acks });
+        }
+        if self.inbox.ack_is_due(now) {
+            let acks = self.inbox.announce();
+            return Some(Frame::Ack { acks });
+        }
+        let (lane, outgoing) = Lane::ALL
+            .into_iter()
+            .find_map(|lane| Some((lane, self.outboxes[lane.index()].transmit()?)))?;
+        if outgoing.replayed {
+            self.tally.0.replayed += 1;
+        } else {
+            self.tally.0.sent += 1;
+        }
+        self.unacked_since.get_or_insert(now);
+        Some(Frame::Data {
+            lane,
+            seq: outgoing.seq,
+            acks: self.inbox.announce(),
+            payload: outgoing.payload,
+        })
+    }
+}
+
+impl<F> Session<F> {
+    /// A frame came on the present connection. Returns what it brought, if that is new.
+    pub fn handle_frame(
+        &mut self,
+        now: Time,
+        frame: Frame<F>,
+    ) -> Result<Option<(Lane, F)>, SessionError> {
+        self.check_frame(&frame)?;
+        self.apply_acks(now, frame.acks());
+        match frame {
+            Frame::Data {
+                lane, seq, payload, ..
+            } => {
+                self.liveness.heard(now);
+                self.inbox.owe_ack(now, &self.config);
+                Ok(self.deliver(lane, seq, payload))
+            }
+            Frame::Ack { .. } => {
+                self.liveness.heard(now);
+                Ok(None)
+            }
+            Frame::Ping { generation, .. } => {
+                self.liveness.heard(now);
+                self.liveness.handle_ping(generation);
+                Ok(None)
+            }
+            Frame::Pong { generation, .. } => {
+                let current = self.liveness.handle_pong(now, generation);
+                // A round trip shows that the connection works, unless data is in flight: then
+                // only an acknowledgement shows that data gets through.
+                if current && self.unacked_since.is_none() {
+                    self.fruitless_resets = 0;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Part of a frame was read from the present connection: a sign of life, however long the
+    /// whole frame takes.
+    pub fn handle_bytes_read(&mut self, now: Time) {
+        if self.is_connected() {
+            self.liveness.heard(now);
+        }
+    }
+
+    /// The present connection took part of a frame: it is not stuck, however long the whole frame
+    /// takes.
+    pub fn handle_bytes_written(&mut self, now: Time) {
+        if let Some(since) = &mut self.unacked_since {
+            *since = now;
+        }
+    }
+
+    /// Checks all that can be wrong with a frame, before any of it takes effect.
+    fn check_frame(&self, frame: &Frame<F>) -> Result<(), SessionError> {
+        if !self.is_connected() {
+            return Err(SessionError::NotConnected);
+        }
+        let acks = frame.acks();
+        for lane in Lane::ALL {
+            let (acked, sent) = (acks.expected(lane), self.outboxes[lane.index()].sent());
+            if acked > sent {
+                return Err(SessionError::AckOfUnsent { lane, acked, sent });
+            }
+        }
+        if let Frame::Data { lane, seq, .. } = *frame {
+            let expected = self.inbox.expected(lane);
+            if seq > expected {
+                return Err(SessionError::Gap {
+                    lane,
+                    expected,
+                    received: seq,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what the peer has. Acknowledgements overtaken by later ones are without effect.
+    fn apply_acks(&mut self, now: Time, acks: Acks) {
+        let mut progress = false;
+        for lane in Lane::ALL {
+            progress |= self.outboxes[lane.index()].acknowledge(acks.expected(lane));
+        }
+        if progress {
+            self.fruitless_resets = 0;
+            self.liveness.heard(now);
+            let in_flight = self.outboxes.iter().any(Outbox::in_flight);
+            self.unacked_since = in_flight.then_some(now);
+        }
+    }
+
+    /// Hands a frame over if it is the one that is due. `check_frame` has excluded later ones.
+    fn deliver(&mut self, lane: Lane, seq: u64, payload: F) -> Option<(Lane, F)> {
+        if seq < self.inbox.expected(lane) {
+            self.tally.0.duplicates += 1;
+            #[cfg(feature = "mutations")]
+            if self.dedup_broken {
+                return Some((lane, payload));
+            }
+            return None;
+        }
+        self.inbox.advance(lane);
+        self.tally.0.delivered += 1;
+        Some((lane, payload))
+    }
+}
