@@ -114,7 +114,7 @@ pub enum CallError {
         phase: Phase,
     },
     /// The callee is not a member.
-    #[error("{node} is not a member of the group")]
+    #[error("{node} is not a member of the group: it has gone, or not joined yet")]
     PeerGone {
         /// The callee.
         node: NodeId,

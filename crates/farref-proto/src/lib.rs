@@ -62,7 +62,7 @@ mod mutation;
 mod node;
 mod outbox;
 mod refs;
-//mod session;
+mod session;
 mod time;
 
 pub use context::{CONTEXT_SHARDS, ContextTable};
@@ -81,4 +81,8 @@ pub use mutation::Mutation;
 pub use node::{Arrival, Node, NodeConfig, Want};
 pub use outbox::Outbox;
 pub use refs::{Fetch, Leak, RefCounters, RefTable, RefTableConfig};
+pub use session::{
+    Acks, Frame, Full, HandshakeError, Hello, Lane, ResetReason, SESSION_VERSION, Session,
+    SessionConfig, SessionCounters, SessionError, SessionEvent,
+};
 pub use time::Time;

@@ -12,12 +12,15 @@
 //! - **ME-3** A node says a departure back only after its tables have installed it, on the same
 //!   first-in-first-out lane as its registrations. So when a departure is settled, every hand-off
 //!   the departed made has been registered with its owner or never happened.
-//! - **ME-4** A newcomer takes part only once every member knows it. So nobody can have handed it
-//!   anything that some owner's settling did not wait for.
+//! - **ME-4** A newcomer is *joining* until every member knows it; only then it is welcomed and tells
+//!   everyone that it is *alive*, and only then it is called. So nobody can have handed it anything
+//!   that some owner's settling did not wait for.
 //! - **ME-5** Departures settle together: while one is unsettled, none is released. A chain of
 //!   hand-offs through several departed nodes is therefore as safe as one.
 
 mod quiesce;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,13 +95,15 @@ impl Membership {
     /// A member of a group whose members, itself among them, are known from the start.
     pub fn founding(me: NodeId, members: impl IntoIterator<Item = NodeId>) -> Self {
         let mut view = View::of(members);
-        view.raise(me.worker, Standing::alive(me));
+        view.raise(me.worker, Standing::of(me, Status::Alive));
         Self::new(me, Phase::Member, view)
     }
 
     /// A node that wants to join a running group.
     pub fn joining(me: NodeId) -> Self {
-        Self::new(me, Phase::Joining, View::of([me]))
+        let mut view = View::default();
+        view.raise(me.worker, Standing::of(me, Status::Joining));
+        Self::new(me, Phase::Joining, view)
     }
 
     fn new(me: NodeId, phase: Phase, view: View) -> Self {
@@ -138,7 +143,7 @@ impl Membership {
     /// The lowest-numbered member that this node can reach.
     pub fn leader(&self) -> NodeId {
         self.view
-            .live()
+            .members()
             .find(|node| !self.suspects.contains(node))
             .unwrap_or(self.me)
     }
@@ -156,12 +161,12 @@ impl Membership {
         let mut outcome = Outcome::default();
         if self.phase == Phase::Member {
             self.phase = Phase::Leaving;
-            let left = Standing {
-                incarnation: self.me.incarnation,
-                status: Status::Left,
-            };
+            let left = Standing::of(self.me, Status::Left);
             self.view.raise(self.me.worker, left);
             self.announce(self.me.worker, left, None, &mut outcome);
+            if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
+                entry.waiting.retain(|node| !self.suspects.contains(node));
+            }
             self.settle(&mut outcome);
         }
         outcome
@@ -169,6 +174,10 @@ impl Membership {
 
     /// This node cannot reach another.
     pub(crate) fn suspect(&mut self, node: NodeId) -> Outcome {
+        if self.phase == Phase::Leaving {
+            // The group no longer listens to this node; it need not wait for one it cannot reach.
+            return self.said_good_bye(node);
+        }
         let mut outcome = Outcome::default();
         if self.view.is_live(node) && node != self.me && self.suspects.insert(node) {
             self.report_suspects(Some(node), &mut outcome);
@@ -189,8 +198,11 @@ impl Membership {
             outcome.messages.push((from, Control::View { entries, echo }));
             return outcome;
         }
-        self.newcomers.insert(from);
-        self.learn(from.worker, Standing::alive(from), Some(from), &mut outcome);
+        if !self.view.is_member(from) {
+            self.newcomers.insert(from);
+            let joining = Standing::of(from, Status::Joining);
+            self.learn(from.worker, joining, Some(from), &mut outcome);
+        }
         self.settle(&mut outcome);
         outcome
     }
@@ -207,6 +219,9 @@ impl Membership {
         if self.phase == Phase::Joining {
             self.phase = Phase::Member;
             outcome.changes.push(Change::Welcomed);
+            let alive = Standing::of(self.me, Status::Alive);
+            self.view.raise(self.me.worker, alive);
+            self.announce(self.me.worker, alive, None, &mut outcome);
             self.settle(&mut outcome);
         }
         outcome
@@ -236,6 +251,26 @@ impl Membership {
         outcome
     }
 
+    /// A node that is no member any more asks for its good-bye to be said back: news of it may have
+    /// come from others before.
+    pub(crate) fn on_view_of_leaver(
+        &self,
+        from: NodeId,
+        entries: Vec<(WorkerId, Standing)>,
+        echo: bool,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let left = Standing::of(from, Status::Left);
+        if echo && entries == [(from.worker, left)] && self.view.is_gone(from) {
+            let reply = Control::View {
+                entries,
+                echo: false,
+            };
+            outcome.messages.push((from, reply));
+        }
+        outcome
+    }
+
     /// Another node cannot reach `node` and takes this one for the leader: it is declared dead.
     pub(crate) fn on_suspect(&mut self, node: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
@@ -246,15 +281,37 @@ impl Membership {
         outcome
     }
 
+    /// Another node refused this one's connection because it is gone in that node's view. For a node
+    /// that is leaving that is as good as an answer; for any other it is the end.
+    pub(crate) fn on_refused(&mut self, by: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        match self.phase {
+            Phase::Leaving => return self.said_good_bye(by),
+            Phase::Joining | Phase::Member => {
+                self.phase = Phase::Evicted;
+                outcome.changes.push(Change::Evicted);
+            }
+            Phase::Departed | Phase::Evicted => {}
+        }
+        outcome
+    }
+
+    /// A leaver need not wait for this node's answer any more.
+    fn said_good_bye(&mut self, to: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
+            entry.waiting.remove(&to);
+        }
+        self.settle(&mut outcome);
+        outcome
+    }
+
     fn entry(&self, worker: WorkerId) -> Option<(WorkerId, Standing)> {
         self.view.standing(worker).map(|standing| (worker, standing))
     }
 
     fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {
-        let dead = Standing {
-            incarnation: node.incarnation,
-            status: Status::Dead,
-        };
+        let dead = Standing::of(node, Status::Dead);
         self.learn(node.worker, dead, None, outcome);
     }
 
@@ -297,7 +354,8 @@ impl Membership {
         if worker == self.me.worker {
             let leaving = matches!(self.phase, Phase::Leaving | Phase::Departed)
                 && standing.incarnation == self.me.incarnation;
-            if standing > Standing::alive(self.me) && !leaving && self.phase != Phase::Evicted {
+            let over = standing > Standing::of(self.me, Status::Alive);
+            if over && !leaving && self.phase != Phase::Evicted {
                 self.phase = Phase::Evicted;
                 outcome.changes.push(Change::Evicted);
             }
@@ -307,13 +365,14 @@ impl Membership {
             return false;
         };
         if let Some(before) = before
-            && before.status == Status::Alive
+            && before.status <= Status::Alive
+            && standing > (Standing { status: Status::Alive, ..before })
         {
             let node = NodeId {
                 worker,
                 incarnation: before.incarnation,
             };
-            let left = standing.status == Status::Left && standing.incarnation == node.incarnation;
+            let left = standing == Standing::of(node, Status::Left);
             let departure = if left { Departure::Left } else { Departure::Died };
             self.remove(node, departure, outcome);
         }
@@ -383,10 +442,11 @@ impl Membership {
         if self.unsettled.is_empty() {
             let settled = std::mem::take(&mut self.departed);
             outcome.changes.extend(settled.into_iter().map(Change::Settled));
-            if self.phase == Phase::Leaving {
-                self.phase = Phase::Departed;
-                outcome.changes.push(Change::Departed);
-            }
+        }
+        // For a leaver it is enough that all know of its leave; nobody answers its other questions.
+        if self.phase == Phase::Leaving && !self.unsettled.contains_key(&self.me.worker) {
+            self.phase = Phase::Departed;
+            outcome.changes.push(Change::Departed);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Standings, and the view that a node has of its group.
 //!
 //! What can be said of a worker only ever grows: a later incarnation outranks an earlier one, and
-//! within an incarnation *dead* outranks *left* outranks *alive*. Two views merge by taking the
+//! within an incarnation *dead* outranks *left* outranks *alive* outranks *joining*. Two views merge by taking the
 //! greater standing of each worker, in any order, any number of times, with the same result.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Incarnation, NodeId, WorkerId};
 
-/// How a node is doing, in the order in which it gets worse.
+/// How a node is doing, in the order of its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Status {
+    /// Asked to be let in; not everyone knows it yet, so nobody calls it.
+    Joining,
     /// A member.
     Alive,
     /// Said good-bye.
@@ -31,12 +33,17 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// A node in good health.
-    pub fn alive(node: NodeId) -> Self {
+    /// The standing of this life with the given status.
+    pub fn of(node: NodeId, status: Status) -> Self {
         Self {
             incarnation: node.incarnation,
-            status: Status::Alive,
+            status,
         }
+    }
+
+    /// Whether this life is not over.
+    fn is_live(self) -> bool {
+        self.status <= Status::Alive
     }
 }
 
@@ -52,7 +59,7 @@ impl View {
     pub fn of(members: impl IntoIterator<Item = NodeId>) -> Self {
         let mut view = Self::default();
         for node in members {
-            view.raise(node.worker, Standing::alive(node));
+            view.raise(node.worker, Standing::of(node, Status::Alive));
         }
         view
     }
@@ -72,24 +79,38 @@ impl View {
         self.standings.iter().map(|(&worker, &standing)| (worker, standing))
     }
 
-    /// The members that are alive, by worker.
+    /// The members, by worker.
+    pub fn members(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.lives(|standing| standing.status == Status::Alive)
+    }
+
+    /// The members and those who are joining, by worker.
     pub fn live(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.standings().filter_map(|(worker, standing)| {
-            (standing.status == Status::Alive).then_some(NodeId {
-                worker,
-                incarnation: standing.incarnation,
-            })
+        self.lives(Standing::is_live)
+    }
+
+    fn lives(&self, wanted: impl Fn(Standing) -> bool) -> impl Iterator<Item = NodeId> {
+        self.standings().filter_map(move |(worker, standing)| {
+            let incarnation = standing.incarnation;
+            wanted(standing).then_some(NodeId { worker, incarnation })
         })
     }
 
     /// Whether exactly this life of the worker is a member.
+    pub fn is_member(&self, node: NodeId) -> bool {
+        self.standing(node.worker) == Some(Standing::of(node, Status::Alive))
+    }
+
+    /// Whether exactly this life of the worker is a member or joining.
     pub fn is_live(&self, node: NodeId) -> bool {
-        self.standing(node.worker) == Some(Standing::alive(node))
+        let now = self.standing(node.worker);
+        now.is_some_and(|now| now.incarnation == node.incarnation && now.is_live())
     }
 
     /// Whether this life of the worker is over: it left, died, or was followed by another.
     pub fn is_gone(&self, node: NodeId) -> bool {
-        self.standing(node.worker).is_some_and(|now| now > Standing::alive(node))
+        let now = self.standing(node.worker);
+        now.is_some_and(|now| now > Standing::of(node, Status::Alive))
     }
 
     /// Takes in a standing; answers the one before if it was news.
@@ -99,7 +120,7 @@ impl View {
             return None;
         }
         let height = |standing: Standing| {
-            1 + 3 * u64::from(standing.incarnation.0) + standing.status as u64
+            1 + 4 * u64::from(standing.incarnation.0) + standing.status as u64
         };
         self.number = self.number - before.map_or(0, height) + height(to);
         self.standings.insert(worker, to);
@@ -114,8 +135,9 @@ mod tests {
     use super::*;
 
     fn standing() -> impl Strategy<Value = (WorkerId, Standing)> {
-        (0u32..4, 0u32..3, 0..3).prop_map(|(worker, incarnation, status)| {
-            let status = [Status::Alive, Status::Left, Status::Dead][status as usize];
+        (0u32..4, 0u32..3, 0usize..4).prop_map(|(worker, incarnation, status)| {
+            let all = [Status::Joining, Status::Alive, Status::Left, Status::Dead];
+            let status = all[status];
             let incarnation = Incarnation(incarnation);
             (WorkerId(worker), Standing { incarnation, status })
         })

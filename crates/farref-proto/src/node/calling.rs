@@ -55,7 +55,7 @@ impl<V: Clone> Node<V> {
         if phase != Phase::Member {
             return Err(CallError::NotMember { phase });
         }
-        if !self.membership.view().is_live(to) {
+        if !self.membership.view().is_member(to) {
             return Err(CallError::PeerGone { node: to });
         }
         let fetches = match want {
@@ -150,7 +150,7 @@ impl<V: Clone> Node<V> {
         head: &CallHead,
         out: &mut Outbox<V>,
     ) -> Result<Arrival<V>, PeerMisbehaved> {
-        if !self.membership.view().is_live(from) || self.membership.phase() == Phase::Joining {
+        if !self.listens_to(from) || self.membership.phase() == Phase::Joining {
             return Ok(Arrival::Ignored);
         }
         self.activity += 1;
@@ -249,7 +249,7 @@ impl<V: Clone> Node<V> {
     pub fn undo_answer(&mut self, to: NodeId, head: &AnswerHead, out: &mut Outbox<V>) {
         self.activity += 1;
         self.undo_forks(&head.carried, out);
-        if self.membership.view().is_live(to) {
+        if self.listens_to(to) {
             let (context, fetches) = (None, None);
             let calls = self.calls.entry(to).or_default();
             // The request was open a moment ago and its slot on the caller's side still is.
@@ -284,7 +284,7 @@ impl<V: Clone> Node<V> {
         head: &AnswerHead,
         out: &mut Outbox<V>,
     ) -> Result<bool, PeerMisbehaved> {
-        if !self.membership.view().is_live(from) {
+        if !self.listens_to(from) {
             return Ok(false);
         }
         self.activity += 1;

@@ -263,16 +263,10 @@ impl<V: Clone> Node<V> {
         self.apply(outcome, out);
     }
 
-    /// A peer refused this node's frames because this life of it is over in the peer's view.
-    pub fn refused(&mut self, out: &mut Outbox<V>) {
-        if !matches!(self.membership.phase(), Phase::Departed | Phase::Evicted) {
-            let dead = crate::membership::Standing {
-                incarnation: self.me.incarnation,
-                status: crate::membership::Status::Dead,
-            };
-            let outcome = self.membership.on_view(self.me, vec![(self.me.worker, dead)], false);
-            self.apply(outcome, out);
-        }
+    /// A peer refused this node because in the peer's view this life of it is over.
+    pub fn refused(&mut self, by: NodeId, out: &mut Outbox<V>) {
+        let outcome = self.membership.on_refused(by);
+        self.apply(outcome, out);
     }
 
     /// Asks for a graceful shutdown: when all members have, and all are at rest,
@@ -319,12 +313,17 @@ impl<V: Clone> Node<V> {
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
         let joining = self.membership.phase() == Phase::Joining;
-        if !self.membership.view().is_live(from) && from != self.me {
+        if !self.listens_to(from) {
             let outcome = match control {
+                // A group that is at rest takes nobody in.
+                Control::Join if self.quiescence.is_complete() => return Ok(()),
                 Control::Join => self.membership.on_join(from),
                 Control::Welcome(entries) if joining => self.membership.on_welcome(entries),
                 Control::View { entries, echo } if joining => {
                     self.membership.on_view(from, entries, echo)
+                }
+                Control::View { entries, echo } => {
+                    self.membership.on_view_of_leaver(from, entries, echo)
                 }
                 _ => return Ok(()),
             };
@@ -416,6 +415,11 @@ impl<V: Clone> Node<V> {
         Ok(())
     }
 
+    /// ME-2, and a node always listens to itself, even while it is leaving.
+    fn listens_to(&self, node: NodeId) -> bool {
+        node == self.me || self.membership.view().is_live(node)
+    }
+
     fn each<T>(
         &mut self,
         list: Vec<T>,
@@ -460,8 +464,10 @@ impl<V: Clone> Node<V> {
                 Change::Welcomed => out.event(Event::Welcomed),
                 Change::Departed => out.event(Event::Departed),
                 Change::Evicted => {
-                    self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
                     out.event(Event::Evicted);
+                    self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
+                    let peers: Vec<NodeId> = self.calls.keys().copied().collect();
+                    peers.into_iter().for_each(|peer| self.abandon_calls(peer, out));
                 }
             }
         }

@@ -156,17 +156,10 @@ impl<V> RefTable<V> {
         }
         user.handles += 1;
         match (user.state, from_owner) {
-            // One fork at the owner is enough: this one goes back.
-            (UserState::Confirmed, true) => {
+            // One fork at the owner is enough: this one goes back, even if the other is not
+            // confirmed yet. That one's registration is under way and must not be forgotten.
+            (UserState::Pending | UserState::Confirmed, true) => {
                 self.send(from, Control::Release(vec![carried.share]), out);
-            }
-            // A fork straight from the owner is registered already. It takes the place of the one
-            // still to be confirmed; RT-8 releases that one when its confirmation comes.
-            (UserState::Pending, true) => {
-                user.fork = fork;
-                user.state = UserState::Confirmed;
-                out.event(Event::Confirmed(rref));
-                self.pay_dues(rref, out);
             }
             (UserState::Pending, false) => self.dues.entry(rref).or_default().push(fork),
             // Already standing on its own, or lost: the parent need not wait.

@@ -60,7 +60,7 @@ impl<V> RefTable<V> {
                     self.release_if_unused(rref, out);
                 }
             }
-            // RT-8: not ours any more (released meanwhile, or another fork took its place).
+            // RT-8: not ours any more; a repeated registration has brought it back.
             _ => {
                 if !mutated!(self.mutant, NoEcho) {
                     self.send(from, Control::Release(vec![share]), out);

@@ -114,7 +114,7 @@ impl<F> Session<F> {
         self.phase = Phase::Disconnected;
         self.liveness.disconnected();
         self.inbox.settle();
-        self.unacked_since = None;
+        self.unacked_since = [None; Lane::COUNT];
         self.reset_asked = false;
         self.reset = None;
     }

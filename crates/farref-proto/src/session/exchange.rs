@@ -6,7 +6,6 @@ use crate::time::Time;
 
 use super::Session;
 use super::error::SessionError;
-use super::outbox::Outbox;
 use super::wire::{Acks, Frame, Lane};
 
 impl<F: Clone> Session<F> {
@@ -38,7 +37,7 @@ impl<F: Clone> Session<F> {
         } else {
             self.tally.0.sent += 1;
         }
-        self.unacked_since.get_or_insert(now);
+        self.unacked_since[lane.index()].get_or_insert(now);
         Some(Frame::Data {
             lane,
             seq: outgoing.seq,
@@ -78,7 +77,7 @@ impl<F> Session<F> {
                 let current = self.liveness.handle_pong(now, generation);
                 // A round trip shows that the connection works, unless data is in flight: then
                 // only an acknowledgement shows that data gets through.
-                if current && self.unacked_since.is_none() {
+                if current && self.unacked_since.iter().all(Option::is_none) {
                     self.fruitless_resets = 0;
                 }
                 Ok(None)
@@ -94,10 +93,10 @@ impl<F> Session<F> {
         }
     }
 
-    /// The present connection took part of a frame: it is not stuck, however long the whole frame
-    /// takes.
-    pub fn handle_bytes_written(&mut self, now: Time) {
-        if let Some(since) = &mut self.unacked_since {
+    /// The present connection took part of a frame of this lane: it is not stuck, however long the
+    /// whole frame takes.
+    pub fn handle_bytes_written(&mut self, now: Time, lane: Lane) {
+        if let Some(since) = &mut self.unacked_since[lane.index()] {
             *since = now;
         }
     }
@@ -131,13 +130,15 @@ impl<F> Session<F> {
     fn apply_acks(&mut self, now: Time, acks: Acks) {
         let mut progress = false;
         for lane in Lane::ALL {
-            progress |= self.outboxes[lane.index()].acknowledge(acks.expected(lane));
+            let outbox = &mut self.outboxes[lane.index()];
+            if outbox.acknowledge(acks.expected(lane)) {
+                progress = true;
+                self.unacked_since[lane.index()] = outbox.in_flight().then_some(now);
+            }
         }
         if progress {
             self.fruitless_resets = 0;
             self.liveness.heard(now);
-            let in_flight = self.outboxes.iter().any(Outbox::in_flight);
-            self.unacked_since = in_flight.then_some(now);
         }
     }
 

@@ -83,8 +83,10 @@ pub struct Session<F> {
     outboxes: [Outbox<F>; Lane::COUNT],
     inbox: Inbox,
     liveness: Liveness,
-    /// Since when the present connection has acknowledged nothing although something is in flight.
-    unacked_since: Option<Time>,
+    /// By [`Lane::index`]: since when nothing of the lane was acknowledged although something of it
+    /// is in flight. Each lane for itself, because lanes may travel on different streams: one can be
+    /// stuck while the others flow.
+    unacked_since: [Option<Time>; Lane::COUNT],
     /// Whether the present connection has been asked to be reset.
     reset_asked: bool,
     /// A reset that the owner has not fetched yet.
@@ -116,7 +118,7 @@ impl<F> Session<F> {
             outboxes: array::from_fn(|_| Outbox::new()),
             inbox: Inbox::default(),
             liveness: Liveness::new(now),
-            unacked_since: None,
+            unacked_since: [None; Lane::COUNT],
             reset_asked: false,
             reset: None,
             fruitless_resets: 0,

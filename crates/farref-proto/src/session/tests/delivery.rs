@@ -233,6 +233,41 @@ fn frames_without_a_connection_are_refused() {
 }
 
 #[test]
+fn nothing_a_connection_owed_leaves_on_the_next() {
+    // SE-3: pongs, pings and acknowledgements belong to the connection that brought them up.
+    let mut pair = Pair::connected();
+    pair.send(RIGHT, Lane::Call, 1);
+    pair.now += Duration::from_millis(2500);
+    pair.fire();
+    while pair.transmit(RIGHT) {}
+    while pair.deliver(LEFT).unwrap() {}
+    pair.cut();
+    pair.now += Duration::from_millis(5);
+    pair.fire();
+    pair.connect();
+    pair.deliver(LEFT).unwrap();
+    assert_eq!(pair.drain(LEFT), [], "the greeting has acknowledged");
+}
+
+#[test]
+fn what_an_acknowledgement_covers_is_not_replayed_any_more() {
+    let mut pair = Pair::connected();
+    for payload in 0..3 {
+        pair.send(LEFT, Lane::Call, payload);
+    }
+    pair.drain(LEFT);
+    pair.connect();
+    pair.deliver(LEFT).unwrap();
+    let acks = Acks([0, 3, 0]);
+    let now = pair.now;
+    pair.ends[LEFT]
+        .handle_frame(now, Frame::Ack { acks })
+        .unwrap();
+    assert_eq!(pair.drain(LEFT), []);
+    pair.abandon();
+}
+
+#[test]
 fn acknowledgements_travel_with_data_going_the_other_way() {
     let mut pair = Pair::connected();
     pair.send(LEFT, Lane::Call, 1);

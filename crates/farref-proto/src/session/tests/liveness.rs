@@ -59,6 +59,27 @@ fn making_connections_on_which_nobody_greets_is_no_sign_of_life() {
 }
 
 #[test]
+fn bytes_of_a_peer_that_has_not_greeted_are_no_sign_of_life() {
+    // SE-9: they may be anybody's.
+    let mut pair = Pair::connected();
+    pair.muted = [true; 2];
+    pair.connect();
+    pair.pass(9 * SECOND);
+    pair.ends[LEFT].handle_bytes_read(pair.now);
+    pair.pass(SECOND);
+    assert_eq!(suspicions(&pair, LEFT), [10 * SECOND]);
+}
+
+#[test]
+fn losing_the_connection_after_a_long_silence_makes_the_peer_suspected_without_a_timer() {
+    let mut pair = Pair::connected();
+    pair.now += 11 * SECOND;
+    pair.cut();
+    pair.collect_events();
+    assert_eq!(suspicions(&pair, LEFT), [11 * SECOND]);
+}
+
+#[test]
 fn a_sign_of_life_begins_the_silence_anew() {
     let mut pair = Pair::connected();
     for _ in 0..2 {
@@ -108,7 +129,7 @@ fn a_slow_large_transfer_with_progress_is_neither_suspected_nor_reset() {
     let huge = pair.drain(LEFT);
     for _ in 0..60 {
         pair.now += SECOND;
-        pair.ends[LEFT].handle_bytes_written(pair.now);
+        pair.ends[LEFT].handle_bytes_written(pair.now, Lane::Bulk);
         pair.ends[RIGHT].handle_bytes_read(pair.now);
         pair.fire();
         // The other direction is free: its heartbeats and acknowledgements arrive.

@@ -24,6 +24,7 @@ fn time_to_reset(pair: &mut Pair) -> Duration {
     pair.muted = [true; 2];
     while resets(pair, LEFT).len() == asked {
         pair.now = pair.timeout().unwrap();
+        assert!(pair.now - start < 60 * SECOND, "never reset");
         pair.fire();
         pair.drain(LEFT);
     }
@@ -98,6 +99,39 @@ fn each_acknowledgement_grants_the_full_patience_again() {
 }
 
 #[test]
+fn a_connection_that_stops_acknowledging_midway_is_reset() {
+    let mut pair = Pair::connected();
+    pair.send(LEFT, Lane::Call, 1);
+    pair.send(LEFT, Lane::Call, 2);
+    while pair.transmit(LEFT) {}
+    pair.deliver(RIGHT).unwrap();
+    pair.now += SECOND;
+    pair.fire();
+    pair.transmit(RIGHT);
+    pair.deliver(LEFT).unwrap();
+    pair.now += 2 * SECOND;
+    pair.fire();
+    assert_eq!(resets(&pair, LEFT), [ResetReason::NoAckProgress]);
+}
+
+#[test]
+fn a_lane_that_is_stuck_is_noticed_while_another_flows() {
+    let mut pair = Pair::connected();
+    pair.send(LEFT, Lane::Bulk, 1);
+    pair.transmit(LEFT);
+    pair.links[RIGHT].clear();
+    for payload in 0..4 {
+        pair.send(LEFT, Lane::Control, payload);
+        pair.exchange();
+        pair.now += SECOND;
+        pair.fire();
+    }
+    assert_eq!(resets(&pair, LEFT), [ResetReason::NoAckProgress]);
+    pair.cut();
+    pair.connect();
+}
+
+#[test]
 fn nothing_in_flight_means_no_wait_for_an_acknowledgement() {
     let mut pair = Pair::connected();
     pair.send(LEFT, Lane::Call, 1);
@@ -151,6 +185,50 @@ fn patience_doubles_with_each_fruitless_reset_until_an_acknowledgement_comes() {
     pair.send(LEFT, Lane::Bulk, 2);
     pair.drain(LEFT);
     assert_eq!(time_to_reset(&mut pair), 2 * SECOND);
+}
+
+#[test]
+fn a_greeting_that_acknowledges_restores_the_patience() {
+    let mut pair = Pair::connected();
+    pair.send(LEFT, Lane::Bulk, 1);
+    pair.transmit(LEFT);
+    pair.deliver(RIGHT).unwrap();
+    assert_eq!(time_to_reset(&mut pair), 2 * SECOND);
+    assert_eq!(pair.ends[LEFT].unacked(), 0);
+    pair.send(LEFT, Lane::Bulk, 2);
+    pair.drain(LEFT);
+    assert_eq!(time_to_reset(&mut pair), 2 * SECOND);
+}
+
+#[test]
+fn a_round_trip_restores_the_patience_only_if_no_data_is_in_flight() {
+    for in_flight in [false, true] {
+        let mut pair = Pair::connected();
+        assert_eq!(time_to_reset(&mut pair), Duration::from_millis(4500));
+        if in_flight {
+            pair.send(LEFT, Lane::Bulk, 1);
+            pair.drain(LEFT);
+        }
+        pair.now += Duration::from_millis(2500);
+        pair.fire();
+        pair.exchange();
+        if !in_flight {
+            pair.send(LEFT, Lane::Bulk, 1);
+            pair.drain(LEFT);
+        }
+        let took = time_to_reset(&mut pair);
+        let expected = if in_flight { 4000 - 2500 } else { 2000 };
+        assert_eq!(took, Duration::from_millis(expected));
+    }
+}
+
+#[test]
+fn further_pings_do_not_prolong_the_wait_for_an_answer_to_the_first() {
+    let mut pair = Pair::connected_with(SessionConfig {
+        ack_timeout: 3 * SECOND,
+        ..SessionConfig::default()
+    });
+    assert_eq!(time_to_reset(&mut pair), Duration::from_millis(5500));
 }
 
 #[test]

@@ -15,6 +15,9 @@
 //! - **CT-4** When a worker departs, the others that took part with it attach to the origin directly,
 //!   so the cleanup reaches them whoever is missing. When the origin departs, all forget.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 

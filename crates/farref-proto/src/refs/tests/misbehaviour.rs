@@ -1,0 +1,153 @@
+//! Peers that break the protocol: each gets its name, and nothing is changed by it.
+
+use super::tables::*;
+use crate::error::PeerMisbehaved;
+use crate::ids::{ForkId, RRefId};
+use crate::message::{Adoption, Control, Creation, Registration, Share};
+
+/// Gives a message that no correct peer sends and expects nothing but the verdict.
+fn refuse(net: &mut Tables, from: usize, to: usize, packet: Packet, verdict: PeerMisbehaved) {
+    let before = net.table(to).clone();
+    let busy = net.busy();
+    assert_eq!(net.hand(from, to, packet), Err(verdict));
+    assert_eq!(*net.table(to), before);
+    assert_eq!(net.busy(), busy);
+}
+
+#[test]
+fn a_fork_made_by_somebody_else_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let carried = net.share(A, B, rref);
+    let parent = id(A);
+    refuse(&mut net, C, B, Packet::Fork(carried), PeerMisbehaved::ForeignFork { parent });
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+#[test]
+fn an_adoption_of_somebody_elses_fork_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let share = Share { rref, fork: ForkId::new(id(C), 0) };
+    let (holder, fingerprint, parent) = (id(C), TYPE, id(C));
+    let adopt = Control::Adopt(vec![Adoption { share, holder, fingerprint }]);
+    refuse(&mut net, B, A, Packet::Control(adopt), PeerMisbehaved::ForeignFork { parent });
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+#[test]
+fn two_owners_of_one_reference_are_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    net.shared(A, C, rref);
+    let mut carried = net.on(B, |table, _| table.fork(rref, id(C))).unwrap();
+    let (known, honest) = (id(A), carried);
+    for claimed in [id(C), id(B)] {
+        carried.owner = claimed;
+        let verdict = PeerMisbehaved::OwnerMismatch { rref, known, claimed };
+        refuse(&mut net, B, C, Packet::Fork(carried), verdict);
+    }
+    carried.owner = id(B);
+    let (known, claimed) = (id(A), id(B));
+    let verdict = PeerMisbehaved::OwnerMismatch { rref, known, claimed };
+    refuse(&mut net, B, A, Packet::Fork(carried), verdict);
+    net.push(B, C, Packet::Fork(honest));
+    net.deliver_all();
+    for (n, times) in [(A, 1), (B, 1), (C, 2)] {
+        (0..times).for_each(|_| net.drop_handle(n, rref));
+    }
+    net.finish();
+}
+
+#[test]
+fn a_release_of_somebody_elses_fork_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let carried = net.share(A, B, rref);
+    net.deliver_all();
+    let release = Packet::Control(Control::Release(vec![carried.share]));
+    refuse(&mut net, C, A, release, PeerMisbehaved::NotHolder { holder: id(B) });
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+#[test]
+fn a_registration_of_somebody_elses_fork_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let carried = net.share(A, B, rref);
+    net.deliver_all();
+    let (share, fingerprint) = (carried.share, TYPE);
+    let register = Control::Register(vec![Registration { share, fingerprint }]);
+    let verdict = PeerMisbehaved::NotHolder { holder: id(B) };
+    refuse(&mut net, C, A, Packet::Control(register), verdict);
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+#[test]
+fn an_acceptance_in_somebody_elses_name_is_refused() {
+    let mut net = Tables::new(4);
+    let rref = net.created(A, B, 7);
+    let carried = net.share(A, C, rref);
+    let accept = Packet::Control(Control::Accept(vec![carried.share]));
+    refuse(&mut net, D, A, accept, PeerMisbehaved::NotHolder { holder: id(C) });
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    net.drop_handle(C, rref);
+    net.finish();
+}
+
+#[test]
+fn a_creation_under_somebody_elses_id_is_refused() {
+    let mut net = Tables::new(3);
+    let mine = Share { rref: RRefId::new(id(A), 8), fork: ForkId::new(id(A), 9) };
+    let foreign = RRefId::new(id(C), 8);
+    let fingerprint = TYPE;
+    for share in [
+        Share { rref: foreign, ..mine },
+        Share { fork: ForkId::new(id(C), 9), ..mine },
+    ] {
+        let verdict = PeerMisbehaved::ForeignCreation { rref: share.rref };
+        let creation = Packet::Create(Creation { share, fingerprint });
+        refuse(&mut net, A, B, creation, verdict);
+    }
+    net.finish();
+}
+
+#[test]
+fn a_second_creation_of_one_value_is_refused() {
+    let mut net = Tables::new(2);
+    let rref = net.remote(A, B);
+    let creation = net.pending(A, B)[0].clone();
+    net.deliver_all();
+    refuse(&mut net, A, B, creation.clone(), PeerMisbehaved::CreatedTwice { rref });
+    net.fulfil(B, rref, 7);
+    refuse(&mut net, A, B, creation, PeerMisbehaved::CreatedTwice { rref });
+    net.drop_handle(A, rref);
+    net.finish();
+}
+
+#[test]
+fn a_hand_over_of_a_value_that_was_freed_is_refused() {
+    let mut net = Tables::new(2);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let carried = net.on(B, |table, _| table.fork(rref, id(A))).unwrap();
+    net.on(B, |table, out| table.undo_fork(&carried, out));
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    refuse(&mut net, B, A, Packet::Fork(carried), PeerMisbehaved::SentFreed { rref });
+    net.finish();
+}

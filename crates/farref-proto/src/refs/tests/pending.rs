@@ -1,0 +1,221 @@
+//! What reaches the owner before the creation does (RT-10), types (R8), and the bound on waiting.
+
+use super::tables::*;
+use crate::error::RefError;
+use crate::event::Event;
+use crate::ids::Fingerprint;
+use crate::message::{DeclineReason, Declined};
+use crate::refs::{Fetch, RefTableConfig};
+
+const OTHER: Fingerprint = Fingerprint(0xbad);
+
+/// RT-10
+#[test]
+fn a_fetch_that_overtakes_the_creation_waits_for_it() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    net.share(A, C, rref);
+    net.deliver(A, C);
+    assert_eq!(net.fetch(B, rref, waiter(C, 1)), Ok(Fetch::Waiting));
+    assert_eq!(net.table(B).counters().pending_owners, 1);
+    net.deliver_all();
+    assert_eq!(net.table(B).counters().pending_owners, 0);
+    net.fulfil(B, rref, 7);
+    let (waiter, outcome) = (waiter(C, 1), Ok(7));
+    assert_eq!(net.events(B), [Event::Fetched { waiter, rref, outcome }]);
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-10: early registration by a third worker.
+#[test]
+fn a_fork_that_overtakes_the_creation_is_registered() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.shared(A, C, rref);
+    assert!(net.table(C).is_confirmed(rref));
+    assert_eq!(net.holders(B, rref), [C]);
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    assert_eq!(net.holders(B, rref), [A, C]);
+    net.fulfil(B, rref, 7);
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-10: the early holder has come and gone before the creation arrives.
+#[test]
+fn an_early_holder_that_is_gone_again_leaves_nothing_behind() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.shared(A, C, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert!(net.table(B).is_empty());
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-10: a third worker hands the reference to the owner, whose program uses it at once.
+#[test]
+fn a_hand_over_that_overtakes_the_creation_waits_for_it() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.shared(A, C, rref);
+    net.share(C, B, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.table(B).value(rref), Ok(None));
+    assert_eq!(net.fetch(B, rref, waiter(B, 1)), Ok(Fetch::Waiting));
+    net.share(B, C, rref);
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    assert_eq!(net.events(B).len(), 1);
+    for n in [A, B, C] {
+        net.drop_handle(n, rref);
+    }
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-1: an abandoned fetch of a value that never came leaves nothing (H10).
+#[test]
+fn hole_h10_a_cancelled_fetch_of_a_pending_value_leaves_nothing() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    assert_eq!(net.fetch(B, rref, waiter(C, 1)), Ok(Fetch::Waiting));
+    assert_eq!(net.fetch(B, rref, waiter(C, 2)), Ok(Fetch::Waiting));
+    net.on(B, |table, out| table.cancel_fetch(rref, waiter(C, 1), out));
+    assert_eq!(net.table(B).counters().waiting, 1);
+    net.on(B, |table, out| table.cancel_fetch(rref, waiter(C, 2), out));
+    assert!(net.table(B).is_empty());
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    net.drop_handle(A, rref);
+    net.finish();
+}
+
+/// R8
+#[test]
+fn a_fetch_of_another_type_is_refused() {
+    let mut net = Tables::new(2);
+    let building = net.remote(A, B);
+    net.deliver_all();
+    let ready = net.created(A, B, 7);
+    for rref in [building, ready] {
+        let refused = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(A, 1)));
+        let (expected, found) = (OTHER, TYPE);
+        assert_eq!(refused, Err(RefError::TypeMismatch { rref, expected, found }));
+        net.drop_handle(A, rref);
+    }
+    net.fulfil(B, building, 8);
+    net.finish();
+}
+
+/// R8: whoever believes in another type is declined, and its parent need not wait.
+#[test]
+fn a_registration_of_another_type_is_declined() {
+    let mut net = Tables::new(3);
+    let rref = net.created(A, B, 7);
+    let mut carried = net.on(A, |table, _| table.fork(rref, id(C))).unwrap();
+    carried.fingerprint = OTHER;
+    net.push(A, C, Packet::Fork(carried));
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    let (expected, found) = (OTHER, TYPE);
+    let error = RefError::TypeMismatch { rref, expected, found };
+    assert_eq!(net.events(C), [Event::Lost { rref, error: error.clone() }]);
+    assert_eq!(net.table(C).check(rref), Err(error));
+    assert_eq!(net.freed(), [7], "neither the parent nor the declined one keeps it");
+    net.drop_handle(C, rref);
+    net.finish();
+}
+
+/// R8: before the creation nobody knows the type; the creator's word counts, others learn at use.
+#[test]
+fn an_early_registration_of_another_type_learns_at_use() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    let mut carried = net.on(A, |table, _| table.fork(rref, id(C))).unwrap();
+    carried.fingerprint = OTHER;
+    net.push(A, C, Packet::Fork(carried));
+    net.deliver_all();
+    assert!(net.table(C).is_confirmed(rref));
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    let refused = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(C, 1)));
+    let (expected, found) = (OTHER, TYPE);
+    assert_eq!(refused, Err(RefError::TypeMismatch { rref, expected, found }));
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// D5: a peer cannot make the owner wait for values without end.
+#[test]
+fn at_most_max_pending_owners_wait_for_their_creation() {
+    let config = RefTableConfig { max_pending_owners: 2, ..RefTableConfig::default() };
+    let mut net = Tables::with(3, config);
+    let rrefs: Vec<_> = (0..3).map(|_| net.remote(A, B)).collect();
+    let creations = net.hold(A, B);
+    for &rref in &rrefs {
+        net.shared(A, C, rref);
+    }
+    let rref = rrefs[2];
+    let error = RefError::TooManyPending { rref };
+    assert_eq!(net.table(B).counters().pending_owners, 2);
+    assert_eq!(net.events(C), [Event::Lost { rref, error: error.clone() }]);
+    assert_eq!(net.fetch(B, rref, waiter(C, 1)), Err(error));
+    // The creations themselves are never refused, and make room.
+    creations.into_iter().for_each(|packet| net.push(A, B, packet));
+    net.deliver_all();
+    assert_eq!(net.table(B).counters().pending_owners, 0);
+    for (value, &rref) in rrefs.iter().enumerate() {
+        net.fulfil(B, rref, value as u32);
+        net.drop_handle(A, rref);
+        net.drop_handle(C, rref);
+    }
+    net.deliver_all();
+    assert_eq!(net.freed().len(), 3);
+    net.finish();
+}
+
+/// A decline for a fork that is not the one waiting changes nothing.
+#[test]
+fn a_stale_decline_changes_nothing() {
+    let mut net = Tables::new(3);
+    let rref = net.created(A, B, 7);
+    let carried = net.share(A, C, rref);
+    net.deliver_all();
+    let before = net.table(C).clone();
+    let (share, reason) = (carried.share, DeclineReason::Freed);
+    let decline = crate::message::Control::Decline(vec![Declined { share, reason }]);
+    net.hand(B, C, Packet::Control(decline.clone())).unwrap();
+    net.hand(A, C, Packet::Control(decline)).unwrap();
+    assert_eq!(*net.table(C), before);
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.finish();
+}

@@ -1,0 +1,147 @@
+//! What a simulation is made of, and what its seed makes of that.
+
+use std::time::Duration;
+
+use farref_proto::{Node, Session, SessionConfig};
+
+/// The part of a simulation that its seed does not decide.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// How many workers a run has at the least. Default 3.
+    pub min_workers: u32,
+    /// How many workers a run has at the most. Default 8.
+    pub max_workers: u32,
+    /// How many things each worker's program does on its own. Default 24.
+    pub steps: u32,
+    /// Whether anything fails at all. Default true.
+    pub faults: bool,
+    /// A rule to break.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<crate::Mutant>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            min_workers: 3,
+            max_workers: 8,
+            steps: 24,
+            faults: true,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}
+
+/// A rule that a simulation breaks on every worker.
+#[cfg(feature = "mutations")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mutant {
+    /// One of a node's.
+    Node(farref_proto::Mutation),
+    /// Sessions hand over what they have handed over before.
+    SessionForgetsDuplicates,
+    /// Sessions do not send again what a broken connection lost.
+    SessionForgetsReplay,
+}
+
+#[cfg(feature = "mutations")]
+impl Config {
+    pub(crate) fn break_session<F>(&self, session: &mut Session<F>) {
+        match self.mutation {
+            Some(Mutant::SessionForgetsDuplicates) => session.break_dedup(),
+            Some(Mutant::SessionForgetsReplay) => session.break_replay(),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn break_node<V: Clone>(&self, node: &mut Node<V>) {
+        if let Some(Mutant::Node(mutation)) = self.mutation {
+            node.mutate(mutation);
+        }
+    }
+}
+
+#[cfg(not(feature = "mutations"))]
+impl Config {
+    pub(crate) fn break_session<F>(&self, _: &mut Session<F>) {}
+
+    pub(crate) fn break_node<V: Clone>(&self, _: &mut Node<V>) {}
+}
+
+/// How bad the weather is in one run. Each run has only some kinds of faults, some of them often:
+/// a mixture of everything in every run would hide what one kind does alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) workers: u32,
+    /// Per frame, in 1/1024.
+    pub(crate) loss: u32,
+    pub(crate) duplication: u32,
+    pub(crate) reordering: u32,
+    /// How many of each happen in the run.
+    pub(crate) cuts: u32,
+    pub(crate) partitions: u32,
+    pub(crate) stalls: u32,
+    pub(crate) crashes: u32,
+    pub(crate) leaves: u32,
+    pub(crate) joins: u32,
+    /// Whether crashed workers come back.
+    pub(crate) restarts: bool,
+    /// The longest a frame takes.
+    pub(crate) max_delay: Duration,
+    /// The longest a control message waits to be sent with others.
+    pub(crate) max_flush: Duration,
+    /// How often a call is taken back instead of being sent, in 1/16.
+    pub(crate) undo: u32,
+    pub(crate) contexts: bool,
+    pub(crate) ref_shards: u32,
+}
+
+impl Weather {
+    pub(crate) fn new(config: &Config, rng: &mut fastrand::Rng) -> Self {
+        let workers = rng.u32(config.min_workers..=config.max_workers.max(config.min_workers));
+        let mut some = |chance: f64, range: std::ops::RangeInclusive<u32>| {
+            let drawn = rng.u32(range);
+            let happens = rng.f64() < chance;
+            if config.faults && happens { drawn } else { 0 }
+        };
+        let loss = some(0.3, 1..=40);
+        let duplication = some(0.3, 1..=80);
+        let reordering = some(0.2, 1..=40);
+        let cuts = some(0.5, 1..=12);
+        let partitions = some(0.25, 1..=3);
+        let stalls = some(0.25, 1..=3);
+        let crashes = some(0.6, 1..=3);
+        let leaves = some(0.15, 1..=2);
+        let joins = some(0.2, 1..=2);
+        Self {
+            workers,
+            loss,
+            duplication,
+            reordering,
+            cuts,
+            partitions,
+            stalls,
+            crashes,
+            leaves,
+            joins,
+            restarts: rng.bool(),
+            max_delay: Duration::from_micros(rng.u64(100..=20_000)),
+            max_flush: Duration::from_micros(rng.u64(1..=3_000)),
+            undo: if rng.bool() { 0 } else { 2 },
+            contexts: rng.bool(),
+            ref_shards: rng.u32(1..=3),
+        }
+    }
+}
+
+/// Sessions as in production, only less patient, so that a second holds many silences.
+pub(crate) fn session_config() -> SessionConfig {
+    let mut config = SessionConfig::default();
+    config.peer_timeout = Duration::from_millis(1000);
+    config.heartbeat_interval = Duration::from_millis(250);
+    config.ack_delay = Duration::from_millis(5);
+    config.ack_timeout = Duration::from_millis(200);
+    config
+}

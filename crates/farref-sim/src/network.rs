@@ -1,0 +1,369 @@
+//! The network: connections that delay, lose, duplicate, reorder and break.
+//!
+//! A connection between two lives has an epoch; frames of an earlier epoch are dropped. Each lane
+//! has its own stream, so lanes overtake each other, frames of one lane only when the weather
+//! reorders them (which a session takes for a broken connection and heals by replay).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use farref_proto::{
+    Frame, GroupId, HandshakeError, Hello, Lane, NodeId, Session, SessionError, SessionEvent, Time,
+};
+
+use crate::config::{Config, session_config};
+use crate::process::{Channel, Packet, Process, Stamped};
+use crate::world::{Happening, World};
+
+const GROUP: GroupId = GroupId(1);
+const RECONNECT: Duration = Duration::from_millis(10);
+
+/// What arrives at one end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Parcel {
+    Hello(Hello),
+    Frame(Frame<Rc<Stamped>>),
+    /// The connection is closed.
+    Closed,
+    /// The other end does not talk to this life any more.
+    Refused,
+}
+
+/// The connection between two lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) epoch: u64,
+    pub(crate) up: bool,
+    pub(crate) blocked_until: Time,
+    /// When the last frame arrives, by direction and lane.
+    last_arrival: [[Time; Lane::COUNT]; 2],
+}
+
+pub(crate) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+    if a < b { (a, b) } else { (b, a) }
+}
+
+impl World {
+    /// Hands a packet to the session with its receiver, or to the sender itself.
+    pub(crate) fn send(&mut self, from: NodeId, to: NodeId, lane: Lane, packet: Packet) {
+        if from == to {
+            let at = self.now + Duration::from_micros(1);
+            self.schedule(at, Happening::Loopback { node: from, packet: Rc::new(packet) });
+            return;
+        }
+        let now = self.now;
+        let config = self.config.clone();
+        let Some(process) = self.process(from) else {
+            return;
+        };
+        let gone = process.node.membership().view().is_gone(to);
+        if gone && !process.channels.contains_key(&to) {
+            // Its session is over; if it still lives it will be told when it connects.
+            return;
+        }
+        let channel = open_channel(process, to, now, &config);
+        let number = channel.sent[lane.index()];
+        channel.sent[lane.index()] += 1;
+        let stamped = Rc::new(Stamped { number, packet });
+        // The programs keep too few calls open to fill a lane; a refusal would be a fault here.
+        if channel.session.enqueue(lane, stamped, 64).is_err() {
+            self.oracle.violated("D5", now, format!("{from} cannot enqueue to {to}"));
+        }
+        self.service(from, to);
+    }
+
+    /// Lets a session send, act and set its timer.
+    pub(crate) fn service(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now;
+        loop {
+            let Some(channel) = self.channel(node, peer) else {
+                return;
+            };
+            let mut frames = Vec::new();
+            while let Some(frame) = channel.session.poll_transmit(now) {
+                frames.push(frame);
+            }
+            let event = channel.session.poll_event();
+            let idle = !channel.session.is_connected() && !channel.connecting;
+            for frame in frames {
+                self.transmit(node, peer, frame);
+            }
+            match event {
+                Some(SessionEvent::Suspect { .. }) => self.suspect(node, peer),
+                Some(SessionEvent::Reset(_)) => self.disconnect(node, peer),
+                Some(_) => {}
+                None => {
+                    if idle {
+                        self.connect_later(node, peer, Duration::from_micros(50));
+                    }
+                    break;
+                }
+            }
+        }
+        let Some(channel) = self.channel(node, peer) else {
+            return;
+        };
+        if let Some(due) = channel.session.poll_timeout()
+            && channel.timer.is_none_or(|timer| due < timer || timer <= now)
+        {
+            let due = due.max(now + Duration::from_micros(1));
+            channel.timer = Some(due);
+            self.schedule(due, Happening::Timer { node, peer });
+        }
+    }
+
+    pub(crate) fn on_timer(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now;
+        let Some(channel) = self.channel(node, peer) else {
+            return;
+        };
+        if channel.timer.is_some_and(|timer| timer <= now) {
+            channel.timer = None;
+        }
+        if channel.session.poll_timeout().is_some_and(|due| due <= now) {
+            channel.session.handle_timeout(now);
+        }
+        self.service(node, peer);
+    }
+
+    pub(crate) fn connect_later(&mut self, node: NodeId, peer: NodeId, after: Duration) {
+        let at = self.now + after;
+        if let Some(channel) = self.channel(node, peer)
+            && !channel.connecting
+        {
+            channel.connecting = true;
+            self.schedule(at, Happening::Connect { node, peer });
+        }
+    }
+
+    /// One end tries to connect to the other.
+    pub(crate) fn on_connect(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now;
+        let Some(channel) = self.channel(node, peer) else {
+            return;
+        };
+        channel.connecting = false;
+        if channel.session.is_connected() {
+            return;
+        }
+        let config = self.config.clone();
+        let link = self.links.entry(pair(node, peer)).or_default();
+        if link.blocked_until > now {
+            return self.connect_later(node, peer, RECONNECT * 2);
+        }
+        if link.up && self.process(peer).is_some() {
+            // The other end has connected meanwhile; its greeting is on the way.
+            return self.connect_later(node, peer, RECONNECT * 4);
+        }
+        let Some(other) = self.process(peer) else {
+            if let Some(channel) = self.channel(node, peer) {
+                channel.session.connection_refused(now);
+                channel.connecting = false;
+            }
+            self.connect_later(node, peer, RECONNECT * 4);
+            self.service(node, peer);
+            return;
+        };
+        if other.node.membership().view().is_gone(node) {
+            let link = self.links.entry(pair(node, peer)).or_default();
+            link.epoch += 1;
+            let epoch = link.epoch;
+            self.deliver_later(peer, node, epoch, Parcel::Refused);
+            return self.connect_later(node, peer, RECONNECT * 8);
+        }
+        let other_end = open_channel(other, node, now, &config);
+        if other_end.session.is_connected() {
+            other_end.session.connection_lost(now);
+        }
+        let answer = other_end.session.connection_opened(now);
+        let Some(channel) = self.channel(node, peer) else {
+            return;
+        };
+        let hello = channel.session.connection_opened(now);
+        let link = self.links.entry(pair(node, peer)).or_default();
+        link.epoch += 1;
+        link.up = true;
+        let epoch = link.epoch;
+        self.deliver_later(node, peer, epoch, Parcel::Hello(hello));
+        self.deliver_later(peer, node, epoch, Parcel::Hello(answer));
+        self.service(node, peer);
+        self.service(peer, node);
+    }
+
+    /// One end closes the connection; the other notices a little later.
+    pub(crate) fn disconnect(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now;
+        let link = self.links.entry(pair(node, peer)).or_default();
+        let was_up = std::mem::replace(&mut link.up, false);
+        let epoch = link.epoch;
+        if let Some(channel) = self.channel(node, peer) {
+            channel.session.connection_lost(now);
+            self.connect_later(node, peer, RECONNECT);
+        }
+        if was_up {
+            let delay = self.delay();
+            let parcel = Parcel::Closed;
+            let (from, to) = (node, peer);
+            self.schedule(now + delay, Happening::Deliver { from, to, epoch, parcel });
+        }
+    }
+
+    /// Puts a frame on the network.
+    fn transmit(&mut self, from: NodeId, to: NodeId, frame: Frame<Rc<Stamped>>) {
+        let Some(link) = self.links.get(&pair(from, to)) else {
+            return;
+        };
+        if !link.up || link.blocked_until > self.now {
+            self.stats.faults.frames_lost += 1;
+            return;
+        }
+        let epoch = link.epoch;
+        self.stats.frames += 1;
+        if self.chance(self.weather.loss) {
+            self.stats.faults.frames_lost += 1;
+            return;
+        }
+        if self.chance(self.weather.duplication) {
+            self.stats.faults.frames_duplicated += 1;
+            self.deliver_later(from, to, epoch, Parcel::Frame(frame.clone()));
+        }
+        if self.chance(self.weather.reordering) {
+            self.stats.faults.frames_reordered += 1;
+            let at = self.now + self.delay();
+            let parcel = Parcel::Frame(frame);
+            self.schedule(at, Happening::Deliver { from, to, epoch, parcel });
+            return;
+        }
+        self.deliver_later(from, to, epoch, Parcel::Frame(frame));
+    }
+
+    /// Schedules an arrival behind those that were sent before on the same stream.
+    fn deliver_later(&mut self, from: NodeId, to: NodeId, epoch: u64, parcel: Parcel) {
+        let lane = match &parcel {
+            Parcel::Frame(Frame::Data { lane, .. }) => *lane,
+            _ => Lane::Control,
+        };
+        let delay = self.delay();
+        let now = self.now;
+        let key = pair(from, to);
+        let link = self.links.entry(key).or_default();
+        let last = &mut link.last_arrival[usize::from(from == key.0)][lane.index()];
+        let at = (now + delay).max(*last + Duration::from_nanos(1));
+        *last = at;
+        self.schedule(at, Happening::Deliver { from, to, epoch, parcel });
+    }
+
+    pub(crate) fn on_deliver(&mut self, from: NodeId, to: NodeId, epoch: u64, parcel: Parcel) {
+        let now = self.now;
+        let Some(link) = self.links.get(&pair(from, to)) else {
+            return;
+        };
+        if link.epoch != epoch {
+            return;
+        }
+        let up = link.up;
+        match parcel {
+            Parcel::Closed => {
+                self.links.entry(pair(from, to)).or_default().up = false;
+                if let Some(channel) = self.channel(to, from) {
+                    channel.session.connection_lost(now);
+                    if channel.lingering {
+                        self.drop_channel(to, from);
+                    } else {
+                        self.connect_later(to, from, RECONNECT);
+                        self.service(to, from);
+                    }
+                }
+            }
+            Parcel::Refused => self.refused(to, from),
+            Parcel::Hello(hello) if up => {
+                let config = self.config.clone();
+                let Some(process) = self.process(to) else {
+                    return;
+                };
+                if process.node.membership().view().is_gone(from) {
+                    return;
+                }
+                match open_channel(process, from, now, &config).session.handle_hello(now, &hello) {
+                    Ok(()) => self.service(to, from),
+                    Err(HandshakeError::ResumeImpossible { .. }) => self.oracle.violated(
+                        "D2",
+                        now,
+                        format!("{to} cannot resume its session with {from}"),
+                    ),
+                    Err(_) => self.disconnect(to, from),
+                }
+            }
+            Parcel::Frame(frame) if up => self.on_frame(from, to, frame),
+            Parcel::Hello(_) | Parcel::Frame(_) => {}
+        }
+    }
+
+    fn on_frame(&mut self, from: NodeId, to: NodeId, frame: Frame<Rc<Stamped>>) {
+        let now = self.now;
+        let Some(channel) = self.channel(to, from) else {
+            return;
+        };
+        match channel.session.handle_frame(now, frame) {
+            Ok(Some((lane, stamped))) => {
+                let expected = channel.received[lane.index()];
+                channel.received[lane.index()] += 1;
+                if stamped.number != expected {
+                    self.oracle.violated(
+                        "D2",
+                        now,
+                        format!(
+                            "{to} got packet {} of {from}'s {lane:?} lane, {expected} was due",
+                            stamped.number
+                        ),
+                    );
+                }
+                self.on_packet(from, to, &stamped.packet);
+            }
+            Ok(None) => {}
+            Err(SessionError::Gap { .. }) => self.disconnect(to, from),
+            Err(SessionError::NotConnected) => {}
+            Err(error) => {
+                self.oracle.violated("F4", now, format!("{to} accuses {from}: {error}"));
+            }
+        }
+        self.service(to, from);
+    }
+
+    pub(crate) fn delay(&mut self) -> Duration {
+        let most = self.weather.max_delay.as_nanos() as u64;
+        Duration::from_nanos(self.rng.u64(20_000..=most.max(20_001)))
+    }
+
+    pub(crate) fn channel(&mut self, node: NodeId, peer: NodeId) -> Option<&mut Channel> {
+        self.process(node)?.channels.get_mut(&peer)
+    }
+
+    pub(crate) fn drop_channel(&mut self, node: NodeId, peer: NodeId) {
+        if let Some(process) = self.process(node) {
+            process.channels.remove(&peer);
+        }
+    }
+}
+
+/// The channel to a peer, made if it is not there.
+fn open_channel<'a>(
+    process: &'a mut Process,
+    peer: NodeId,
+    now: Time,
+    config: &Config,
+) -> &'a mut Channel {
+    let me = process.me();
+    process.channels.entry(peer).or_insert_with(|| {
+        let mut session = Session::new(me, peer, GROUP, session_config(), now);
+        config.break_session(&mut session);
+        Channel {
+            session,
+            sent: [0; Lane::COUNT],
+            received: [0; Lane::COUNT],
+            timer: None,
+            lingering: false,
+            connecting: false,
+        }
+    })
+}

@@ -1,0 +1,111 @@
+//! The oracle: knows all workers at once, remembers what happened, says what must not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use farref_proto::{ContextId, NodeId, RRefId, Time};
+
+use crate::process::Value;
+
+/// A guarantee that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which one, as the guarantees are numbered in the documentation.
+    pub guarantee: &'static str,
+    /// When.
+    pub at: Time,
+    /// What happened.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} broken at {}: {}", self.guarantee, self.at, self.what)
+    }
+}
+
+/// What happened to a reference.
+#[derive(Clone, Debug)]
+pub(crate) struct RefFact {
+    pub(crate) owner: NodeId,
+    pub(crate) value: Option<Value>,
+    pub(crate) freed: bool,
+    pub(crate) confirmed: bool,
+}
+
+/// What happened to a call.
+#[derive(Clone, Debug)]
+pub(crate) struct CallFact {
+    pub(crate) caller: NodeId,
+    pub(crate) callee: NodeId,
+    pub(crate) runs: u32,
+    pub(crate) outcomes: u32,
+    /// Taken back before it left, or its result stays with the callee: no outcome is due.
+    pub(crate) no_outcome_due: bool,
+    pub(crate) context: Option<ContextId>,
+    /// Worked on, refused, or ended by a departure.
+    pub(crate) over: bool,
+}
+
+/// What happened to a context.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ContextFact {
+    /// A worker that took part in it departed: no promise about its calls is left.
+    pub(crate) failed: bool,
+    /// Workers that were told that it is released.
+    pub(crate) closed_on: BTreeSet<NodeId>,
+}
+
+/// Everything that happened.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    pub(crate) refs: BTreeMap<RRefId, RefFact>,
+    pub(crate) calls: Vec<CallFact>,
+    pub(crate) contexts: BTreeMap<ContextId, ContextFact>,
+    next_value: Value,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl Oracle {
+    pub(crate) fn fresh_value(&mut self) -> Value {
+        self.next_value += 1;
+        self.next_value
+    }
+
+    pub(crate) fn reference_made(&mut self, rref: RRefId, owner: NodeId, value: Option<Value>) {
+        let fact = RefFact {
+            owner,
+            value,
+            freed: false,
+            confirmed: false,
+        };
+        self.refs.insert(rref, fact);
+    }
+
+    pub(crate) fn call_made(
+        &mut self,
+        caller: NodeId,
+        callee: NodeId,
+        context: Option<ContextId>,
+    ) -> usize {
+        self.calls.push(CallFact {
+            caller,
+            callee,
+            runs: 0,
+            outcomes: 0,
+            no_outcome_due: false,
+            context,
+            over: false,
+        });
+        self.calls.len() - 1
+    }
+
+    /// Notes the first violation; later ones are its consequences.
+    pub(crate) fn violated(&mut self, guarantee: &'static str, at: Time, what: String) {
+        self.violation.get_or_insert(Violation {
+            guarantee,
+            at,
+            what,
+        });
+    }
+}
