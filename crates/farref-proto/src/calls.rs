@@ -28,6 +28,12 @@ pub(crate) struct Incoming {
     pub(crate) fetches: Option<RRefId>,
 }
 
+/// All calls that were open with a peer.
+pub(crate) struct Open {
+    pub(crate) outgoing: Vec<(MessageId, Outgoing)>,
+    pub(crate) incoming: Vec<(MessageId, Incoming)>,
+}
+
 /// The open calls with one peer, in both directions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Calls {
@@ -99,12 +105,15 @@ impl Calls {
     }
 
     /// Takes everything out: the peer is gone.
-    pub(crate) fn drain(self) -> (Vec<(MessageId, Outgoing)>, Vec<MessageId>) {
+    pub(crate) fn drain(self) -> Open {
         let outgoing = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let id = MessageId(u64::from(slot.generation) << 32 | index as u64);
             slot.call.map(|call| (id, call))
         });
-        (outgoing.collect(), self.incoming.into_keys().collect())
+        Open {
+            outgoing: outgoing.collect(),
+            incoming: self.incoming.into_iter().collect(),
+        }
     }
 }
 

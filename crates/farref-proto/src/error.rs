@@ -119,6 +119,9 @@ pub enum CallError {
         /// The callee.
         node: NodeId,
     },
+    /// A worker makes values of its own with [`Node::create_self`](crate::Node::create_self).
+    #[error("a value that stays here is not asked for by a call: create it with create_self")]
+    CreationOnSelf,
     /// A reference among the arguments, or the one to fetch, cannot be used.
     #[error(transparent)]
     Reference(#[from] RefError),
@@ -127,7 +130,8 @@ pub enum CallError {
     Context(#[from] ContextError),
 }
 
-/// A peer said something that no correct peer says. Cut it off; nothing was changed by it.
+/// A peer said something that no correct peer says. Cut it off; nothing was changed by the entry at
+/// fault, nor by those after it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerMisbehaved {

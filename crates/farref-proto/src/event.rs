@@ -25,12 +25,12 @@ pub enum Departure {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Event<V> {
-    /// Nobody refers to this value any more: drop it. `None` if it was never computed.
+    /// Nobody refers to this value any more: drop it.
     Freed {
         /// The reference.
         rref: RRefId,
         /// The value, handed out so that its destructor runs outside every lock.
-        value: Option<V>,
+        value: V,
     },
     /// A fetch that had to wait has its outcome: answer it.
     Fetched {
@@ -85,7 +85,8 @@ pub enum Event<V> {
     /// Everyone knows that we have left: the process may end.
     Departed,
 
-    /// A context that we opened is released here and on every worker that took part.
+    /// A context that we opened is released here and on every worker that could be reached by the
+    /// calls made in it. (One cut off by a death is told as soon as it asks.)
     ContextReleased(ContextId),
     /// A worker that took part in the context is gone: its gradients cannot be complete.
     ContextFailed {

@@ -43,7 +43,7 @@
 //! let (_, release) = from_user.pop_control().expect("a release");
 //! owner.handle(a, release, &mut from_owner)?;
 //! let freed = from_owner.pop_event();
-//! assert_eq!(freed, Some(Event::Freed { rref, value: Some("hello".to_owned()) }));
+//! assert_eq!(freed, Some(Event::Freed { rref, value: "hello".to_owned() }));
 //! assert!(user.is_empty() && owner.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

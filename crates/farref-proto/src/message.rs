@@ -159,6 +159,8 @@ pub enum Control {
     },
     /// Anyone → leader: I cannot reach this node.
     Suspect(NodeId),
+    /// To a node that is suspected by another, from one that can still reach it.
+    Accused(NodeId),
 
     /// Leader → all: how idle are you? Tells too whom the leader still waits for.
     Probe {
@@ -220,6 +222,7 @@ impl Control {
             Self::Welcome(_) => "welcome",
             Self::View { .. } => "view",
             Self::Suspect(_) => "suspect",
+            Self::Accused(_) => "accused",
             Self::Probe { .. } => "probe",
             Self::Report { .. } => "report",
             Self::Finish => "finish",

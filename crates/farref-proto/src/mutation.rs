@@ -40,8 +40,8 @@ pub enum Mutation {
     ForgetClosedContext,
     /// A worker cut off from a context's origin by a death does not ask it (breaks CT-4).
     NoAttach,
-    /// A member says that it refuses a dead node's frames before its tables do (breaks ME-3).
-    EchoBeforeInstall,
+    /// A member says that it refuses a dead node's frames, and goes on taking them in (breaks ME-2).
+    KeepListening,
     /// A newcomer is let in before all members know it (breaks ME-4).
     WelcomeEarly,
     /// Shutdown believes a single look (breaks QU-1).
@@ -68,7 +68,7 @@ impl Mutation {
         Self::ReleaseBusyContext,
         Self::ForgetClosedContext,
         Self::NoAttach,
-        Self::EchoBeforeInstall,
+        Self::KeepListening,
         Self::WelcomeEarly,
         Self::ShutdownAfterOneRound,
     ];

@@ -56,6 +56,16 @@ impl<V> Outbox<V> {
         self.controls.remove(&gone);
     }
 
+    /// Takes in all that another outbox holds, after what is here.
+    pub(crate) fn append(&mut self, other: Self) {
+        for (to, controls) in other.controls {
+            for control in controls {
+                self.send(to, control);
+            }
+        }
+        self.events.extend(other.events);
+    }
+
     /// Takes the next message for one peer.
     pub(crate) fn pop_control_for(&mut self, to: NodeId) -> Option<Control> {
         let queue = self.controls.get_mut(&to)?;

@@ -18,7 +18,7 @@ pub struct Config {
     pub faults: bool,
     /// A rule to break.
     #[cfg(feature = "mutations")]
-    pub mutation: Option<crate::Mutant>,
+    pub mutation: Option<Mutant>,
 }
 
 impl Default for Config {

@@ -7,7 +7,7 @@ use farref_proto::{
     MessageId, NodeId, Phase, RRefId, RefError, Target, Want,
 };
 
-use crate::process::{Body, Goal, Outstanding, Packet, Task, Value};
+use crate::process::{Body, Goal, Outstanding, Packet, Process, Task, Value};
 use crate::world::{Happening, World, trace};
 
 const TYPE: Fingerprint = Fingerprint(42);
@@ -204,7 +204,11 @@ impl World {
                 self.oracle.reference_made(rref, to, None);
                 self.oracle.calls[call].no_outcome_due = true;
                 if let Some(process) = self.process(node) {
-                    process.program.handles.push(rref);
+                    if process.program.draining {
+                        process.node.drop_handle(rref, &mut process.out);
+                    } else {
+                        process.program.handles.push(rref);
+                    }
                 }
             }
             Target::Answer(request) => {
@@ -383,7 +387,7 @@ impl World {
             return;
         };
         process.program.tasks.insert(id, task);
-        let nested = if depth < MAX_DEPTH && !process.program.draining {
+        let nested = if depth < MAX_DEPTH {
             self.rng.u32(0..6).saturating_sub(3)
         } else {
             0
@@ -392,7 +396,8 @@ impl World {
             let kind = if self.rng.u32(0..4) == 0 { Kind::Create } else { Kind::Plain };
             self.make_call(node, kind, Some(id), depth + 1, &arguments);
         }
-        let wait = Duration::from_micros(self.rng.u64(0..15_000));
+        let most = if self.rng.u32(0..8) == 0 { 150_000 } else { 15_000 };
+        let wait = Duration::from_micros(self.rng.u64(0..most));
         self.schedule(self.now + wait, Happening::Task { node, task: id });
     }
 
@@ -624,17 +629,20 @@ impl World {
                     self.answer(node, peer, request, &[], None);
                 }
             }
+            Event::ContextFailed { context, .. } => {
+                self.oracle.contexts.entry(context).or_default().failed = true;
+            }
             Event::ContextReleased(context) => self.on_context_released(node, context),
             _ => {}
         }
     }
 
     /// R1: nobody alive holds what is freed.
-    fn on_freed(&mut self, node: NodeId, rref: RRefId, value: Option<Value>) {
+    fn on_freed(&mut self, node: NodeId, rref: RRefId, value: Value) {
         let now = self.now;
         self.stats.freed += 1;
         match self.oracle.refs.get_mut(&rref) {
-            Some(fact) if fact.freed || fact.value != value => {
+            Some(fact) if fact.freed || fact.value != Some(value) => {
                 let what = format!("{node} freed {rref} twice or as another value");
                 return self.oracle.violated("R1", now, what);
             }
@@ -765,8 +773,16 @@ impl World {
         self.settle(node);
     }
 
-    /// The program wants to shut down.
+    /// The program wants to shut down. It starts a few last things that nobody waits for: what they
+    /// set off may still be going on when their caller has nothing left to do.
     pub(crate) fn drain(&mut self, node: NodeId) {
+        let wants = |process: &mut Process| process.node.quiescence().wants_shutdown();
+        if self.process(node).is_none_or(wants) {
+            return;
+        }
+        for _ in 0..2 {
+            self.make_call(node, Kind::Create, None, 0, &[]);
+        }
         self.let_go(node);
         if let Some(process) = self.process(node)
             && process.node.membership().phase() == Phase::Member

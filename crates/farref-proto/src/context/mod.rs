@@ -299,6 +299,17 @@ impl ContextTable {
         }
     }
 
+    /// Forgets everything: this node is no longer part of the group.
+    pub fn destroy<V>(&mut self, out: &mut Outbox<V>) {
+        let node = self.me;
+        for context in self.contexts() {
+            out.event(Event::ContextFailed { context, node });
+        }
+        self.contexts.clear();
+        self.closing.clear();
+        self.open.clear();
+    }
+
     /// How many contexts are open or being closed.
     pub fn len(&self) -> usize {
         self.contexts.len() + self.closing.len()

@@ -10,8 +10,9 @@
 //! - **ME-1** A standing is never lowered: nobody comes back from the dead but as a new incarnation.
 //! - **ME-2** A node takes no frame from a node that its view does not have alive.
 //! - **ME-3** A node says a departure back only after its tables have installed it, on the same
-//!   first-in-first-out lane as its registrations. So when a departure is settled, every hand-off
-//!   the departed made has been registered with its owner or never happened.
+//!   first-in-first-out lane as the registrations that it sent before. So when a departure is
+//!   settled, every hand-off the departed made has been registered with its owner or never happened.
+//!   What the tables say *because of* the departure follows after it.
 //! - **ME-4** A newcomer is *joining* until every member knows it; only then it is welcomed and tells
 //!   everyone that it is *alive*, and only then it is called. So nobody can have handed it anything
 //!   that some owner's settling did not wait for.
@@ -53,6 +54,9 @@ pub enum Phase {
 pub(crate) enum Change {
     Joined(NodeId),
     Gone(NodeId, Departure),
+    /// This life and those before it are over, and this node never met it: it was gone before this
+    /// node joined, or it was never let in (ME-4).
+    NeverMet(NodeId),
     Settled(NodeId),
     Welcomed,
     Departed,
@@ -202,6 +206,11 @@ impl Membership {
             self.newcomers.insert(from);
             let joining = Standing::of(from, Status::Joining);
             self.learn(from.worker, joining, Some(from), &mut outcome);
+            // This node may know the newcomer only from its own welcome, whose sender can have died
+            // before it told the others: ask around anew.
+            if !self.unsettled.contains_key(&from.worker) {
+                self.announce(from.worker, joining, Some(from), &mut outcome);
+            }
         }
         self.settle(&mut outcome);
         outcome
@@ -271,11 +280,30 @@ impl Membership {
         outcome
     }
 
-    /// Another node cannot reach `node` and takes this one for the leader: it is declared dead.
-    pub(crate) fn on_suspect(&mut self, node: NodeId) -> Outcome {
+    /// Another node cannot reach `node` and takes this one for the leader. If `node` ranks before
+    /// this one, it is asked first: should it be dead, this node will find out soon enough.
+    pub(crate) fn on_suspect(&mut self, from: NodeId, node: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
-        if node != self.me && self.view.is_live(node) {
+        // It may be a newcomer that only the other node has heard of.
+        if node == self.me || self.view.is_gone(node) {
+            return outcome;
+        }
+        let ranks_before = node < self.me && self.view.is_member(node);
+        if ranks_before && !self.suspects.contains(&node) {
+            outcome.messages.push((node, Control::Accused(from)));
+        } else {
             self.declare_dead(node, &mut outcome);
+            self.settle(&mut outcome);
+        }
+        outcome
+    }
+
+    /// A member cannot reach this node, but another can. Of the two, the one with the lower number
+    /// stays.
+    pub(crate) fn on_accused(&mut self, by: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.phase == Phase::Member && self.me < by && self.view.is_live(by) {
+            self.declare_dead(by, &mut outcome);
             self.settle(&mut outcome);
         }
         outcome
@@ -340,7 +368,10 @@ impl Membership {
         outcome: &mut Outcome,
     ) {
         if self.install(worker, standing, outcome) {
-            self.announce(worker, standing, from, outcome);
+            // A newcomer holds and owns nothing yet, and not everyone would answer it.
+            if self.phase != Phase::Joining {
+                self.announce(worker, standing, from, outcome);
+            }
         } else if let Some(from) = from
             && let Some(entry) = self.unsettled.get_mut(&worker)
             && entry.standing <= standing
@@ -375,6 +406,11 @@ impl Membership {
             let left = standing == Standing::of(node, Status::Left);
             let departure = if left { Departure::Left } else { Departure::Died };
             self.remove(node, departure, outcome);
+        }
+        let met = before.map_or(0, |before| before.incarnation.0 + 1);
+        let over = standing.incarnation.0 + u32::from(standing.status > Status::Alive);
+        if over > met {
+            outcome.changes.push(Change::NeverMet(NodeId::new(worker.0, over - 1)));
         }
         if standing.status == Status::Alive {
             let incarnation = standing.incarnation;

@@ -12,7 +12,7 @@
 //!   second, and those spans share a moment.
 //! - **QU-2** Departed members are not waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,8 @@ pub struct Quiescence {
     interval: Duration,
     next_probe: Time,
     round: u64,
+    /// Who was asked in this round.
+    asked: BTreeSet<NodeId>,
     reports: BTreeMap<NodeId, (u64, Residue)>,
     /// The counters of the last round, if everybody was idle in it.
     idle_before: Option<BTreeMap<NodeId, u64>>,
@@ -82,6 +84,7 @@ impl Quiescence {
             interval,
             next_probe: Time::ZERO,
             round: 0,
+            asked: BTreeSet::new(),
             reports: BTreeMap::new(),
             idle_before: None,
             waiting_for: Vec::new(),
@@ -137,19 +140,26 @@ impl Quiescence {
             let round = 0;
             return vec![(leader, Control::Report { round, activity, residue })];
         }
-        if self.evaluate(me, membership) {
+        if self.evaluate(membership) {
             self.complete = true;
             let others = membership.view().live().filter(|&node| node != me);
             return others.map(|node| (node, Control::Finish)).collect();
         }
-        self.round += 1;
-        self.reports = BTreeMap::from([(me, mine)]);
+        // A round lasts until all have answered, however long that takes.
+        let live = || membership.view().live();
+        if live().all(|node| self.reports.contains_key(&node)) || self.round == 0 {
+            self.round += 1;
+            self.reports = BTreeMap::from([(me, mine)]);
+            self.asked = BTreeSet::from([me]);
+        }
         let probe = Control::Probe {
             round: self.round,
             waiting_for: self.waiting_for.clone(),
         };
-        let others = membership.view().live().filter(|&node| node != me);
-        others.map(|node| (node, probe.clone())).collect()
+        // Those who are joining are waited for, and asked as soon as they know whom they answer.
+        let members = membership.view().members();
+        let unasked: Vec<NodeId> = members.filter(|&node| self.asked.insert(node)).collect();
+        unasked.into_iter().map(|node| (node, probe.clone())).collect()
     }
 
     /// The leader asks.
@@ -179,7 +189,7 @@ impl Quiescence {
     }
 
     /// Looks at the round that is over: is everyone at rest, as in the round before?
-    fn evaluate(&mut self, me: NodeId, membership: &Membership) -> bool {
+    fn evaluate(&mut self, membership: &Membership) -> bool {
         if self.round == 0 {
             return false;
         }
@@ -194,12 +204,16 @@ impl Quiescence {
                 None => waiting_for.push((node, Residue::default())),
             }
         }
+        let all_answered = membership.view().live().all(|node| self.reports.contains_key(&node));
         waiting_for.truncate(MAX_NAMED);
         self.waiting_for = waiting_for;
+        if !all_answered {
+            return false;
+        }
         let idle_now = self.waiting_for.is_empty().then_some(counters);
         let at_rest = idle_now.is_some()
             && (idle_now == self.idle_before || mutated!(self.mutant, ShutdownAfterOneRound));
         self.idle_before = idle_now;
-        at_rest && self.reports.contains_key(&me)
+        at_rest
     }
 }

@@ -5,7 +5,7 @@
 //! could not be encoded or sent (guarantee R5).
 
 use super::*;
-use crate::calls::{Incoming, Outgoing};
+use crate::calls::{Incoming, Open, Outgoing};
 use crate::error::CallError;
 use crate::event::Waiter;
 use crate::ids::MessageId;
@@ -50,7 +50,7 @@ impl<V: Clone> Node<V> {
         context: Option<ContextId>,
         out: &mut Outbox<V>,
     ) -> Result<CallHead, CallError> {
-        self.activity += 1;
+        self.activity.0 += 1;
         let phase = self.membership.phase();
         if phase != Phase::Member {
             return Err(CallError::NotMember { phase });
@@ -61,9 +61,15 @@ impl<V: Clone> Node<V> {
         let fetches = match want {
             Want::Value(rref, _) => {
                 self.refs(rref).check(rref)?;
-                self.table(rref).add_handle(rref)?;
+                match self.refs(rref).owner_of(rref) {
+                    Some(owner) if owner != to => {
+                        return Err(RefError::NotOwner { rref, owner }.into());
+                    }
+                    _ => self.table(rref).add_handle(rref)?,
+                }
                 Some(rref)
             }
+            Want::Reference(_) if to == self.me => return Err(CallError::CreationOnSelf),
             _ => None,
         };
         let undo_fetch = |node: &mut Self, out: &mut Outbox<V>| {
@@ -113,9 +119,10 @@ impl<V: Clone> Node<V> {
         })
     }
 
-    /// Takes back a call that never left this node.
+    /// Takes back a call that never left this node. If its result was to stay there, the reference to
+    /// it must not have been given to anyone yet.
     pub fn undo_call(&mut self, to: NodeId, head: &CallHead, out: &mut Outbox<V>) {
-        self.activity += 1;
+        self.activity.0 += 1;
         match head.target {
             Target::Answer(request) | Target::Fetch(request, ..) => {
                 let call = self.calls.get_mut(&to).and_then(|calls| calls.finish(request));
@@ -138,7 +145,7 @@ impl<V: Clone> Node<V> {
     /// The program no longer wants the answer. If this says `true`, tell the peer. The call stays
     /// open until the peer has answered (CA-1).
     pub fn cancel(&mut self, to: NodeId, request: MessageId) -> bool {
-        self.activity += 1;
+        self.activity.0 += 1;
         let call = self.calls.get_mut(&to).and_then(|calls| calls.outgoing(request));
         call.is_some_and(|call| std::mem::replace(&mut call.wanted, false))
     }
@@ -153,25 +160,30 @@ impl<V: Clone> Node<V> {
         if !self.listens_to(from) || self.membership.phase() == Phase::Joining {
             return Ok(Arrival::Ignored);
         }
-        self.activity += 1;
+        self.activity.0 += 1;
         let context = head.context;
-        match head.target {
+        self.receive_all(from, &head.carried, out)?;
+        let admitted = match head.target {
             Target::Answer(request) => {
                 let fetches = None;
                 let call = Incoming { context, fetches };
-                self.calls.entry(from).or_default().receive(request, call)?;
+                self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Fetch(request, rref, _) => {
                 let fetches = Some(rref);
                 let call = Incoming { context, fetches };
-                self.calls.entry(from).or_default().receive(request, call)?;
+                self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Stay(creation) => {
                 let rref = creation.share.rref;
-                self.table(rref).accept_creation(from, creation, out)?;
+                self.table(rref).accept_creation(from, creation, out)
             }
+        };
+        if let Err(error) = admitted {
+            self.drop_all(&head.carried, out);
+            self.loop_back(out);
+            return Err(error);
         }
-        self.receive_all(from, &head.carried, out)?;
         if let Some(context) = context
             && let Err(error) = self.context_table(context).receive_call(context, from, out)
         {
@@ -206,7 +218,7 @@ impl<V: Clone> Node<V> {
     /// The caller no longer wants an answer: an [`Event::Abandoned`] tells the program to stop. It
     /// answers all the same, with whatever says so.
     pub fn receive_cancel(&mut self, from: NodeId, request: MessageId, out: &mut Outbox<V>) {
-        self.activity += 1;
+        self.activity.0 += 1;
         let Some(call) = self.calls.get(&from).and_then(|calls| calls.incoming(request)) else {
             return;
         };
@@ -227,7 +239,7 @@ impl<V: Clone> Node<V> {
         results: &[RRefId],
         out: &mut Outbox<V>,
     ) -> Result<Option<AnswerHead>, RefError> {
-        self.activity += 1;
+        self.activity.0 += 1;
         let Some(call) = self.calls.get(&to).and_then(|calls| calls.incoming(request)) else {
             return Ok(None);
         };
@@ -247,7 +259,7 @@ impl<V: Clone> Node<V> {
 
     /// Takes back an answer that never left this node; another must follow.
     pub fn undo_answer(&mut self, to: NodeId, head: &AnswerHead, out: &mut Outbox<V>) {
-        self.activity += 1;
+        self.activity.0 += 1;
         self.undo_forks(&head.carried, out);
         if self.listens_to(to) {
             let (context, fetches) = (None, None);
@@ -268,7 +280,7 @@ impl<V: Clone> Node<V> {
         value: V,
         out: &mut Outbox<V>,
     ) {
-        self.activity += 1;
+        self.activity.0 += 1;
         self.table(rref).fulfil(rref, value, out);
         if let Some(context) = context {
             self.context_table(context).finish_call(context, from, out);
@@ -287,20 +299,23 @@ impl<V: Clone> Node<V> {
         if !self.listens_to(from) {
             return Ok(false);
         }
-        self.activity += 1;
+        self.activity.0 += 1;
         let request = head.id;
-        let Some(call) = self.calls.get_mut(&from).and_then(|calls| calls.finish(request)) else {
+        let known = self.calls.get_mut(&from).and_then(|calls| calls.outgoing(request));
+        if known.is_none() {
             return Err(PeerMisbehaved::UnexpectedAnswer { request });
-        };
-        let received = self.receive_all(from, &head.carried, out);
-        if !call.wanted && received.is_ok() {
+        }
+        self.receive_all(from, &head.carried, out)?;
+        let call = self.calls.get_mut(&from).and_then(|calls| calls.finish(request));
+        let wanted = call.is_some_and(|call| call.wanted);
+        if !wanted {
             self.drop_all(&head.carried, out);
         }
-        if let Some(rref) = call.fetches {
+        if let Some(rref) = call.and_then(|call| call.fetches) {
             self.table(rref).drop_handle(rref, out);
         }
         self.loop_back(out);
-        received.map(|()| call.wanted)
+        Ok(wanted)
     }
 
     /// Makes a fork of each reference for `to`, or of none.
@@ -357,7 +372,7 @@ impl<V: Clone> Node<V> {
         let Some(calls) = self.calls.remove(&node) else {
             return;
         };
-        let (outgoing, incoming) = calls.drain();
+        let Open { outgoing, incoming } = calls.drain();
         for (request, call) in outgoing {
             if let Some(rref) = call.fetches {
                 self.table(rref).drop_handle(rref, out);
@@ -366,7 +381,11 @@ impl<V: Clone> Node<V> {
                 out.event(Event::PeerLost { node, request });
             }
         }
-        for request in incoming {
+        for (request, call) in incoming {
+            // Nobody will answer it any more, so nobody else would say that it is over.
+            if let Some(context) = call.context {
+                self.context_table(context).finish_call(context, node, out);
+            }
             out.event(Event::Abandoned { node, request });
         }
     }

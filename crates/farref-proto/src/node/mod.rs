@@ -14,6 +14,7 @@ mod calling;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use calling::{Arrival, Want};
@@ -43,6 +44,8 @@ pub struct NodeConfig {
     pub seed: u64,
     /// How often the leader looks whether everyone is at rest during a shutdown. Default 50 ms.
     pub probe_interval: Duration,
+    /// See [`RefTableConfig::max_pending_owners`]. Default 65,536 per shard.
+    pub max_pending_owners: usize,
 }
 
 impl Default for NodeConfig {
@@ -51,6 +54,7 @@ impl Default for NodeConfig {
             ref_shards: 1,
             seed: 0,
             probe_interval: Duration::from_millis(50),
+            max_pending_owners: RefTableConfig::default().max_pending_owners,
         }
     }
 }
@@ -64,9 +68,28 @@ pub struct Node<V> {
     membership: Membership,
     quiescence: Quiescence,
     calls: BTreeMap<NodeId, Calls>,
-    /// Counts everything that this node does for its program or its peers.
-    activity: u64,
+    activity: Activity,
     mutant: Mutant,
+}
+
+/// Counts everything that a node does for its program or its peers.
+///
+/// All counts are equal to a comparison: two nodes that differ only here behave alike but for the
+/// numbers in their shutdown reports. A model checker that told them apart would walk the same states
+/// once for every way of getting there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Activity(u64);
+
+impl PartialEq for Activity {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Activity {}
+
+impl Hash for Activity {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl<V: Clone> Node<V> {
@@ -80,7 +103,7 @@ impl<V: Clone> Node<V> {
                     shard,
                     shards,
                     seed: config.seed,
-                    ..RefTableConfig::default()
+                    max_pending_owners: config.max_pending_owners,
                 },
             )
         };
@@ -92,7 +115,7 @@ impl<V: Clone> Node<V> {
             membership,
             quiescence: Quiescence::new(config.probe_interval),
             calls: BTreeMap::new(),
-            activity: 0,
+            activity: Activity::default(),
             mutant: Mutant::default(),
         }
     }
@@ -182,8 +205,8 @@ impl<V: Clone> Node<V> {
 
     /// A table to make the next id in: they take turns.
     fn next_table(&mut self) -> &mut RefTable<V> {
-        self.activity += 1;
-        let shard = (self.activity % self.refs.len() as u64) as usize;
+        self.activity.0 += 1;
+        let shard = (self.activity.0 % self.refs.len() as u64) as usize;
         &mut self.refs[shard]
     }
 
@@ -201,20 +224,20 @@ impl<V: Clone> Node<V> {
 
     /// Takes another handle on a held reference.
     pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
-        self.activity += 1;
+        self.activity.0 += 1;
         self.table(rref).add_handle(rref)
     }
 
     /// Gives a handle back.
     pub fn drop_handle(&mut self, rref: RRefId, out: &mut Outbox<V>) {
-        self.activity += 1;
+        self.activity.0 += 1;
         self.table(rref).drop_handle(rref, out);
         self.loop_back(out);
     }
 
     /// Takes all references away from the program: a shutdown that waits no longer.
     pub fn release_everything(&mut self, out: &mut Outbox<V>) {
-        self.activity += 1;
+        self.activity.0 += 1;
         for table in &mut self.refs {
             table.release_all_users(out);
             table.free_unforked_owners(out);
@@ -226,8 +249,8 @@ impl<V: Clone> Node<V> {
 
     /// Opens an autograd context.
     pub fn open_context(&mut self) -> ContextId {
-        self.activity += 1;
-        let shard = (self.activity % u64::from(CONTEXT_SHARDS)) as usize;
+        self.activity.0 += 1;
+        let shard = (self.activity.0 % u64::from(CONTEXT_SHARDS)) as usize;
         self.contexts[shard].open()
     }
 
@@ -237,7 +260,7 @@ impl<V: Clone> Node<V> {
         context: ContextId,
         out: &mut Outbox<V>,
     ) -> Result<(), ContextError> {
-        self.activity += 1;
+        self.activity.0 += 1;
         let result = self.context_table(context).release(context, out);
         self.loop_back(out);
         result
@@ -282,7 +305,7 @@ impl<V: Clone> Node<V> {
 
     /// Does what is due by now.
     pub fn poll(&mut self, now: Time, out: &mut Outbox<V>) {
-        let mine = (self.activity, self.residue());
+        let mine = (self.activity.0, self.residue());
         let was_complete = self.quiescence.is_complete();
         for (to, control) in self.quiescence.poll(now, self.me, &self.membership, mine) {
             out.send(to, control);
@@ -393,11 +416,15 @@ impl<V: Clone> Node<V> {
                 self.apply(outcome, out);
             }
             Control::Suspect(node) => {
-                let outcome = self.membership.on_suspect(node);
+                let outcome = self.membership.on_suspect(from, node);
+                self.apply(outcome, out);
+            }
+            Control::Accused(by) => {
+                let outcome = self.membership.on_accused(by);
                 self.apply(outcome, out);
             }
             Control::Probe { round, waiting_for } => {
-                let mine = (self.activity, self.residue());
+                let mine = (self.activity.0, self.residue());
                 let (to, report) = self.quiescence.on_probe(from, round, waiting_for, mine);
                 out.send(to, report);
             }
@@ -417,7 +444,9 @@ impl<V: Clone> Node<V> {
 
     /// ME-2, and a node always listens to itself, even while it is leaving.
     fn listens_to(&self, node: NodeId) -> bool {
-        node == self.me || self.membership.view().is_live(node)
+        node == self.me
+            || self.membership.view().is_live(node)
+            || mutated!(self.mutant, KeepListening)
     }
 
     fn each<T>(
@@ -428,7 +457,7 @@ impl<V: Clone> Node<V> {
         if list.len() > MAX_BATCH {
             return Err(PeerMisbehaved::BatchTooLong { len: list.len() });
         }
-        self.activity += 1;
+        self.activity.0 += 1;
         list.into_iter().try_for_each(|entry| handle(self, entry))
     }
 
@@ -441,37 +470,55 @@ impl<V: Clone> Node<V> {
         }
     }
 
-    /// Installs membership changes in the tables, then lets the messages go (ME-3).
+    /// Installs membership changes in the tables and puts out what follows from them.
+    ///
+    /// The news of a departure goes before what the tables say because of it: a node that hears, say,
+    /// that a fork of a departed one is adopted must know of the departure, even if the sender dies
+    /// in between.
     fn apply(&mut self, outcome: Outcome, out: &mut Outbox<V>) {
-        let Outcome { changes, messages } = outcome;
-        let mut messages = messages.into_iter();
-        if mutated!(self.mutant, EchoBeforeInstall) {
-            messages.by_ref().for_each(|(to, control)| out.send(to, control));
+        let mut effects = Outbox::new();
+        for change in outcome.changes {
+            if let Change::Gone(node, _) = change {
+                out.forget(node);
+            }
+            self.install(change, &mut effects);
         }
-        for change in changes {
-            match change {
-                Change::Joined(node) => out.event(Event::Joined(node)),
-                Change::Gone(node, departure) => {
-                    self.refs.iter_mut().for_each(|table| table.on_gone(node, out));
-                    self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
-                    self.abandon_calls(node, out);
-                    out.event(Event::Gone { node, departure });
+        for (to, control) in outcome.messages {
+            out.send(to, control);
+        }
+        out.append(effects);
+        self.loop_back(out);
+    }
+
+    fn install(&mut self, change: Change, out: &mut Outbox<V>) {
+        match change {
+            Change::Joined(node) => out.event(Event::Joined(node)),
+            Change::Gone(node, departure) => {
+                self.refs.iter_mut().for_each(|table| table.on_gone(node, out));
+                self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
+                self.abandon_calls(node, out);
+                out.event(Event::Gone { node, departure });
+            }
+            Change::NeverMet(node) => {
+                for table in &mut self.refs {
+                    table.on_gone(node, out);
+                    table.on_settled(node, out);
                 }
-                Change::Settled(node) => {
-                    self.refs.iter_mut().for_each(|table| table.on_settled(node, out));
-                    out.event(Event::Settled(node));
-                }
-                Change::Welcomed => out.event(Event::Welcomed),
-                Change::Departed => out.event(Event::Departed),
-                Change::Evicted => {
-                    out.event(Event::Evicted);
-                    self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
-                    let peers: Vec<NodeId> = self.calls.keys().copied().collect();
-                    peers.into_iter().for_each(|peer| self.abandon_calls(peer, out));
-                }
+                self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
+            }
+            Change::Settled(node) => {
+                self.refs.iter_mut().for_each(|table| table.on_settled(node, out));
+                out.event(Event::Settled(node));
+            }
+            Change::Welcomed => out.event(Event::Welcomed),
+            Change::Departed => out.event(Event::Departed),
+            Change::Evicted => {
+                out.event(Event::Evicted);
+                self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
+                self.contexts.iter_mut().for_each(|table| table.destroy(out));
+                let peers: Vec<NodeId> = self.calls.keys().copied().collect();
+                peers.into_iter().for_each(|peer| self.abandon_calls(peer, out));
             }
         }
-        messages.for_each(|(to, control)| out.send(to, control));
-        self.loop_back(out);
     }
 }

@@ -93,13 +93,7 @@ impl<V> RefTable<V> {
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
         let Share { rref, fork } = carried.share;
-        if let Some(user) = self.users.get(&rref) {
-            return Err(PeerMisbehaved::OwnerMismatch {
-                rref,
-                known: user.owner,
-                claimed: self.me,
-            });
-        }
+        self.check_not_held(rref)?;
         if !self.owners.contains_key(&rref) {
             match self.create_pending(rref, carried.fingerprint) {
                 Ok(()) => {}
@@ -158,13 +152,10 @@ impl<V> RefTable<V> {
         match (user.state, from_owner) {
             // One fork at the owner is enough: this one goes back, even if the other is not
             // confirmed yet. That one's registration is under way and must not be forgotten.
-            (UserState::Pending | UserState::Confirmed, true) => {
-                self.send(from, Control::Release(vec![carried.share]), out);
-            }
+            (_, true) => self.send(from, Control::Release(vec![carried.share]), out),
             (UserState::Pending, false) => self.dues.entry(rref).or_default().push(fork),
             // Already standing on its own, or lost: the parent need not wait.
             (_, false) => self.send(from, Control::Accept(vec![carried.share]), out),
-            (UserState::OwnerLost | UserState::Declined(_), true) => {}
         }
         Ok(())
     }

@@ -14,7 +14,6 @@ impl<V> RefTable<V> {
     /// The node has departed as far as this node knows.
     pub fn on_gone(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.gone.raise(node);
-        out.forget(node);
         self.lose_owner(node, out);
         self.adopt_children_of(node, out);
         self.forget_parent(node);
@@ -41,7 +40,7 @@ impl<V> RefTable<V> {
             if rref.origin == node && matches!(owner.slot, Slot::Pending) {
                 owner.slot = Slot::Void;
                 self.pending_owners -= 1;
-                for waiter in self.waiting.remove(&rref).unwrap_or_default() {
+                for (waiter, _) in self.waiting.remove(&rref).unwrap_or_default() {
                     out.event(Event::Fetched {
                         waiter,
                         rref,
@@ -97,10 +96,11 @@ impl<V> RefTable<V> {
     }
 
     fn forget_waiter(&mut self, node: NodeId, out: &mut Outbox<V>) {
-        let here = |waiters: &[Waiter]| waiters.iter().any(|waiter| waiter.node == node);
-        for rref in sorted_keys(&self.waiting, |_, waiters| here(waiters)) {
+        for rref in sorted_keys(&self.waiting, |_, waiters| {
+            waiters.iter().any(|(waiter, _)| waiter.node == node)
+        }) {
             if let Some(waiters) = self.waiting.get_mut(&rref) {
-                waiters.retain(|waiter| waiter.node != node);
+                waiters.retain(|(waiter, _)| waiter.node != node);
                 if waiters.is_empty() {
                     self.waiting.remove(&rref);
                 }

@@ -92,8 +92,8 @@ pub struct RefTable<V> {
     children: IdMap<ForkId, Child>,
     /// Parents to let go when the reference is confirmed.
     dues: IdMap<RRefId, Vec<ForkId>>,
-    /// Fetches that wait for a value.
-    waiting: IdMap<RRefId, Vec<Waiter>>,
+    /// Fetches that wait for a value, with the type that they expect.
+    waiting: IdMap<RRefId, Vec<(Waiter, Fingerprint)>>,
     pending_owners: usize,
     max_pending_owners: usize,
     gone: Watermarks,

@@ -56,6 +56,7 @@ impl<V> RefTable<V> {
         if rref.origin != from || fork.origin != from {
             return Err(PeerMisbehaved::ForeignCreation { rref });
         }
+        self.check_not_held(rref)?;
         let known = self.owners.get(&rref);
         if known.is_some_and(|owner| !matches!(owner.slot, Slot::Pending)) {
             return Err(PeerMisbehaved::CreatedTwice { rref });
@@ -75,7 +76,30 @@ impl<V> RefTable<V> {
         owner.slot = Slot::Building;
         owner.forks.insert(fork, from);
         self.send(from, Control::Confirm(vec![share]), out);
+        self.turn_away_mismatched(rref, fingerprint, out);
         Ok(())
+    }
+
+    /// Answers the fetches that came before the creation and expect another type.
+    fn turn_away_mismatched(&mut self, rref: RRefId, found: Fingerprint, out: &mut Outbox<V>) {
+        let Some(waiters) = self.waiting.get_mut(&rref) else {
+            return;
+        };
+        for (waiter, expected) in waiters.extract_if(.., |(_, expected)| *expected != found) {
+            let outcome = Err(RefError::TypeMismatch {
+                rref,
+                expected,
+                found,
+            });
+            out.event(Event::Fetched {
+                waiter,
+                rref,
+                outcome,
+            });
+        }
+        if waiters.is_empty() {
+            self.waiting.remove(&rref);
+        }
     }
 
     /// The value of a creation is there (or its error: to the protocol that is a value too).
@@ -90,7 +114,7 @@ impl<V> RefTable<V> {
             return;
         }
         owner.slot = Slot::Ready(value.clone());
-        for waiter in self.waiting.remove(&rref).unwrap_or_default() {
+        for (waiter, _) in self.waiting.remove(&rref).unwrap_or_default() {
             out.event(Event::Fetched {
                 waiter,
                 rref,
@@ -125,7 +149,7 @@ impl<V> RefTable<V> {
         match &owner.slot {
             Slot::Void => Err(RefError::CreatorLost { rref }),
             Slot::Pending => {
-                self.waiting.entry(rref).or_default().push(waiter);
+                self.waiting.entry(rref).or_default().push((waiter, fingerprint));
                 Ok(Fetch::Waiting)
             }
             _ if owner.fingerprint != fingerprint => Err(RefError::TypeMismatch {
@@ -134,7 +158,7 @@ impl<V> RefTable<V> {
                 found: owner.fingerprint,
             }),
             Slot::Building => {
-                self.waiting.entry(rref).or_default().push(waiter);
+                self.waiting.entry(rref).or_default().push((waiter, fingerprint));
                 Ok(Fetch::Waiting)
             }
             Slot::Ready(value) => Ok(Fetch::Ready(value.clone())),
@@ -144,7 +168,7 @@ impl<V> RefTable<V> {
     /// Forgets a fetch that waits.
     pub fn cancel_fetch(&mut self, rref: RRefId, waiter: Waiter, out: &mut Outbox<V>) {
         if let Some(waiters) = self.waiting.get_mut(&rref) {
-            waiters.retain(|&other| other != waiter);
+            waiters.retain(|(other, _)| *other != waiter);
             if waiters.is_empty() {
                 self.waiting.remove(&rref);
             }
@@ -218,6 +242,7 @@ impl<V> RefTable<V> {
         fingerprint: Fingerprint,
     ) -> Result<Result<(), DeclineReason>, PeerMisbehaved> {
         let Share { rref, fork } = share;
+        self.check_not_held(rref)?;
         if !self.owners.contains_key(&rref)
             && let Err(reason) = self.create_pending(rref, fingerprint)
         {
@@ -239,6 +264,18 @@ impl<V> RefTable<V> {
             owner.forks.insert(fork, holder);
         }
         Ok(Ok(()))
+    }
+
+    /// A value that this node refers to elsewhere is not owned here.
+    pub(super) fn check_not_held(&self, rref: RRefId) -> Result<(), PeerMisbehaved> {
+        match self.users.get(&rref) {
+            Some(user) => Err(PeerMisbehaved::OwnerMismatch {
+                rref,
+                known: user.owner,
+                claimed: self.me,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Makes room for a value whose creation is still on its way (RT-10).
@@ -309,10 +346,7 @@ impl<V> RefTable<V> {
             return;
         };
         match owner.slot {
-            Slot::Ready(value) => out.event(Event::Freed {
-                rref,
-                value: Some(value),
-            }),
+            Slot::Ready(value) => out.event(Event::Freed { rref, value }),
             Slot::Pending => self.pending_owners -= 1,
             Slot::Building | Slot::Void => {}
         }

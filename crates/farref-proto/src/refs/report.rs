@@ -149,14 +149,11 @@ impl<V> RefTable<V> {
                 ..
             }) = self.owners.remove(&rref)
             {
-                out.event(Event::Freed {
-                    rref,
-                    value: Some(value),
-                });
+                out.event(Event::Freed { rref, value });
             }
         }
         for rref in sorted_keys(&self.waiting, |_, _| true) {
-            for waiter in self.waiting.remove(&rref).unwrap_or_default() {
+            for (waiter, _) in self.waiting.remove(&rref).unwrap_or_default() {
                 out.event(Event::Fetched {
                     waiter,
                     rref,

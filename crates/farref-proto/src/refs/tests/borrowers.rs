@@ -102,7 +102,11 @@ fn duplicate_borrower() {
     net.drop_handle(A, rref);
     net.drop_handle(B, rref);
     net.deliver_all();
-    assert_eq!(net.holders(A, rref), [C], "one fork however often it was received");
+    assert_eq!(
+        net.holders(A, rref),
+        [C],
+        "one fork however often it was received"
+    );
     net.drop_handle(C, rref);
     net.deliver_all();
     assert_eq!(net.freed(), []);
@@ -218,7 +222,9 @@ fn cleanup_borrowers_on_ref_removed_is_idempotent() {
         net.drop_handle(B, rref);
         let release = net.hold(B, A);
         if release_first {
-            release.into_iter().for_each(|packet| net.push(B, A, packet));
+            release
+                .into_iter()
+                .for_each(|packet| net.push(B, A, packet));
             net.deliver(B, A);
         }
         net.bury(B);
@@ -308,12 +314,18 @@ fn an_owner_that_dies_takes_its_values_along() {
     net.deliver_all();
     let error = RefError::OwnerLost { rref, owner: id(A) };
     for n in [B, C] {
-        let lost = Event::Lost { rref, error: error.clone() };
+        let lost = Event::Lost {
+            rref,
+            error: error.clone(),
+        };
         assert_eq!(net.events(n), [lost]);
     }
     for n in [B, C, D] {
         assert_eq!(net.table(n).check(rref), Err(error.clone()));
-        assert_eq!(net.on(n, |table, _| table.fork(rref, id(C))), Err(error.clone()));
+        assert_eq!(
+            net.on(n, |table, _| table.fork(rref, id(C))),
+            Err(error.clone())
+        );
         assert_eq!(net.table(n).counters().pending_children, 0);
         net.drop_handle(n, rref);
     }

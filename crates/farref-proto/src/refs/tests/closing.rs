@@ -30,7 +30,10 @@ fn the_counters_count_every_kind_of_entry() {
         waiting: 1,
         ..RefCounters::default()
     };
-    assert_eq!((net.table(A).counters(), net.table(B).counters()), (of_a, of_b));
+    assert_eq!(
+        (net.table(A).counters(), net.table(B).counters()),
+        (of_a, of_b)
+    );
     assert_eq!((net.table(A).len(), net.table(B).len()), (3, 2));
     let mut sum = of_a;
     sum += of_b;
@@ -53,14 +56,23 @@ fn leaks_name_the_owner_the_holders_and_the_handles() {
     let fork = net.share(A, B, first).share.fork;
     net.deliver_all();
     let second = net.created(B, A, 8);
-    let leak = |rref, handles, holders| Leak { rref, owner: id(A), fingerprint: TYPE, handles, holders };
+    let leak = |rref, handles, holders| Leak {
+        rref,
+        owner: id(A),
+        fingerprint: TYPE,
+        handles,
+        holders,
+    };
     let theirs = net.table(A).leaks()[1].holders.clone();
     assert_eq!(theirs[0].1, id(B));
     assert_eq!(
         net.table(A).leaks(),
         [leak(first, 1, vec![(fork, id(B))]), leak(second, 0, theirs)]
     );
-    assert_eq!(net.table(B).leaks(), [leak(first, 1, vec![]), leak(second, 1, vec![])]);
+    assert_eq!(
+        net.table(B).leaks(),
+        [leak(first, 1, vec![]), leak(second, 1, vec![])]
+    );
     net.drop_handle(A, first);
     net.drop_handle(B, first);
     net.drop_handle(B, second);
@@ -80,7 +92,11 @@ fn a_forced_release_lets_everything_elsewhere_go() {
     net.deliver_all();
     net.fulfil(B, unconfirmed, 8);
     assert_eq!(net.freed(), [7, 8]);
-    assert_eq!(net.holders(B, handed_on), [C], "once its child was accepted");
+    assert_eq!(
+        net.holders(B, handed_on),
+        [C],
+        "once its child was accepted"
+    );
     net.drop_handle(A, confirmed);
     net.drop_handle(C, handed_on);
     net.deliver_all();
@@ -119,15 +135,37 @@ fn a_destroyed_table_hands_everything_out_and_answers_errors() {
     assert_eq!(leaked, [owned, building, held, unconfirmed]);
     assert_eq!(net.freed(), [7]);
     let (waiter, outcome) = (waiter(A, 1), Err(RefError::Destroyed));
-    assert_eq!(net.events(A), [Event::Fetched { waiter, rref: building, outcome }]);
+    assert_eq!(
+        net.events(A),
+        [Event::Fetched {
+            waiter,
+            rref: building,
+            outcome
+        }]
+    );
     let destroyed = RefError::Destroyed;
     assert_eq!(net.table(A).check(held), Err(destroyed.clone()));
     assert_eq!(net.table(A).value(owned), Err(destroyed.clone()));
-    assert_eq!(net.on(A, |table, _| table.create_local(1, TYPE)), Err(destroyed.clone()));
-    assert_eq!(net.on(A, |table, _| table.create_self(TYPE)), Err(destroyed.clone()));
-    assert_eq!(net.on(A, |table, _| table.create_remote(id(B), TYPE)), Err(destroyed.clone()));
-    assert_eq!(net.on(A, |table, _| table.add_handle(held)), Err(destroyed.clone()));
-    assert_eq!(net.on(A, |table, _| table.fork(held, id(B))), Err(destroyed.clone()));
+    assert_eq!(
+        net.on(A, |table, _| table.create_local(1, TYPE)),
+        Err(destroyed.clone())
+    );
+    assert_eq!(
+        net.on(A, |table, _| table.create_self(TYPE)),
+        Err(destroyed.clone())
+    );
+    assert_eq!(
+        net.on(A, |table, _| table.create_remote(id(B), TYPE)),
+        Err(destroyed.clone())
+    );
+    assert_eq!(
+        net.on(A, |table, _| table.add_handle(held)),
+        Err(destroyed.clone())
+    );
+    assert_eq!(
+        net.on(A, |table, _| table.fork(held, id(B))),
+        Err(destroyed.clone())
+    );
     assert_eq!(net.fetch(A, owned, waiter), Err(destroyed));
     net.drop_handle(A, held);
     // The owner gets everything back: by a release, or by RT-8 where it had not confirmed yet.
@@ -180,7 +218,11 @@ fn hole_h9_a_self_remote_value_dropped_while_it_is_computed_is_freed_when_it_is_
 /// What one shard makes stays with that shard.
 #[test]
 fn a_shard_makes_the_ids_that_are_its_own() {
-    let config = crate::refs::RefTableConfig { shard: 1, shards: 4, ..Default::default() };
+    let config = crate::refs::RefTableConfig {
+        shard: 1,
+        shards: 4,
+        ..Default::default()
+    };
     let mut net = Tables::with(2, config);
     for _ in 0..3 {
         let rref = net.local(A, 7);
@@ -189,7 +231,10 @@ fn a_shard_makes_the_ids_that_are_its_own() {
         net.drop_handle(A, rref);
         net.deliver_all();
         net.drop_handle(B, rref);
-        assert!(matches!(net.pending(B, A)[..], [Packet::Control(Control::Release(_))]));
+        assert!(matches!(
+            net.pending(B, A)[..],
+            [Packet::Control(Control::Release(_))]
+        ));
     }
     net.finish();
 }

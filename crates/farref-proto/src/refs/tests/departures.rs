@@ -15,7 +15,11 @@ fn hole_h1_a_dead_holder_is_released_when_its_death_is_settled() {
     net.crash(A);
     net.gone(B, A);
     net.gone(C, A);
-    assert_eq!(net.holders(B, rref), [A], "others may still speak of what it handed them");
+    assert_eq!(
+        net.holders(B, rref),
+        [A],
+        "others may still speak of what it handed them"
+    );
     net.settled(B, A);
     assert_eq!(net.freed(), [7]);
     net.settled(C, A);
@@ -49,7 +53,10 @@ fn hole_h2_a_reference_whose_owner_died_says_so() {
     net.crash(B);
     net.gone(A, B);
     let lost = |rref| RefError::OwnerLost { rref, owner: id(B) };
-    let events = [confirmed, unconfirmed].map(|rref| Event::Lost { rref, error: lost(rref) });
+    let events = [confirmed, unconfirmed].map(|rref| Event::Lost {
+        rref,
+        error: lost(rref),
+    });
     assert_eq!(net.events(A), events);
     assert_eq!(net.table(A).check(unconfirmed), Err(lost(unconfirmed)));
     let refused = net.on(A, |table, _| table.create_remote(id(B), TYPE));
@@ -70,8 +77,14 @@ fn a_reference_received_after_its_owner_died_is_lost() {
     net.gone(C, B);
     net.deliver(A, C);
     let owner = id(B);
-    assert_eq!(net.table(C).check(rref), Err(RefError::OwnerLost { rref, owner }));
-    assert!(matches!(net.pending(C, A)[..], [Packet::Control(Control::Accept(_))]));
+    assert_eq!(
+        net.table(C).check(rref),
+        Err(RefError::OwnerLost { rref, owner })
+    );
+    assert!(matches!(
+        net.pending(C, A)[..],
+        [Packet::Control(Control::Accept(_))]
+    ));
     net.gone(A, B);
     net.deliver_all();
     net.drop_handle(C, rref);
@@ -103,7 +116,11 @@ fn the_receivers_reference_survives_the_middle_worker() {
         AfterDeath,
         JustBeforeSettled,
     }
-    for when in [Registered::BeforeDeath, Registered::AfterDeath, Registered::JustBeforeSettled] {
+    for when in [
+        Registered::BeforeDeath,
+        Registered::AfterDeath,
+        Registered::JustBeforeSettled,
+    ] {
         for child_knows_first in [true, false] {
             let mut net = Tables::new(3);
             let rref = net.local(A, 7);
@@ -174,13 +191,20 @@ fn a_parent_registers_for_a_child_that_died_after_handing_it_on() {
     net.crash(C);
     net.gone(A, C);
     let adopts = net.pending(A, B);
-    let [Packet::Control(Control::Adopt(_)), Packet::Control(Control::Release(_))] = adopts[..]
+    let [
+        Packet::Control(Control::Adopt(_)),
+        Packet::Control(Control::Release(_)),
+    ] = adopts[..]
     else {
         panic!("the adoption goes before the own release, not {adopts:?}")
     };
     net.gone(B, C);
     net.deliver_pair(A, B);
-    assert_eq!((net.holders(B, rref), net.freed()), (vec![C], vec![]), "in the dead child's name");
+    assert_eq!(
+        (net.holders(B, rref), net.freed()),
+        (vec![C], vec![]),
+        "in the dead child's name"
+    );
     net.gone(D, C);
     net.deliver_all();
     for n in [A, B, D] {
@@ -232,7 +256,9 @@ fn an_adoption_after_settling_registers_nothing() {
     net.gone(B, C);
     net.settled(B, C);
     net.settled(A, C);
-    adoption.into_iter().for_each(|packet| net.push(A, B, packet));
+    adoption
+        .into_iter()
+        .for_each(|packet| net.push(A, B, packet));
     net.deliver_all();
     assert_eq!(net.holders(B, rref), [A]);
     net.drop_handle(A, rref);
@@ -287,17 +313,36 @@ fn hole_h10_a_creator_that_died_before_its_creation_arrived_is_named() {
     net.crash(A);
     net.gone(B, A);
     net.gone(C, A);
-    assert_eq!(net.events(B), [], "the creation may have been received by nobody, or not: wait");
+    assert_eq!(
+        net.events(B),
+        [],
+        "the creation may have been received by nobody, or not: wait"
+    );
     net.settled(B, A);
     net.settled(C, A);
     let error = RefError::CreatorLost { rref };
     let (waiter, outcome) = (waiter(C, 1), Err(error.clone()));
-    assert_eq!(net.events(B), [Event::Fetched { waiter, rref, outcome }]);
-    assert_eq!(net.fetch(B, rref, waiter), Err(error.clone()), "at every later use, too");
+    assert_eq!(
+        net.events(B),
+        [Event::Fetched {
+            waiter,
+            rref,
+            outcome
+        }]
+    );
+    assert_eq!(
+        net.fetch(B, rref, waiter),
+        Err(error.clone()),
+        "at every later use, too"
+    );
     assert_eq!(net.table(B).check(rref), Err(error.clone()));
     assert_eq!(net.on(B, |table, _| table.fork(rref, id(C))), Err(error));
     assert_eq!(net.table(B).counters().pending_owners, 0);
-    assert_eq!(net.holders(B, rref), [C], "registered, of a value that will never be");
+    assert_eq!(
+        net.holders(B, rref),
+        [C],
+        "registered, of a value that will never be"
+    );
     net.drop_handle(B, rref);
     net.drop_handle(C, rref);
     net.deliver_all();
@@ -323,7 +368,9 @@ fn references_to_a_value_whose_creator_is_gone_for_good_lead_nowhere() {
         if hand_over_first {
             packets.reverse();
         }
-        packets.into_iter().for_each(|packet| net.push(C, B, packet));
+        packets
+            .into_iter()
+            .for_each(|packet| net.push(C, B, packet));
         net.deliver_all();
         let error = RefError::CreatorLost { rref };
         assert_eq!(net.table(B).check(rref), Err(error.clone()));
@@ -379,7 +426,11 @@ fn hole_h11_ids_of_an_old_life_are_never_those_of_the_new_one() {
     let reborn = NodeId::new(A as u32, 2);
     let new = RRefId::new(reborn, old.counter);
     assert_ne!(old, new);
-    assert_eq!(net.fetch(B, new, waiter(B, 1)), Ok(Fetch::Waiting), "nothing is held against it");
+    assert_eq!(
+        net.fetch(B, new, waiter(B, 1)),
+        Ok(Fetch::Waiting),
+        "nothing is held against it"
+    );
     net.on(B, |table, out| table.cancel_fetch(new, waiter(B, 1), out));
     let of_b = net.local(B, 8);
     assert!(net.on(B, |table, _| table.fork(of_b, id(A))).is_err());
@@ -410,9 +461,11 @@ fn a_declined_reference_says_why() {
         let error = match reason {
             DeclineReason::Freed => RefError::Freed { rref },
             DeclineReason::CreatorLost => RefError::CreatorLost { rref },
-            DeclineReason::TypeMismatch { owner: found } => {
-                RefError::TypeMismatch { rref, expected: TYPE, found }
-            }
+            DeclineReason::TypeMismatch { owner: found } => RefError::TypeMismatch {
+                rref,
+                expected: TYPE,
+                found,
+            },
             DeclineReason::TooManyPending => RefError::TooManyPending { rref },
         };
         assert_eq!(net.table(C).check(rref), Err(error));

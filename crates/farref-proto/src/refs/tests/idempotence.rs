@@ -78,7 +78,11 @@ fn hole_h7_a_registration_after_the_release_undoes_itself() {
     net.deliver_all();
     assert_eq!(net.holders(B, rref), [A]);
     net.hand(C, B, late).unwrap();
-    assert_eq!(net.holders(B, rref), [A, C], "the owner cannot know better yet");
+    assert_eq!(
+        net.holders(B, rref),
+        [A, C],
+        "the owner cannot know better yet"
+    );
     net.deliver_all();
     assert_eq!(net.holders(B, rref), [A]);
     net.drop_handle(A, rref);
@@ -92,7 +96,11 @@ fn hole_h7_a_registration_after_the_release_undoes_itself() {
 fn hole_h7_a_registration_after_the_value_was_freed_brings_nothing_back() {
     for creator in [A, B] {
         let mut net = Tables::new(3);
-        let rref = if creator == A { net.created(A, B, 7) } else { net.local(B, 7) };
+        let rref = if creator == A {
+            net.created(A, B, 7)
+        } else {
+            net.local(B, 7)
+        };
         if creator == B {
             net.shared(B, A, rref);
             net.drop_handle(B, rref);
@@ -129,7 +137,9 @@ fn a_reference_may_come_back_to_its_creator_before_it_is_confirmed() {
     net.drop_handle(A, rref);
     net.drop_handle(A, rref);
     assert_eq!(net.busy(), [], "RT-5");
-    confirm.into_iter().for_each(|packet| net.push(B, A, packet));
+    confirm
+        .into_iter()
+        .for_each(|packet| net.push(B, A, packet));
     net.deliver_all();
     assert_eq!(net.freed(), [7]);
     net.finish();
@@ -142,7 +152,8 @@ fn a_confirmation_counts_only_from_the_owner() {
     let rref = net.created(A, B, 7);
     let carried = net.share(A, C, rref);
     net.deliver(A, C);
-    net.hand(A, C, Packet::Control(Control::Confirm(vec![carried.share]))).unwrap();
+    net.hand(A, C, Packet::Control(Control::Confirm(vec![carried.share])))
+        .unwrap();
     assert!(!net.table(C).is_confirmed(rref));
     net.drop_handle(A, rref);
     net.drop_handle(C, rref);
@@ -161,7 +172,9 @@ fn hole_h14_a_thousand_drops_are_one_message() {
         net.drop_handle(A, rref);
     }
     net.deliver_all();
-    net.on(B, |table, out| rrefs.iter().for_each(|&rref| table.drop_handle(rref, out)));
+    net.on(B, |table, out| {
+        rrefs.iter().for_each(|&rref| table.drop_handle(rref, out))
+    });
     assert_eq!(net.pending(B, A).len(), 1);
     net.deliver_all();
     assert_eq!(net.freed(), (0..1000).collect::<Vec<_>>());
@@ -188,7 +201,8 @@ fn hole_h6_every_control_message_may_be_late() {
             }
         }
         assert!(!late.is_empty(), "{from} to {to}");
-        late.into_iter().for_each(|packet| net.push(from, to, packet));
+        late.into_iter()
+            .for_each(|packet| net.push(from, to, packet));
         net.deliver_all();
         assert_eq!(net.freed(), [7]);
         net.finish();
@@ -223,7 +237,10 @@ fn a_repeated_early_registration_takes_one_place() {
     let creation = net.hold(A, B);
     let carried = net.share(A, C, rref);
     net.deliver(A, C);
-    let registration = Registration { share: carried.share, fingerprint: TYPE };
+    let registration = Registration {
+        share: carried.share,
+        fingerprint: TYPE,
+    };
     let again = Packet::Control(Control::Register(vec![registration, registration]));
     net.hand(C, B, again).unwrap();
     net.deliver_all();

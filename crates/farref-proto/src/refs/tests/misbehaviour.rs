@@ -20,7 +20,13 @@ fn a_fork_made_by_somebody_else_is_refused() {
     let rref = net.local(A, 7);
     let carried = net.share(A, B, rref);
     let parent = id(A);
-    refuse(&mut net, C, B, Packet::Fork(carried), PeerMisbehaved::ForeignFork { parent });
+    refuse(
+        &mut net,
+        C,
+        B,
+        Packet::Fork(carried),
+        PeerMisbehaved::ForeignFork { parent },
+    );
     net.drop_handle(A, rref);
     net.deliver_all();
     net.drop_handle(B, rref);
@@ -32,10 +38,23 @@ fn an_adoption_of_somebody_elses_fork_is_refused() {
     let mut net = Tables::new(3);
     let rref = net.local(A, 7);
     net.shared(A, B, rref);
-    let share = Share { rref, fork: ForkId::new(id(C), 0) };
+    let share = Share {
+        rref,
+        fork: ForkId::new(id(C), 0),
+    };
     let (holder, fingerprint, parent) = (id(C), TYPE, id(C));
-    let adopt = Control::Adopt(vec![Adoption { share, holder, fingerprint }]);
-    refuse(&mut net, B, A, Packet::Control(adopt), PeerMisbehaved::ForeignFork { parent });
+    let adopt = Control::Adopt(vec![Adoption {
+        share,
+        holder,
+        fingerprint,
+    }]);
+    refuse(
+        &mut net,
+        B,
+        A,
+        Packet::Control(adopt),
+        PeerMisbehaved::ForeignFork { parent },
+    );
     net.drop_handle(A, rref);
     net.drop_handle(B, rref);
     net.finish();
@@ -51,12 +70,20 @@ fn two_owners_of_one_reference_are_refused() {
     let (known, honest) = (id(A), carried);
     for claimed in [id(C), id(B)] {
         carried.owner = claimed;
-        let verdict = PeerMisbehaved::OwnerMismatch { rref, known, claimed };
+        let verdict = PeerMisbehaved::OwnerMismatch {
+            rref,
+            known,
+            claimed,
+        };
         refuse(&mut net, B, C, Packet::Fork(carried), verdict);
     }
     carried.owner = id(B);
     let (known, claimed) = (id(A), id(B));
-    let verdict = PeerMisbehaved::OwnerMismatch { rref, known, claimed };
+    let verdict = PeerMisbehaved::OwnerMismatch {
+        rref,
+        known,
+        claimed,
+    };
     refuse(&mut net, B, A, Packet::Fork(carried), verdict);
     net.push(B, C, Packet::Fork(honest));
     net.deliver_all();
@@ -73,7 +100,13 @@ fn a_release_of_somebody_elses_fork_is_refused() {
     let carried = net.share(A, B, rref);
     net.deliver_all();
     let release = Packet::Control(Control::Release(vec![carried.share]));
-    refuse(&mut net, C, A, release, PeerMisbehaved::NotHolder { holder: id(B) });
+    refuse(
+        &mut net,
+        C,
+        A,
+        release,
+        PeerMisbehaved::NotHolder { holder: id(B) },
+    );
     net.drop_handle(A, rref);
     net.drop_handle(B, rref);
     net.finish();
@@ -100,7 +133,13 @@ fn an_acceptance_in_somebody_elses_name_is_refused() {
     let rref = net.created(A, B, 7);
     let carried = net.share(A, C, rref);
     let accept = Packet::Control(Control::Accept(vec![carried.share]));
-    refuse(&mut net, D, A, accept, PeerMisbehaved::NotHolder { holder: id(C) });
+    refuse(
+        &mut net,
+        D,
+        A,
+        accept,
+        PeerMisbehaved::NotHolder { holder: id(C) },
+    );
     net.drop_handle(A, rref);
     net.deliver_all();
     net.drop_handle(C, rref);
@@ -110,12 +149,21 @@ fn an_acceptance_in_somebody_elses_name_is_refused() {
 #[test]
 fn a_creation_under_somebody_elses_id_is_refused() {
     let mut net = Tables::new(3);
-    let mine = Share { rref: RRefId::new(id(A), 8), fork: ForkId::new(id(A), 9) };
+    let mine = Share {
+        rref: RRefId::new(id(A), 8),
+        fork: ForkId::new(id(A), 9),
+    };
     let foreign = RRefId::new(id(C), 8);
     let fingerprint = TYPE;
     for share in [
-        Share { rref: foreign, ..mine },
-        Share { fork: ForkId::new(id(C), 9), ..mine },
+        Share {
+            rref: foreign,
+            ..mine
+        },
+        Share {
+            fork: ForkId::new(id(C), 9),
+            ..mine
+        },
     ] {
         let verdict = PeerMisbehaved::ForeignCreation { rref: share.rref };
         let creation = Packet::Create(Creation { share, fingerprint });
@@ -130,9 +178,21 @@ fn a_second_creation_of_one_value_is_refused() {
     let rref = net.remote(A, B);
     let creation = net.pending(A, B)[0].clone();
     net.deliver_all();
-    refuse(&mut net, A, B, creation.clone(), PeerMisbehaved::CreatedTwice { rref });
+    refuse(
+        &mut net,
+        A,
+        B,
+        creation.clone(),
+        PeerMisbehaved::CreatedTwice { rref },
+    );
     net.fulfil(B, rref, 7);
-    refuse(&mut net, A, B, creation, PeerMisbehaved::CreatedTwice { rref });
+    refuse(
+        &mut net,
+        A,
+        B,
+        creation,
+        PeerMisbehaved::CreatedTwice { rref },
+    );
     net.drop_handle(A, rref);
     net.finish();
 }
@@ -148,6 +208,12 @@ fn a_hand_over_of_a_value_that_was_freed_is_refused() {
     net.drop_handle(B, rref);
     net.deliver_all();
     assert_eq!(net.freed(), [7]);
-    refuse(&mut net, B, A, Packet::Fork(carried), PeerMisbehaved::SentFreed { rref });
+    refuse(
+        &mut net,
+        B,
+        A,
+        Packet::Fork(carried),
+        PeerMisbehaved::SentFreed { rref },
+    );
     net.finish();
 }

@@ -22,7 +22,14 @@ fn a_fetch_that_overtakes_the_creation_waits_for_it() {
     assert_eq!(net.table(B).counters().pending_owners, 0);
     net.fulfil(B, rref, 7);
     let (waiter, outcome) = (waiter(C, 1), Ok(7));
-    assert_eq!(net.events(B), [Event::Fetched { waiter, rref, outcome }]);
+    assert_eq!(
+        net.events(B),
+        [Event::Fetched {
+            waiter,
+            rref,
+            outcome
+        }]
+    );
     net.drop_handle(A, rref);
     net.drop_handle(C, rref);
     net.deliver_all();
@@ -123,7 +130,14 @@ fn a_fetch_of_another_type_is_refused() {
     for rref in [building, ready] {
         let refused = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(A, 1)));
         let (expected, found) = (OTHER, TYPE);
-        assert_eq!(refused, Err(RefError::TypeMismatch { rref, expected, found }));
+        assert_eq!(
+            refused,
+            Err(RefError::TypeMismatch {
+                rref,
+                expected,
+                found
+            })
+        );
         net.drop_handle(A, rref);
     }
     net.fulfil(B, building, 8);
@@ -141,10 +155,24 @@ fn a_registration_of_another_type_is_declined() {
     net.drop_handle(A, rref);
     net.deliver_all();
     let (expected, found) = (OTHER, TYPE);
-    let error = RefError::TypeMismatch { rref, expected, found };
-    assert_eq!(net.events(C), [Event::Lost { rref, error: error.clone() }]);
+    let error = RefError::TypeMismatch {
+        rref,
+        expected,
+        found,
+    };
+    assert_eq!(
+        net.events(C),
+        [Event::Lost {
+            rref,
+            error: error.clone()
+        }]
+    );
     assert_eq!(net.table(C).check(rref), Err(error));
-    assert_eq!(net.freed(), [7], "neither the parent nor the declined one keeps it");
+    assert_eq!(
+        net.freed(),
+        [7],
+        "neither the parent nor the declined one keeps it"
+    );
     net.drop_handle(C, rref);
     net.finish();
 }
@@ -165,7 +193,14 @@ fn an_early_registration_of_another_type_learns_at_use() {
     net.fulfil(B, rref, 7);
     let refused = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(C, 1)));
     let (expected, found) = (OTHER, TYPE);
-    assert_eq!(refused, Err(RefError::TypeMismatch { rref, expected, found }));
+    assert_eq!(
+        refused,
+        Err(RefError::TypeMismatch {
+            rref,
+            expected,
+            found
+        })
+    );
     net.drop_handle(A, rref);
     net.drop_handle(C, rref);
     net.deliver_all();
@@ -176,7 +211,10 @@ fn an_early_registration_of_another_type_learns_at_use() {
 /// D5: a peer cannot make the owner wait for values without end.
 #[test]
 fn at_most_max_pending_owners_wait_for_their_creation() {
-    let config = RefTableConfig { max_pending_owners: 2, ..RefTableConfig::default() };
+    let config = RefTableConfig {
+        max_pending_owners: 2,
+        ..RefTableConfig::default()
+    };
     let mut net = Tables::with(3, config);
     let rrefs: Vec<_> = (0..3).map(|_| net.remote(A, B)).collect();
     let creations = net.hold(A, B);
@@ -186,10 +224,18 @@ fn at_most_max_pending_owners_wait_for_their_creation() {
     let rref = rrefs[2];
     let error = RefError::TooManyPending { rref };
     assert_eq!(net.table(B).counters().pending_owners, 2);
-    assert_eq!(net.events(C), [Event::Lost { rref, error: error.clone() }]);
+    assert_eq!(
+        net.events(C),
+        [Event::Lost {
+            rref,
+            error: error.clone()
+        }]
+    );
     assert_eq!(net.fetch(B, rref, waiter(C, 1)), Err(error));
     // The creations themselves are never refused, and make room.
-    creations.into_iter().for_each(|packet| net.push(A, B, packet));
+    creations
+        .into_iter()
+        .for_each(|packet| net.push(A, B, packet));
     net.deliver_all();
     assert_eq!(net.table(B).counters().pending_owners, 0);
     for (value, &rref) in rrefs.iter().enumerate() {

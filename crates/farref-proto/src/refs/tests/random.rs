@@ -17,15 +17,32 @@ const NODES: usize = 4;
 /// What may happen next. Indices are taken modulo what there is.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Local { owner: usize },
-    Remote { by: usize, owner: usize },
-    Share { handle: usize, to: usize },
-    Drop { handle: usize },
-    Fulfil { which: usize },
+    Local {
+        owner: usize,
+    },
+    Remote {
+        by: usize,
+        owner: usize,
+    },
+    Share {
+        handle: usize,
+        to: usize,
+    },
+    Drop {
+        handle: usize,
+    },
+    Fulfil {
+        which: usize,
+    },
     /// Brings a call, first in, first out per pair.
-    Call { which: usize },
+    Call {
+        which: usize,
+    },
     /// Brings any control message that is on its way; `again` leaves a copy behind.
-    Control { which: usize, again: bool },
+    Control {
+        which: usize,
+        again: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -55,7 +72,7 @@ struct World {
     tables: Vec<RefTable<RRefId>>,
     outs: Vec<Outbox<RRefId>>,
     calls: BTreeMap<(usize, usize), VecDeque<Call>>,
-    /// Control messages one entry each, in no order; with how many more copies of them may appear.
+    /// Control messages, one entry each, in no order.
     controls: Vec<(NodeId, usize, Control)>,
     /// Every handle that some program has.
     handles: Vec<(usize, RRefId)>,
@@ -67,7 +84,9 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            tables: (0..NODES).map(|n| RefTable::new(id(n), RefTableConfig::default())).collect(),
+            tables: (0..NODES)
+                .map(|n| RefTable::new(id(n), RefTableConfig::default()))
+                .collect(),
             outs: (0..NODES).map(|_| Outbox::new()).collect(),
             calls: BTreeMap::new(),
             controls: Vec::new(),
@@ -90,13 +109,19 @@ impl World {
             Step::Remote { by, owner } => {
                 let creation = self.tables[by].create_remote(id(owner), TYPE).unwrap();
                 self.handles.push((by, creation.share.rref));
-                self.calls.entry((by, owner)).or_default().push_back(Call::Create(creation));
+                self.calls
+                    .entry((by, owner))
+                    .or_default()
+                    .push_back(Call::Create(creation));
                 self.made += 1;
             }
             Step::Share { handle, to } => {
                 if let Some(&(n, rref)) = pick(&self.handles, handle) {
                     let carried = self.tables[n].fork(rref, id(to)).unwrap();
-                    self.calls.entry((n, to)).or_default().push_back(Call::Fork(carried));
+                    self.calls
+                        .entry((n, to))
+                        .or_default()
+                        .push_back(Call::Fork(carried));
                 }
             }
             Step::Drop { handle } => {
@@ -118,11 +143,18 @@ impl World {
     }
 
     fn bring_call(&mut self, which: usize) {
-        let busy: Vec<_> = self.calls.iter().filter(|(_, queue)| !queue.is_empty()).collect();
+        let busy: Vec<_> = self
+            .calls
+            .iter()
+            .filter(|(_, queue)| !queue.is_empty())
+            .collect();
         let Some(&(&(from, to), _)) = pick(&busy, which) else {
             return;
         };
-        let call = self.calls.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let call = self
+            .calls
+            .get_mut(&(from, to))
+            .and_then(VecDeque::pop_front);
         let (table, out) = (&mut self.tables[to], &mut self.outs[to]);
         match call {
             Some(Call::Fork(carried)) => {
@@ -149,16 +181,20 @@ impl World {
         let (table, out) = (&mut self.tables[to], &mut self.outs[to]);
         match control {
             Control::Register(list) => {
-                list.into_iter().for_each(|entry| table.on_register(from, entry, out).unwrap());
+                list.into_iter()
+                    .for_each(|entry| table.on_register(from, entry, out).unwrap());
             }
             Control::Release(list) => {
-                list.into_iter().for_each(|share| table.on_release(from, share, out).unwrap());
+                list.into_iter()
+                    .for_each(|share| table.on_release(from, share, out).unwrap());
             }
             Control::Accept(list) => {
-                list.into_iter().for_each(|share| table.on_accept(from, share, out).unwrap());
+                list.into_iter()
+                    .for_each(|share| table.on_accept(from, share, out).unwrap());
             }
             Control::Confirm(list) => {
-                list.into_iter().for_each(|share| table.on_confirm(from, share, out));
+                list.into_iter()
+                    .for_each(|share| table.on_confirm(from, share, out));
             }
             Control::Decline(list) => {
                 for entry in list {
@@ -194,12 +230,19 @@ impl World {
     /// R1: nothing that a handle or a message on its way refers to is freed.
     fn check(&self) {
         for &(n, rref) in &self.handles {
-            assert!(!self.freed.contains(&rref), "{rref} was freed, but w{n} has a handle");
+            assert!(
+                !self.freed.contains(&rref),
+                "{rref} was freed, but w{n} has a handle"
+            );
             assert_eq!(self.tables[n].check(rref), Ok(()));
         }
         for call in self.calls.values().flatten() {
             let (Call::Fork(Carried { share, .. }) | Call::Create(Creation { share, .. })) = call;
-            assert!(!self.freed.contains(&share.rref), "{} was freed on its way", share.rref);
+            assert!(
+                !self.freed.contains(&share.rref),
+                "{} was freed on its way",
+                share.rref
+            );
         }
     }
 
@@ -210,10 +253,15 @@ impl World {
     /// R2: when every program has dropped everything and every message has arrived, nothing is left.
     fn drain(&mut self, mut order: usize) {
         while self.busy() || !self.handles.is_empty() || !self.building.is_empty() {
-            order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            order = order
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let which = order >> 33;
             self.take(Step::Call { which });
-            self.take(Step::Control { which, again: false });
+            self.take(Step::Control {
+                which,
+                again: false,
+            });
             self.take(Step::Fulfil { which });
             self.take(Step::Drop { handle: which });
             self.check();

@@ -82,7 +82,7 @@ impl Tables {
         let result = input(&mut self.tables[n], &mut self.outs[n]);
         while let Some(event) = self.outs[n].pop_event() {
             if let Event::Freed { rref, value } = event {
-                self.freed.push((rref, value.unwrap()));
+                self.freed.push((rref, value));
             } else {
                 self.events.push((n, event));
             }
@@ -108,12 +108,15 @@ impl Tables {
     // What programs do
 
     pub(super) fn local(&mut self, owner: usize, value: u32) -> RRefId {
-        self.on(owner, |table, _| table.create_local(value, TYPE)).unwrap()
+        self.on(owner, |table, _| table.create_local(value, TYPE))
+            .unwrap()
     }
 
     /// Asks `owner` for a value; the request waits in the queue.
     pub(super) fn remote(&mut self, by: usize, owner: usize) -> RRefId {
-        let creation = self.on(by, |table, _| table.create_remote(id(owner), TYPE)).unwrap();
+        let creation = self
+            .on(by, |table, _| table.create_remote(id(owner), TYPE))
+            .unwrap();
         self.push(by, owner, Packet::Create(creation));
         creation.share.rref
     }
@@ -160,12 +163,20 @@ impl Tables {
 
     /// The messages on their way.
     pub(super) fn pending(&self, from: usize, to: usize) -> Vec<Packet> {
-        self.wires.get(&(from, to)).into_iter().flatten().cloned().collect()
+        self.wires
+            .get(&(from, to))
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// Brings the oldest message of one queue to its receiver.
     pub(super) fn deliver(&mut self, from: usize, to: usize) {
-        let packet = self.wires.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        let packet = self
+            .wires
+            .get_mut(&(from, to))
+            .and_then(VecDeque::pop_front);
         let packet = packet.unwrap_or_else(|| panic!("nothing on its way from {from} to {to}"));
         if let Err(error) = self.hand(from, to, packet) {
             self.misbehaved.push((to, error));
@@ -209,7 +220,11 @@ impl Tables {
 
     /// Takes the messages of one queue away: the test gives them back, or not.
     pub(super) fn hold(&mut self, from: usize, to: usize) -> Vec<Packet> {
-        self.wires.remove(&(from, to)).into_iter().flatten().collect()
+        self.wires
+            .remove(&(from, to))
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     // Departures
@@ -252,11 +267,15 @@ impl Tables {
 
     /// The events of one worker since the last look, [`Event::Freed`] and [`Event::Confirmed`] aside.
     pub(super) fn events(&mut self, n: usize) -> Vec<Event<u32>> {
-        let (of_n, rest) = std::mem::take(&mut self.events).into_iter().partition(|(at, _)| *at == n);
+        let (of_n, rest) = std::mem::take(&mut self.events)
+            .into_iter()
+            .partition(|(at, _)| *at == n);
         self.events = rest;
         let of_n: Vec<(usize, Event<u32>)> = of_n;
         let events = of_n.into_iter().map(|(_, event)| event);
-        events.filter(|event| !matches!(event, Event::Confirmed(_))).collect()
+        events
+            .filter(|event| !matches!(event, Event::Confirmed(_)))
+            .collect()
     }
 
     /// Who holds the value besides its owner's program.
@@ -264,8 +283,10 @@ impl Tables {
         let leaks = self.tables[owner].leaks();
         let leak = leaks.into_iter().find(|leak| leak.rref == rref);
         let holders = leak.map(|leak| leak.holders).unwrap_or_default();
-        let mut holders: Vec<usize> =
-            holders.into_iter().map(|(_, node)| node.worker.0 as usize).collect();
+        let mut holders: Vec<usize> = holders
+            .into_iter()
+            .map(|(_, node)| node.worker.0 as usize)
+            .collect();
         holders.sort_unstable();
         holders
     }
@@ -277,7 +298,11 @@ impl Tables {
         assert_eq!(self.misbehaved, []);
         for n in self.live() {
             let table = &self.tables[n];
-            assert!(table.counters().is_empty(), "w{n} has {:?}", table.counters());
+            assert!(
+                table.counters().is_empty(),
+                "w{n} has {:?}",
+                table.counters()
+            );
             assert!(table.is_empty(), "w{n} has {:?}", table.leaks());
             assert!(self.outs[n].is_empty());
         }
@@ -287,7 +312,10 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        assert!(self.finished || std::thread::panicking(), "end the test with finish()");
+        assert!(
+            self.finished || std::thread::panicking(),
+            "end the test with finish()"
+        );
     }
 }
 
@@ -298,18 +326,21 @@ fn handle(
     out: &mut Outbox<u32>,
 ) -> Result<(), PeerMisbehaved> {
     match control {
-        Control::Register(list) => {
-            list.into_iter().try_for_each(|entry| table.on_register(from, entry, out))
-        }
-        Control::Release(list) => {
-            list.into_iter().try_for_each(|share| table.on_release(from, share, out))
-        }
-        Control::Accept(list) => {
-            list.into_iter().try_for_each(|share| table.on_accept(from, share, out))
-        }
-        Control::Adopt(list) => list.into_iter().try_for_each(|entry| table.on_adopt(from, entry)),
+        Control::Register(list) => list
+            .into_iter()
+            .try_for_each(|entry| table.on_register(from, entry, out)),
+        Control::Release(list) => list
+            .into_iter()
+            .try_for_each(|share| table.on_release(from, share, out)),
+        Control::Accept(list) => list
+            .into_iter()
+            .try_for_each(|share| table.on_accept(from, share, out)),
+        Control::Adopt(list) => list
+            .into_iter()
+            .try_for_each(|entry| table.on_adopt(from, entry)),
         Control::Confirm(list) => {
-            list.into_iter().for_each(|share| table.on_confirm(from, share, out));
+            list.into_iter()
+                .for_each(|share| table.on_confirm(from, share, out));
             Ok(())
         }
         Control::Decline(list) => {

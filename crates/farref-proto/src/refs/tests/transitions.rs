@@ -45,7 +45,10 @@ fn a_creator_that_drops_at_once_releases_only_after_the_confirmation() {
     assert_eq!(net.pending(A, B).len(), 1, "the creation, and no release");
     net.deliver(A, B);
     net.deliver(B, A);
-    assert!(matches!(net.pending(A, B)[..], [Packet::Control(Control::Release(_))]));
+    assert!(matches!(
+        net.pending(A, B)[..],
+        [Packet::Control(Control::Release(_))]
+    ));
     net.deliver(A, B);
     assert_eq!(net.freed(), [], "its constructor still runs");
     net.fulfil(B, rref, 7);
@@ -63,7 +66,14 @@ fn a_self_remote_value_waits_for_its_constructor_only() {
     net.fulfil(A, rref, 7);
     let outcome = Ok(7);
     let waiter = waiter(A, 1);
-    assert_eq!(net.events(A), [Event::Fetched { waiter, rref, outcome }]);
+    assert_eq!(
+        net.events(A),
+        [Event::Fetched {
+            waiter,
+            rref,
+            outcome
+        }]
+    );
     net.drop_handle(A, rref);
     assert_eq!(net.freed(), [7]);
     net.finish();
@@ -109,8 +119,16 @@ fn a_user_that_hands_a_reference_to_its_owner_stays_until_the_owner_has_it() {
     let rref = net.created(A, B, 7);
     net.share(A, B, rref);
     net.drop_handle(A, rref);
-    assert_eq!(net.holders(B, rref), [A], "the phantom is no fork of its own");
-    assert_eq!(net.pending(A, B).len(), 1, "no release may overtake the hand-over");
+    assert_eq!(
+        net.holders(B, rref),
+        [A],
+        "the phantom is no fork of its own"
+    );
+    assert_eq!(
+        net.pending(A, B).len(),
+        1,
+        "no release may overtake the hand-over"
+    );
     net.deliver(A, B);
     net.deliver(B, A);
     net.deliver(A, B);
@@ -129,7 +147,11 @@ fn a_user_that_hands_a_reference_on_stays_until_the_child_is_confirmed() {
     net.share(A, C, rref);
     net.drop_handle(A, rref);
     net.deliver(A, C);
-    assert_eq!(net.pending(C, A), [], "no acceptance before the confirmation");
+    assert_eq!(
+        net.pending(C, A),
+        [],
+        "no acceptance before the confirmation"
+    );
     net.deliver(C, B);
     assert_eq!(net.holders(B, rref), [A, C]);
     assert_eq!(net.pending(A, B), [], "the parent stays");
@@ -200,7 +222,14 @@ fn a_fetch_waits_for_the_value_and_keeps_it() {
     net.fulfil(B, rref, 7);
     let waiter = waiter(A, 1);
     let outcome = Ok(7);
-    assert_eq!(net.events(B), [Event::Fetched { waiter, rref, outcome }]);
+    assert_eq!(
+        net.events(B),
+        [Event::Fetched {
+            waiter,
+            rref,
+            outcome
+        }]
+    );
     assert_eq!(net.freed(), [7], "after the fetch was answered");
     net.finish();
 }
@@ -271,7 +300,9 @@ fn a_fork_from_the_owner_goes_back_while_another_is_being_registered() {
     net.deliver_all();
     assert_eq!(net.holders(A, rref), [B], "B stays until C is registered");
     assert_eq!(net.freed(), []);
-    registration.into_iter().for_each(|packet| net.push(C, A, packet));
+    registration
+        .into_iter()
+        .for_each(|packet| net.push(C, A, packet));
     net.deliver_all();
     assert_eq!(net.holders(A, rref), [C], "by one fork");
     net.drop_handle(C, rref);
@@ -302,14 +333,24 @@ fn an_undone_fork_leaves_no_trace() {
 #[test]
 fn an_aborted_creation_leaves_no_trace() {
     let mut net = Tables::new(2);
-    let rref = net.on(A, |table, _| table.create_remote(id(B), TYPE)).unwrap().share.rref;
+    let rref = net
+        .on(A, |table, _| table.create_remote(id(B), TYPE))
+        .unwrap()
+        .share
+        .rref;
     assert!(net.on(A, |table, _| table.abort_creation(rref)));
     assert_eq!(net.table(A).check(rref), Err(RefError::Unknown { rref }));
-    assert!(!net.on(A, |table, _| table.abort_creation(rref)), "it is done once");
+    assert!(
+        !net.on(A, |table, _| table.abort_creation(rref)),
+        "it is done once"
+    );
 
     let rref = net.remote(A, B);
     net.share(A, B, rref);
-    assert!(!net.on(A, |table, _| table.abort_creation(rref)), "it was handed on");
+    assert!(
+        !net.on(A, |table, _| table.abort_creation(rref)),
+        "it was handed on"
+    );
     net.deliver_all();
     net.fulfil(B, rref, 7);
     net.drop_handle(A, rref);
@@ -341,8 +382,14 @@ fn hole_h15_a_use_after_the_last_handle_is_an_error() {
     for rref in [held, owned] {
         net.drop_handle(A, rref);
         let unknown = RefError::Unknown { rref };
-        assert_eq!(net.on(A, |table, _| table.add_handle(rref)), Err(unknown.clone()));
-        assert_eq!(net.on(A, |table, _| table.fork(rref, id(B))), Err(unknown.clone()));
+        assert_eq!(
+            net.on(A, |table, _| table.add_handle(rref)),
+            Err(unknown.clone())
+        );
+        assert_eq!(
+            net.on(A, |table, _| table.fork(rref, id(B))),
+            Err(unknown.clone())
+        );
         assert_eq!(net.table(A).value(rref), Err(unknown));
         net.drop_handle(A, rref);
     }
@@ -359,8 +406,14 @@ fn a_reference_kept_only_for_its_children_gives_no_new_handles() {
     net.share(A, C, rref);
     net.drop_handle(A, rref);
     assert!(net.table(A).owner_of(rref).is_some());
-    assert_eq!(net.on(A, |table, _| table.add_handle(rref)), Err(RefError::Unknown { rref }));
-    assert_eq!(net.on(A, |table, _| table.fork(rref, id(C))), Err(RefError::Unknown { rref }));
+    assert_eq!(
+        net.on(A, |table, _| table.add_handle(rref)),
+        Err(RefError::Unknown { rref })
+    );
+    assert_eq!(
+        net.on(A, |table, _| table.fork(rref, id(C))),
+        Err(RefError::Unknown { rref })
+    );
     net.deliver_all();
     net.drop_handle(C, rref);
     net.finish();

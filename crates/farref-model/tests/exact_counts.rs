@@ -1,0 +1,117 @@
+//! The small configurations, each walked to its last state.
+//!
+//! The counts are part of the assertion: a change that silently makes a model smaller, or the
+//! protocol larger, fails here and has to be looked at.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use farref_model::{Cluster, Link};
+use stateright::{Checker, Model};
+
+/// Walks every state, checks every property, answers how many states there are.
+fn walk<M>(model: M) -> usize
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+    M::Action: Clone + Debug + PartialEq + Send + Sync,
+{
+    let checker = model.checker().spawn_bfs().join();
+    checker.assert_properties();
+    checker.unique_state_count()
+}
+
+fn cluster(change: impl FnOnce(&mut Cluster)) -> usize {
+    let mut model = Cluster::default();
+    change(&mut model);
+    walk(model)
+}
+
+fn link(change: impl FnOnce(&mut Link)) -> usize {
+    let mut model = Link::default();
+    change(&mut model);
+    walk(model)
+}
+
+#[test]
+fn one_reference_shared_once() {
+    assert_eq!(cluster(|_| {}), 174);
+}
+
+#[test]
+fn one_reference_shared_twice() {
+    let count = cluster(|model| model.shares = 2);
+    assert_eq!(count, 4825);
+}
+
+#[test]
+fn one_reference_with_reordering_and_duplication() {
+    let count = cluster(|model| {
+        model.shares = 2;
+        model.reordering = true;
+        model.duplicates = 1;
+    });
+    assert_eq!(count, 64_252);
+}
+
+#[test]
+fn one_reference_and_a_crash() {
+    let count = cluster(|model| {
+        model.shares = 2;
+        model.crashes = 1;
+    });
+    assert_eq!(count, 44_538);
+}
+
+#[test]
+fn one_reference_a_crash_and_a_restart() {
+    let count = cluster(|model| {
+        model.crashes = 1;
+        model.restarts = 1;
+    });
+    assert_eq!(count, 67_144);
+}
+
+#[test]
+fn two_references() {
+    assert_eq!(cluster(|model| model.references = 2), 2743);
+}
+
+#[test]
+fn two_references_with_reordering_and_duplication() {
+    let count = cluster(|model| {
+        model.references = 2;
+        model.reordering = true;
+        model.duplicates = 1;
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn two_references_and_a_crash() {
+    let count = cluster(|model| {
+        model.references = 2;
+        model.crashes = 1;
+    });
+    assert_eq!(count, 27_524);
+}
+
+#[test]
+fn a_session_over_a_connection_that_breaks() {
+    assert_eq!(link(|_| {}), 4934);
+}
+
+#[test]
+fn a_session_over_a_connection_that_loses_and_duplicates() {
+    let count = link(|model| {
+        model.losses = 1;
+        model.duplicates = 1;
+    });
+    assert_eq!(count, 66_292);
+}
+
+#[test]
+fn a_session_over_a_connection_that_reorders() {
+    let count = link(|model| model.reordering = true);
+    assert_eq!(count, 0);
+}

@@ -1,0 +1,90 @@
+//! Proves that the model checker notices: rules broken on purpose are caught.
+//!
+//! Run with `--nocapture` for the table in `docs/protocol.md`.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use farref_model::{Cluster, Link};
+use farref_proto::Mutation;
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// The rules that the model covers. Undone calls, contexts, newcomers' welcome and shutdown are the
+/// simulator's.
+const COVERED: [Mutation; 13] = [
+    Mutation::ForgetParentHold,
+    Mutation::NoEarlyRegistration,
+    Mutation::FreeOnFirstRelease,
+    Mutation::IgnoreDeadHolder,
+    Mutation::ConfirmWithoutRegistering,
+    Mutation::ReleaseBeforeSettled,
+    Mutation::NoAdoption,
+    Mutation::NoEcho,
+    Mutation::ReleaseUnconfirmed,
+    Mutation::AcceptOnReceipt,
+    Mutation::NoPendingOwner,
+    Mutation::IgnoreDeadOwner,
+    Mutation::KeepListening,
+];
+
+/// From small to large: without faults, with a hostile network, with a crash.
+fn configurations() -> Vec<(&'static str, Cluster)> {
+    let mut calm = Cluster::default();
+    calm.shares = 2;
+    let mut hostile = calm.clone();
+    hostile.reordering = true;
+    hostile.duplicates = 1;
+    let mut crashing = calm.clone();
+    crashing.crashes = 1;
+    vec![("calm", calm), ("hostile network", hostile), ("a crash", crashing)]
+}
+
+/// The first property that a broken model does not have, and after how many states that showed.
+fn first_violation<M>(model: M) -> Option<(&'static str, usize)>
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+    M::Action: Clone + Debug + PartialEq + Send + Sync,
+{
+    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let broken = checker.discoveries().into_keys().find(|name| {
+        let property = checker.model().property(name);
+        property.expectation != stateright::Expectation::Sometimes
+    })?;
+    Some((broken, checker.unique_state_count()))
+}
+
+#[test]
+fn every_broken_rule_that_the_model_covers_is_noticed() {
+    let mut unnoticed = Vec::new();
+    for mutation in COVERED {
+        let caught = configurations().into_iter().find_map(|(name, mut model)| {
+            model.mutation = Some(mutation);
+            Some((name, first_violation(model)?))
+        });
+        match caught {
+            Some((name, (property, states))) => {
+                println!("{mutation:?}: {property}, {name}, after {states} states");
+            }
+            None => unnoticed.push(mutation),
+        }
+    }
+    assert_eq!(unnoticed, [], "these broken rules went unnoticed");
+}
+
+#[test]
+fn a_session_that_forgets_duplicates_is_noticed() {
+    let mut model = Link::default();
+    model.duplicates = 1;
+    model.break_dedup = true;
+    let (property, states) = first_violation(model).expect("a violation");
+    println!("SessionForgetsDuplicates: {property}, after {states} states");
+}
+
+#[test]
+fn a_session_that_forgets_what_to_replay_is_noticed() {
+    let mut model = Link::default();
+    model.break_replay = true;
+    let (property, states) = first_violation(model).expect("a violation");
+    println!("SessionForgetsReplay: {property}, after {states} states");
+}

@@ -1,0 +1,366 @@
+//! Members that die, leave, and return, with everything they owned, held and were asked (F2, F3).
+
+use super::cluster::*;
+use crate::error::{CallError, RefError};
+use crate::event::{Departure, Event};
+use crate::ids::NodeId;
+use crate::membership::Phase;
+use crate::message::Control;
+use crate::node::{Arrival, Want};
+
+fn died(n: usize) -> Event<u32> {
+    let (node, departure) = (id(n), Departure::Died);
+    Event::Gone { node, departure }
+}
+
+/// F2: calls fail with whom they were made of, holdings are released, references say so.
+#[test]
+fn a_death_ends_everything_that_was_shared_with_the_dead() {
+    let mut net = Cluster::new(2);
+    let of_a = net.local(A, 7);
+    net.shared(A, B, &[of_a]);
+    net.drop_handle(A, of_a);
+    let of_b = net.created(A, B, 8);
+    let asked = net.ask(A, B, &[]);
+    let fetched = net.fetch(A, B, of_b);
+    let cancelled = net.ask(A, B, &[]);
+    assert!(net.cancel(A, B, cancelled));
+    let incoming = net.ask(B, A, &[]);
+    net.deliver_all();
+    net.bury(B);
+    let (node, rref) = (id(B), of_b);
+    let error = RefError::OwnerLost { rref, owner: node };
+    assert_eq!(
+        net.events(A),
+        [
+            Event::Lost {
+                rref,
+                error: error.clone()
+            },
+            Event::PeerLost {
+                node,
+                request: asked
+            },
+            Event::PeerLost {
+                node,
+                request: fetched
+            },
+            Event::Abandoned {
+                node,
+                request: incoming
+            },
+            died(B),
+            Event::Settled(node),
+        ]
+    );
+    assert_eq!(net.freed(), [7]);
+    let refused = net.call(A, A, Want::Answer, &[of_b], None);
+    assert_eq!(refused, Err(CallError::Reference(error)));
+    net.drop_handle(A, of_b);
+    net.finish();
+}
+
+/// R4, ME-3: owner A, middle B, receiver C. The death of B is learnt in every order of A and C, with
+/// C's registration as late as its lane allows.
+#[test]
+fn the_receivers_reference_survives_the_middle_worker() {
+    for (learns_first, hurry) in [(A, false), (C, false), (A, true), (C, true)] {
+        let mut net = Cluster::new(3);
+        let rref = net.local(A, 7);
+        net.shared(A, B, &[rref]);
+        net.drop_handle(A, rref);
+        net.ask(B, C, &[rref]);
+        net.deliver_call(B, C);
+        if hurry {
+            net.deliver_control(C, A);
+        }
+        net.crash(B);
+        net.suspect(learns_first, B);
+        if learns_first == A {
+            // A has told C; nothing of C has arrived yet.
+            assert_eq!(
+                net.events(A).last(),
+                Some(&died(B)),
+                "not settled before C's word"
+            );
+        }
+        net.deliver_all();
+        assert_eq!(net.freed(), []);
+        assert_eq!(net.node(C).refs(rref).check(rref), Ok(()));
+        let fetch = net.fetch(C, A, rref);
+        net.deliver_all();
+        assert_eq!(*net.last_arrival(), Arrival::Value(7));
+        net.answer(A, C, fetch, &[]);
+        net.drop_handle(C, rref);
+        net.deliver_all();
+        assert_eq!(net.freed(), [7]);
+        net.finish();
+    }
+}
+
+/// ME-3: the owner settles only when the receiver's word has come, which follows its registration.
+#[test]
+fn a_registration_comes_before_the_word_on_the_death() {
+    let mut net = Cluster::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, &[rref]);
+    net.drop_handle(A, rref);
+    net.ask(B, C, &[rref]);
+    net.deliver_call(B, C);
+    net.crash(B);
+    net.suspect(A, B);
+    net.deliver_control(A, C);
+    let said: Vec<_> = net.controls(C, A).iter().map(Control::name).collect();
+    assert_eq!(said, ["register", "view"]);
+    net.deliver_all();
+    net.drop_handle(C, rref);
+    net.finish();
+}
+
+/// RT-7, ME-3: the dead child had handed it on; its parent adopts before it releases. Whoever hears of
+/// the adoption has heard of the death before: were it the other way round, and the parent died in
+/// between, a holder that others know to live would have a fork that it knows nothing of.
+#[test]
+fn an_adoption_comes_after_the_word_on_the_death_and_before_the_release() {
+    let mut net = Cluster::new(4);
+    let rref = net.created(B, A, 7);
+    net.ask(B, C, &[rref]);
+    net.drop_handle(B, rref);
+    net.deliver_call(B, C);
+    net.ask(C, D, &[rref]);
+    net.hold_controls(C, A);
+    net.deliver_call(C, D);
+    net.crash(C);
+    net.suspect(A, C);
+    net.deliver_control(A, B);
+    let said: Vec<_> = net.controls(B, A).iter().map(Control::name).collect();
+    assert_eq!(said, ["view", "adopt", "release"]);
+    net.deliver_all();
+    assert_eq!(net.freed(), []);
+    assert_eq!(net.node(D).refs(rref).check(rref), Ok(()));
+    net.drop_handle(D, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// ME-5: A → B → C → D, the middle two die together; D's registration is held back to the last.
+#[test]
+fn two_simultaneous_deaths_in_a_chain_lose_nothing() {
+    for order in [[B, C], [C, B]] {
+        let mut net = Cluster::new(4);
+        let rref = net.local(A, 7);
+        net.shared(A, B, &[rref]);
+        net.drop_handle(A, rref);
+        net.ask(B, C, &[rref]);
+        net.deliver_call(B, C);
+        net.ask(C, D, &[rref]);
+        net.deliver_call(C, D);
+        for dead in order {
+            net.crash(dead);
+            net.hold_controls(dead, A);
+        }
+        for dead in order {
+            net.suspect(A, dead);
+        }
+        assert!(
+            !net.events(A)
+                .iter()
+                .any(|event| matches!(event, Event::Settled(_)))
+        );
+        net.deliver_all();
+        assert_eq!(net.freed(), []);
+        assert_eq!(net.node(D).refs(rref).check(rref), Ok(()));
+        net.drop_handle(D, rref);
+        net.deliver_all();
+        assert_eq!(net.freed(), [7]);
+        net.finish();
+    }
+}
+
+/// RT-10, F2: a fetch waits for a creation whose creator dies: it is answered.
+#[test]
+fn a_fetch_that_waits_for_a_dead_creator_is_answered() {
+    let mut net = Cluster::new(3);
+    let rref = net.remote(A, B);
+    net.hold_calls(A, B);
+    net.ask(A, C, &[rref]);
+    net.deliver_all();
+    let fetch = net.fetch(C, B, rref);
+    net.deliver_all();
+    assert_eq!(*net.last_arrival(), Arrival::Waiting);
+    net.bury(A);
+    let events = net.events(B);
+    let creator_lost = |event: &Event<u32>| {
+        matches!(
+            event,
+            Event::Fetched {
+                outcome: Err(RefError::CreatorLost { .. }),
+                ..
+            }
+        )
+    };
+    assert!(events.iter().any(creator_lost), "{events:?}");
+    net.answer(B, C, fetch, &[]);
+    net.drop_handle(C, rref);
+    net.finish();
+}
+
+/// F3, H11: the worker comes back under the same name; what its old life said or held is void.
+#[test]
+fn hole_h11_a_returning_worker_has_nothing_of_its_old_life() {
+    let mut net = Cluster::new(3);
+    let held = net.local(A, 7);
+    net.shared(A, B, &[held]);
+    net.drop_handle(A, held);
+    let owned = net.local(B, 8);
+    net.shared(B, C, &[owned]);
+    let late = net.call(B, C, Want::Answer, &[owned], None).unwrap();
+    net.hold_calls(B, C);
+    net.restart(B, 2, A);
+    net.deliver_all();
+    let reborn = NodeId::new(B as u32, 2);
+    assert_eq!(net.node(B).membership().phase(), Phase::Member);
+    assert_eq!(net.freed(), [7], "what the old life held is released");
+    for n in [A, C] {
+        let events = net.events(n);
+        assert!(events.contains(&died(B)) && events.contains(&Event::Joined(reborn)));
+        assert!(events.contains(&Event::Settled(id(B))));
+    }
+    let (rref, owner) = (owned, id(B));
+    let lost = RefError::OwnerLost { rref, owner };
+    assert_eq!(net.node(C).refs(owned).check(owned), Err(lost));
+    // A frame of the old life, come through at last, does nothing.
+    let before = net.node(C).clone();
+    net.hand(id(B), C, Packet::Call(late)).unwrap();
+    assert_eq!(*net.last_arrival(), Arrival::Ignored);
+    let join = net.on(C, |node, out| {
+        node.handle(id(B), Control::Suspect(id(A)), out)
+    });
+    assert_eq!((join, net.node(C)), (Ok(()), &before));
+    // The new life is a member like any other.
+    let fresh = net.created(B, C, 9);
+    assert_eq!(fresh.origin, reborn);
+    net.shared(B, A, &[fresh]);
+    net.drop_handle(B, fresh);
+    net.drop_handle(A, fresh);
+    net.drop_handle(C, owned);
+    net.deliver_all();
+    assert_eq!(net.freed(), [9]);
+    net.finish();
+}
+
+/// F3: a life that is over is told so when it asks to be let in.
+#[test]
+fn a_life_that_is_over_is_not_let_in_again() {
+    let mut net = Cluster::new(2);
+    net.bury(B);
+    net.restart(B, 1, A);
+    net.deliver_all();
+    assert_eq!(net.node(B).membership().phase(), Phase::Evicted);
+    assert_eq!(net.events(B), [Event::Evicted]);
+    net.finish();
+}
+
+/// S3: a newcomer calls and is called once it is welcome.
+#[test]
+fn a_newcomer_takes_part_once_it_is_welcome() {
+    let mut net = Cluster::new(3);
+    net.bury(C);
+    net.restart(C, 2, A);
+    let refused = net.call(C, A, Want::Answer, &[], None);
+    let phase = Phase::Joining;
+    assert_eq!(refused, Err(CallError::NotMember { phase }));
+    net.deliver_control(C, A);
+    let refused = net.call(A, C, Want::Answer, &[], None);
+    let node = NodeId::new(C as u32, 2);
+    assert_eq!(
+        refused,
+        Err(CallError::PeerGone { node }),
+        "ME-4: not every member knows it"
+    );
+    net.deliver_all();
+    assert!(net.events(C).contains(&Event::Welcomed));
+    let rref = net.local(A, 7);
+    net.shared(A, C, &[rref]);
+    net.shared(C, B, &[rref]);
+    for n in [A, B, C] {
+        net.drop_handle(n, rref);
+    }
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// S3: a leaver's holdings are released by the same path as those of the dead.
+#[test]
+fn a_member_that_leaves_lets_everything_go() {
+    let mut net = Cluster::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, &[rref]);
+    net.shared(B, C, &[rref]);
+    net.drop_handle(A, rref);
+    net.on(B, |node, out| {
+        node.release_everything(out);
+        node.leave(out);
+    });
+    net.deliver_all();
+    assert!(net.events(B).contains(&Event::Departed));
+    let (node, departure) = (id(B), Departure::Left);
+    assert!(net.events(A).contains(&Event::Gone { node, departure }));
+    net.crash(B);
+    assert_eq!(net.freed(), [], "C has it");
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// F2: a node that the others have declared dead learns it when they refuse it.
+#[test]
+fn a_node_that_is_refused_is_evicted_and_its_references_are_lost() {
+    let mut net = Cluster::new(2);
+    let owned = net.local(A, 7);
+    let held = net.created(A, B, 8);
+    let request = net.ask(A, B, &[held]);
+    net.on(A, |node, out| node.refused(id(B), out));
+    let events = net.events(A);
+    let node = id(B);
+    assert!(events.contains(&Event::PeerLost { node, request }));
+    assert!(events.contains(&Event::Evicted));
+    assert_eq!(net.freed(), [7]);
+    assert_eq!(
+        net.node(A).refs(owned).check(owned),
+        Err(RefError::Destroyed)
+    );
+    let (refused, phase) = (net.call(A, B, Want::Answer, &[], None), Phase::Evicted);
+    assert_eq!(refused, Err(CallError::NotMember { phase }));
+    net.bury(A);
+    assert_eq!(net.freed(), [8]);
+    net.finish();
+}
+
+/// CT-1, F2: a call abandoned with its dead caller is over for its context, too.
+#[test]
+fn a_call_abandoned_with_its_caller_holds_no_context_up() {
+    let mut net = Cluster::new(3);
+    let context = net.on(A, |node, _| node.open_context());
+    let to_c = net.call(A, C, Want::Answer, &[], Some(context)).unwrap();
+    let to_b = net.call(A, B, Want::Answer, &[], Some(context)).unwrap();
+    net.deliver_all();
+    net.call(B, A, Want::Answer, &[], Some(context)).unwrap();
+    net.call(B, C, Want::Answer, &[], Some(context)).unwrap();
+    net.deliver_all();
+    net.bury(B);
+    let (node, request_to_b) = (id(B), request(&to_b));
+    assert!(net.events(A).contains(&Event::PeerLost {
+        node,
+        request: request_to_b
+    }));
+    net.answer(C, A, request(&to_c), &[]);
+    net.on(A, |node, out| node.release_context(context, out))
+        .unwrap();
+    net.deliver_all();
+    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    net.finish();
+}

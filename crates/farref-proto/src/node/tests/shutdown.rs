@@ -1,0 +1,213 @@
+//! Graceful shutdown: everyone is found at rest, at one moment (QU-1, QU-2, S1).
+
+use super::cluster::*;
+use crate::event::Event;
+use crate::message::Control;
+
+fn shut_down(net: &mut Cluster, n: usize) {
+    net.on(n, |node, _| node.shut_down());
+}
+
+/// Lets a round of probes and reports pass.
+fn round(net: &mut Cluster) {
+    net.tick();
+    net.deliver_all();
+}
+
+fn complete(net: &Cluster) -> Vec<usize> {
+    net.live()
+        .into_iter()
+        .filter(|&n| net.node(n).quiescence().is_complete())
+        .collect()
+}
+
+/// QU-1
+#[test]
+fn a_shutdown_completes_after_two_idle_rounds() {
+    let mut net = Cluster::new(3);
+    (0..3).for_each(|n| shut_down(&mut net, n));
+    round(&mut net);
+    round(&mut net);
+    assert_eq!(complete(&net), [], "one look is not enough");
+    round(&mut net);
+    assert_eq!(complete(&net), [A, B, C]);
+    for n in 0..3 {
+        assert_eq!(net.events(n), [Event::ShutdownComplete]);
+        assert_eq!(net.node(n).poll_timeout(), None);
+    }
+    round(&mut net);
+    assert_eq!(net.events(A), [], "it is said once");
+    net.finish();
+}
+
+/// QU-1: something happened between the two looks, and was over before the second.
+#[test]
+fn activity_between_two_looks_starts_the_count_again() {
+    let mut net = Cluster::new(2);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    round(&mut net);
+    let rref = net.local(B, 7);
+    net.drop_handle(B, rref);
+    round(&mut net);
+    round(&mut net);
+    assert_eq!(complete(&net), []);
+    round(&mut net);
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// S1: a shutdown is for all; whoever has not asked for it is waited for, and named.
+#[test]
+fn a_worker_that_does_not_want_to_shut_down_is_named() {
+    let mut net = Cluster::new(3);
+    shut_down(&mut net, B);
+    (0..5).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), []);
+    let waiting: Vec<_> = net.node(B).quiescence().waiting_for().to_vec();
+    let who: Vec<_> = waiting
+        .iter()
+        .map(|(node, residue)| (*node, residue.wants_shutdown))
+        .collect();
+    assert_eq!(who, [(id(A), false), (id(C), false)]);
+    shut_down(&mut net, A);
+    shut_down(&mut net, C);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B, C]);
+    net.finish();
+}
+
+/// S1: everyone is told who is missing and what it holds.
+#[test]
+fn a_worker_that_holds_something_is_named_with_what_it_holds() {
+    let mut net = Cluster::new(3);
+    let rref = net.created(B, C, 7);
+    let context = net.on(B, |node, _| node.open_context());
+    let request = net.ask(B, C, &[]);
+    net.deliver_all();
+    (0..3).for_each(|n| shut_down(&mut net, n));
+    (0..3).for_each(|_| round(&mut net));
+    for n in 0..3 {
+        let waiting = net.node(n).quiescence().waiting_for().to_vec();
+        let [(b, of_b), (c, of_c)] = waiting[..] else {
+            panic!("{waiting:?}")
+        };
+        assert_eq!(
+            (b, of_b.calls, of_b.references, of_b.contexts),
+            (id(B), 1, 1, 1)
+        );
+        assert_eq!(
+            (c, of_c.calls, of_c.references, of_c.contexts),
+            (id(C), 1, 1, 0)
+        );
+    }
+    net.answer(C, B, request, &[]);
+    net.drop_handle(B, rref);
+    net.on(B, |node, out| node.release_context(context, out))
+        .unwrap();
+    net.deliver_all();
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B, C]);
+    net.finish();
+}
+
+/// QU-2
+#[test]
+fn the_dead_are_not_waited_for() {
+    let mut net = Cluster::new(3);
+    let rref = net.created(C, B, 7);
+    shut_down(&mut net, A);
+    shut_down(&mut net, B);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), []);
+    net.bury(C);
+    assert_eq!(net.freed(), [7]);
+    assert_eq!(rref.origin, id(C));
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// QU-2: the leader dies in the middle of it; the next takes over.
+#[test]
+fn a_new_leader_takes_over() {
+    let mut net = Cluster::new(3);
+    (0..3).for_each(|n| shut_down(&mut net, n));
+    round(&mut net);
+    net.bury(A);
+    assert_eq!(net.node(C).membership().leader(), id(B));
+    (0..5).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [B, C]);
+    net.finish();
+}
+
+/// QU-2: the only one to want it tells the new leader, who may not have heard.
+#[test]
+fn a_new_leader_is_told_of_the_wish() {
+    let mut net = Cluster::new(3);
+    shut_down(&mut net, C);
+    round(&mut net);
+    net.bury(A);
+    round(&mut net);
+    round(&mut net);
+    assert!(net.node(B).poll_timeout().is_some(), "B asks around now");
+    shut_down(&mut net, B);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [B, C]);
+    net.finish();
+}
+
+/// QU-1: an answer to an earlier question is no answer to the present one.
+#[test]
+fn a_report_of_an_earlier_round_does_not_count() {
+    let mut net = Cluster::new(2);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    round(&mut net);
+    let (activity, residue) = (0, net.node(B).residue());
+    for round in [0, 7] {
+        let report = Control::Report {
+            round,
+            activity,
+            residue,
+        };
+        net.on(A, |node, out| node.handle(id(B), report, out))
+            .unwrap();
+    }
+    round(&mut net);
+    round(&mut net);
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// H13, S1: a cycle across workers keeps the shutdown waiting, is listed, and is broken by force.
+#[test]
+fn hole_h13_a_cycle_is_listed_and_broken_by_a_forced_release() {
+    let mut net = Cluster::new(2);
+    let (of_a, of_b) = (net.local(A, 7), net.local(B, 8));
+    net.shared(A, B, &[of_a]);
+    net.shared(B, A, &[of_b]);
+    net.drop_handle(A, of_a);
+    net.drop_handle(B, of_b);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), []);
+    for n in 0..2 {
+        let leaked: Vec<_> = net.node(n).leaks().iter().map(|leak| leak.rref).collect();
+        assert_eq!(leaked, [of_a, of_b]);
+    }
+    (0..2).for_each(|n| net.on(n, |node, out| node.release_everything(out)));
+    net.deliver_all();
+    assert_eq!(net.freed(), [8, 7]);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// A node alone is a group, too.
+#[test]
+fn a_single_worker_shuts_down() {
+    let mut net = Cluster::new(1);
+    shut_down(&mut net, A);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(net.events(A), [Event::ShutdownComplete]);
+    net.finish();
+}
