@@ -96,6 +96,8 @@ pub(crate) struct Weather {
     pub(crate) undo: u32,
     pub(crate) contexts: bool,
     pub(crate) ref_shards: u32,
+    /// Sessions so impatient that partitions and stalls get workers declared dead that are not.
+    pub(crate) impatient: bool,
 }
 
 impl Weather {
@@ -132,16 +134,22 @@ impl Weather {
             undo: if rng.bool() { 0 } else { 2 },
             contexts: rng.bool(),
             ref_shards: rng.u32(1..=3),
+            impatient: rng.u32(0..4) == 0,
         }
     }
-}
 
-/// Sessions as in production, only less patient, so that a second holds many silences.
-pub(crate) fn session_config() -> SessionConfig {
-    let mut config = SessionConfig::default();
-    config.peer_timeout = Duration::from_millis(1000);
-    config.heartbeat_interval = Duration::from_millis(250);
-    config.ack_delay = Duration::from_millis(5);
-    config.ack_timeout = Duration::from_millis(200);
-    config
+    /// Sessions as in production, only less patient, so that a second holds many silences.
+    pub(crate) fn session_config(&self) -> SessionConfig {
+        let millis = if self.impatient {
+            [120, 30, 60]
+        } else {
+            [1000, 250, 200]
+        };
+        let [peer_timeout, heartbeat_interval, ack_timeout] = millis.map(Duration::from_millis);
+        let mut config = SessionConfig::default();
+        config.peer_timeout = peer_timeout;
+        config.heartbeat_interval = heartbeat_interval;
+        config.ack_timeout = ack_timeout;
+        config
+    }
 }

@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farref_proto::{
-    Frame, GroupId, HandshakeError, Hello, Lane, NodeId, Session, SessionError, SessionEvent, Time,
+    Frame, GroupId, HandshakeError, Hello, Lane, NodeId, Session, SessionConfig, SessionError,
+    SessionEvent, Time,
 };
 
-use crate::config::{Config, session_config};
+use crate::config::Config;
 use crate::process::{Channel, Packet, Process, Stamped};
 use crate::world::{Happening, World};
 
@@ -52,7 +53,7 @@ impl World {
             return;
         }
         let now = self.now;
-        let config = self.config.clone();
+        let (config, patience) = (self.config.clone(), self.patience.clone());
         let Some(process) = self.process(from) else {
             return;
         };
@@ -61,7 +62,7 @@ impl World {
             // Its session is over; if it still lives it will be told when it connects.
             return;
         }
-        let channel = open_channel(process, to, now, &config);
+        let channel = open_channel(process, to, now, &config, &patience);
         let number = channel.sent[lane.index()];
         channel.sent[lane.index()] += 1;
         let stamped = Rc::new(Stamped { number, packet });
@@ -146,7 +147,7 @@ impl World {
         if channel.session.is_connected() {
             return;
         }
-        let config = self.config.clone();
+        let (config, patience) = (self.config.clone(), self.patience.clone());
         let link = self.links.entry(pair(node, peer)).or_default();
         if link.blocked_until > now {
             return self.connect_later(node, peer, RECONNECT * 2);
@@ -171,7 +172,7 @@ impl World {
             self.deliver_later(peer, node, epoch, Parcel::Refused);
             return self.connect_later(node, peer, RECONNECT * 8);
         }
-        let other_end = open_channel(other, node, now, &config);
+        let other_end = open_channel(other, node, now, &config, &patience);
         if other_end.session.is_connected() {
             other_end.session.connection_lost(now);
         }
@@ -277,14 +278,15 @@ impl World {
             }
             Parcel::Refused => self.refused(to, from),
             Parcel::Hello(hello) if up => {
-                let config = self.config.clone();
+                let (config, patience) = (self.config.clone(), self.patience.clone());
                 let Some(process) = self.process(to) else {
                     return;
                 };
                 if process.node.membership().view().is_gone(from) {
                     return;
                 }
-                match open_channel(process, from, now, &config).session.handle_hello(now, &hello) {
+                let channel = open_channel(process, from, now, &config, &patience);
+                match channel.session.handle_hello(now, &hello) {
                     Ok(()) => self.service(to, from),
                     Err(HandshakeError::ResumeImpossible { .. }) => self.oracle.violated(
                         "D2",
@@ -352,10 +354,11 @@ fn open_channel<'a>(
     peer: NodeId,
     now: Time,
     config: &Config,
+    patience: &SessionConfig,
 ) -> &'a mut Channel {
     let me = process.me();
     process.channels.entry(peer).or_insert_with(|| {
-        let mut session = Session::new(me, peer, GROUP, session_config(), now);
+        let mut session = Session::new(me, peer, GROUP, patience.clone(), now);
         config.break_session(&mut session);
         Channel {
             session,

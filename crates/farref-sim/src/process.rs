@@ -108,12 +108,16 @@ impl Program {
             || self.tasks.values().any(|task| task.arguments.contains(&rref))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether the program has nothing left, but for functions whose callers are gone: those were
+    /// told to stop, and nobody waits for them.
+    pub(crate) fn is_empty(&self, is_gone: impl Fn(NodeId) -> bool) -> bool {
+        let abandoned =
+            |task: &Task| matches!(task.goal, Goal::Answer(caller, _) if is_gone(caller));
         self.handles.is_empty()
             && self.inside.is_empty()
             && self.contexts.is_empty()
             && self.outstanding.is_empty()
-            && self.tasks.is_empty()
+            && self.tasks.values().all(abandoned)
     }
 }
 

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farref_proto::{
-    Control, Departure, Event, Lane, Membership, Node, NodeConfig, NodeId, Phase, Time,
+    Control, Departure, Event, Lane, Membership, Node, NodeConfig, NodeId, Phase,
+    SessionConfig, Time,
 };
 
 use crate::config::{Config, Weather};
@@ -117,6 +118,7 @@ pub fn run_traced(config: &Config, seed: u64) -> (Result<Stats, Box<Failure>>, V
 pub(crate) struct World {
     pub(crate) config: Rc<Config>,
     pub(crate) weather: Weather,
+    pub(crate) patience: Rc<SessionConfig>,
     seed: u64,
     pub(crate) rng: fastrand::Rng,
     pub(crate) now: Time,
@@ -151,6 +153,7 @@ impl World {
         let workers = weather.workers;
         let mut world = Self {
             config: Rc::new(config.clone()),
+            patience: Rc::new(weather.session_config()),
             seed,
             rng,
             now: Time::ZERO + Duration::from_millis(1),
@@ -505,14 +508,18 @@ impl World {
         self.schedule(self.now + linger, Happening::Exit { node });
         self.final_checks(node);
         for other in self.running() {
-            if !self.together(node, other) {
+            // After a partition two groups may go on that know nothing of each other's newcomers.
+            let known = |view: &farref_proto::View| view.is_live(other);
+            let knows = self.process(node).is_some_and(|p| known(p.node.membership().view()));
+            if !knows || !self.together(node, other) {
                 continue;
             }
             let Some(process) = self.process(other) else {
                 continue;
             };
             let member = process.node.membership().phase() == Phase::Member;
-            if member && !(process.node.is_empty() && process.program.is_empty()) {
+            let is_gone = |caller| process.node.membership().view().is_gone(caller);
+            if member && !(process.node.is_empty() && process.program.is_empty(is_gone)) {
                 let residue = process.node.residue();
                 let program = &process.program;
                 let what = format!("{node} may go while {other} has {residue:?} {program:?}");

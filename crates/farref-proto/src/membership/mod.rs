@@ -183,11 +183,18 @@ impl Membership {
             return self.said_good_bye(node);
         }
         let mut outcome = Outcome::default();
-        if self.view.is_live(node) && node != self.me && self.suspects.insert(node) {
+        let news = node != self.me && !self.view.is_gone(node) && self.suspects.insert(node);
+        // A newcomer keeps it to itself until it is let in.
+        if news && self.phase == Phase::Member {
             self.report_suspects(Some(node), &mut outcome);
             self.settle(&mut outcome);
         }
         outcome
+    }
+
+    /// A node has been heard from: it can be reached after all.
+    pub(crate) fn heard(&mut self, node: NodeId) {
+        self.suspects.remove(&node);
     }
 
     /// A newcomer asks to be let in.
@@ -231,6 +238,9 @@ impl Membership {
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
             self.announce(self.me.worker, alive, None, &mut outcome);
+            if !self.suspects.is_empty() {
+                self.report_suspects(None, &mut outcome);
+            }
             self.settle(&mut outcome);
         }
         outcome
@@ -407,6 +417,7 @@ impl Membership {
             let departure = if left { Departure::Left } else { Departure::Died };
             self.remove(node, departure, outcome);
         }
+        self.suspects.retain(|node| node.worker != worker || !self.view.is_gone(*node));
         let met = before.map_or(0, |before| before.incarnation.0 + 1);
         let over = standing.incarnation.0 + u32::from(standing.status > Status::Alive);
         if over > met {
@@ -448,9 +459,15 @@ impl Membership {
             .live()
             .filter(|&node| node != self.me && Some(node) != from && node.worker != worker)
             .collect();
+        // A newcomer tells all it knows: some of it may have died with the one who told it.
+        let newcomer = worker == self.me.worker && standing.status == Status::Alive;
+        let entries: Vec<_> = if newcomer {
+            self.view.standings().collect()
+        } else {
+            vec![(worker, standing)]
+        };
         for &node in &waiting {
-            let entries = vec![(worker, standing)];
-            let echo = true;
+            let (entries, echo) = (entries.clone(), true);
             outcome.messages.push((node, Control::View { entries, echo }));
         }
         self.unsettled.insert(worker, Unsettled { standing, waiting });

@@ -335,6 +335,7 @@ impl<V: Clone> Node<V> {
         control: Control,
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
+        self.membership.heard(from);
         let joining = self.membership.phase() == Phase::Joining;
         if !self.listens_to(from) {
             let outcome = match control {
