@@ -82,7 +82,10 @@ impl Message {
         matches!(
             self,
             Self::Control(
-                Control::Register(_) | Control::Confirm(_) | Control::Release(_) | Control::Accept(_)
+                Control::Register(_)
+                    | Control::Confirm(_)
+                    | Control::Release(_)
+                    | Control::Accept(_)
             )
         )
     }
@@ -176,7 +179,10 @@ impl State {
         // Nobody listens for a dead life: what is sent to it is lost.
         if !self.dead.contains(&to) {
             let lane = message.lane();
-            self.channels.entry((from, to, lane)).or_default().push(message);
+            self.channels
+                .entry((from, to, lane))
+                .or_default()
+                .push(message);
         }
     }
 
@@ -227,11 +233,18 @@ impl State {
             if self.node(owner).is_none() {
                 return true;
             }
-            let held = self.live().any(|node| self.handles.contains_key(&(node.me(), *rref)));
+            let held = self
+                .live()
+                .any(|node| self.handles.contains_key(&(node.me(), *rref)));
             let coming = self.channels.iter().any(|((from, to, _), queue)| {
-                let heard = self.node(*to).is_some_and(|to| to.membership().view().is_live(*from));
+                let heard = self
+                    .node(*to)
+                    .is_some_and(|to| to.membership().view().is_live(*from));
                 let carries = |message: &Message| {
-                    message.carried().iter().any(|fork| fork.share.rref == *rref)
+                    message
+                        .carried()
+                        .iter()
+                        .any(|fork| fork.share.rref == *rref)
                 };
                 heard && queue.iter().any(carries)
             });
@@ -249,7 +262,8 @@ impl State {
     }
 
     fn nothing_is_left(&self) -> bool {
-        self.live().all(|node| node.is_empty() && node.membership().is_settled())
+        self.live()
+            .all(|node| node.is_empty() && node.membership().is_settled())
     }
 
     /// A node holds, confirmed, a reference of another node's, and the parent that handed it over
@@ -276,7 +290,9 @@ impl Model for Cluster {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let members: Vec<NodeId> = (0..self.workers).map(|worker| NodeId::new(worker, 1)).collect();
+        let members: Vec<NodeId> = (0..self.workers)
+            .map(|worker| NodeId::new(worker, 1))
+            .collect();
         let founding = |&me| Some(self.start(me, Membership::founding(me, members.clone())));
         vec![State {
             nodes: members.iter().map(founding).collect(),
@@ -332,7 +348,11 @@ impl Model for Cluster {
             }
         }
         if state.restarts > 0 && state.members().next().is_some() {
-            let stopped = state.nodes.iter().enumerate().filter(|(_, node)| node.is_none());
+            let stopped = state
+                .nodes
+                .iter()
+                .enumerate()
+                .filter(|(_, node)| node.is_none());
             actions.extend(stopped.map(|(worker, _)| Action::Restart(worker as u32)));
         }
     }
@@ -394,7 +414,9 @@ impl Model for Cluster {
             Action::Notice(watcher, dead) => {
                 state.noticed.insert((watcher, dead));
                 // The connection is closed: what was still on it never arrives.
-                state.channels.retain(|(from, to, _), _| (*from, *to) != (dead, watcher));
+                state
+                    .channels
+                    .retain(|(from, to, _), _| (*from, *to) != (dead, watcher));
                 state.step(watcher, |_, node, out| node.suspect(dead, out));
             }
             Action::Restart(worker) => {
@@ -422,7 +444,9 @@ impl Model for Cluster {
                 model.actions(state, &mut actions);
                 actions.is_empty() && state.nothing_is_left()
             }),
-            Property::sometimes("a value is freed", |_, state: &State| !state.freed.is_empty()),
+            Property::sometimes("a value is freed", |_, state: &State| {
+                !state.freed.is_empty()
+            }),
         ];
         if self.crashes > 0 && self.shares > 0 {
             properties.push(Property::sometimes(
@@ -450,6 +474,9 @@ impl Cluster {
         let creator = if state.created == 0 { 0 } else { 2 };
         let (creator, owner) = (NodeId::new(creator, 1), NodeId::new(1, 1));
         let node = state.node(creator)?;
-        node.membership().view().is_member(owner).then_some((creator, owner))
+        node.membership()
+            .view()
+            .is_member(owner)
+            .then_some((creator, owner))
     }
 }

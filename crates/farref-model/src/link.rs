@@ -20,8 +20,8 @@ pub struct Link {
     pub duplicates: u32,
     /// How often the connection breaks, each time losing all that is on it.
     pub cuts: u32,
-    /// Whether frames overtake each other.
-    pub reordering: bool,
+    /// How often a frame overtakes those before it.
+    pub overtakings: u32,
     /// Sessions forget that they have handed a frame over.
     #[cfg(feature = "mutations")]
     pub break_dedup: bool,
@@ -37,7 +37,7 @@ impl Default for Link {
             losses: 0,
             duplicates: 0,
             cuts: 1,
-            reordering: false,
+            overtakings: 0,
             #[cfg(feature = "mutations")]
             break_dedup: false,
             #[cfg(feature = "mutations")]
@@ -63,6 +63,7 @@ pub struct LinkState {
     losses: u32,
     duplicates: u32,
     cuts: u32,
+    overtakings: u32,
     fault: bool,
 }
 
@@ -88,7 +89,11 @@ pub enum LinkAction {
 const NOW: Time = Time(1);
 
 fn lane_of(payload: u8) -> Lane {
-    if payload.is_multiple_of(2) { Lane::Control } else { Lane::Bulk }
+    if payload.is_multiple_of(2) {
+        Lane::Control
+    } else {
+        Lane::Bulk
+    }
 }
 
 impl LinkState {
@@ -97,15 +102,18 @@ impl LinkState {
             && self.received.iter().all(|lanes| {
                 Lane::ALL.into_iter().all(|lane| {
                     let due = (0..).filter(|&payload| lane_of(payload) == lane);
-                    lanes[lane.index()].iter().copied().eq(due.take(lanes[lane.index()].len()))
+                    lanes[lane.index()]
+                        .iter()
+                        .copied()
+                        .eq(due.take(lanes[lane.index()].len()))
                 })
             })
     }
 
     fn complete(&self, frames: u8) -> bool {
-        self.received.iter().all(|lanes| {
-            lanes.iter().map(Vec::len).sum::<usize>() == usize::from(frames)
-        })
+        self.received
+            .iter()
+            .all(|lanes| lanes.iter().map(Vec::len).sum::<usize>() == usize::from(frames))
     }
 }
 
@@ -139,6 +147,7 @@ impl Model for Link {
             losses: self.losses,
             duplicates: self.duplicates,
             cuts: self.cuts,
+            overtakings: self.overtakings,
             fault: false,
         }]
     }
@@ -158,10 +167,14 @@ impl Model for Link {
                 actions.push(LinkAction::Transmit(end));
             }
             let waiting = towards[end].len();
-            let reach = if self.reordering { waiting } else { waiting.min(1) };
+            let reach = if state.overtakings > 0 {
+                waiting
+            } else {
+                waiting.min(1)
+            };
             for at in 0..reach {
                 actions.push(LinkAction::Deliver(end, at));
-                let is_frame = matches!(towards[end][at], Parcel::Frame(_));
+                let is_frame = matches!(towards[end][at], Parcel::Frame(_)) && at == 0;
                 if is_frame && state.duplicates > 0 {
                     actions.push(LinkAction::DeliverTwice(end, at));
                 }
@@ -192,6 +205,7 @@ impl Model for Link {
                 state.towards.as_mut()?[1 - end].push(Parcel::Frame(frame));
             }
             LinkAction::Deliver(end, at) => {
+                state.overtakings -= u32::from(at > 0);
                 let parcel = state.towards.as_mut()?[end].remove(at);
                 state.receive(end, parcel);
             }
@@ -221,9 +235,12 @@ impl Model for Link {
             Property::always("D2: exactly once and in order", |_, state: &LinkState| {
                 state.in_order()
             }),
-            Property::eventually("D2: everything arrives", |model: &Self, state: &LinkState| {
-                state.complete(model.frames) && state.ends.iter().all(|end| end.unacked() == 0)
-            }),
+            Property::eventually(
+                "D2: everything arrives",
+                |model: &Self, state: &LinkState| {
+                    state.complete(model.frames) && state.ends.iter().all(|end| end.unacked() == 0)
+                },
+            ),
             Property::sometimes("a frame is replayed", |_, state: &LinkState| {
                 state.ends.iter().any(|end| end.counters().replayed > 0)
             }),

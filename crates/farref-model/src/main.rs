@@ -14,11 +14,14 @@ use stateright::{Checker, Expectation, Model};
 
 /// Walks every reachable state of farref's protocol and checks its guarantees in each.
 #[derive(Parser)]
-#[command(version, after_help = "Examples:
+#[command(
+    version,
+    after_help = "Examples:
   farref-model cluster --references 2 --shares 2 --crashes 1
   farref-model cluster --shares 2 --crashes 1 --restarts 1
   farref-model cluster --references 2 --shares 2 --reordering --duplicates 1
-  farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --reordering")]
+  farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --overtakings 1"
+)]
 struct Arguments {
     #[command(subcommand)]
     model: Which,
@@ -79,9 +82,9 @@ struct LinkArguments {
     /// How often the connection breaks
     #[arg(long, default_value_t = 1)]
     cuts: u32,
-    /// Let frames overtake each other
-    #[arg(long)]
-    reordering: bool,
+    /// How often a frame overtakes those before it
+    #[arg(long, default_value_t = 0)]
+    overtakings: u32,
 }
 
 /// What the command prints at the end.
@@ -114,7 +117,7 @@ fn main() -> ExitCode {
             model.losses = chosen.losses;
             model.duplicates = chosen.duplicates;
             model.cuts = chosen.cuts;
-            model.reordering = chosen.reordering;
+            model.overtakings = chosen.overtakings;
             walk(model, &arguments)
         }
     };
@@ -124,8 +127,16 @@ fn main() -> ExitCode {
             Err(error) => eprintln!("cannot print the summary: {error}"),
         }
     } else {
-        let Summary { unique_states, states, depth, seconds, .. } = &summary;
-        println!("{unique_states} unique states ({states} in all, depth {depth}) in {seconds:.1} s");
+        let Summary {
+            unique_states,
+            states,
+            depth,
+            seconds,
+            ..
+        } = &summary;
+        println!(
+            "{unique_states} unique states ({states} in all, depth {depth}) in {seconds:.1} s"
+        );
     }
     for violation in &summary.violations {
         eprintln!("violated: {violation}");

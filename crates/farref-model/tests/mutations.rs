@@ -7,18 +7,17 @@ use std::hash::Hash;
 
 use farref_model::{Cluster, Link};
 use farref_proto::Mutation;
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-/// The rules that the model covers. Undone calls, contexts, newcomers' welcome and shutdown are the
-/// simulator's.
-const COVERED: [Mutation; 13] = [
+/// The rules that the small models cover. Undone calls, contexts, newcomers' welcome and shutdown are
+/// the simulator's, and so is adoption: to need it takes four workers, and a walk of ten million states.
+const COVERED: [Mutation; 12] = [
     Mutation::ForgetParentHold,
     Mutation::NoEarlyRegistration,
     Mutation::FreeOnFirstRelease,
     Mutation::IgnoreDeadHolder,
     Mutation::ConfirmWithoutRegistering,
     Mutation::ReleaseBeforeSettled,
-    Mutation::NoAdoption,
     Mutation::NoEcho,
     Mutation::ReleaseUnconfirmed,
     Mutation::AcceptOnReceipt,
@@ -36,7 +35,11 @@ fn configurations() -> Vec<(&'static str, Cluster)> {
     hostile.duplicates = 1;
     let mut crashing = calm.clone();
     crashing.crashes = 1;
-    vec![("calm", calm), ("hostile network", hostile), ("a crash", crashing)]
+    vec![
+        ("calm", calm),
+        ("hostile network", hostile),
+        ("a crash", crashing),
+    ]
 }
 
 /// The first property that a broken model does not have, and after how many states that showed.
@@ -46,12 +49,17 @@ where
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
     M::Action: Clone + Debug + PartialEq + Send + Sync,
 {
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let broken = checker.discoveries().into_keys().find(|name| {
-        let property = checker.model().property(name);
-        property.expectation != stateright::Expectation::Sometimes
-    })?;
-    Some((broken, checker.unique_state_count()))
+    let checker = model
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let found = checker.discoveries();
+    let properties = checker.model().properties();
+    let mut broken = properties.iter().filter(|property| {
+        property.expectation != Expectation::Sometimes && found.contains_key(property.name)
+    });
+    Some((broken.next()?.name, checker.unique_state_count()))
 }
 
 #[test]

@@ -156,7 +156,10 @@ mod tests {
         };
         let request = MessageId(7);
         assert_eq!(calls.receive(request, call), Ok(()));
-        assert_eq!(calls.receive(request, call), Err(PeerMisbehaved::RequestTwice { request }));
+        assert_eq!(
+            calls.receive(request, call),
+            Err(PeerMisbehaved::RequestTwice { request })
+        );
     }
 
     #[test]

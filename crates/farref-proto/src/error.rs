@@ -37,13 +37,17 @@ pub enum RefError {
         rref: RRefId,
     },
     /// The owner had already freed the value.
-    #[error("the owner of {rref} has freed it already; this is a fault in the sender of the reference")]
+    #[error(
+        "the owner of {rref} has freed it already; this is a fault in the sender of the reference"
+    )]
     Freed {
         /// The reference.
         rref: RRefId,
     },
     /// The two sides disagree about the value's type.
-    #[error("{rref} has type {found} on its owner, but {expected} was expected; build both workers from the same source")]
+    #[error(
+        "{rref} has type {found} on its owner, but {expected} was expected; build both workers from the same source"
+    )]
     TypeMismatch {
         /// The reference.
         rref: RRefId,
@@ -53,7 +57,9 @@ pub enum RefError {
         found: Fingerprint,
     },
     /// The owner keeps no more references whose values have not been created.
-    #[error("the owner of {rref} refused it: too many references to values that were never created")]
+    #[error(
+        "the owner of {rref} refused it: too many references to values that were never created"
+    )]
     TooManyPending {
         /// The reference.
         rref: RRefId,
@@ -199,8 +205,8 @@ pub enum PeerMisbehaved {
         /// The context.
         context: ContextId,
     },
-    /// It released a context that another node opened and that it was never told of.
-    #[error("peer speaks for {node}, not for itself")]
+    /// It asked this node about a context that another one opened.
+    #[error("peer asks for a context of {node}, which alone knows about it")]
     Impersonation {
         /// Whom it spoke for.
         node: NodeId,

@@ -58,7 +58,8 @@ pub enum Event<V> {
         /// Our request.
         request: MessageId,
     },
-    /// A request that we were working on has lost its asker: stop and answer nothing.
+    /// Nobody waits for the answer to a request that we are working on: stop. Answer it all the same;
+    /// [`Node::answer`](crate::Node::answer) knows whether there is still somebody to tell.
     Abandoned {
         /// Who had asked.
         node: NodeId,

@@ -117,6 +117,11 @@ impl IdSource {
         }
     }
 
+    /// The counter of the next id: all made so far are below it.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     fn take(&mut self) -> u64 {
         let counter = self.next;
         self.next += self.step;

@@ -200,8 +200,16 @@ impl Control {
             };
         }
         lists!(
-            Register, Confirm, Decline, Release, Accept, Adopt, ContextDone, ContextCleanup,
-            ContextCleaned, ContextAttach
+            Register,
+            Confirm,
+            Decline,
+            Release,
+            Accept,
+            Adopt,
+            ContextDone,
+            ContextCleanup,
+            ContextCleaned,
+            ContextAttach
         )
     }
 
@@ -245,7 +253,10 @@ mod tests {
     #[test]
     fn releases_merge_into_one_message_in_order() {
         let mut first = Control::Release(vec![share(0)]);
-        assert_eq!(first.merge(Control::Release(vec![share(2), share(4)])), None);
+        assert_eq!(
+            first.merge(Control::Release(vec![share(2), share(4)])),
+            None
+        );
         assert_eq!(first, Control::Release(vec![share(0), share(2), share(4)]));
     }
 

@@ -84,6 +84,8 @@ pub(crate) struct Weather {
     pub(crate) partitions: u32,
     pub(crate) stalls: u32,
     pub(crate) crashes: u32,
+    /// Crashes of workers that have just handed on what they were handed.
+    pub(crate) relay_crashes: u32,
     pub(crate) leaves: u32,
     pub(crate) joins: u32,
     /// Whether crashed workers come back.
@@ -114,7 +116,8 @@ impl Weather {
         let cuts = some(0.5, 1..=12);
         let partitions = some(0.25, 1..=3);
         let stalls = some(0.25, 1..=3);
-        let crashes = some(0.6, 1..=3);
+        let crashes = some(0.5, 1..=3);
+        let relay_crashes = some(0.3, 1..=2);
         let leaves = some(0.15, 1..=2);
         let joins = some(0.2, 1..=2);
         Self {
@@ -126,6 +129,7 @@ impl Weather {
             partitions,
             stalls,
             crashes,
+            relay_crashes,
             leaves,
             joins,
             restarts: rng.bool(),

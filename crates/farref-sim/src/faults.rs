@@ -14,6 +14,7 @@ pub(crate) enum Fault {
     Partition,
     Stall,
     Crash,
+    CrashOf(NodeId),
     Leave,
     Join,
     Restart { worker: u32 },
@@ -46,7 +47,13 @@ impl World {
             Fault::Cut => self.cut(),
             Fault::Partition => self.partition(),
             Fault::Stall => self.stall(),
-            Fault::Crash => self.crash(),
+            Fault::Crash => {
+                let running = self.running();
+                if let Some(node) = self.rng.choice(running) {
+                    self.crash(node);
+                }
+            }
+            Fault::CrashOf(node) => self.crash(node),
             Fault::Leave => self.leave(),
             Fault::Join => {
                 let worker = self.processes.len() as u32;
@@ -65,7 +72,12 @@ impl World {
     }
 
     fn cut(&mut self) {
-        let up: Vec<_> = self.links.iter().filter(|(_, link)| link.up).map(|(key, _)| *key).collect();
+        let up: Vec<_> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.up)
+            .map(|(key, _)| *key)
+            .collect();
         if let Some((a, b)) = self.rng.choice(up) {
             self.stats.faults.connections_cut += 1;
             let (a, b) = if self.rng.bool() { (a, b) } else { (b, a) };
@@ -84,7 +96,11 @@ impl World {
         let side: Vec<bool> = running.iter().map(|_| self.rng.bool()).collect();
         for (i, &a) in running.iter().enumerate() {
             for (j, &b) in running.iter().enumerate().skip(i + 1) {
-                let apart = if single { (i, j) == (0, 1) } else { side[i] != side[j] };
+                let apart = if single {
+                    (i, j) == (0, 1)
+                } else {
+                    side[i] != side[j]
+                };
                 if apart {
                     self.links.entry(pair(a, b)).or_default().blocked_until = until;
                 }
@@ -104,15 +120,10 @@ impl World {
         }
     }
 
-    fn crash(&mut self) {
-        let members = self.members();
-        let running = self.running();
-        if members.len() < 2 {
+    fn crash(&mut self, node: NodeId) {
+        if self.members().len() < 2 || self.process(node).is_none() {
             return;
         }
-        let Some(node) = self.rng.choice(running) else {
-            return;
-        };
         self.stats.faults.crashes += 1;
         trace!(self, "{node} crashes");
         self.kill(node);
@@ -168,6 +179,9 @@ impl World {
             process.node.join(sponsor, &mut process.out);
             self.settle(node);
         }
-        self.schedule(self.now + Duration::from_millis(300), Happening::AskToJoin { node });
+        self.schedule(
+            self.now + Duration::from_millis(300),
+            Happening::AskToJoin { node },
+        );
     }
 }

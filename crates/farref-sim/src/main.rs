@@ -18,10 +18,13 @@ use serde::Serialize;
 /// Each seed is one run: random programs, a random network, random crashes. A run that breaks a
 /// guarantee prints the command that replays it.
 #[derive(Parser)]
-#[command(version, after_help = "Examples:
+#[command(
+    version,
+    after_help = "Examples:
   farref-sim --seeds 10000 --workers 3..8
   farref-sim --workers 3..8 --replay 4711
-  farref-sim --seeds 1 --workers 1000 --steps 4 --json")]
+  farref-sim --seeds 1 --workers 1000 --steps 4 --json"
+)]
 struct Arguments {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000)]
@@ -79,7 +82,10 @@ impl FromStr for Workers {
             Some((min, max)) => (number(min)?, number(max)?),
             None => (number(text)?, number(text)?),
         };
-        ensure!(min >= 1 && min <= max, "a run needs at least one worker, and 3..8 not 8..3");
+        ensure!(
+            min >= 1 && min <= max,
+            "a run needs at least one worker, and 3..8 not 8..3"
+        );
         ensure!(max <= 20_000, "at most 20000 workers fit into memory");
         Ok(Self { min, max })
     }
@@ -165,7 +171,9 @@ fn run_many(config: &Config, arguments: &Arguments) -> (Stats, Option<Box<Failur
         }
     });
     progress.finish_and_clear();
-    total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    total
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn progress_bar(seeds: u64) -> ProgressBar {
@@ -175,7 +183,8 @@ fn progress_bar(seeds: u64) -> ProgressBar {
         ProgressDrawTarget::hidden()
     };
     let style = "{wide_bar} {pos}/{len} seeds, {per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(Some(seeds), target).with_style(style)
 }
 
@@ -217,7 +226,11 @@ fn print_trace(trace: &[String], tail: usize) {
     let mut stderr = std::io::stderr().lock();
     let skipped = trace.len().saturating_sub(tail);
     if skipped > 0 {
-        let _ = writeln!(stderr, "({skipped} lines before; --tail {} shows all)", trace.len());
+        let _ = writeln!(
+            stderr,
+            "({skipped} lines before; --tail {} shows all)",
+            trace.len()
+        );
     }
     for line in &trace[skipped..] {
         let _ = writeln!(stderr, "{line}");
@@ -243,9 +256,14 @@ fn print_summary(summary: &Summary, json: bool) -> anyhow::Result<()> {
         simulated_micros,
         ..
     } = summary.stats;
-    println!("{seeds} seeds in {:.1} s, {} violations", summary.seconds, summary.violations);
+    println!(
+        "{seeds} seeds in {:.1} s, {} violations",
+        summary.seconds, summary.violations
+    );
     println!("  {steps} steps, {messages} messages ({controls} control), {calls} calls");
-    println!("  {references} references, {shares} handed on, {freed} values freed, {contexts} contexts");
+    println!(
+        "  {references} references, {shares} handed on, {freed} values freed, {contexts} contexts"
+    );
     println!("  {:.1} simulated hours", simulated_micros as f64 / 3.6e9);
     println!("  {faults:?}");
     Ok(())

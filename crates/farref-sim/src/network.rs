@@ -49,7 +49,13 @@ impl World {
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, lane: Lane, packet: Packet) {
         if from == to {
             let at = self.now + Duration::from_micros(1);
-            self.schedule(at, Happening::Loopback { node: from, packet: Rc::new(packet) });
+            self.schedule(
+                at,
+                Happening::Loopback {
+                    node: from,
+                    packet: Rc::new(packet),
+                },
+            );
             return;
         }
         let now = self.now;
@@ -68,7 +74,8 @@ impl World {
         let stamped = Rc::new(Stamped { number, packet });
         // The programs keep too few calls open to fill a lane; a refusal would be a fault here.
         if channel.session.enqueue(lane, stamped, 64).is_err() {
-            self.oracle.violated("D5", now, format!("{from} cannot enqueue to {to}"));
+            self.oracle
+                .violated("D5", now, format!("{from} cannot enqueue to {to}"));
         }
         self.service(from, to);
     }
@@ -105,7 +112,9 @@ impl World {
             return;
         };
         if let Some(due) = channel.session.poll_timeout()
-            && channel.timer.is_none_or(|timer| due < timer || timer <= now)
+            && channel
+                .timer
+                .is_none_or(|timer| due < timer || timer <= now)
         {
             let due = due.max(now + Duration::from_micros(1));
             channel.timer = Some(due);
@@ -205,7 +214,15 @@ impl World {
             let delay = self.delay();
             let parcel = Parcel::Closed;
             let (from, to) = (node, peer);
-            self.schedule(now + delay, Happening::Deliver { from, to, epoch, parcel });
+            self.schedule(
+                now + delay,
+                Happening::Deliver {
+                    from,
+                    to,
+                    epoch,
+                    parcel,
+                },
+            );
         }
     }
 
@@ -232,7 +249,15 @@ impl World {
             self.stats.faults.frames_reordered += 1;
             let at = self.now + self.delay();
             let parcel = Parcel::Frame(frame);
-            self.schedule(at, Happening::Deliver { from, to, epoch, parcel });
+            self.schedule(
+                at,
+                Happening::Deliver {
+                    from,
+                    to,
+                    epoch,
+                    parcel,
+                },
+            );
             return;
         }
         self.deliver_later(from, to, epoch, Parcel::Frame(frame));
@@ -251,7 +276,15 @@ impl World {
         let last = &mut link.last_arrival[usize::from(from == key.0)][lane.index()];
         let at = (now + delay).max(*last + Duration::from_nanos(1));
         *last = at;
-        self.schedule(at, Happening::Deliver { from, to, epoch, parcel });
+        self.schedule(
+            at,
+            Happening::Deliver {
+                from,
+                to,
+                epoch,
+                parcel,
+            },
+        );
     }
 
     pub(crate) fn on_deliver(&mut self, from: NodeId, to: NodeId, epoch: u64, parcel: Parcel) {
@@ -326,7 +359,8 @@ impl World {
             Err(SessionError::Gap { .. }) => self.disconnect(to, from),
             Err(SessionError::NotConnected) => {}
             Err(error) => {
-                self.oracle.violated("F4", now, format!("{to} accuses {from}: {error}"));
+                self.oracle
+                    .violated("F4", now, format!("{to} accuses {from}: {error}"));
             }
         }
         self.service(to, from);

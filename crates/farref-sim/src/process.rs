@@ -105,7 +105,10 @@ impl Program {
     pub(crate) fn holds(&self, rref: RRefId) -> bool {
         self.handles.contains(&rref)
             || self.inside.values().any(|held| held.contains(&rref))
-            || self.tasks.values().any(|task| task.arguments.contains(&rref))
+            || self
+                .tasks
+                .values()
+                .any(|task| task.arguments.contains(&rref))
     }
 
     /// Whether the program has nothing left, but for functions whose callers are gone: those were

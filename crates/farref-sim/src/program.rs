@@ -7,6 +7,7 @@ use farref_proto::{
     MessageId, NodeId, Phase, RRefId, RefError, Target, Want,
 };
 
+use crate::faults::Fault;
 use crate::process::{Body, Goal, Outstanding, Packet, Process, Task, Value};
 use crate::world::{Happening, World, trace};
 
@@ -183,7 +184,10 @@ impl World {
             Kind::Plain => Want::Answer,
             Kind::Create => Want::Reference(TYPE),
         };
-        let head = match process.node.call(to, want, &arguments, context, &mut process.out) {
+        let head = match process
+            .node
+            .call(to, want, &arguments, context, &mut process.out)
+        {
             Ok(head) => head,
             Err(error) => return self.check_call_error(node, to, &error),
         };
@@ -228,8 +232,15 @@ impl World {
                 }
             }
             Target::Fetch(..) => {
-                self.oracle.violated("D1", now, "a call turned into a fetch".to_owned());
+                self.oracle
+                    .violated("D1", now, "a call turned into a fetch".to_owned());
             }
+        }
+        if task.is_some() && !arguments.is_empty() && self.weather.relay_crashes > 0 {
+            self.weather.relay_crashes -= 1;
+            let most = self.weather.max_delay.as_nanos() as u64;
+            let wait = Duration::from_nanos(self.rng.u64(0..=most));
+            self.schedule(self.now + wait, Happening::Fault(Fault::CrashOf(node)));
         }
         let lane = if bulk { Lane::Bulk } else { Lane::Call };
         self.send(node, to, lane, Packet::Call(head, Body { call, depth }));
@@ -248,7 +259,11 @@ impl World {
             return self.check_use(node, rref, Err(RefError::Unknown { rref }));
         };
         if owner == node {
-            let outcome = process.node.refs(rref).value(rref).map(|value| value.copied());
+            let outcome = process
+                .node
+                .refs(rref)
+                .value(rref)
+                .map(|value| value.copied());
             match outcome {
                 Ok(None) => {}
                 Ok(Some(value)) => self.check_use(node, rref, Ok(value)),
@@ -256,7 +271,10 @@ impl World {
             }
             return;
         }
-        match process.node.call(owner, Want::Value(rref, TYPE), &[], None, &mut process.out) {
+        match process
+            .node
+            .call(owner, Want::Value(rref, TYPE), &[], None, &mut process.out)
+        {
             Ok(head) => {
                 let Target::Fetch(request, ..) = head.target else {
                     return;
@@ -273,7 +291,10 @@ impl World {
                 if let Some(process) = self.process(node) {
                     process.program.outstanding.push(outstanding);
                 }
-                let body = Body { call, depth: MAX_DEPTH };
+                let body = Body {
+                    call,
+                    depth: MAX_DEPTH,
+                };
                 self.send(node, owner, Lane::Call, Packet::Call(head, body));
             }
             Err(CallError::Reference(error)) => self.check_use(node, rref, Err(error)),
@@ -321,13 +342,20 @@ impl World {
         let fact = &mut self.oracle.calls[body.call];
         fact.runs += 1;
         if fact.runs > 1 {
-            self.oracle.violated("D1", now, format!("call {} ran twice on {to}", body.call));
+            self.oracle
+                .violated("D1", now, format!("call {} ran twice on {to}", body.call));
         }
         match arrival {
             Arrival::Run => {
                 self.check_received(from, to, &head.carried);
                 if let Some(context) = head.context
-                    && self.oracle.contexts.entry(context).or_default().closed_on.contains(&to)
+                    && self
+                        .oracle
+                        .contexts
+                        .entry(context)
+                        .or_default()
+                        .closed_on
+                        .contains(&to)
                 {
                     let what = format!("a late call brought {context} back on {to}");
                     self.oracle.violated("A3", now, what);
@@ -339,7 +367,14 @@ impl World {
                     }
                 };
                 let arguments = head.carried.iter().map(|fork| fork.share.rref).collect();
-                self.start_task(to, goal, Some(body.call), head.context, arguments, body.depth);
+                self.start_task(
+                    to,
+                    goal,
+                    Some(body.call),
+                    head.context,
+                    arguments,
+                    body.depth,
+                );
             }
             Arrival::Value(value) => {
                 if let Target::Fetch(request, ..) = head.target {
@@ -393,17 +428,28 @@ impl World {
             0
         };
         for _ in 0..nested {
-            let kind = if self.rng.u32(0..4) == 0 { Kind::Create } else { Kind::Plain };
+            let kind = if self.rng.u32(0..4) == 0 {
+                Kind::Create
+            } else {
+                Kind::Plain
+            };
             self.make_call(node, kind, Some(id), depth + 1, &arguments);
         }
-        let most = if self.rng.u32(0..8) == 0 { 150_000 } else { 15_000 };
+        let most = if self.rng.u32(0..8) == 0 {
+            150_000
+        } else {
+            15_000
+        };
         let wait = Duration::from_micros(self.rng.u64(0..most));
         self.schedule(self.now + wait, Happening::Task { node, task: id });
     }
 
     /// A task comes to its end, unless it has to wait.
     pub(crate) fn finish_task(&mut self, node: NodeId, id: u64) {
-        let Some(task) = self.process(node).and_then(|p| p.program.tasks.get(&id).cloned()) else {
+        let Some(task) = self
+            .process(node)
+            .and_then(|p| p.program.tasks.get(&id).cloned())
+        else {
             return;
         };
         if task.awaiting > 0 {
@@ -412,7 +458,11 @@ impl World {
         if task.slow
             && let Goal::Create(creator, rref) = task.goal
             && self.together(creator, node)
-            && self.oracle.refs.get(&rref).is_some_and(|fact| !fact.confirmed)
+            && self
+                .oracle
+                .refs
+                .get(&rref)
+                .is_some_and(|fact| !fact.confirmed)
         {
             let wait = Duration::from_millis(5);
             return self.schedule(self.now + wait, Happening::Task { node, task: id });
@@ -434,8 +484,9 @@ impl World {
                     pool.extend(&process.program.handles);
                 }
                 let count = self.rng.usize(0..3).min(pool.len());
-                let results: Vec<RRefId> =
-                    (0..count).map(|_| pool[self.rng.usize(0..pool.len())]).collect();
+                let results: Vec<RRefId> = (0..count)
+                    .map(|_| pool[self.rng.usize(0..pool.len())])
+                    .collect();
                 let value = self.oracle.fresh_value();
                 self.answer(node, to, request, &results, Some(value));
                 self.keep_or_drop(node, arguments);
@@ -457,7 +508,9 @@ impl World {
                 };
                 if let Some(process) = self.process(node) {
                     let context = task.context;
-                    process.node.finish_creation(from, rref, context, value, &mut process.out);
+                    process
+                        .node
+                        .finish_creation(from, rref, context, value, &mut process.out);
                 }
                 self.keep_or_drop(node, arguments);
             }
@@ -472,7 +525,9 @@ impl World {
             fact.value = Some(value);
         }
         if let Some(process) = self.process(node) {
-            process.node.finish_creation(from, rref, context, value, &mut process.out);
+            process
+                .node
+                .finish_creation(from, rref, context, value, &mut process.out);
         }
     }
 
@@ -542,7 +597,10 @@ impl World {
         };
         let call = self.take_outstanding(to, from, head.id);
         if wanted != call.is_some() {
-            let what = format!("{to} forgot whether it wants {} of {from}: {wanted} {call:?}", head.id);
+            let what = format!(
+                "{to} forgot whether it wants {} of {from}: {wanted} {call:?}",
+                head.id
+            );
             return self.oracle.violated("D1/D4", now, what);
         }
         if let Some(call) = call {
@@ -563,7 +621,9 @@ impl World {
         request: MessageId,
     ) -> Option<Outstanding> {
         let open = &mut self.process(node)?.program.outstanding;
-        let at = open.iter().position(|call| call.to == to && call.request == request)?;
+        let at = open
+            .iter()
+            .position(|call| call.to == to && call.request == request)?;
         Some(open.swap_remove(at))
     }
 
@@ -584,7 +644,11 @@ impl World {
     pub(crate) fn on_program_event(&mut self, node: NodeId, event: Event<Value>) {
         match event {
             Event::Freed { rref, value } => self.on_freed(node, rref, value),
-            Event::Fetched { waiter, rref, outcome } => {
+            Event::Fetched {
+                waiter,
+                rref,
+                outcome,
+            } => {
                 if let Err(error) = &outcome {
                     self.check_use(waiter.node, rref, Err(error.clone()));
                 }
@@ -598,16 +662,20 @@ impl World {
                 }
             }
             Event::Lost { rref, error } => self.check_use(node, rref, Err(error)),
-            Event::PeerLost { node: peer, request } => {
-                match self.take_outstanding(node, peer, request) {
-                    Some(call) => self.outcome(node, &call),
-                    None => {
-                        let what = format!("{node} lost a call to {peer} that it never made");
-                        self.oracle.violated("F2", self.now, what);
-                    }
+            Event::PeerLost {
+                node: peer,
+                request,
+            } => match self.take_outstanding(node, peer, request) {
+                Some(call) => self.outcome(node, &call),
+                None => {
+                    let what = format!("{node} lost a call to {peer} that it never made");
+                    self.oracle.violated("F2", self.now, what);
                 }
-            }
-            Event::Abandoned { node: peer, request } => {
+            },
+            Event::Abandoned {
+                node: peer,
+                request,
+            } => {
                 let goal = Goal::Answer(peer, request);
                 let Some(process) = self.process(node) else {
                     return;
@@ -715,7 +783,8 @@ impl World {
             _ => false,
         };
         if complaint {
-            self.oracle.violated("F2", self.now, format!("{node} calls {to}: {error}"));
+            self.oracle
+                .violated("F2", self.now, format!("{node} calls {to}: {error}"));
         }
     }
 
@@ -724,7 +793,12 @@ impl World {
         if let Some(process) = self.process(node) {
             process.program.contexts.retain(|&other| other != context);
         }
-        if self.oracle.contexts.get(&context).is_some_and(|fact| fact.failed) {
+        if self
+            .oracle
+            .contexts
+            .get(&context)
+            .is_some_and(|fact| fact.failed)
+        {
             return;
         }
         let open = |call: &&crate::oracle::CallFact| call.context == Some(context) && !call.over;

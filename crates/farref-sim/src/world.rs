@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farref_proto::{
-    Control, Departure, Event, Lane, Membership, Node, NodeConfig, NodeId, Phase,
-    SessionConfig, Time,
+    Control, Departure, Event, Lane, Membership, Node, NodeConfig, NodeId, Phase, SessionConfig,
+    Time,
 };
 
 use crate::config::{Config, Weather};
@@ -25,18 +25,47 @@ const DRAIN: Duration = Duration::from_secs(120);
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
 pub(crate) enum Happening {
-    Deliver { from: NodeId, to: NodeId, epoch: u64, parcel: Parcel },
-    Loopback { node: NodeId, packet: Rc<Packet> },
-    Timer { node: NodeId, peer: NodeId },
-    Connect { node: NodeId, peer: NodeId },
-    Flush { node: NodeId },
-    Poll { node: NodeId },
-    Step { node: NodeId },
-    Task { node: NodeId, task: u64 },
-    AskToJoin { node: NodeId },
+    Deliver {
+        from: NodeId,
+        to: NodeId,
+        epoch: u64,
+        parcel: Parcel,
+    },
+    Loopback {
+        node: NodeId,
+        packet: Rc<Packet>,
+    },
+    Timer {
+        node: NodeId,
+        peer: NodeId,
+    },
+    Connect {
+        node: NodeId,
+        peer: NodeId,
+    },
+    Flush {
+        node: NodeId,
+    },
+    Poll {
+        node: NodeId,
+    },
+    Step {
+        node: NodeId,
+    },
+    Task {
+        node: NodeId,
+        task: u64,
+    },
+    AskToJoin {
+        node: NodeId,
+    },
     Fault(crate::faults::Fault),
-    Drain { node: NodeId },
-    Exit { node: NodeId },
+    Drain {
+        node: NodeId,
+    },
+    Exit {
+        node: NodeId,
+    },
     EndOfProgram,
 }
 
@@ -208,7 +237,11 @@ impl World {
         if let Some(violation) = self.oracle.violation.take() {
             let seed = self.seed;
             let trace = self.trace.clone().unwrap_or_default();
-            return Err(Box::new(Failure { seed, violation, trace }));
+            return Err(Box::new(Failure {
+                seed,
+                violation,
+                trace,
+            }));
         }
         self.stats.seeds = 1;
         self.stats.simulated_micros = self.now.0 / 1000;
@@ -218,7 +251,11 @@ impl World {
     pub(crate) fn schedule(&mut self, at: Time, happening: Happening) {
         self.order += 1;
         let order = self.order;
-        self.queue.push(Reverse(Scheduled { at, order, happening }));
+        self.queue.push(Reverse(Scheduled {
+            at,
+            order,
+            happening,
+        }));
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -234,7 +271,12 @@ impl World {
             }
         }
         match happening {
-            Happening::Deliver { from, to, epoch, parcel } => {
+            Happening::Deliver {
+                from,
+                to,
+                epoch,
+                parcel,
+            } => {
                 self.on_deliver(from, to, epoch, parcel);
             }
             Happening::Loopback { node, packet } => self.on_packet(node, node, &packet),
@@ -268,7 +310,12 @@ impl World {
         let member = |process: &&Process| {
             process.node.membership().phase() == Phase::Member && !process.finished
         };
-        self.processes.iter().flatten().filter(member).map(Process::me).collect()
+        self.processes
+            .iter()
+            .flatten()
+            .filter(member)
+            .map(Process::me)
+            .collect()
     }
 
     pub(crate) fn chance(&mut self, of_1024: u32) -> bool {
@@ -336,7 +383,10 @@ impl World {
             && !process.poll_scheduled
         {
             process.poll_scheduled = true;
-            self.schedule(due.max(now + Duration::from_micros(1)), Happening::Poll { node });
+            self.schedule(
+                due.max(now + Duration::from_micros(1)),
+                Happening::Poll { node },
+            );
         }
     }
 
@@ -369,7 +419,9 @@ impl World {
             Packet::Answer(head, value) => self.on_answer(from, to, head, *value),
             Packet::Cancel(request) => {
                 if let Some(process) = self.process(to) {
-                    process.node.receive_cancel(from, *request, &mut process.out);
+                    process
+                        .node
+                        .receive_cancel(from, *request, &mut process.out);
                 }
             }
         }
@@ -382,7 +434,12 @@ impl World {
             && self.together(from, to)
         {
             for (context, _) in list {
-                self.oracle.contexts.entry(*context).or_default().closed_on.insert(to);
+                self.oracle
+                    .contexts
+                    .entry(*context)
+                    .or_default()
+                    .closed_on
+                    .insert(to);
             }
         }
         let now = self.now;
@@ -390,14 +447,18 @@ impl World {
             return;
         };
         if let Err(error) = process.node.handle(from, control.clone(), &mut process.out) {
-            self.oracle.violated("F4", now, format!("{to} accuses {from}: {error}"));
+            self.oracle
+                .violated("F4", now, format!("{to} accuses {from}: {error}"));
         }
     }
 
     fn on_event(&mut self, node: NodeId, event: Event<u64>) {
         trace!(self, "{node}: {event:?}");
         match event {
-            Event::Gone { node: peer, departure } => {
+            Event::Gone {
+                node: peer,
+                departure,
+            } => {
                 self.context_members_lost(peer);
                 let left = departure == Departure::Left;
                 let Some(channel) = self.channel(node, peer) else {
@@ -432,7 +493,15 @@ impl World {
         if std::mem::replace(&mut link.up, false) {
             let epoch = link.epoch;
             let (from, to, parcel) = (node, peer, Parcel::Closed);
-            self.schedule(self.now + delay, Happening::Deliver { from, to, epoch, parcel });
+            self.schedule(
+                self.now + delay,
+                Happening::Deliver {
+                    from,
+                    to,
+                    epoch,
+                    parcel,
+                },
+            );
         }
     }
 
@@ -451,7 +520,15 @@ impl World {
             {
                 let epoch = link.epoch;
                 let (from, to, parcel) = (node, peer, Parcel::Closed);
-                self.schedule(self.now + delay, Happening::Deliver { from, to, epoch, parcel });
+                self.schedule(
+                    self.now + delay,
+                    Happening::Deliver {
+                        from,
+                        to,
+                        epoch,
+                        parcel,
+                    },
+                );
             }
         }
         self.calls_ended_by_death(node);
@@ -472,7 +549,10 @@ impl World {
     }
 
     fn is_over(&self) -> bool {
-        self.processes.iter().flatten().all(|process| process.finished)
+        self.processes
+            .iter()
+            .flatten()
+            .all(|process| process.finished)
     }
 
     fn not_at_rest(&mut self) {
@@ -510,7 +590,9 @@ impl World {
         for other in self.running() {
             // After a partition two groups may go on that know nothing of each other's newcomers.
             let known = |view: &farref_proto::View| view.is_live(other);
-            let knows = self.process(node).is_some_and(|p| known(p.node.membership().view()));
+            let knows = self
+                .process(node)
+                .is_some_and(|p| known(p.node.membership().view()));
             if !knows || !self.together(node, other) {
                 continue;
             }

@@ -23,7 +23,9 @@ fn first_violation(mutant: Mutant) -> Option<(u64, &'static str)> {
 
 #[test]
 fn every_broken_rule_is_noticed() {
-    let nodes = Mutation::ALL.into_iter().filter(|mutation| !FOR_THE_MODEL_CHECKER.contains(mutation));
+    let nodes = Mutation::ALL
+        .into_iter()
+        .filter(|mutation| !FOR_THE_MODEL_CHECKER.contains(mutation));
     let sessions = [
         Mutant::SessionForgetsDuplicates,
         Mutant::SessionForgetsReplay,

@@ -33,8 +33,9 @@ use crate::outbox::Outbox;
 /// is given per shard, so both sides must count alike.
 pub const CONTEXT_SHARDS: u32 = 4;
 
-/// How many closed contexts of one origin are remembered one by one. To forget the oldest is safe: a
-/// late call would bring the context back only until its caller's own cleanup comes.
+/// How many closed contexts of one origin are remembered one by one, above the lowest still open. A
+/// call can be later than that only in a context that a death has failed; should it bring the context
+/// back, the caller's attachment to the origin ends it.
 const MAX_CLOSED: usize = 4096;
 
 /// One shard of a node's contexts: those whose counter leaves its index as remainder.
@@ -264,7 +265,10 @@ impl ContextTable {
             if let Some(closing) = self.closing.get_mut(&context) {
                 closing.waiting.insert(from);
             }
-            out.send(from, Control::ContextCleanup(vec![(context, self.lowest_open())]));
+            out.send(
+                from,
+                Control::ContextCleanup(vec![(context, self.lowest_open())]),
+            );
         }
         Ok(())
     }
@@ -328,17 +332,21 @@ impl ContextTable {
     /// The workers that this one shares the context with.
     pub fn known_workers(&self, context: ContextId) -> Vec<NodeId> {
         let entry = self.contexts.get(&context);
-        entry.map(|entry| entry.known.iter().copied().collect()).unwrap_or_default()
+        entry
+            .map(|entry| entry.known.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     fn is_closed(&self, context: ContextId) -> bool {
         let origin = context.origin;
-        let over = |gone: &NodeId| {
-            gone.worker == origin.worker && gone.incarnation >= origin.incarnation
-        };
+        let over =
+            |gone: &NodeId| gone.worker == origin.worker && gone.incarnation >= origin.incarnation;
         self.gone.iter().any(over)
             || self.closing.contains_key(&context)
-            || self.closed.get(&origin).is_some_and(|closed| closed.contains(context.counter))
+            || self
+                .closed
+                .get(&origin)
+                .is_some_and(|closed| closed.contains(context.counter))
     }
 
     fn missing(&self, context: ContextId) -> ContextError {
@@ -349,14 +357,18 @@ impl ContextTable {
         }
     }
 
+    /// All contexts of this node and shard below this counter are closed.
     fn lowest_open(&self) -> u64 {
-        // Nothing open: everything made so far is closed, but ids to come are not.
-        self.open.first().copied().unwrap_or(0)
+        let lowest = self.open.first().copied();
+        lowest.unwrap_or_else(|| self.ids.next())
     }
 
     fn remember_closed(&mut self, context: ContextId, below: u64) {
         if !mutated!(self.mutant, ForgetClosedContext) {
-            self.closed.entry(context.origin).or_default().insert(context.counter, below);
+            self.closed
+                .entry(context.origin)
+                .or_default()
+                .insert(context.counter, below);
         }
     }
 
@@ -390,7 +402,9 @@ impl ContextTable {
         let below = if context.origin == self.me {
             self.lowest_open()
         } else {
-            self.closed.get(&context.origin).map_or(0, |closed| closed.below)
+            self.closed
+                .get(&context.origin)
+                .map_or(0, |closed| closed.below)
         };
         for &node in &entry.known {
             out.send(node, Control::ContextCleanup(vec![(context, below)]));
@@ -404,7 +418,10 @@ impl ContextTable {
     }
 
     fn finish_closing<V>(&mut self, context: ContextId, out: &mut Outbox<V>) {
-        if self.closing.get(&context).is_some_and(|closing| closing.waiting.is_empty())
+        if self
+            .closing
+            .get(&context)
+            .is_some_and(|closing| closing.waiting.is_empty())
             && let Some(closing) = self.closing.remove(&context)
         {
             for node in closing.tell {

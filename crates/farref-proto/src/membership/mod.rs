@@ -3,7 +3,8 @@
 //! There is no consensus and no fixed coordinator. Views merge ([`View`]); every node passes news on
 //! to every member and waits for all of them to say it back. A change that all have said back is
 //! *settled*. A suspicion is first brought to the lowest-numbered member that the suspecting node
-//! can reach, so that one bad link costs the group one member and not two.
+//! can reach, and one of a lower-numbered node is confirmed by a third, so that one bad link costs the
+//! group one member and not two.
 //!
 //! # Invariants
 //!
@@ -141,7 +142,10 @@ impl Membership {
 
     /// Whose word is awaited before the present changes are settled.
     pub fn awaited(&self) -> BTreeSet<NodeId> {
-        self.unsettled.values().flat_map(|entry| entry.waiting.iter().copied()).collect()
+        self.unsettled
+            .values()
+            .flat_map(|entry| entry.waiting.iter().copied())
+            .collect()
     }
 
     /// The lowest-numbered member that this node can reach.
@@ -206,7 +210,9 @@ impl Membership {
         if self.view.is_gone(from) {
             let entries = self.entry(from.worker).into_iter().collect();
             let echo = false;
-            outcome.messages.push((from, Control::View { entries, echo }));
+            outcome
+                .messages
+                .push((from, Control::View { entries, echo }));
             return outcome;
         }
         if !self.view.is_member(from) {
@@ -345,7 +351,9 @@ impl Membership {
     }
 
     fn entry(&self, worker: WorkerId) -> Option<(WorkerId, Standing)> {
-        self.view.standing(worker).map(|standing| (worker, standing))
+        self.view
+            .standing(worker)
+            .map(|standing| (worker, standing))
     }
 
     fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {
@@ -354,19 +362,47 @@ impl Membership {
     }
 
     /// Brings suspicions to the leader, all of them when it is a new one; or acts on them.
+    ///
+    /// A node that is the leader only because it suspects those before it asks another member first:
+    /// if they are alive, it is this node that is cut off.
     fn report_suspects(&mut self, latest: Option<NodeId>, outcome: &mut Outcome) {
-        let leader = self.leader();
-        if leader == self.me {
-            while let Some(node) = self.suspects.pop_first() {
+        let mut ask = self.leader();
+        if ask == self.me {
+            let me = self.me;
+            let (before, after) = self
+                .suspects
+                .iter()
+                .partition::<Vec<NodeId>, _>(|&&node| node < me);
+            let confirmer = self
+                .view
+                .members()
+                .find(|node| *node != me && !self.suspects.contains(node));
+            let condemned = if confirmer.is_some() {
+                after
+            } else {
+                [before, after].concat()
+            };
+            for node in condemned {
+                self.suspects.remove(&node);
                 self.declare_dead(node, outcome);
             }
-        } else if self.reported_to != Some(leader) {
-            self.reported_to = Some(leader);
-            let all = self.suspects.iter();
-            outcome.messages.extend(all.map(|&node| (leader, Control::Suspect(node))));
-        } else {
-            outcome.messages.extend(latest.map(|node| (leader, Control::Suspect(node))));
+            match confirmer {
+                Some(confirmer) if !self.suspects.is_empty() => ask = confirmer,
+                _ => return,
+            }
         }
+        let news: Vec<NodeId> = if self.reported_to == Some(ask) {
+            latest
+                .into_iter()
+                .filter(|node| self.suspects.contains(node))
+                .collect()
+        } else {
+            self.suspects.iter().copied().collect()
+        };
+        self.reported_to = Some(ask);
+        outcome
+            .messages
+            .extend(news.into_iter().map(|node| (ask, Control::Suspect(node))));
     }
 
     /// Takes in what `from` said of a worker, passes news on, and counts what was said back.
@@ -407,21 +443,33 @@ impl Membership {
         };
         if let Some(before) = before
             && before.status <= Status::Alive
-            && standing > (Standing { status: Status::Alive, ..before })
+            && standing
+                > (Standing {
+                    status: Status::Alive,
+                    ..before
+                })
         {
             let node = NodeId {
                 worker,
                 incarnation: before.incarnation,
             };
             let left = standing == Standing::of(node, Status::Left);
-            let departure = if left { Departure::Left } else { Departure::Died };
+            let departure = if left {
+                Departure::Left
+            } else {
+                Departure::Died
+            };
             self.remove(node, departure, outcome);
         }
-        self.suspects.retain(|node| node.worker != worker || !self.view.is_gone(*node));
+        self.suspects
+            .retain(|node| node.worker != worker || !self.view.is_gone(*node));
         let met = before.map_or(0, |before| before.incarnation.0 + 1);
         let over = standing.incarnation.0 + u32::from(standing.status > Status::Alive);
         if over > met {
-            outcome.changes.push(Change::NeverMet(NodeId::new(worker.0, over - 1)));
+            let never_met = NodeId::new(worker.0, over - 1);
+            outcome.changes.push(Change::NeverMet(never_met));
+            // It settles with all others: an earlier life of the same worker may not be settled yet.
+            self.departed.push(never_met);
         }
         if standing.status == Status::Alive {
             let incarnation = standing.incarnation;
@@ -441,7 +489,7 @@ impl Membership {
         for entry in self.unsettled.values_mut() {
             entry.waiting.remove(&node);
         }
-        if self.reported_to == Some(node) && !self.suspects.is_empty() {
+        if !self.suspects.is_empty() && self.phase == Phase::Member {
             self.report_suspects(None, outcome);
         }
     }
@@ -468,9 +516,12 @@ impl Membership {
         };
         for &node in &waiting {
             let (entries, echo) = (entries.clone(), true);
-            outcome.messages.push((node, Control::View { entries, echo }));
+            outcome
+                .messages
+                .push((node, Control::View { entries, echo }));
         }
-        self.unsettled.insert(worker, Unsettled { standing, waiting });
+        self.unsettled
+            .insert(worker, Unsettled { standing, waiting });
     }
 
     /// Finds out what has been said back by all.
@@ -494,7 +545,9 @@ impl Membership {
         }
         if self.unsettled.is_empty() {
             let settled = std::mem::take(&mut self.departed);
-            outcome.changes.extend(settled.into_iter().map(Change::Settled));
+            outcome
+                .changes
+                .extend(settled.into_iter().map(Change::Settled));
         }
         // For a leaver it is enough that all know of its leave; nobody answers its other questions.
         if self.phase == Phase::Leaving && !self.unsettled.contains_key(&self.me.worker) {

@@ -138,7 +138,14 @@ impl Quiescence {
             self.told = Some(leader);
             let (activity, residue) = mine;
             let round = 0;
-            return vec![(leader, Control::Report { round, activity, residue })];
+            return vec![(
+                leader,
+                Control::Report {
+                    round,
+                    activity,
+                    residue,
+                },
+            )];
         }
         if self.evaluate(membership) {
             self.complete = true;
@@ -159,7 +166,10 @@ impl Quiescence {
         // Those who are joining are waited for, and asked as soon as they know whom they answer.
         let members = membership.view().members();
         let unasked: Vec<NodeId> = members.filter(|&node| self.asked.insert(node)).collect();
-        unasked.into_iter().map(|node| (node, probe.clone())).collect()
+        unasked
+            .into_iter()
+            .map(|node| (node, probe.clone()))
+            .collect()
     }
 
     /// The leader asks.
@@ -172,7 +182,14 @@ impl Quiescence {
     ) -> (NodeId, Control) {
         self.waiting_for = waiting_for;
         let (activity, residue) = mine;
-        (from, Control::Report { round, activity, residue })
+        (
+            from,
+            Control::Report {
+                round,
+                activity,
+                residue,
+            },
+        )
     }
 
     /// A member answers.
@@ -204,7 +221,10 @@ impl Quiescence {
                 None => waiting_for.push((node, Residue::default())),
             }
         }
-        let all_answered = membership.view().live().all(|node| self.reports.contains_key(&node));
+        let all_answered = membership
+            .view()
+            .live()
+            .all(|node| self.reports.contains_key(&node));
         waiting_for.truncate(MAX_NAMED);
         self.waiting_for = waiting_for;
         if !all_answered {

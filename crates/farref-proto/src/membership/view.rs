@@ -76,7 +76,9 @@ impl View {
 
     /// All standings, by worker.
     pub fn standings(&self) -> impl Iterator<Item = (WorkerId, Standing)> + '_ {
-        self.standings.iter().map(|(&worker, &standing)| (worker, standing))
+        self.standings
+            .iter()
+            .map(|(&worker, &standing)| (worker, standing))
     }
 
     /// The members, by worker.
@@ -92,7 +94,10 @@ impl View {
     fn lives(&self, wanted: impl Fn(Standing) -> bool) -> impl Iterator<Item = NodeId> {
         self.standings().filter_map(move |(worker, standing)| {
             let incarnation = standing.incarnation;
-            wanted(standing).then_some(NodeId { worker, incarnation })
+            wanted(standing).then_some(NodeId {
+                worker,
+                incarnation,
+            })
         })
     }
 
@@ -119,9 +124,8 @@ impl View {
         if before.is_some_and(|before| before >= to) {
             return None;
         }
-        let height = |standing: Standing| {
-            1 + 4 * u64::from(standing.incarnation.0) + standing.status as u64
-        };
+        let height =
+            |standing: Standing| 1 + 4 * u64::from(standing.incarnation.0) + standing.status as u64;
         self.number = self.number - before.map_or(0, height) + height(to);
         self.standings.insert(worker, to);
         Some(before)
@@ -139,7 +143,13 @@ mod tests {
             let all = [Status::Joining, Status::Alive, Status::Left, Status::Dead];
             let status = all[status];
             let incarnation = Incarnation(incarnation);
-            (WorkerId(worker), Standing { incarnation, status })
+            (
+                WorkerId(worker),
+                Standing {
+                    incarnation,
+                    status,
+                },
+            )
         })
     }
 

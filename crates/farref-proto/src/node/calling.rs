@@ -101,16 +101,18 @@ impl<V: Clone> Node<V> {
                 let request = self.calls.entry(to).or_default().start(outgoing);
                 Target::Fetch(request, rref, fingerprint)
             }
-            Want::Reference(fingerprint) => match self.next_table().create_remote(to, fingerprint) {
-                Ok(creation) => Target::Stay(creation),
-                Err(error) => {
-                    self.undo_forks(&carried, out);
-                    if let Some(context) = context {
-                        self.context_table(context).undo_call(context, to, out);
+            Want::Reference(fingerprint) => {
+                match self.next_table().create_remote(to, fingerprint) {
+                    Ok(creation) => Target::Stay(creation),
+                    Err(error) => {
+                        self.undo_forks(&carried, out);
+                        if let Some(context) = context {
+                            self.context_table(context).undo_call(context, to, out);
+                        }
+                        return Err(error.into());
                     }
-                    return Err(error.into());
                 }
-            },
+            }
         };
         Ok(CallHead {
             target,
@@ -125,7 +127,10 @@ impl<V: Clone> Node<V> {
         self.activity.0 += 1;
         match head.target {
             Target::Answer(request) | Target::Fetch(request, ..) => {
-                let call = self.calls.get_mut(&to).and_then(|calls| calls.finish(request));
+                let call = self
+                    .calls
+                    .get_mut(&to)
+                    .and_then(|calls| calls.finish(request));
                 if let Some(rref) = call.and_then(|call| call.fetches) {
                     self.table(rref).drop_handle(rref, out);
                 }
@@ -146,7 +151,10 @@ impl<V: Clone> Node<V> {
     /// open until the peer has answered (CA-1).
     pub fn cancel(&mut self, to: NodeId, request: MessageId) -> bool {
         self.activity.0 += 1;
-        let call = self.calls.get_mut(&to).and_then(|calls| calls.outgoing(request));
+        let call = self
+            .calls
+            .get_mut(&to)
+            .and_then(|calls| calls.outgoing(request));
         call.is_some_and(|call| std::mem::replace(&mut call.wanted, false))
     }
 
@@ -157,9 +165,11 @@ impl<V: Clone> Node<V> {
         head: &CallHead,
         out: &mut Outbox<V>,
     ) -> Result<Arrival<V>, PeerMisbehaved> {
-        if !self.listens_to(from) || self.membership.phase() == Phase::Joining {
+        let joining = self.membership.phase() == Phase::Joining;
+        if !self.listens_to(from) || joining || self.is_over() {
             return Ok(Arrival::Ignored);
         }
+        self.membership.heard(from);
         self.activity.0 += 1;
         let context = head.context;
         self.receive_all(from, &head.carried, out)?;
@@ -219,12 +229,17 @@ impl<V: Clone> Node<V> {
     /// answers all the same, with whatever says so.
     pub fn receive_cancel(&mut self, from: NodeId, request: MessageId, out: &mut Outbox<V>) {
         self.activity.0 += 1;
-        let Some(call) = self.calls.get(&from).and_then(|calls| calls.incoming(request)) else {
+        let Some(call) = self
+            .calls
+            .get(&from)
+            .and_then(|calls| calls.incoming(request))
+        else {
             return;
         };
         let node = from;
         if let Some(rref) = call.fetches {
-            self.table(rref).cancel_fetch(rref, Waiter { node, request }, out);
+            self.table(rref)
+                .cancel_fetch(rref, Waiter { node, request }, out);
         }
         out.event(Event::Abandoned { node, request });
     }
@@ -240,7 +255,11 @@ impl<V: Clone> Node<V> {
         out: &mut Outbox<V>,
     ) -> Result<Option<AnswerHead>, RefError> {
         self.activity.0 += 1;
-        let Some(call) = self.calls.get(&to).and_then(|calls| calls.incoming(request)) else {
+        let Some(call) = self
+            .calls
+            .get(&to)
+            .and_then(|calls| calls.incoming(request))
+        else {
             return Ok(None);
         };
         let carried = self.fork_all(results, to, out)?;
@@ -296,17 +315,24 @@ impl<V: Clone> Node<V> {
         head: &AnswerHead,
         out: &mut Outbox<V>,
     ) -> Result<bool, PeerMisbehaved> {
-        if !self.listens_to(from) {
+        if !self.listens_to(from) || self.is_over() {
             return Ok(false);
         }
+        self.membership.heard(from);
         self.activity.0 += 1;
         let request = head.id;
-        let known = self.calls.get_mut(&from).and_then(|calls| calls.outgoing(request));
+        let known = self
+            .calls
+            .get_mut(&from)
+            .and_then(|calls| calls.outgoing(request));
         if known.is_none() {
             return Err(PeerMisbehaved::UnexpectedAnswer { request });
         }
         self.receive_all(from, &head.carried, out)?;
-        let call = self.calls.get_mut(&from).and_then(|calls| calls.finish(request));
+        let call = self
+            .calls
+            .get_mut(&from)
+            .and_then(|calls| calls.finish(request));
         let wanted = call.is_some_and(|call| call.wanted);
         if !wanted {
             self.drop_all(&head.carried, out);
@@ -363,7 +389,8 @@ impl<V: Clone> Node<V> {
 
     fn drop_all(&mut self, carried: &[Carried], out: &mut Outbox<V>) {
         for fork in carried {
-            self.table(fork.share.rref).drop_handle(fork.share.rref, out);
+            self.table(fork.share.rref)
+                .drop_handle(fork.share.rref, out);
         }
     }
 

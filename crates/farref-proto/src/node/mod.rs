@@ -26,9 +26,9 @@ use crate::event::Event;
 use crate::ids::{ContextId, Fingerprint, NodeId, RRefId};
 use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
 use crate::message::{Control, MAX_BATCH};
-use crate::mutation::{Mutant, mutated};
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
+use crate::mutation::{Mutant, mutated};
 use crate::outbox::Outbox;
 use crate::refs::{Leak, RefCounters, RefTable, RefTableConfig};
 use crate::time::Time;
@@ -123,8 +123,12 @@ impl<V: Clone> Node<V> {
     /// Breaks a rule on purpose.
     #[cfg(feature = "mutations")]
     pub fn mutate(&mut self, mutation: Mutation) {
-        self.refs.iter_mut().for_each(|table| table.mutate(mutation));
-        self.contexts.iter_mut().for_each(|table| table.mutant.broken = Some(mutation));
+        self.refs
+            .iter_mut()
+            .for_each(|table| table.mutate(mutation));
+        self.contexts
+            .iter_mut()
+            .for_each(|table| table.mutant.broken = Some(mutation));
         self.membership.mutant.broken = Some(mutation);
         self.quiescence.mutant.broken = Some(mutation);
         self.mutant.broken = Some(mutation);
@@ -166,7 +170,11 @@ impl<V: Clone> Node<V> {
 
     /// The contexts that this node takes part in.
     pub fn open_contexts(&self) -> Vec<ContextId> {
-        let mut contexts: Vec<_> = self.contexts.iter().flat_map(ContextTable::contexts).collect();
+        let mut contexts: Vec<_> = self
+            .contexts
+            .iter()
+            .flat_map(ContextTable::contexts)
+            .collect();
         contexts.sort_unstable();
         contexts
     }
@@ -335,6 +343,9 @@ impl<V: Clone> Node<V> {
         control: Control,
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
+        if self.is_over() {
+            return Ok(());
+        }
         self.membership.heard(from);
         let joining = self.membership.phase() == Phase::Joining;
         if !self.listens_to(from) {
@@ -374,22 +385,30 @@ impl<V: Clone> Node<V> {
                 })?;
             }
             Control::Release(list) => {
-                self.each(list, |node, share| node.table(share.rref).on_release(from, share, out))?;
+                self.each(list, |node, share| {
+                    node.table(share.rref).on_release(from, share, out)
+                })?;
             }
             Control::Accept(list) => {
-                self.each(list, |node, share| node.table(share.rref).on_accept(from, share, out))?;
+                self.each(list, |node, share| {
+                    node.table(share.rref).on_accept(from, share, out)
+                })?;
             }
             Control::Adopt(list) => {
-                self.each(list, |node, entry| node.table(entry.share.rref).on_adopt(from, entry))?;
+                self.each(list, |node, entry| {
+                    node.table(entry.share.rref).on_adopt(from, entry)
+                })?;
             }
             Control::ContextDone(list) => {
                 self.each(list, |node, (context, calls)| {
-                    node.context_table(context).on_done(from, context, calls, out)
+                    node.context_table(context)
+                        .on_done(from, context, calls, out)
                 })?;
             }
             Control::ContextCleanup(list) => {
                 self.each(list, |node, (context, below)| {
-                    node.context_table(context).on_cleanup(from, context, below, out);
+                    node.context_table(context)
+                        .on_cleanup(from, context, below, out);
                     Ok(())
                 })?;
             }
@@ -441,6 +460,11 @@ impl<V: Clone> Node<V> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the others have ended this life: nothing that anybody says concerns it any more.
+    fn is_over(&self) -> bool {
+        self.membership.phase() == Phase::Evicted
     }
 
     /// ME-2, and a node always listens to itself, even while it is leaving.
@@ -495,30 +519,43 @@ impl<V: Clone> Node<V> {
         match change {
             Change::Joined(node) => out.event(Event::Joined(node)),
             Change::Gone(node, departure) => {
-                self.refs.iter_mut().for_each(|table| table.on_gone(node, out));
-                self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
+                self.refs
+                    .iter_mut()
+                    .for_each(|table| table.on_gone(node, out));
+                self.contexts
+                    .iter_mut()
+                    .for_each(|table| table.on_gone(node, out));
                 self.abandon_calls(node, out);
                 out.event(Event::Gone { node, departure });
             }
             Change::NeverMet(node) => {
-                for table in &mut self.refs {
-                    table.on_gone(node, out);
-                    table.on_settled(node, out);
-                }
-                self.contexts.iter_mut().for_each(|table| table.on_gone(node, out));
+                self.refs
+                    .iter_mut()
+                    .for_each(|table| table.on_gone(node, out));
+                self.contexts
+                    .iter_mut()
+                    .for_each(|table| table.on_gone(node, out));
             }
             Change::Settled(node) => {
-                self.refs.iter_mut().for_each(|table| table.on_settled(node, out));
+                self.refs
+                    .iter_mut()
+                    .for_each(|table| table.on_settled(node, out));
                 out.event(Event::Settled(node));
             }
             Change::Welcomed => out.event(Event::Welcomed),
             Change::Departed => out.event(Event::Departed),
             Change::Evicted => {
                 out.event(Event::Evicted);
-                self.refs.iter_mut().for_each(|table| drop(table.destroy(out)));
-                self.contexts.iter_mut().for_each(|table| table.destroy(out));
+                self.refs
+                    .iter_mut()
+                    .for_each(|table| drop(table.destroy(out)));
+                self.contexts
+                    .iter_mut()
+                    .for_each(|table| table.destroy(out));
                 let peers: Vec<NodeId> = self.calls.keys().copied().collect();
-                peers.into_iter().for_each(|peer| self.abandon_calls(peer, out));
+                peers
+                    .into_iter()
+                    .for_each(|peer| self.abandon_calls(peer, out));
             }
         }
     }

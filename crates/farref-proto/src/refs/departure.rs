@@ -27,7 +27,11 @@ impl<V> RefTable<V> {
     pub fn on_settled(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.settled.raise(node);
         let affected = sorted_keys(&self.owners, |rref, owner| {
-            let held = owner.forks.as_slice().iter().any(|fork| fork.holder == node);
+            let held = owner
+                .forks
+                .as_slice()
+                .iter()
+                .any(|fork| fork.holder == node);
             held || (rref.origin == node && matches!(owner.slot, Slot::Pending))
         });
         for rref in affected {
@@ -58,7 +62,9 @@ impl<V> RefTable<V> {
             return;
         }
         let live = |state| matches!(state, UserState::Pending | UserState::Confirmed);
-        for rref in sorted_keys(&self.users, |_, user| user.owner == node && live(user.state)) {
+        for rref in sorted_keys(&self.users, |_, user| {
+            user.owner == node && live(user.state)
+        }) {
             if let Some(user) = self.users.get_mut(&rref) {
                 user.state = UserState::OwnerLost;
                 self.lose(rref, out);

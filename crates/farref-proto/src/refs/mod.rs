@@ -164,7 +164,9 @@ struct Watermarks(BTreeMap<WorkerId, Incarnation>);
 
 impl Watermarks {
     fn covers(&self, node: NodeId) -> bool {
-        self.0.get(&node.worker).is_some_and(|&highest| node.incarnation <= highest)
+        self.0
+            .get(&node.worker)
+            .is_some_and(|&highest| node.incarnation <= highest)
     }
 
     fn raise(&mut self, node: NodeId) {

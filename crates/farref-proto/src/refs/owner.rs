@@ -149,7 +149,10 @@ impl<V> RefTable<V> {
         match &owner.slot {
             Slot::Void => Err(RefError::CreatorLost { rref }),
             Slot::Pending => {
-                self.waiting.entry(rref).or_default().push((waiter, fingerprint));
+                self.waiting
+                    .entry(rref)
+                    .or_default()
+                    .push((waiter, fingerprint));
                 Ok(Fetch::Waiting)
             }
             _ if owner.fingerprint != fingerprint => Err(RefError::TypeMismatch {
@@ -158,7 +161,10 @@ impl<V> RefTable<V> {
                 found: owner.fingerprint,
             }),
             Slot::Building => {
-                self.waiting.entry(rref).or_default().push((waiter, fingerprint));
+                self.waiting
+                    .entry(rref)
+                    .or_default()
+                    .push((waiter, fingerprint));
                 Ok(Fetch::Waiting)
             }
             Slot::Ready(value) => Ok(Fetch::Ready(value.clone())),
@@ -206,18 +212,18 @@ impl<V> RefTable<V> {
         match self.register(share, from, fingerprint)? {
             Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
             Err(reason) => {
-                self.send(from, Control::Decline(vec![Declined { share, reason }]), out);
+                self.send(
+                    from,
+                    Control::Decline(vec![Declined { share, reason }]),
+                    out,
+                );
             }
         }
         Ok(())
     }
 
     /// A parent registers a fork that was on its way to a node that has departed.
-    pub fn on_adopt(
-        &mut self,
-        from: NodeId,
-        adoption: Adoption,
-    ) -> Result<(), PeerMisbehaved> {
+    pub fn on_adopt(&mut self, from: NodeId, adoption: Adoption) -> Result<(), PeerMisbehaved> {
         let Adoption {
             share,
             holder,
@@ -228,7 +234,8 @@ impl<V> RefTable<V> {
                 parent: share.fork.origin,
             });
         }
-        // After settling nothing of the departed may be added; by then every parent has spoken.
+        // After settling nothing of the departed may be added; by then whoever got the reference from
+        // it has registered.
         if !self.settled.covers(holder) {
             let _ = self.register(share, holder, fingerprint)?;
         }

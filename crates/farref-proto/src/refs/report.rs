@@ -65,7 +65,11 @@ impl<V> RefTable<V> {
         RefCounters {
             owners: self.owners.len(),
             pending_owners: self.pending_owners,
-            forks: self.owners.values().map(|owner| owner.forks.as_slice().len()).sum(),
+            forks: self
+                .owners
+                .values()
+                .map(|owner| owner.forks.as_slice().len())
+                .sum(),
             waiting: self.waiting.values().map(Vec::len).sum(),
             users: self.users.len(),
             pending_users: self.users.values().filter(pending).count(),
@@ -89,31 +93,35 @@ impl<V> RefTable<V> {
 
     /// Lists what is still referred to, in the order of the ids.
     pub fn leaks(&self) -> Vec<Leak> {
-        let owned = sorted_keys(&self.owners, |_, _| true).into_iter().filter_map(|rref| {
-            let owner = self.owners.get(&rref)?;
-            Some(Leak {
-                rref,
-                owner: self.me,
-                fingerprint: owner.fingerprint,
-                handles: owner.handles,
-                holders: owner
-                    .forks
-                    .as_slice()
-                    .iter()
-                    .map(|fork| (fork.id, fork.holder))
-                    .collect(),
-            })
-        });
-        let held = sorted_keys(&self.users, |_, _| true).into_iter().filter_map(|rref| {
-            let user = self.users.get(&rref)?;
-            Some(Leak {
-                rref,
-                owner: user.owner,
-                fingerprint: user.fingerprint,
-                handles: user.handles,
-                holders: Vec::new(),
-            })
-        });
+        let owned = sorted_keys(&self.owners, |_, _| true)
+            .into_iter()
+            .filter_map(|rref| {
+                let owner = self.owners.get(&rref)?;
+                Some(Leak {
+                    rref,
+                    owner: self.me,
+                    fingerprint: owner.fingerprint,
+                    handles: owner.handles,
+                    holders: owner
+                        .forks
+                        .as_slice()
+                        .iter()
+                        .map(|fork| (fork.id, fork.holder))
+                        .collect(),
+                })
+            });
+        let held = sorted_keys(&self.users, |_, _| true)
+            .into_iter()
+            .filter_map(|rref| {
+                let user = self.users.get(&rref)?;
+                Some(Leak {
+                    rref,
+                    owner: user.owner,
+                    fingerprint: user.fingerprint,
+                    handles: user.handles,
+                    holders: Vec::new(),
+                })
+            });
         owned.chain(held).collect()
     }
 

@@ -119,7 +119,11 @@ impl<V> RefTable<V> {
     /// Tells the parents that this node's reference stands on its own.
     pub(super) fn pay_dues(&mut self, rref: RRefId, out: &mut Outbox<V>) {
         for fork in self.dues.remove(&rref).unwrap_or_default() {
-            self.send(fork.origin, Control::Accept(vec![Share { rref, fork }]), out);
+            self.send(
+                fork.origin,
+                Control::Accept(vec![Share { rref, fork }]),
+                out,
+            );
         }
     }
 

@@ -51,7 +51,10 @@ impl<F> Session<F> {
         let patience = self.config.patience(self.fruitless_resets);
         [
             (greeting_since, ResetReason::NoHello),
-            (self.unacked_since.iter().flatten().min().copied(), ResetReason::NoAckProgress),
+            (
+                self.unacked_since.iter().flatten().min().copied(),
+                ResetReason::NoAckProgress,
+            ),
             (self.liveness.unanswered_since(), ResetReason::NoAnswer),
         ]
         .into_iter()

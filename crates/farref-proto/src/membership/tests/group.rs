@@ -95,6 +95,9 @@ impl Group {
         while let Some((to, control)) = self.outs[n].pop_control() {
             if self.slot(to).is_some() {
                 self.wires.entry((me, to)).or_default().push_back(control);
+            } else if let Control::Accused(_) | Control::Suspect(_) = control {
+                // Its connection is refused.
+                self.nodes[n].suspect(to, &mut self.outs[n]);
             }
         }
         result

@@ -214,6 +214,39 @@ fn a_bad_link_costs_one_member_and_not_two() {
     }
 }
 
+/// The same when one end of the bad link is the leader: the one with the lower number stays.
+#[test]
+fn a_bad_link_to_the_leader_costs_one_member_and_not_two() {
+    for first in [A, B] {
+        let mut group = Group::new(4);
+        let second = A + B - first;
+        group.suspect(first, second);
+        group.suspect(second, first);
+        group.deliver_all_but(|from, to| {
+            [from, to] == [id(A), id(B)] || [to, from] == [id(A), id(B)]
+        });
+        for n in [A, C, D] {
+            assert_eq!(group.members(n), [id(A), id(C), id(D)], "w{n}");
+        }
+    }
+}
+
+/// A leader that is really dead is buried as soon as a second member cannot reach it.
+#[test]
+fn a_dead_leader_is_declared_dead_when_another_has_confirmed_it() {
+    let mut group = Group::new(4);
+    group.crash(A);
+    group.suspect(B, A);
+    assert_eq!(
+        group.members(B).len(),
+        4,
+        "B might be the one that is cut off"
+    );
+    group.deliver_all();
+    assert_eq!(group.members(B), [id(B), id(C), id(D)]);
+    group.assert_agreed();
+}
+
 /// A suspicion is told once to one leader, and again to the next.
 #[test]
 fn a_new_leader_is_told_of_the_suspicions() {
@@ -235,9 +268,8 @@ fn the_lowest_that_can_be_reached_decides() {
     let mut group = Group::new(3);
     group.crash(A);
     group.crash(B);
+    // It tells A, finds A dead as well, and then there is nobody left to ask.
     group.suspect(C, B);
-    assert_eq!(group.nodes[C].membership().leader(), id(A));
-    group.suspect(C, A);
     assert_eq!(group.members(C), [id(C)]);
     let events = group.events(C);
     assert!(events.contains(&Event::Settled(id(A))) && events.contains(&Event::Settled(id(B))));

@@ -100,6 +100,9 @@ impl Cluster {
                     .entry((me, to))
                     .or_default()
                     .push_back(control);
+            } else if let Control::Accused(_) | Control::Suspect(_) = control {
+                // Its connection is refused.
+                self.nodes[n].suspect(to, &mut self.outs[n]);
             }
         }
         result

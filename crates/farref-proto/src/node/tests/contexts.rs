@@ -143,7 +143,11 @@ fn no_call_is_made_in_a_context_that_is_released_or_unknown() {
     let closed = ContextError::Closed { context: released };
     let unknown = ContextError::Unknown { context: foreign };
     for (context, error) in [(released, closed), (foreign, unknown)] {
-        for want in [Want::Answer, Want::Reference(TYPE), Want::Value(remote, TYPE)] {
+        for want in [
+            Want::Answer,
+            Want::Reference(TYPE),
+            Want::Value(remote, TYPE),
+        ] {
             let refused = net.call(A, B, want, &[rref], Some(context));
             assert_eq!(refused, Err(CallError::Context(error.clone())));
         }

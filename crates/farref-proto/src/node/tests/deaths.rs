@@ -144,6 +144,35 @@ fn an_adoption_comes_after_the_word_on_the_death_and_before_the_release() {
     net.finish();
 }
 
+/// RT-7: the dead child returns as a life that nobody expected, a third one; the second was never let
+/// in. Its first life is not settled by that, and the adoption still counts.
+#[test]
+fn a_skipped_incarnation_settles_nothing() {
+    let mut net = Cluster::new(4);
+    let rref = net.created(B, A, 7);
+    net.ask(B, C, &[rref]);
+    net.drop_handle(B, rref);
+    net.deliver_call(B, C);
+    net.ask(C, D, &[rref]);
+    net.hold_controls(C, A);
+    net.deliver_call(C, D);
+    let registration = net.hold_controls(D, A);
+    net.restart(C, 3, B);
+    while net.bring_control((NodeId::new(C as u32, 3), id(B))) {}
+    while net.bring_control((id(B), id(A))) {}
+    assert_eq!(net.freed(), [], "D's registration is under way");
+    for control in registration {
+        net.on(A, |node, out| node.handle(id(D), control, out))
+            .unwrap();
+    }
+    net.deliver_all();
+    assert_eq!(net.node(D).refs(rref).check(rref), Ok(()));
+    net.drop_handle(D, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
 /// ME-5: A → B → C → D, the middle two die together; D's registration is held back to the last.
 #[test]
 fn two_simultaneous_deaths_in_a_chain_lose_nothing() {
