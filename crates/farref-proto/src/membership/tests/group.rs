@@ -89,9 +89,6 @@ impl Group {
             "ME-1: a view never falls back"
         );
         let me = self.id(n);
-        while let Some(event) = self.outs[n].pop_event() {
-            self.events.push((n, event));
-        }
         while let Some((to, control)) = self.outs[n].pop_control() {
             if self.slot(to).is_some() {
                 self.wires.entry((me, to)).or_default().push_back(control);
@@ -99,6 +96,9 @@ impl Group {
                 // Its connection is refused.
                 self.nodes[n].suspect(to, &mut self.outs[n]);
             }
+        }
+        while let Some(event) = self.outs[n].pop_event() {
+            self.events.push((n, event));
         }
         result
     }

@@ -88,12 +88,6 @@ impl Cluster {
     ) -> T {
         let result = input(&mut self.nodes[n], &mut self.outs[n]);
         let me = self.nodes[n].me();
-        while let Some(event) = self.outs[n].pop_event() {
-            match event {
-                Event::Freed { value, .. } => self.freed.push(value),
-                event => self.events.push((n, event)),
-            }
-        }
         while let Some((to, control)) = self.outs[n].pop_control() {
             if self.slot(to).is_some() {
                 self.controls
@@ -103,6 +97,12 @@ impl Cluster {
             } else if let Control::Accused(_) | Control::Suspect(_) = control {
                 // Its connection is refused.
                 self.nodes[n].suspect(to, &mut self.outs[n]);
+            }
+        }
+        while let Some(event) = self.outs[n].pop_event() {
+            match event {
+                Event::Freed { value, .. } => self.freed.push(value),
+                event => self.events.push((n, event)),
             }
         }
         result
