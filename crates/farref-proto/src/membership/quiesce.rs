@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **QU-1** Shutdown is complete only after two successive rounds in which every live member had
-//!   nothing left and no member's counter moved: all were idle from their first report to their
-//!   second, and those spans share a moment.
+//! - **QU-1** Shutdown is complete only after two successive rounds, with the same view, in which every
+//!   live member had nothing left and no member's counter moved: all were idle from their first report
+//!   to their second, and those spans share a moment.
 //! - **QU-2** Departed members are not waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,8 +68,8 @@ pub struct Quiescence {
     /// Who was asked in this round.
     asked: BTreeSet<NodeId>,
     reports: BTreeMap<NodeId, (u64, Residue)>,
-    /// The counters of the last round, if everybody was idle in it.
-    idle_before: Option<BTreeMap<NodeId, u64>>,
+    /// The number of the view and the counters of the last round, if everybody was idle in it.
+    idle_before: Option<(u64, BTreeMap<NodeId, u64>)>,
     waiting_for: Vec<(NodeId, Residue)>,
     pub(crate) mutant: Mutant,
 }
@@ -147,7 +147,7 @@ impl Quiescence {
                 },
             )];
         }
-        if self.evaluate(membership) {
+        if self.evaluate(me, membership, mine) {
             self.complete = true;
             let others = membership.view().live().filter(|&node| node != me);
             return others.map(|node| (node, Control::Finish)).collect();
@@ -205,33 +205,39 @@ impl Quiescence {
         !std::mem::replace(&mut self.complete, true)
     }
 
-    /// Looks at the round that is over: is everyone at rest, as in the round before?
-    fn evaluate(&mut self, membership: &Membership) -> bool {
+    /// Looks at the round, if it is over: is everyone at rest, as in the round before?
+    ///
+    /// What the leader says of itself is as of now. So all were at rest at the moment of the look
+    /// before, which the others' spans from report to report have in common. Whoever came or went
+    /// since then may have left work behind: then it takes two more rounds.
+    fn evaluate(&mut self, me: NodeId, membership: &Membership, mine: (u64, Residue)) -> bool {
         if self.round == 0 {
             return false;
         }
+        self.reports.insert(me, mine);
         let mut waiting_for = Vec::new();
         let mut counters = BTreeMap::new();
+        let mut all_answered = true;
         for node in membership.view().live() {
             match self.reports.get(&node) {
                 Some((activity, residue)) if residue.is_idle() => {
                     counters.insert(node, *activity);
                 }
                 Some((_, residue)) => waiting_for.push((node, *residue)),
-                None => waiting_for.push((node, Residue::default())),
+                None => {
+                    all_answered = false;
+                    waiting_for.push((node, Residue::default()));
+                }
             }
         }
-        let all_answered = membership
-            .view()
-            .live()
-            .all(|node| self.reports.contains_key(&node));
         waiting_for.truncate(MAX_NAMED);
         self.waiting_for = waiting_for;
         if !all_answered {
             return false;
         }
-        let idle_now = self.waiting_for.is_empty().then_some(counters);
-        let at_rest = idle_now.is_some()
+        let everyone_idle = self.waiting_for.is_empty();
+        let idle_now = everyone_idle.then(|| (membership.view().number(), counters));
+        let at_rest = everyone_idle
             && (idle_now == self.idle_before || mutated!(self.mutant, ShutdownAfterOneRound));
         self.idle_before = idle_now;
         at_rest
