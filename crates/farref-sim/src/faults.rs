@@ -171,7 +171,12 @@ impl World {
         if process.node.membership().phase() != Phase::Joining {
             return;
         }
-        let Some(sponsor) = self.rng.choice(members) else {
+        let mut sponsors = members;
+        if let Some(process) = self.process(node) {
+            let view = process.node.membership().view();
+            sponsors.retain(|&member| !view.is_gone(member));
+        }
+        let Some(sponsor) = self.rng.choice(sponsors) else {
             // Nobody is left to let it in.
             return self.kill(node);
         };

@@ -4,7 +4,7 @@ use farref_sim::{Config, Stats, run, run_traced};
 
 /// Seeds that have broken a guarantee before, with the default configuration. A failing seed that
 /// anybody finds is added here once its cause is mended.
-const ONCE_BROKEN: &[u64] = &[55_742];
+const ONCE_BROKEN: &[u64] = &[10_017_741];
 
 fn run_all(config: &Config, seeds: impl IntoIterator<Item = u64>) -> Stats {
     let mut total = Stats::default();

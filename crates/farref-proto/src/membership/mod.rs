@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - **ME-1** A standing is never lowered: nobody comes back from the dead but as a new incarnation.
-//! - **ME-2** A node takes no frame from a node that its view does not have alive.
+//! - **ME-2** A node takes no frame from a node that is gone in its view.
 //! - **ME-3** A node says a departure back only after its tables have installed it, on the same
 //!   first-in-first-out lane as the registrations that it sent before. So when a departure is
 //!   settled, every hand-off the departed made has been registered with its owner or never happened.

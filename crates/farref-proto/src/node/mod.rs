@@ -22,7 +22,7 @@ pub use calling::{Arrival, Want};
 use crate::calls::Calls;
 use crate::context::{CONTEXT_SHARDS, ContextTable};
 use crate::error::{ContextError, PeerMisbehaved, RefError};
-use crate::event::Event;
+use crate::event::{Departure, Event};
 use crate::ids::{ContextId, Fingerprint, NodeId, RRefId};
 use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
 use crate::message::{Control, MAX_BATCH};
@@ -347,16 +347,9 @@ impl<V: Clone> Node<V> {
             return Ok(());
         }
         self.membership.heard(from);
-        let joining = self.membership.phase() == Phase::Joining;
         if !self.listens_to(from) {
             let outcome = match control {
-                // A group that is at rest takes nobody in.
-                Control::Join if self.quiescence.is_complete() => return Ok(()),
                 Control::Join => self.membership.on_join(from),
-                Control::Welcome(entries) if joining => self.membership.on_welcome(entries),
-                Control::View { entries, echo } if joining => {
-                    self.membership.on_view(from, entries, echo)
-                }
                 Control::View { entries, echo } => {
                     self.membership.on_view_of_leaver(from, entries, echo)
                 }
@@ -423,6 +416,8 @@ impl<V: Clone> Node<V> {
                     node.context_table(context).on_attach(from, context, out)
                 })?;
             }
+            // A group that is at rest takes nobody in.
+            Control::Join if self.quiescence.is_complete() => {}
             Control::Join => {
                 let outcome = self.membership.on_join(from);
                 self.apply(outcome, out);
@@ -467,10 +462,11 @@ impl<V: Clone> Node<V> {
         self.membership.phase() == Phase::Evicted
     }
 
-    /// ME-2, and a node always listens to itself, even while it is leaving.
+    /// ME-2, and a node always listens to itself, even while it is leaving. One that it has not heard
+    /// of yet may be a member all the same, let in by somebody who knew no better.
     fn listens_to(&self, node: NodeId) -> bool {
         node == self.me
-            || self.membership.view().is_live(node)
+            || !self.membership.view().is_gone(node)
             || mutated!(self.mutant, KeepListening)
     }
 
@@ -535,6 +531,9 @@ impl<V: Clone> Node<V> {
                 self.contexts
                     .iter_mut()
                     .for_each(|table| table.on_gone(node, out));
+                // There may be a connection all the same.
+                let departure = Departure::Died;
+                out.event(Event::Gone { node, departure });
             }
             Change::Settled(node) => {
                 self.refs
