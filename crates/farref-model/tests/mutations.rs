@@ -10,14 +10,13 @@ use farref_proto::Mutation;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 /// The rules that the small models cover. Undone calls, contexts, newcomers' welcome and shutdown are
-/// the simulator's, and so is adoption: to need it takes four workers, and a walk of ten million states.
-const COVERED: [Mutation; 12] = [
+/// the simulator's, and so are adoption and waiting for the settling: to need them takes four workers.
+const COVERED: [Mutation; 11] = [
     Mutation::ForgetParentHold,
     Mutation::NoEarlyRegistration,
     Mutation::FreeOnFirstRelease,
     Mutation::IgnoreDeadHolder,
     Mutation::ConfirmWithoutRegistering,
-    Mutation::ReleaseBeforeSettled,
     Mutation::NoEcho,
     Mutation::ReleaseUnconfirmed,
     Mutation::AcceptOnReceipt,

@@ -7,7 +7,7 @@
 //! - `live_node`: a whole operation through [`Node`], with every message encoded and decoded.
 //!
 //! `N` goes from 10^3 to 10^5, and with `FARREF_BENCH_FULL=1` in the environment to 10^7, which
-//! takes up to 2 GB of memory. `docs/benchmarks.md` says how to read the results.
+//! takes up to 2.5 GB of memory. `docs/benchmarks.md` says how to read the results.
 
 use std::env;
 use std::hint::black_box;

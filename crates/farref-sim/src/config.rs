@@ -16,6 +16,9 @@ pub struct Config {
     pub steps: u32,
     /// Whether anything fails at all. Default true.
     pub faults: bool,
+    /// Whether workers die most of the time right after handing on what they were handed, while the
+    /// receiver can hardly reach the owner: the case of guarantee R4, many times over. Default false.
+    pub relay_pressure: bool,
     /// A rule to break.
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutant>,
@@ -28,6 +31,7 @@ impl Default for Config {
             max_workers: 8,
             steps: 24,
             faults: true,
+            relay_pressure: false,
             #[cfg(feature = "mutations")]
             mutation: None,
         }

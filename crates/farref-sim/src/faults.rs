@@ -134,6 +134,21 @@ impl World {
         }
     }
 
+    /// A worker dies that has just handed on what it was handed, before it could tell the owner; and
+    /// the one that got it cannot tell the owner for a while.
+    pub(crate) fn lose_relay(&mut self, node: NodeId, receiver: NodeId, owner: NodeId) {
+        let apart = receiver != owner && node != owner && node != receiver;
+        if apart && !self.draining && self.rng.bool() {
+            let until = self.now + Duration::from_millis(100);
+            self.links
+                .entry(pair(receiver, owner))
+                .or_default()
+                .blocked_until = until;
+            let wait = self.delay();
+            self.schedule(self.now + wait, Happening::Fault(Fault::CrashOf(node)));
+        }
+    }
+
     fn leave(&mut self) {
         let members = self.members();
         if members.len() < 2 {

@@ -242,8 +242,15 @@ impl World {
             let wait = Duration::from_nanos(self.rng.u64(0..=most));
             self.schedule(self.now + wait, Happening::Fault(Fault::CrashOf(node)));
         }
+        let relayed = head.carried.first().map(|fork| fork.owner);
         let lane = if bulk { Lane::Bulk } else { Lane::Call };
         self.send(node, to, lane, Packet::Call(head, Body { call, depth }));
+        if let Some(owner) = relayed
+            && self.config.relay_pressure
+            && task.is_some()
+        {
+            self.lose_relay(node, to, owner);
+        }
     }
 
     fn fetch(&mut self, node: NodeId) {

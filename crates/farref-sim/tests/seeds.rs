@@ -52,6 +52,14 @@ fn every_guarantee_holds_in_other_years_weather() {
 }
 
 #[test]
+fn every_guarantee_holds_when_relays_die() {
+    let mut config = Config::default();
+    config.relay_pressure = true;
+    let stats = run_all(&config, 0..300);
+    assert!(stats.faults.crashes > 300);
+}
+
+#[test]
 fn every_guarantee_holds_without_faults() {
     let mut config = Config::default();
     config.faults = false;
