@@ -1,16 +1,98 @@
-//! Hash maps whose layout depends on the ids and a given seed alone, never on the process.
+//! Hash maps whose layout depends on the ids and a given seed alone, never on the process, and whose
+//! size follows the number of entries both ways.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
 
-pub(crate) use foldhash::fast::FixedState;
+use foldhash::fast::FixedState;
+
+/// Maps below this size are not worth shrinking.
+const SMALL: usize = 4096;
 
 /// A map keyed by ids. Peers choose part of the ids, so the runtime gives each table a secret seed;
 /// simulations give a constant. Nothing may let its iteration order out: sort first.
-pub(crate) type IdMap<K, T> = HashMap<K, T, FixedState>;
+///
+/// A plain `HashMap` lets deleted entries count as full. A table of constant size whose entries come
+/// and go would end up twice as large as it need be, and one that was large once would stay so. This
+/// one is laid out anew instead.
+#[derive(Clone, Debug)]
+pub(crate) struct IdMap<K, T> {
+    map: HashMap<K, T, FixedState>,
+    /// How many entries fit into the present layout when it is fresh.
+    full: usize,
+}
 
 /// An empty map.
 pub(crate) fn id_map<K, T>(seed: u64) -> IdMap<K, T> {
-    HashMap::with_hasher(FixedState::with_seed(seed))
+    IdMap {
+        map: HashMap::with_hasher(FixedState::with_seed(seed)),
+        full: 0,
+    }
+}
+
+impl<K: Eq + Hash, T> IdMap<K, T> {
+    pub(crate) fn insert(&mut self, key: K, value: T) -> Option<T> {
+        self.make_room();
+        self.map.insert(key, value)
+    }
+
+    pub(crate) fn entry(&mut self, key: K) -> Entry<'_, K, T> {
+        self.make_room();
+        self.map.entry(key)
+    }
+
+    pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<T>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let removed = self.map.remove(key);
+        if self.full > SMALL && self.map.len() < self.full / 8 {
+            self.map.shrink_to(self.map.len() * 2);
+            self.full = self.map.capacity();
+        }
+        removed
+    }
+
+    /// Makes room for one more entry: in the size the map has if deleted entries are why there is no
+    /// room, in twice that size if it is really full.
+    fn make_room(&mut self) {
+        if self.map.len() < self.map.capacity() {
+            return;
+        }
+        if self.map.len() < self.full - self.full / 16 {
+            let hasher = self.map.hasher().clone();
+            let mut fresh = HashMap::with_capacity_and_hasher(self.full, hasher);
+            fresh.extend(self.map.drain());
+            self.map = fresh;
+        } else {
+            self.map.reserve(1);
+        }
+        self.full = self.map.capacity();
+    }
+}
+
+impl<K, T> Deref for IdMap<K, T> {
+    type Target = HashMap<K, T, FixedState>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+impl<K, T> DerefMut for IdMap<K, T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.map
+    }
+}
+
+impl<K: Eq + Hash, T: PartialEq> PartialEq for IdMap<K, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
 }
 
 /// The keys that satisfy a condition, in order.
@@ -28,14 +110,46 @@ pub(crate) fn sorted_keys<K: Copy + Ord, T>(
 }
 
 /// Feeds a map to a hasher in key order, for state comparison in the model checker.
-pub(crate) fn hash_sorted<K: Copy + Ord + std::hash::Hash, T: std::hash::Hash>(
+pub(crate) fn hash_sorted<K: Copy + Ord + Hash, T: Hash>(
     map: &IdMap<K, T>,
-    state: &mut impl std::hash::Hasher,
+    state: &mut impl Hasher,
 ) {
-    use std::hash::Hash;
     map.len().hash(state);
     for key in sorted_keys(map, |_, _| true) {
         key.hash(state);
         map.get(&key).hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_whose_entries_come_and_go_does_not_grow() {
+        let mut map = id_map(0);
+        for key in 0..10_000u64 {
+            map.insert(key, ());
+        }
+        let size = map.capacity();
+        for key in 10_000..1_000_000 {
+            map.insert(key, ());
+            map.remove(&(key - 10_000));
+        }
+        assert_eq!(map.len(), 10_000);
+        assert!(map.full <= size, "{} and was {size}", map.full);
+    }
+
+    #[test]
+    fn a_map_that_was_large_once_shrinks() {
+        let mut map = id_map(0);
+        for key in 0..1_000_000u64 {
+            map.insert(key, ());
+        }
+        for key in 100..1_000_000 {
+            map.remove(&key);
+        }
+        assert!((0..100).all(|key| map.contains_key(&key)));
+        assert!(map.capacity() < 2 * SMALL, "{}", map.capacity());
     }
 }
