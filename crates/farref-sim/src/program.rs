@@ -177,7 +177,9 @@ impl World {
             Some(task) => task.context,
             None => match process.program.contexts.len() {
                 0 => None,
-                len => (picks[0] % 2 == 0).then(|| process.program.contexts[picks[1] % len]),
+                len => picks[0]
+                    .is_multiple_of(2)
+                    .then(|| process.program.contexts[picks[1] % len]),
             },
         };
         let want = match kind {
