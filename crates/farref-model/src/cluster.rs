@@ -319,7 +319,7 @@ impl Model for Cluster {
         if state.created < self.references && self.creation(state).is_some() {
             actions.push(Action::Create);
         }
-        for (&(holder, rref), _) in &state.handles {
+        for &(holder, rref) in state.handles.keys() {
             if state.shares > 0 {
                 let others = state.members().filter(|&to| to != holder);
                 actions.extend(others.map(|to| Action::Share(holder, rref, to)));
@@ -328,9 +328,9 @@ impl Model for Cluster {
         }
         for (&(from, to, lane), queue) in &state.channels {
             let reach = if self.reordering { queue.len() } else { 1 };
-            for at in 0..reach {
+            for (at, message) in queue.iter().enumerate().take(reach) {
                 actions.push(Action::Deliver(from, to, lane, at));
-                if state.duplicates > 0 && queue[at].may_repeat() {
+                if state.duplicates > 0 && message.may_repeat() {
                     actions.push(Action::DeliverTwice(from, to, lane, at));
                 }
             }

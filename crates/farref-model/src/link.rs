@@ -162,19 +162,18 @@ impl Model for Link {
             actions.push(LinkAction::Connect);
             return;
         };
-        for end in 0..2 {
+        for (end, parcels) in towards.iter().enumerate() {
             if state.ends[end].clone().poll_transmit(NOW).is_some() {
                 actions.push(LinkAction::Transmit(end));
             }
-            let waiting = towards[end].len();
             let reach = if state.overtakings > 0 {
-                waiting
+                parcels.len()
             } else {
-                waiting.min(1)
+                1
             };
-            for at in 0..reach {
+            for (at, parcel) in parcels.iter().enumerate().take(reach) {
                 actions.push(LinkAction::Deliver(end, at));
-                let is_frame = matches!(towards[end][at], Parcel::Frame(_)) && at == 0;
+                let is_frame = matches!(parcel, Parcel::Frame(_)) && at == 0;
                 if is_frame && state.duplicates > 0 {
                     actions.push(LinkAction::DeliverTwice(end, at));
                 }
