@@ -265,6 +265,11 @@ fn print_summary(summary: &Summary, json: bool) -> anyhow::Result<()> {
         "  {references} references, {shares} handed on, {freed} values freed, {contexts} contexts"
     );
     println!("  {:.1} simulated hours", simulated_micros as f64 / 3.6e9);
-    println!("  {faults:?}");
+    println!("  faults:");
+    if let serde_json::Value::Object(kinds) = serde_json::to_value(faults)? {
+        for (kind, count) in kinds {
+            println!("    {:<18} {count:>10}", kind.replace('_', " "));
+        }
+    }
     Ok(())
 }
