@@ -33,6 +33,7 @@ mod oracle;
 mod process;
 mod program;
 mod stats;
+mod verdicts;
 mod world;
 
 pub use config::Config;
