@@ -71,7 +71,7 @@ struct Context {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Closing {
     /// Whom to tell when all have answered; nobody on the origin.
-    tell: Vec<NodeId>,
+    tell: Option<NodeId>,
     waiting: BTreeSet<NodeId>,
 }
 
@@ -297,7 +297,7 @@ impl ContextTable {
         for context in sorted_keys(&self.closing, |_, _| true) {
             if let Some(closing) = self.closing.get_mut(&context) {
                 closing.waiting.remove(&node);
-                closing.tell.retain(|&other| other != node);
+                closing.tell = closing.tell.filter(|&other| other != node);
                 self.finish_closing(context, out);
             }
         }
@@ -410,7 +410,7 @@ impl ContextTable {
             out.send(node, Control::ContextCleanup(vec![(context, below)]));
         }
         let closing = Closing {
-            tell: told_by.into_iter().collect(),
+            tell: told_by,
             waiting: entry.known,
         };
         self.closing.insert(context, closing);
@@ -424,7 +424,7 @@ impl ContextTable {
             .is_some_and(|closing| closing.waiting.is_empty())
             && let Some(closing) = self.closing.remove(&context)
         {
-            for node in closing.tell {
+            if let Some(node) = closing.tell {
                 out.send(node, Control::ContextCleaned(vec![context]));
             }
             if context.origin == self.me {
