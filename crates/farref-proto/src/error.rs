@@ -1,11 +1,13 @@
 //! What can go wrong, and whose fault it is.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
 use crate::membership::Phase;
 
 /// A use of a reference that cannot work. Cause and remedy are on this side or with the group's
 /// fate; for what a peer does against the protocol see [`PeerMisbehaved`].
-#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefError {
     /// This worker holds no such reference: it was dropped, or never received.
@@ -78,7 +80,7 @@ pub enum RefError {
 }
 
 /// A use of a context that cannot work.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
     /// The context was released, here or at its origin.
@@ -110,7 +112,7 @@ pub enum ContextError {
 }
 
 /// A call that cannot be made. Nothing was changed by the attempt.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// This node is not, or no longer, a member of the group.
@@ -198,6 +200,12 @@ pub enum PeerMisbehaved {
     BatchTooLong {
         /// How many.
         len: usize,
+    },
+    /// It made more calls at once than it was told are accepted.
+    #[error("peer has more calls open than the {limit} that are accepted")]
+    TooManyCalls {
+        /// How many are accepted.
+        limit: u32,
     },
     /// It reported more calls done than were made.
     #[error("peer reported more calls of {context} done than it was sent")]

@@ -30,13 +30,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use quiesce::{Quiescence, Residue};
 pub use view::{Standing, Status, View};
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Departure;
 use crate::ids::{NodeId, WorkerId};
 use crate::message::Control;
 use crate::mutation::{Mutant, mutated};
 
 /// Where a node is in its own membership.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Phase {
     /// Asked to be let in.
     Joining,
@@ -123,6 +125,11 @@ impl Membership {
             reported_to: None,
             mutant: Mutant::default(),
         }
+    }
+
+    /// Whose membership this is.
+    pub fn me(&self) -> NodeId {
+        self.me
     }
 
     /// What this node knows of its group.

@@ -43,6 +43,17 @@ pub struct Residue {
 }
 
 impl Residue {
+    /// Whether nothing but references keeps the node from going.
+    pub fn only_references(&self) -> bool {
+        let references = self.references;
+        let rest = Self {
+            wants_shutdown: true,
+            references,
+            ..Self::default()
+        };
+        references > 0 && *self == rest
+    }
+
     /// Whether the node may go.
     pub fn is_idle(&self) -> bool {
         let ready = Self {
@@ -230,6 +241,8 @@ impl Quiescence {
                 }
             }
         }
+        // Whoever has work to do is named before those who only hold references.
+        waiting_for.sort_by_key(|(_, residue)| residue.only_references());
         waiting_for.truncate(MAX_NAMED);
         self.waiting_for = waiting_for;
         if !all_answered {

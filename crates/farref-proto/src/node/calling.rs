@@ -33,7 +33,8 @@ pub enum Arrival<V> {
     Value(V),
     /// Answer when [`Event::Fetched`] comes.
     Waiting,
-    /// Answer with this error (or let the result that is to stay be this error).
+    /// Answer with this error (or let the result that is to stay be this error). What was carried has
+    /// been let go.
     Failed(CallError),
     /// The caller is no member: nothing to do.
     Ignored,
@@ -217,7 +218,10 @@ impl<V: Clone> Node<V> {
                 match self.table(rref).fetch(rref, fingerprint, waiter) {
                     Ok(Fetch::Ready(value)) => Arrival::Value(value),
                     Ok(Fetch::Waiting) => Arrival::Waiting,
-                    Err(error) => Arrival::Failed(error.into()),
+                    Err(error) => {
+                        self.drop_all(&head.carried, out);
+                        Arrival::Failed(error.into())
+                    }
                 }
             }
         };

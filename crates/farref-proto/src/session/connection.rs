@@ -28,11 +28,22 @@ impl<F> Session<F> {
 
     /// The peer's greeting came on the present connection. After it has been accepted, frames flow.
     pub fn handle_hello(&mut self, now: Time, hello: &Hello) -> Result<(), HandshakeError> {
+        self.handle_hello_with(now, hello, drop)
+    }
+
+    /// Like [`handle_hello`](Self::handle_hello), and gives each frame that the greeting
+    /// acknowledges to `acknowledged`.
+    pub fn handle_hello_with(
+        &mut self,
+        now: Time,
+        hello: &Hello,
+        mut acknowledged: impl FnMut(F),
+    ) -> Result<(), HandshakeError> {
         self.check_hello(hello)?;
         let mut progress = false;
         for lane in Lane::ALL {
             let outbox = &mut self.outboxes[lane.index()];
-            progress |= outbox.resume(hello.expected[lane.index()]);
+            progress |= outbox.resume(hello.expected[lane.index()], &mut acknowledged);
             #[cfg(feature = "mutations")]
             if self.replay_broken {
                 outbox.forget_sent();

@@ -14,9 +14,47 @@ impl<F: Clone> Session<F> {
     /// To be called only when the connection can take a frame: what is taken too early is beyond
     /// the reach of more urgent frames.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Frame<F>> {
+        self.poll_transmit_on(now, &Lane::ALL)
+    }
+
+    /// Like [`poll_transmit`](Self::poll_transmit), for one of several streams that make up the
+    /// present connection: only data of these lanes is given out.
+    ///
+    /// Each lane has to travel on one stream of a connection, always the same. Heartbeats and
+    /// acknowledgements of their own travel with [`Lane::Control`]. What data on another stream
+    /// acknowledges is said there once more: that stream may be slow.
+    pub fn poll_transmit_on(&mut self, now: Time, lanes: &[Lane]) -> Option<Frame<F>> {
         if !self.is_connected() {
             return None;
         }
+        let leads = lanes.contains(&Lane::Control);
+        if leads && let Some(frame) = self.poll_own(now) {
+            return Some(frame);
+        }
+        let (lane, outgoing) = Lane::ALL
+            .into_iter()
+            .filter(|lane| lanes.contains(lane))
+            .find_map(|lane| Some((lane, self.outboxes[lane.index()].transmit()?)))?;
+        if outgoing.replayed {
+            self.tally.0.replayed += 1;
+        } else {
+            self.tally.0.sent += 1;
+        }
+        self.unacked_since[lane.index()].get_or_insert(now);
+        Some(Frame::Data {
+            lane,
+            seq: outgoing.seq,
+            acks: if leads {
+                self.inbox.announce()
+            } else {
+                self.inbox.acks()
+            },
+            payload: outgoing.payload,
+        })
+    }
+
+    /// The next frame that is the session's own and carries no data.
+    fn poll_own(&mut self, now: Time) -> Option<Frame<F>> {
         if let Some(generation) = self.liveness.take_pong() {
             let acks = self.inbox.announce();
             return Some(Frame::Pong { generation, acks });
@@ -29,21 +67,7 @@ impl<F: Clone> Session<F> {
             let acks = self.inbox.announce();
             return Some(Frame::Ack { acks });
         }
-        let (lane, outgoing) = Lane::ALL
-            .into_iter()
-            .find_map(|lane| Some((lane, self.outboxes[lane.index()].transmit()?)))?;
-        if outgoing.replayed {
-            self.tally.0.replayed += 1;
-        } else {
-            self.tally.0.sent += 1;
-        }
-        self.unacked_since[lane.index()].get_or_insert(now);
-        Some(Frame::Data {
-            lane,
-            seq: outgoing.seq,
-            acks: self.inbox.announce(),
-            payload: outgoing.payload,
-        })
+        None
     }
 }
 
@@ -54,8 +78,22 @@ impl<F> Session<F> {
         now: Time,
         frame: Frame<F>,
     ) -> Result<Option<(Lane, F)>, SessionError> {
+        self.handle_frame_with(now, frame, drop)
+    }
+
+    /// Like [`handle_frame`](Self::handle_frame), and gives each frame that it acknowledges to
+    /// `acknowledged`: an owner that keeps the session behind a lock can drop them outside it.
+    ///
+    /// What a peer sends is not stored, so its payload `G` may have another type than what is
+    /// enqueued here, say that of a decoded message.
+    pub fn handle_frame_with<G>(
+        &mut self,
+        now: Time,
+        frame: Frame<G>,
+        acknowledged: impl FnMut(F),
+    ) -> Result<Option<(Lane, G)>, SessionError> {
         self.check_frame(&frame)?;
-        self.apply_acks(now, frame.acks());
+        self.apply_acks(now, frame.acks(), acknowledged);
         match frame {
             Frame::Data {
                 lane, seq, payload, ..
@@ -101,8 +139,14 @@ impl<F> Session<F> {
         }
     }
 
+    /// Whatever was received is to be acknowledged by the next frame, without waiting for company:
+    /// the owner is about to close the connection for good.
+    pub fn acknowledge_now(&mut self) {
+        self.inbox.hurry();
+    }
+
     /// Checks all that can be wrong with a frame, before any of it takes effect.
-    fn check_frame(&self, frame: &Frame<F>) -> Result<(), SessionError> {
+    fn check_frame<G>(&self, frame: &Frame<G>) -> Result<(), SessionError> {
         if !self.is_connected() {
             return Err(SessionError::NotConnected);
         }
@@ -127,11 +171,11 @@ impl<F> Session<F> {
     }
 
     /// Drops what the peer has. Acknowledgements overtaken by later ones are without effect.
-    fn apply_acks(&mut self, now: Time, acks: Acks) {
+    fn apply_acks(&mut self, now: Time, acks: Acks, mut acknowledged: impl FnMut(F)) {
         let mut progress = false;
         for lane in Lane::ALL {
             let outbox = &mut self.outboxes[lane.index()];
-            if outbox.acknowledge(acks.expected(lane)) {
+            if outbox.acknowledge(acks.expected(lane), &mut acknowledged) {
                 progress = true;
                 self.unacked_since[lane.index()] = outbox.in_flight().then_some(now);
             }
@@ -143,7 +187,7 @@ impl<F> Session<F> {
     }
 
     /// Hands a frame over if it is the one that is due. `check_frame` has excluded later ones.
-    fn deliver(&mut self, lane: Lane, seq: u64, payload: F) -> Option<(Lane, F)> {
+    fn deliver<G>(&mut self, lane: Lane, seq: u64, payload: G) -> Option<(Lane, G)> {
         if seq < self.inbox.expected(lane) {
             self.tally.0.duplicates += 1;
             #[cfg(feature = "mutations")]

@@ -56,6 +56,13 @@ impl Inbox {
         }
     }
 
+    /// Does not wait any longer with what is owed.
+    pub(super) fn hurry(&mut self) {
+        if self.unannounced > 0 {
+            self.fall_due();
+        }
+    }
+
     fn fall_due(&mut self) {
         self.due = true;
         self.announce_by = None;

@@ -103,8 +103,9 @@ impl<F> Outbox<F> {
         writable
     }
 
-    /// Drops every frame before `expected`, which must not exceed `sent`. Says whether any was.
-    pub(super) fn acknowledge(&mut self, expected: u64) -> bool {
+    /// Gives every frame before `expected`, which must not exceed `sent`, to `acknowledged`. Says
+    /// whether there was any.
+    pub(super) fn acknowledge(&mut self, expected: u64, acknowledged: &mut impl FnMut(F)) -> bool {
         let progress = expected > self.first;
         while self.first < expected {
             let Some(frame) = self.stored.pop_front() else {
@@ -113,14 +114,15 @@ impl<F> Outbox<F> {
             // Saturates like the addition in `push`, though no machine stores that much.
             self.bytes = self.bytes.saturating_sub(frame.bytes);
             self.first += 1;
+            acknowledged(frame.payload);
         }
         self.cursor = self.cursor.max(self.first);
         progress
     }
 
     /// Goes on from `expected` on a fresh connection. Says whether that acknowledged anything.
-    pub(super) fn resume(&mut self, expected: u64) -> bool {
-        let progress = self.acknowledge(expected);
+    pub(super) fn resume(&mut self, expected: u64, acknowledged: &mut impl FnMut(F)) -> bool {
+        let progress = self.acknowledge(expected, acknowledged);
         self.cursor = self.first;
         progress
     }

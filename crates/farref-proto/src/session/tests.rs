@@ -9,6 +9,7 @@ mod mutations;
 mod pair;
 mod pressure;
 mod stall;
+mod streams;
 
 use super::*;
 use pair::{LEFT, Pair, RIGHT};

@@ -1,0 +1,169 @@
+//! The type that stands for a remote function, and how it is one.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Ident, Type};
+
+use crate::options::{Mode, Options};
+use crate::signature::{Receiver, Signature};
+use crate::types;
+
+/// All that `farref` must know of a function.
+pub(crate) struct Marker<'a> {
+    /// The type that stands for it.
+    pub(crate) ident: &'a Ident,
+    /// What callers ask for: an expression.
+    pub(crate) name: TokenStream,
+    /// How it is declared, for people.
+    pub(crate) description: String,
+    pub(crate) signature: &'a Signature,
+    pub(crate) options: &'a Options,
+    /// How to call it.
+    pub(crate) path: TokenStream,
+    /// The type in whose impl block it is.
+    pub(crate) this: Option<&'a Type>,
+}
+
+impl Marker<'_> {
+    /// Implements `Function` for the type, and puts it on the program's list.
+    pub(crate) fn implement(&self) -> syn::Result<TokenStream> {
+        let Self {
+            ident,
+            name,
+            description,
+            signature,
+            ..
+        } = self;
+        let mode = self.mode()?;
+        let timeout = self.timeout();
+        let (access, arguments, returned) = (self.access(), self.arguments(), self.output());
+        let output = &signature.output;
+        let run = self.run();
+        Ok(quote! {
+            #[allow(deprecated, private_interfaces, clippy::all, clippy::pedantic, clippy::nursery)]
+            impl ::farref::__private::Function for #ident {
+                const NAME: &'static ::core::primitive::str = #name;
+                const SIGNATURE: &'static ::core::primitive::str = #description;
+                const TIMEOUT: ::core::option::Option<::core::time::Duration> = #timeout;
+                const MODE: ::farref::__private::Mode = #mode;
+                #access
+                #arguments
+                #returned
+
+                #run
+
+                fn encoder() -> ::core::option::Option<::farref::__private::Encode<#output>> {
+                    use ::farref::__private::{CanEncode as _, CannotEncode as _};
+                    (&::farref::__private::Probe::<#output>::new()).encoder()
+                }
+            }
+
+            ::farref::__private::inventory::submit! {
+                ::farref::__private::Registration::of::<#ident>()
+            }
+        })
+    }
+
+    fn mode(&self) -> syn::Result<TokenStream> {
+        let mode = match self.options.mode(self.signature.is_async)? {
+            Mode::Task => quote!(Task),
+            Mode::Blocking => quote!(Blocking),
+            Mode::Inline => quote!(Inline),
+        };
+        Ok(quote!(::farref::__private::Mode::#mode))
+    }
+
+    fn timeout(&self) -> TokenStream {
+        match self.options.timeout {
+            None => quote!(::core::option::Option::None),
+            Some(limit) => {
+                let (seconds, nanoseconds) = (limit.as_secs(), limit.subsec_nanos());
+                quote! {
+                    ::core::option::Option::Some(
+                        ::core::time::Duration::new(#seconds, #nanoseconds)
+                    )
+                }
+            }
+        }
+    }
+
+    // The compiler finds fault with these types rather than with what they are made of: each is placed
+    // where the user can mend it.
+
+    fn access(&self) -> TokenStream {
+        let this = self.this;
+        let access = match self.signature.receiver {
+            Receiver::None => quote!(NoReceiver),
+            Receiver::Shared => quote!(Shared<#this>),
+            Receiver::Exclusive => quote!(Exclusive<#this>),
+        };
+        let at = this.map_or_else(Span::call_site, Spanned::span);
+        types::at(at, quote!(type Access = ::farref::__private::#access;))
+    }
+
+    fn arguments(&self) -> TokenStream {
+        let types = self.signature.arguments.iter().map(|argument| &argument.ty);
+        let at = match &self.signature.arguments[..] {
+            [only] => only.ty.span(),
+            _ => self.signature.parentheses,
+        };
+        quote_spanned!(at=> type Arguments = (#(#types,)*);)
+    }
+
+    fn output(&self) -> TokenStream {
+        let output = &self.signature.output;
+        quote_spanned!(output.span()=> type Output = #output;)
+    }
+
+    fn run(&self) -> TokenStream {
+        let Signature {
+            ident,
+            receiver,
+            arguments,
+            output,
+            ..
+        } = self.signature;
+        let path = &self.path;
+        // Names of our own: those of the user could hide the function.
+        let names: Vec<_> = (0..arguments.len())
+            .map(|i| Ident::new(&format!("argument{i}"), Span::mixed_site()))
+            .collect();
+        let this = self.this;
+        let (receiver, lent) = match receiver {
+            Receiver::None => (quote!((): ()), quote!()),
+            Receiver::Shared => (quote!(receiver: ::farref::Ref<#this>), quote!(&receiver,)),
+            Receiver::Exclusive => (
+                quote!(mut receiver: ::farref::RefMut<#this>),
+                quote!(&mut receiver,),
+            ),
+        };
+        let wait = self.signature.is_async.then(|| quote!(.await));
+        let called = quote!(#path(#lent #(#names),*) #wait);
+        let result = match self.signature.error {
+            None => quote!(::core::result::Result::Ok(#called)),
+            Some(at) => {
+                // Placed at the error, because that is what is wrong if it cannot be converted.
+                let error = Ident::new("error", at);
+                let failure = quote_spanned!(at=> ::farref::__private::returned(#error));
+                quote! {
+                    match #called {
+                        ::core::result::Result::Ok(output) => ::core::result::Result::Ok(output),
+                        ::core::result::Result::Err(#error) => ::core::result::Result::Err(#failure),
+                    }
+                }
+            }
+        };
+        // Placed at the function's name, because its body is wrong if its future is not `Send`.
+        let future = quote_spanned! {ident.span()=>
+            impl ::core::future::Future<
+                Output = ::core::result::Result<#output, ::farref::__private::Failure>,
+            > + ::core::marker::Send + 'static
+        };
+        quote! {
+            fn run(#receiver, (#(#names,)*): Self::Arguments) -> #future {
+                async move { #result }
+            }
+        }
+    }
+}

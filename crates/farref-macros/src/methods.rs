@@ -1,0 +1,325 @@
+//! The functions of an impl block: `Table::new_on(&peer, 8)` and `table.get(3)`.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+use syn::ext::IdentExt;
+use syn::{Ident, LitStr, Meta, Type, Visibility};
+
+use crate::attributes;
+use crate::block::{Block, Method};
+use crate::errors::{Errors, error};
+use crate::marker::Marker;
+use crate::options::{Options, Place};
+use crate::signature::{Receiver, Signature};
+use crate::types;
+
+/// What an `RRef` can do itself or by way of the prelude: that would be called instead.
+const TAKEN: [&str; 12] = [
+    "backward",
+    "clone",
+    "confirmed",
+    "id",
+    "into",
+    "is_owner",
+    "local",
+    "local_mut",
+    "owner",
+    "to_here",
+    "to_owned",
+    "try_into",
+];
+
+/// What comes next to the block.
+pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStream> {
+    let (name, described) = block.name()?;
+    let names = Names {
+        this: &block.this,
+        described: &described,
+        prefix: options.name.as_ref(),
+    };
+    let mut errors = Errors::default();
+    let mut remotes = Vec::new();
+    for method in block.methods() {
+        if let Some(Some(remote)) = errors.take(Remote::new(method, &block.this, options)) {
+            remotes.push(remote);
+        }
+    }
+    let remotes = errors.finish(remotes)?;
+    if remotes.is_empty() {
+        return Err(error(
+            block.impl_token.span,
+            "no function of this block is remote: make one `pub`, or mark it `#[remote]`",
+        ));
+    }
+
+    let cfg = attributes::cfg(&block.attributes);
+    let markers = remotes
+        .iter()
+        .map(|remote| remote.marker(&names))
+        .collect::<syn::Result<TokenStream>>()?;
+    let siblings: TokenStream = remotes
+        .iter()
+        .map(|remote| remote.sibling(&names))
+        .collect();
+    let trait_name = match &options.trait_name {
+        Some(chosen) => chosen.clone(),
+        None => format_ident!("{}RRef", name.unraw(), span = name.span()),
+    };
+    let (definition, implementation) = far_trait(&trait_name, &remotes, &names);
+    let this = &block.this;
+    let definition = definition.map(|definition| quote!(#cfg #definition));
+    Ok(quote! {
+        #definition
+
+        #cfg
+        const _: () = {
+            #markers
+
+            impl #this {
+                #siblings
+            }
+
+            #implementation
+        };
+    })
+}
+
+/// What the functions of the block are called after.
+struct Names<'a> {
+    this: &'a Type,
+    /// The type, for people.
+    described: &'a str,
+    /// What names begin with, if the user said so.
+    prefix: Option<&'a LitStr>,
+}
+
+/// A function that is to be remote.
+struct Remote<'a> {
+    method: &'a Method,
+    signature: Signature,
+    options: Options,
+    /// The type that stands for it.
+    marker: Ident,
+}
+
+impl<'a> Remote<'a> {
+    /// Looks at a function of a block; `None` if it is not to be remote.
+    fn new(method: &'a Method, this: &Type, block: &Options) -> syn::Result<Option<Self>> {
+        let options = match &method.ours[..] {
+            [] if matches!(method.visibility, Visibility::Inherited) => return Ok(None),
+            [] => Options::default(),
+            [ours] => match &ours.meta {
+                Meta::Path(_) => Options::default(),
+                Meta::List(list) => Options::parse(list.tokens.clone(), Place::Method)?,
+                Meta::NameValue(meta) => {
+                    return Err(error(
+                        meta.eq_token.span,
+                        "put options in parentheses: `#[remote(..)]`",
+                    ));
+                }
+            },
+            [_, second, ..] => {
+                return Err(error(
+                    second.pound_token.span,
+                    "this attribute is there twice: put all options into one",
+                ));
+            }
+        };
+        if options.skip {
+            return Ok(None);
+        }
+        let options = options.within(block);
+        let mut errors = Errors::default();
+        errors.take(options.mode(method.signature.asyncness.is_some()));
+        let signature = errors.take(Signature::new(&method.signature, Some(this)));
+        let ident = &method.signature.ident;
+        if method.signature.receiver().is_some() && TAKEN.iter().any(|taken| ident == taken) {
+            errors.push(error(
+                ident.span(),
+                format_args!(
+                    "`RRef` has a method `{ident}` of its own, which would be called instead: \
+                     rename this one, or leave it out with `#[remote(skip)]`"
+                ),
+            ));
+        }
+        let marker = format_ident!("__farref_{}", ident.unraw(), span = Span::call_site());
+        let remote = signature.map(|signature| Self {
+            method,
+            signature,
+            options,
+            marker,
+        });
+        errors.finish(remote)
+    }
+
+    /// The type that stands for the function.
+    fn marker(&self, names: &Names<'_>) -> syn::Result<TokenStream> {
+        let Names {
+            this,
+            described,
+            prefix,
+        } = names;
+        let (ident, marker) = (&self.signature.ident, &self.marker);
+        let plain = ident.unraw().to_string();
+        let name = match (&self.options.name, prefix) {
+            (Some(name), _) => quote!(#name),
+            (None, Some(prefix)) => quote!(::core::concat!(#prefix, "::", #plain)),
+            (None, None) => {
+                quote!(::core::concat!(::core::module_path!(), "::", #described, "::", #plain))
+            }
+        };
+        let cfg = attributes::cfg(&self.method.attributes);
+        let implementation = Marker {
+            ident: marker,
+            name,
+            description: format!("{described}::{}", self.signature.describe()),
+            signature: &self.signature,
+            options: &self.options,
+            path: quote!(<#this>::#ident),
+            this: Some(this),
+        }
+        .implement()?;
+        Ok(quote! {
+            #cfg
+            const _: () = {
+                #implementation
+            };
+
+            #cfg
+            #[allow(non_camel_case_types)]
+            struct #marker {}
+        })
+    }
+
+    /// The associated function next to the function.
+    fn sibling(&self, names: &Names<'_>) -> TokenStream {
+        let Self {
+            method,
+            signature,
+            marker,
+            ..
+        } = self;
+        let ident = format_ident!(
+            "{}_on",
+            signature.ident.unraw(),
+            span = signature.ident.span()
+        );
+        let plain = signature.ident.unraw();
+        let this = names.this;
+        let (to, to_type, call, last) = match signature.receiver {
+            Receiver::None => (
+                "to",
+                quote!(::farref::Peer),
+                quote!(::farref::__private::call),
+                format!("Calls [`{plain}`](Self::{plain}) on another worker."),
+            ),
+            _ => (
+                "on",
+                quote!(::farref::RRef<#this>),
+                quote!(::farref::__private::call_method),
+                format!("Calls [`{plain}`](Self::{plain}) on a far value."),
+            ),
+        };
+        let to = Ident::new(to, Span::mixed_site());
+        let documentation = attributes::documentation(&method.attributes, &last);
+        let carried = attributes::carried(&method.attributes);
+        let visibility = moved(&method.visibility);
+        let (parameters, tuple) = (signature.parameters(), signature.tuple());
+        let output = &signature.output;
+        quote! {
+            #documentation
+            #carried
+            #[allow(dead_code, clippy::too_many_arguments)]
+            #[track_caller]
+            #visibility fn #ident(#to: &#to_type, #parameters) -> ::farref::Call<#output> {
+                #call::<#marker>(#to, &#tuple)
+            }
+        }
+    }
+
+    /// The method of the far reference, without a body.
+    fn method(&self) -> TokenStream {
+        let Signature { ident, output, .. } = &self.signature;
+        let parameters = self.signature.parameters();
+        quote! {
+            #[allow(clippy::too_many_arguments)]
+            #[track_caller]
+            fn #ident(&self, #parameters) -> ::farref::Call<#output>
+        }
+    }
+}
+
+/// The trait with the methods of the far reference, and its implementation.
+fn far_trait(
+    name: &Ident,
+    remotes: &[Remote<'_>],
+    names: &Names<'_>,
+) -> (Option<TokenStream>, Option<TokenStream>) {
+    let methods: Vec<_> = remotes
+        .iter()
+        .filter(|remote| remote.signature.receiver != Receiver::None)
+        .collect();
+    let Some(widest) = methods
+        .iter()
+        .map(|remote| &remote.method.visibility)
+        .max_by_key(width)
+    else {
+        return (None, None);
+    };
+    let Names {
+        this, described, ..
+    } = names;
+    let declared = methods.iter().map(|remote| {
+        let attributes = &remote.method.attributes;
+        let last = format!(
+            "Calls `{described}::{}` where the value is.",
+            remote.signature.ident.unraw()
+        );
+        let documentation = attributes::documentation(attributes, &last);
+        let carried = attributes::carried(attributes);
+        let method = remote.method();
+        quote!(#documentation #carried #method;)
+    });
+    let defined = methods.iter().map(|remote| {
+        let cfg = attributes::cfg(&remote.method.attributes);
+        let (method, marker) = (remote.method(), &remote.marker);
+        let tuple = remote.signature.tuple();
+        quote! {
+            #cfg
+            #method {
+                ::farref::__private::call_method::<#marker>(self, &#tuple)
+            }
+        }
+    });
+    let visibility = moved(widest);
+    let about = format!("The methods of `{described}` on a far reference to one.");
+    let definition = quote! {
+        #[doc = #about]
+        #[allow(dead_code)]
+        #visibility trait #name {
+            #(#declared)*
+        }
+    };
+    let implementation = quote! {
+        impl #name for ::farref::RRef<#this> {
+            #(#defined)*
+        }
+    };
+    (Some(definition), Some(implementation))
+}
+
+/// More for those that are visible in more places.
+fn width(visibility: &&Visibility) -> u8 {
+    match visibility {
+        Visibility::Public(_) => 4,
+        Visibility::Restricted(within) if within.path.is_ident("crate") => 3,
+        Visibility::Restricted(within) if within.in_token.is_some() => 2,
+        Visibility::Restricted(within) if within.path.is_ident("super") => 1,
+        _ => 0,
+    }
+}
+
+/// Lints about visibility are for what the user wrote.
+fn moved(visibility: &Visibility) -> TokenStream {
+    types::at(Span::call_site(), visibility.to_token_stream())
+}

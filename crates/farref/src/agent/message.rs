@@ -1,0 +1,106 @@
+//! What the runtimes of two workers say to each other, whatever the wire.
+
+use std::time::Duration;
+
+use farref_proto::{
+    AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::codec::Payload;
+
+/// One message.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Message {
+    /// The protocol's own.
+    Control(Control),
+    /// A call.
+    Call(CallMessage),
+    /// An answer.
+    Answer(AnswerMessage),
+    /// The caller no longer wants the answer.
+    Cancel(MessageId),
+    /// So many calls whose results stay have been carried out since the last message of this kind, and
+    /// so many bytes came with them: the caller may send more. (A call that is answered needs no such
+    /// word.)
+    Credit {
+        /// How many calls.
+        calls: u32,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// A call as it travels.
+#[derive(Clone, Debug)]
+pub struct CallMessage {
+    /// The protocol's part.
+    pub head: CallHead,
+    /// What to call. None only fetches the value that the head names.
+    pub function: Option<FunctionRef>,
+    /// How much time is left, counted from when the message was queued.
+    pub remaining: Option<Duration>,
+    /// Ties the callee's span to the caller's.
+    pub trace: TraceContext,
+    /// The arguments.
+    pub arguments: Payload,
+}
+
+/// An answer as it travels.
+#[derive(Clone, Debug)]
+pub struct AnswerMessage {
+    /// The protocol's part.
+    pub head: AnswerHead,
+    /// The result.
+    pub outcome: Result<Payload, Failure>,
+}
+
+/// Names a function and says what the caller believes about its signature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FunctionRef {
+    /// A hash of the function's name.
+    pub id: u64,
+    /// A hash of its arguments and result as the caller knows them.
+    pub signature: Fingerprint,
+    /// Whether the receiver is the value behind the first carried reference (used by calls on a far
+    /// value whose results stay with it).
+    pub on_first_reference: bool,
+}
+
+/// What connects the spans of one call on two workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TraceContext {
+    /// Shared by everything that one call caused; zero if nobody traces.
+    pub trace: u64,
+    /// The caller's span.
+    pub span: u64,
+}
+
+/// Why a call brought no value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The function returned an error: its message and those of its sources.
+    Returned(Vec<String>),
+    /// The function panicked.
+    Panicked(String),
+    /// The callee has no such function. Its best guess at what was meant.
+    NoSuchFunction(Option<String>),
+    /// The callee's function has another signature, this one.
+    SignatureMismatch(String),
+    /// The arguments could not be decoded.
+    BadArguments(String),
+    /// The result could not be encoded.
+    BadResult(String),
+    /// The result's type cannot be sent: it is not `Serialize`.
+    NotSerializable(String),
+    /// Time was up on the callee.
+    DeadlineExceeded,
+    /// The caller gave up first.
+    Cancelled,
+    /// The callee is shutting down.
+    ShuttingDown,
+    /// The protocol could not carry it out.
+    Protocol(CallError),
+}

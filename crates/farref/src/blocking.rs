@@ -1,0 +1,234 @@
+//! Threads for plain functions.
+//!
+//! A remote `fn` may block, so it runs on a thread of its own kind. A thread that blocks in
+//! [`Call::wait`](crate::Call::wait) makes no progress until another worker answers, and that one may
+//! need a thread here in turn: such a thread does not count, and another takes its place. So nested
+//! calls cannot use the pool up.
+//!
+//! # Invariants
+//!
+//! - **BP-1** No more than `limit` threads run functions without waiting for a call.
+//! - **BP-2** While a job is queued and fewer than `limit` threads run, some thread is on its way to it.
+//! - **BP-3** When the pool is dropped its threads end, after the job that each is at.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a thread with nothing to do stays.
+const IDLE: Duration = Duration::from_secs(10);
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads that grows while its threads wait for calls.
+pub(crate) struct BlockingPool(Arc<Shared>);
+
+struct Shared {
+    limit: usize,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Task>,
+    /// Threads that are not waiting for a call: running a job, or about to look for one.
+    running: usize,
+    /// Of those, the ones that sleep until there is a job.
+    idle: usize,
+    closed: bool,
+}
+
+thread_local! {
+    static POOL: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+impl BlockingPool {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self(Arc::new(Shared {
+            limit: limit.max(1),
+            state: Mutex::default(),
+            work: Condvar::new(),
+        }))
+    }
+
+    /// Runs a job on some thread, as soon as there is one.
+    pub(crate) fn submit(&self, task: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.lock();
+        state.tasks.push_back(Box::new(task));
+        self.0.attend(state);
+    }
+
+    /// Jobs that no thread has begun.
+    pub(crate) fn queued(&self) -> usize {
+        self.0.lock().tasks.len()
+    }
+}
+
+impl Drop for BlockingPool {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        let tasks = std::mem::take(&mut state.tasks);
+        drop(state);
+        self.0.work.notify_all();
+        // Their destructors answer whoever asked.
+        drop(tasks);
+    }
+}
+
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingPool")
+            .field("limit", &self.0.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// BP-2: wakes a thread, or starts one.
+    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.tasks.is_empty() {
+            return;
+        }
+        if state.idle > 0 {
+            drop(state);
+            self.work.notify_one();
+        } else if state.running < self.limit {
+            state.running += 1;
+            drop(state);
+            let pool = Arc::clone(self);
+            let spawned = std::thread::Builder::new()
+                .name("farref-blocking".to_owned())
+                .spawn(move || pool.work());
+            if let Err(error) = spawned {
+                // The job stays queued for the threads there are.
+                tracing::error!(%error, "no thread could be started for a remote function");
+                self.lock().running -= 1;
+            }
+        }
+    }
+
+    fn work(self: Arc<Self>) {
+        POOL.set(Some(Arc::clone(&self)));
+        let mut state = self.lock();
+        loop {
+            // A thread that came back from waiting may be one too many.
+            if state.running > self.limit || state.closed {
+                break;
+            }
+            if let Some(task) = state.tasks.pop_front() {
+                drop(state);
+                task();
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let (woken, timeout) = self
+                .work
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            if timeout.timed_out() && state.tasks.is_empty() {
+                break;
+            }
+        }
+        state.running -= 1;
+        // Whoever is left over finds its thread.
+        self.attend(state);
+    }
+}
+
+/// Does something that waits for a call. If this is a thread of a pool, the pool does without it
+/// meanwhile.
+pub(crate) fn wait_for_call<T>(wait: impl FnOnce() -> T) -> T {
+    struct Return(Arc<Shared>);
+
+    impl Drop for Return {
+        fn drop(&mut self) {
+            self.0.lock().running += 1;
+        }
+    }
+
+    let pool = POOL.with_borrow(Clone::clone);
+    let _return = pool.map(|pool| {
+        let mut state = pool.lock();
+        state.running -= 1;
+        pool.attend(state);
+        Return(pool)
+    });
+    wait()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// PyTorch #26362: as many nested calls as there are threads, and a few more.
+    #[test]
+    fn threads_that_wait_for_calls_do_not_use_the_pool_up() {
+        let pool = Arc::new(BlockingPool::new(2));
+        let (done, all_done) = mpsc::channel();
+        fn nest(pool: &Arc<BlockingPool>, depth: usize, done: mpsc::Sender<()>) {
+            let (inner, finished) = mpsc::channel();
+            if depth > 0 {
+                let below = Arc::clone(pool);
+                pool.submit(move || nest(&below, depth - 1, inner));
+                wait_for_call(|| finished.recv()).unwrap();
+            }
+            done.send(()).unwrap();
+        }
+        let below = Arc::clone(&pool);
+        pool.submit(move || nest(&below, 40, done));
+        all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    /// BP-1
+    #[test]
+    fn no_more_threads_run_than_allowed() {
+        let pool = BlockingPool::new(3);
+        let counts = Arc::new(Mutex::new((0, 0)));
+        let (done, all_done) = mpsc::channel();
+        for _ in 0..30 {
+            let counts = Arc::clone(&counts);
+            let done = done.clone();
+            pool.submit(move || {
+                {
+                    let mut counts = counts.lock().unwrap();
+                    counts.0 += 1;
+                    counts.1 = counts.1.max(counts.0);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                counts.lock().unwrap().0 -= 1;
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..30 {
+            all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        let most = counts.lock().unwrap().1;
+        assert!((1..=3).contains(&most), "{most}");
+    }
+
+    /// BP-3
+    #[test]
+    fn jobs_that_never_ran_are_dropped_with_the_pool() {
+        let pool = BlockingPool::new(1);
+        let (release, held) = mpsc::channel::<()>();
+        pool.submit(move || drop(held.recv()));
+        let (done, result) = mpsc::channel::<()>();
+        pool.submit(move || drop(done));
+        drop(pool);
+        drop(release);
+        let outcome = result.recv_timeout(Duration::from_secs(60));
+        assert_eq!(outcome, Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}

@@ -1,0 +1,490 @@
+//! A call: built, then awaited, started, or left there.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use farref_proto::NodeId;
+use serde::de::DeserializeOwned;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::agent::TraceContext;
+use crate::blocking;
+use crate::codec::{CodecError, scope};
+use crate::current::Current;
+use crate::error::{Error, FunctionName, Result};
+use crate::fingerprint;
+use crate::function::{Function, NoReceiver};
+use crate::handle::{Handle, Made};
+use crate::peer::Peer;
+use crate::protocol::{Core, Receipt, Request};
+use crate::registry::Entry;
+use crate::rref::RRef;
+use crate::value::Access;
+
+/// What a fetch is called in errors.
+const FETCH: FunctionName = FunctionName("to_here");
+
+/// A call that has been built and not been made yet.
+///
+/// Await it for the result, [`start`](Self::start) it to await the result later, or say
+/// [`remote`](Self::remote) to leave the result where it is computed and hold a reference to it.
+/// A call that is only built sends nothing.
+///
+/// ```
+/// # use std::time::Duration;
+/// #[farref::remote]
+/// async fn square(x: u64) -> u64 {
+///     x * x
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let peer = cluster.worker(0).peer("worker1")?;
+///
+/// assert_eq!(square::on(&peer, 3).await?, 9); // the value comes back
+///
+/// let pending = square::on(&peer, 4).start(); // begins now
+/// assert_eq!(pending.await?, 16); // is awaited later
+///
+/// let nine = square::on(&peer, 3).remote(); // the value stays there
+/// assert_eq!(nine.to_here().timeout(Duration::from_secs(5)).await?, 9);
+/// drop(nine);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[must_use = "a call does nothing until it is awaited, started, or left there with `remote()`"]
+pub struct Call<T> {
+    to: Result<(Arc<Core>, NodeId)>,
+    /// What to call; none fetches the receiver's value.
+    entry: Option<&'static Entry>,
+    name: FunctionName,
+    receiver: Option<Arc<Handle>>,
+    encoded: Result<scope::Encoded>,
+    timeout: Timeout,
+    /// What the function's own limit is, if it has one.
+    own_timeout: Option<Duration>,
+    location: &'static Location<'static>,
+    result: PhantomData<fn() -> T>,
+}
+
+/// The time limit of a call.
+#[derive(Clone, Copy, Debug)]
+enum Timeout {
+    /// The function's, or else the worker's.
+    Default,
+    /// This one; none is unlimited.
+    Set(Option<Duration>),
+}
+
+impl<T: Send + Sync + 'static> Call<T> {
+    #[track_caller]
+    pub(crate) fn on_worker<F>(to: &Peer, arguments: &F::Arguments) -> Self
+    where
+        F: Function<Output = T, Access = NoReceiver>,
+    {
+        let life = to.life(FunctionName(F::NAME));
+        Self::new::<F>(&to.core, life, None, arguments)
+    }
+
+    #[track_caller]
+    pub(crate) fn on_value<F: Function<Output = T>>(
+        on: &RRef<<F::Access as Access>::Target>,
+        arguments: &F::Arguments,
+    ) -> Self {
+        match on.handle.held() {
+            Ok(held) => {
+                let receiver = Some(Arc::clone(&on.handle));
+                Self::new::<F>(&held.core, Ok(held.owner), receiver, arguments)
+            }
+            Err(error) => Self::broken(FunctionName(F::NAME), error),
+        }
+    }
+
+    #[track_caller]
+    fn new<F: Function<Output = T>>(
+        core: &Arc<Core>,
+        to: Result<NodeId>,
+        receiver: Option<Arc<Handle>>,
+        arguments: &F::Arguments,
+    ) -> Self {
+        let name = FunctionName(F::NAME);
+        let codec = core.agent().codec();
+        let encoded = scope::write_value(core, codec, arguments).map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: name,
+            action: "written",
+            reason,
+        });
+        Self {
+            to: to.map(|to| (Arc::clone(core), to)),
+            entry: core.registry.entry::<F>(),
+            name,
+            receiver,
+            encoded,
+            timeout: Timeout::Default,
+            own_timeout: F::TIMEOUT,
+            location: Location::caller(),
+            result: PhantomData,
+        }
+    }
+
+    /// Leaves the result with the worker that computes it, and returns a reference to it at once.
+    ///
+    /// The reference can be used and handed on right away, before the value is there. If the call
+    /// cannot be made or the function fails, using the reference says so. A function that takes long
+    /// to make its value is not cut off, unless [`timeout`](Self::timeout) was set on this call.
+    #[track_caller]
+    pub fn remote(self) -> RRef<T> {
+        let handle = self.create().unwrap_or_else(|error| Arc::new(Handle::Broken(error)));
+        RRef::new(handle)
+    }
+
+    #[track_caller]
+    fn create(self) -> Result<Arc<Handle>> {
+        let made = Made {
+            type_name: std::any::type_name::<T>(),
+            location: Some(Location::caller()),
+            at: Instant::now(),
+        };
+        let entry = self.entry.ok_or_else(|| {
+            Error::Config("a value cannot be fetched to where it is: clone the RRef".to_owned())
+        })?;
+        let deadline = match self.timeout {
+            Timeout::Set(Some(limit)) => Instant::now().checked_add(limit),
+            // R6: how long the value takes is nobody's business until it is used.
+            Timeout::Set(None) | Timeout::Default => None,
+        };
+        let (core, to) = self.to?;
+        let request = Request {
+            function: Some(entry.reference()),
+            name: self.name,
+            receiver: self.receiver,
+            encoded: self.encoded?,
+            deadline,
+            trace: trace(),
+        };
+        core.create(to, request, entry, fingerprint::of_type::<T>(), made)
+    }
+}
+
+impl<T> Call<T> {
+    /// A call that fetches the value behind a reference.
+    #[track_caller]
+    pub(crate) fn fetch(handle: &Arc<Handle>) -> Self {
+        match handle.held() {
+            Ok(held) => Self {
+                to: Ok((Arc::clone(&held.core), held.owner)),
+                entry: None,
+                name: FETCH,
+                receiver: Some(Arc::clone(handle)),
+                encoded: Ok(scope::Encoded::default()),
+                timeout: Timeout::Default,
+                own_timeout: None,
+                location: Location::caller(),
+                result: PhantomData,
+            },
+            Err(error) => Self::broken(FETCH, error),
+        }
+    }
+
+    #[track_caller]
+    fn broken(name: FunctionName, error: Error) -> Self {
+        Self {
+            to: Err(error),
+            entry: None,
+            name,
+            receiver: None,
+            encoded: Ok(scope::Encoded::default()),
+            timeout: Timeout::Default,
+            own_timeout: None,
+            location: Location::caller(),
+            result: PhantomData,
+        }
+    }
+
+    /// Sets the time limit of this call, from when it is made until its result is here: waiting in
+    /// queues, the way there, the function and the way back together. `None` is unlimited.
+    ///
+    /// A call made inside a remote function never outlives the limit of the call that the function
+    /// works for.
+    pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.timeout = Timeout::Set(limit.into());
+        self
+    }
+
+    fn limit(&self, core: &Core) -> Option<Duration> {
+        match (self.timeout, self.own_timeout) {
+            (Timeout::Set(limit), _) => limit,
+            (Timeout::Default, Some(Duration::MAX)) => None,
+            (Timeout::Default, Some(own)) => Some(own),
+            (Timeout::Default, None) => core.settings.call_timeout,
+        }
+    }
+
+    fn begin(self) -> Result<Begun> {
+        let (core, to) = self.to.clone()?;
+        let began = Instant::now();
+        let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
+        let current = Current::get();
+        let inherited = current.as_ref().and_then(|current| current.deadline);
+        let deadline = match (own, inherited) {
+            (Some(own), Some(inherited)) => Some(own.min(inherited)),
+            (own, inherited) => own.or(inherited),
+        };
+        let trace = current.map_or_else(trace, |current| next_trace(current.trace));
+        tracing::trace!(
+            worker = %core.name,
+            function = self.name.as_str(),
+            location = %self.location,
+            trace = trace.trace,
+            span = trace.span,
+            "call"
+        );
+        let request = Request {
+            function: self.entry.map(Entry::reference),
+            name: self.name,
+            receiver: self.receiver,
+            encoded: self.encoded?,
+            deadline,
+            trace,
+        };
+        let receipt = core.begin(to, request)?;
+        Ok(Begun {
+            core,
+            receipt,
+            deadline,
+            began,
+            timer: None,
+        })
+    }
+}
+
+impl<T: DeserializeOwned> Call<T> {
+    /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
+    pub fn start(self) -> Pending<T> {
+        let name = self.name;
+        let signature = self.entry.map(Entry::signature_text);
+        Pending {
+            name,
+            signature,
+            state: match self.begin() {
+                Ok(begun) => State::Begun(begun),
+                Err(error) => State::Failed(error),
+            },
+            result: PhantomData,
+        }
+    }
+
+    /// Makes the call and blocks this thread until the result is here. For code that is not async:
+    /// plain remote functions, threads, `main`.
+    ///
+    /// # Panics
+    ///
+    /// Inside async code, where it would keep other tasks from running. Use `.await` there.
+    pub fn wait(self) -> Result<T> {
+        let runtime = match &self.to {
+            Ok((core, _)) => core.runtime.clone(),
+            Err(error) => return Err(error.clone()),
+        };
+        let pending = self.start();
+        blocking::wait_for_call(|| runtime.block_on(pending))
+    }
+}
+
+impl<T: DeserializeOwned> IntoFuture for Call<T> {
+    type Output = Result<T>;
+    type IntoFuture = Pending<T>;
+
+    fn into_future(self) -> Pending<T> {
+        self.start()
+    }
+}
+
+impl<T> fmt::Debug for Call<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("function", &self.name)
+            .field("location", &self.location)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call that has been made. Await it for the result; drop it to cancel the call.
+#[must_use = "dropping this cancels the call: await it"]
+pub struct Pending<T> {
+    name: FunctionName,
+    signature: Option<&'static str>,
+    state: State,
+    result: PhantomData<fn() -> T>,
+}
+
+enum State {
+    Failed(Error),
+    Begun(Begun),
+    Done,
+}
+
+struct Begun {
+    core: Arc<Core>,
+    receipt: Receipt,
+    deadline: Option<Instant>,
+    began: Instant,
+    /// Only what has to wait needs one.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T: DeserializeOwned> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        let outcome = match &mut this.state {
+            State::Begun(begun) => match begun.poll(context) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => return Poll::Pending,
+            },
+            State::Failed(error) => Err(error.clone()),
+            State::Done => Err(Error::Config("a call was awaited twice".to_owned())),
+        };
+        let state = std::mem::replace(&mut this.state, State::Done);
+        let State::Begun(begun) = state else {
+            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name)));
+        };
+        let telemetry = &begun.core.telemetry;
+        telemetry.call_seconds.record(begun.began.elapsed());
+        let outcome = outcome.and_then(|(payload, references)| {
+            scope::read_value(begun.core.agent().codec(), payload, references).map_err(|reason| {
+                Error::Codec {
+                    what: "the result",
+                    function: this.name,
+                    action: "read",
+                    reason,
+                }
+            })
+        });
+        if outcome.is_err() {
+            telemetry.failed.increment(1);
+        }
+        if matches!(outcome, Err(Error::Timeout { .. })) {
+            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
+        }
+        let limit = begun.deadline.map(|at| at.saturating_duration_since(begun.began));
+        Poll::Ready(outcome.map_err(|error| complete(error, this.name, this.signature, limit)))
+    }
+}
+
+fn unreachable_result<T>(function: FunctionName) -> Result<T> {
+    Err(Error::Codec {
+        what: "the result",
+        function,
+        action: "read",
+        reason: CodecError::new("there is none"),
+    })
+}
+
+impl Begun {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<crate::protocol::Reply> {
+        if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
+            // The sender goes without a word only if this worker is being torn down.
+            return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));
+        }
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline.into())));
+        timer.as_mut().poll(context).map(|()| {
+            Err(Error::Timeout {
+                peer: self.core.name_of(self.receipt.peer),
+                function: FunctionName(""),
+                limit: Duration::ZERO,
+            })
+        })
+    }
+}
+
+/// Fills in what only the caller knows.
+fn complete(
+    mut error: Error,
+    name: FunctionName,
+    signature: Option<&'static str>,
+    time_limit: Option<Duration>,
+) -> Error {
+    match &mut error {
+        Error::Remote(remote) => remote.function = name,
+        Error::PeerLost { function, .. }
+        | Error::Cancelled { function, .. }
+        | Error::NoSuchFunction { function, .. }
+        | Error::Codec { function, .. } => *function = name,
+        Error::Timeout {
+            function, limit, ..
+        } => {
+            *function = name;
+            *limit = time_limit.unwrap_or_default();
+        }
+        Error::SignatureMismatch { function, ours, .. } => {
+            *function = name;
+            *ours = signature.unwrap_or_default().to_owned();
+        }
+        _ => {}
+    }
+    error
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let State::Begun(begun) = &self.state {
+            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending")
+            .field("function", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A trace that begins here, if anybody looks.
+fn trace() -> TraceContext {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return TraceContext::default();
+    }
+    let id = next_id();
+    TraceContext {
+        trace: id,
+        span: id,
+    }
+}
+
+/// The next step of a trace.
+fn next_trace(parent: TraceContext) -> TraceContext {
+    if parent.trace == 0 {
+        return trace();
+    }
+    TraceContext {
+        trace: parent.trace,
+        span: next_id(),
+    }
+}
+
+/// Ids of spans: unlikely to meet those of other processes.
+fn next_id() -> u64 {
+    use std::hash::BuildHasher as _;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static SEED: std::sync::OnceLock<std::hash::RandomState> = std::sync::OnceLock::new();
+    let count = NEXT.fetch_add(1, Ordering::Relaxed);
+    SEED.get_or_init(std::hash::RandomState::new)
+        .hash_one(count)
+        .max(1)
+}

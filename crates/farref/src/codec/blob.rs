@@ -1,0 +1,184 @@
+//! A buffer that travels beside a value instead of inside it.
+
+use std::fmt;
+use std::ops::Deref;
+
+use bytes::Bytes;
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::scope;
+
+/// Buffers of this size and above travel out of band; below it, copying is cheaper.
+const OUT_OF_BAND: usize = 4096;
+
+/// The name under which codecs see a blob.
+const NAME: &str = "farref::Blob";
+
+/// A buffer of bytes that is sent without being copied.
+///
+/// Anywhere inside an argument or a result, a `Blob` of some size is handed to the socket as it is, and
+/// read by the receiver straight into the buffer that it ends up in. Cloning it is cheap.
+///
+/// ```
+/// use farref::Blob;
+///
+/// let blob = Blob::from(vec![7u8; 1 << 20]);
+/// assert_eq!(blob.len(), 1 << 20);
+/// assert_eq!(blob.clone().into_bytes()[0], 7);
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Blob(Bytes);
+
+impl Blob {
+    /// The bytes.
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+}
+
+impl Deref for Blob {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl From<Bytes> for Blob {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Blob {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} bytes)", self.0.len())
+    }
+}
+
+/// How a blob looks inside an encoded value.
+#[derive(Serialize, Deserialize)]
+enum Inside<B> {
+    Here(B),
+    Part(u32),
+}
+
+/// Bytes as bytes: serde takes a slice for a list of numbers.
+struct Raw<'a>(&'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+struct Owned(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Owned {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyBytes;
+
+        impl<'de> Visitor<'de> for AnyBytes {
+            type Value = Owned;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Owned, E> {
+                Ok(Owned(bytes.to_vec()))
+            }
+
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Owned, E> {
+                Ok(Owned(bytes))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<Owned, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(byte) = list.next_element()? {
+                    bytes.push(byte);
+                }
+                Ok(Owned(bytes))
+            }
+        }
+
+        deserializer.deserialize_byte_buf(AnyBytes)
+    }
+}
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let part = if self.0.len() < OUT_OF_BAND {
+            None
+        } else {
+            scope::attach(&self.0)
+        };
+        let inside = part.map_or(Inside::Here(Raw(&self.0)), Inside::Part);
+        serializer.serialize_newtype_struct(NAME, &inside)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BlobVisitor;
+
+        impl<'de> Visitor<'de> for BlobVisitor {
+            type Value = Blob;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a blob")
+            }
+
+            fn visit_newtype_struct<D: Deserializer<'de>>(
+                self,
+                deserializer: D,
+            ) -> Result<Blob, D::Error> {
+                match Inside::<Owned>::deserialize(deserializer)? {
+                    Inside::Here(Owned(bytes)) => Ok(bytes.into()),
+                    Inside::Part(index) => scope::attached(index).map(Blob).ok_or_else(|| {
+                        D::Error::custom(format_args!("part {index} did not come with the value"))
+                    }),
+                }
+            }
+
+            /// For whoever traces the shape of a type; no codec writes a blob as nothing.
+            fn visit_unit<E>(self) -> Result<Blob, E> {
+                Ok(Blob::default())
+            }
+        }
+
+        deserializer.deserialize_newtype_struct(NAME, BlobVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_a_call_a_blob_is_plain_data() {
+        for len in [0, 1, OUT_OF_BAND, 3 * OUT_OF_BAND] {
+            let blob = Blob::from(vec![3; len]);
+            let bytes = postcard::to_allocvec(&blob).unwrap();
+            assert_eq!(postcard::from_bytes::<Blob>(&bytes).unwrap(), blob);
+            let json = serde_json::to_string(&blob).unwrap();
+            assert_eq!(serde_json::from_str::<Blob>(&json).unwrap(), blob);
+        }
+    }
+
+    #[test]
+    fn a_part_that_did_not_come_is_an_error() {
+        let bytes = postcard::to_allocvec(&Inside::<()>::Part(3)).unwrap();
+        assert!(postcard::from_bytes::<Blob>(&bytes).is_err());
+    }
+}

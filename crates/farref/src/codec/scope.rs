@@ -1,0 +1,185 @@
+//! References and buffers on their way into or out of an encoded value.
+//!
+//! While a value is being written, what must not be copied into its body is collected here; while it is
+//! being read, it is found here again. The scope belongs to the thread, because serde has no place to
+//! carry one along.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Codec, CodecError, Payload};
+use crate::handle::Handle;
+use crate::protocol::Core;
+
+thread_local! {
+    static SCOPE: RefCell<Scope> = const { RefCell::new(Scope::None) };
+}
+
+/// What this thread is doing.
+enum Scope {
+    None,
+    Writing(Writing),
+    Reading(Reading),
+}
+
+struct Writing {
+    core: Arc<Core>,
+    references: Vec<Arc<Handle>>,
+    parts: Vec<Bytes>,
+    /// What a reference had to complain about. Not every codec keeps the words of such an error.
+    complaint: Option<String>,
+}
+
+struct Reading {
+    references: Vec<Arc<Handle>>,
+    parts: Vec<Bytes>,
+    complaint: Option<String>,
+}
+
+/// A value ready to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    pub(crate) payload: Payload,
+    /// Kept until forks have been made of them.
+    pub(crate) references: Vec<Arc<Handle>>,
+}
+
+/// Puts the former scope back, also when a user's `Serialize` panics.
+struct Restore(Option<Scope>);
+
+impl Restore {
+    fn enter(scope: Scope) -> Self {
+        Self(Some(SCOPE.replace(scope)))
+    }
+
+    fn leave(mut self) -> Scope {
+        match self.0.take() {
+            Some(former) => SCOPE.replace(former),
+            None => Scope::None,
+        }
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(former) = self.0.take() {
+            SCOPE.set(former);
+        }
+    }
+}
+
+/// Writes something that `core` is going to send.
+pub(crate) fn write(
+    core: &Arc<Core>,
+    encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
+) -> Result<Encoded, CodecError> {
+    let scope = Restore::enter(Scope::Writing(Writing {
+        core: Arc::clone(core),
+        references: Vec::new(),
+        parts: Vec::new(),
+        complaint: None,
+    }));
+    let body = encode();
+    let Scope::Writing(writing) = scope.leave() else {
+        return Err(CodecError::new("the scope of a value was left too early"));
+    };
+    let body = body.map_err(|error| writing.complaint.map_or(error, CodecError::new))?;
+    Ok(Encoded {
+        payload: Payload {
+            body: body.into(),
+            parts: writing.parts,
+        },
+        references: writing.references,
+    })
+}
+
+/// Writes a value that `core` is going to send.
+pub(crate) fn write_value<T: Serialize>(
+    core: &Arc<Core>,
+    codec: &Codec,
+    value: &T,
+) -> Result<Encoded, CodecError> {
+    write(core, || codec.encode(value))
+}
+
+/// Reads a value that came with these references.
+pub(crate) fn read_value<T: DeserializeOwned>(
+    codec: &Codec,
+    payload: Payload,
+    references: Vec<Arc<Handle>>,
+) -> Result<T, CodecError> {
+    let Payload { body, parts } = payload;
+    let scope = Restore::enter(Scope::Reading(Reading {
+        references,
+        parts,
+        complaint: None,
+    }));
+    let value = codec.decode(&body);
+    let Scope::Reading(reading) = scope.leave() else {
+        return Err(CodecError::new("the scope of a value was left too early"));
+    };
+    value.map_err(|error| reading.complaint.map_or(error, CodecError::new))
+}
+
+/// Takes a reference along with the value being written; says under which number.
+pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
+    SCOPE.with_borrow_mut(|scope| {
+        let Scope::Writing(writing) = scope else {
+            return Err(
+                "a reference can only be sent inside a call or an answer; \
+                 to keep one elsewhere, keep the RRef itself"
+                    .to_owned(),
+            );
+        };
+        if let Err(complaint) = handle.check_sendable(&writing.core) {
+            writing.complaint = Some(complaint.clone());
+            return Err(complaint);
+        }
+        let index = writing.references.len() as u32;
+        writing.references.push(Arc::clone(handle));
+        Ok(index)
+    })
+}
+
+/// Finds the reference with this number for the value being read. `check` may refuse it.
+pub(crate) fn carried(
+    index: u32,
+    check: impl FnOnce(&Handle) -> Result<(), String>,
+) -> Result<Arc<Handle>, String> {
+    SCOPE.with_borrow_mut(|scope| {
+        let Scope::Reading(reading) = scope else {
+            return Err("a reference can only be read out of a call or an answer".to_owned());
+        };
+        let found = match reading.references.get(index as usize) {
+            Some(handle) => check(handle).map(|()| Arc::clone(handle)),
+            None => Err(format!("reference number {index} did not come with the value")),
+        };
+        if let Err(complaint) = &found {
+            reading.complaint = Some(complaint.clone());
+        }
+        found
+    })
+}
+
+/// Takes a buffer along with the value being written, if one is; says under which number.
+pub(crate) fn attach(part: &Bytes) -> Option<u32> {
+    SCOPE.with_borrow_mut(|scope| match scope {
+        Scope::Writing(writing) => {
+            writing.parts.push(part.clone());
+            Some(writing.parts.len() as u32 - 1)
+        }
+        _ => None,
+    })
+}
+
+/// Finds the buffer with this number for the value being read.
+pub(crate) fn attached(index: u32) -> Option<Bytes> {
+    SCOPE.with_borrow(|scope| match scope {
+        Scope::Reading(reading) => reading.parts.get(index as usize).cloned(),
+        _ => None,
+    })
+}

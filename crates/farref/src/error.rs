@@ -1,0 +1,306 @@
+//! What can go wrong, where, and whose fault it is.
+//!
+//! | whose | variants |
+//! | --- | --- |
+//! | the remote function's | [`Error::Remote`] |
+//! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::Evicted`] |
+//! | time's | [`Error::Timeout`] |
+//! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
+//! | this program's | the others |
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::CodecError;
+use crate::leaks::LeakReport;
+use crate::native::BindError;
+use crate::rendezvous::RendezvousError;
+
+/// A result whose error is farref's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something did not work. Cheap to clone: one cause may fail many calls.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The remote function returned an error or panicked. The worker that ran it lives on.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+
+    /// The peer died, left or was cut off before it answered. Whether the function ran cannot be
+    /// known; it was not and will not be run a second time.
+    #[error(
+        "worker `{peer}` was lost before it answered {function}: \
+         whether it ran is unknown, decide whether to call another worker"
+    )]
+    PeerLost {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+    },
+
+    /// The worker that had the value is gone, and the value with it.
+    #[error("worker `{owner}`, which had the value, is gone: make the value anew")]
+    OwnerLost {
+        /// Who had it.
+        owner: Arc<str>,
+    },
+
+    /// The call took longer than it was allowed to. It has been cancelled.
+    #[error(
+        "{function} on worker `{peer}` took longer than {limit:?}: \
+         raise it with `.timeout(..)` if that is too short"
+    )]
+    Timeout {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+        /// The time it was given; what was left of the caller's own if that was less.
+        limit: Duration,
+    },
+
+    /// The call was cancelled on the way.
+    #[error("{function} on worker `{peer}` was cancelled")]
+    Cancelled {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+    },
+
+    /// The peer has no function of that name.
+    #[error(
+        "worker `{peer}` has no function {function}{}: build both workers from the same source, or give \
+         the function a name with #[farref::remote(name = \"..\")]",
+        suggestion(.similar)
+    )]
+    NoSuchFunction {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+        /// A function that the peer has and that ends alike.
+        similar: Option<String>,
+    },
+
+    /// The two workers were built with different signatures of one function.
+    #[error(
+        "the signature of {function} differs: here it is `{ours}`, on worker `{peer}` it is \
+         `{theirs}` (if these look alike, a type in them has changed): build both from the same source"
+    )]
+    SignatureMismatch {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+        /// What this worker believes.
+        ours: String,
+        /// What the peer has.
+        theirs: String,
+    },
+
+    /// A reference leads to a value of another type than its holder believes.
+    #[error("{0}")]
+    TypeMismatch(String),
+
+    /// Arguments, a result or a value could not be written or read.
+    #[error("{what} of {function} cannot be {action}: {reason}")]
+    Codec {
+        /// Arguments or result.
+        what: &'static str,
+        /// What was called.
+        function: FunctionName,
+        /// Written or read.
+        action: &'static str,
+        /// Why.
+        reason: CodecError,
+    },
+
+    /// The value's type cannot be sent; it can only be used where it is.
+    #[error(
+        "a `{type_name}` cannot be sent because it is not `Serialize`: derive it, or use the value \
+         where it is with methods or `.remote()`"
+    )]
+    NotSerializable {
+        /// The type.
+        type_name: String,
+    },
+
+    /// The value is on another worker.
+    #[error("the value is on worker `{owner}`: copy it with `to_here()`, or call a method on it")]
+    NotOwner {
+        /// Who has it.
+        owner: Arc<str>,
+    },
+
+    /// There is no worker of that name in the group.
+    #[error("no worker is called `{name}`; there are: {}", .known.join(", "))]
+    NoSuchPeer {
+        /// The name.
+        name: String,
+        /// Who is there.
+        known: Vec<String>,
+    },
+
+    /// A reference was used in a way that cannot work.
+    #[error("{0}")]
+    Reference(String),
+
+    /// A reference of one worker was used in a call of another worker in the same process.
+    #[error("a reference held by worker `{held_by}` cannot be sent by worker `{sent_by}`")]
+    ForeignReference {
+        /// Whose reference it is.
+        held_by: Arc<str>,
+        /// Whose call it is.
+        sent_by: Arc<str>,
+    },
+
+    /// The worker has been shut down, or is not a member yet.
+    #[error("worker `{name}` is not a member of the group (any more): {state}")]
+    NotMember {
+        /// This worker's name.
+        name: Arc<str>,
+        /// Where it is in its membership.
+        state: String,
+    },
+
+    /// The others have declared this worker dead, for instance because it was stopped for longer than
+    /// `peer_timeout`. What it owned and held is lost; it may join again.
+    #[error(
+        "the group has declared worker `{name}` dead: it was silent for too long or misbehaved; \
+         start it again to join anew, or raise `peer_timeout`"
+    )]
+    Evicted {
+        /// This worker's name.
+        name: Arc<str>,
+    },
+
+    /// The group did not come together.
+    #[error(transparent)]
+    Rendezvous(Arc<RendezvousError>),
+
+    /// This worker could not listen.
+    #[error(transparent)]
+    Bind(Arc<BindError>),
+
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Config(String),
+
+    /// Two functions have the same name.
+    #[error(
+        "two remote functions are called `{name}`: `{first}` and `{second}`; \
+         rename one with #[farref::remote(name = \"..\")]"
+    )]
+    DuplicateFunction {
+        /// The name.
+        name: &'static str,
+        /// One of them.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+
+    /// The graceful shutdown could not be completed in time.
+    #[error(
+        "the shutdown was not complete after {waited:?}; still waiting for: {}",
+        .waiting_for.join("; ")
+    )]
+    ShutdownTimeout {
+        /// How long was waited.
+        waited: Duration,
+        /// Who was not done, and what it had left.
+        waiting_for: Vec<String>,
+        /// References that were still held on this worker.
+        leaks: LeakReport,
+    },
+
+    /// References were still held when everything else was done (only if the worker was told to
+    /// treat that as an error).
+    #[error("references were never dropped:\n{0}")]
+    Leaked(LeakReport),
+}
+
+impl From<RendezvousError> for Error {
+    fn from(error: RendezvousError) -> Self {
+        Self::Rendezvous(Arc::new(error))
+    }
+}
+
+impl From<BindError> for Error {
+    fn from(error: BindError) -> Self {
+        Self::Bind(Arc::new(error))
+    }
+}
+
+/// An error raised by a remote function.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RemoteError {
+    /// Where it was raised.
+    pub worker: Arc<str>,
+    /// Which function raised it.
+    pub function: FunctionName,
+    /// Whether it was a panic.
+    pub panicked: bool,
+    /// The error's message, and those of its sources, the outermost first.
+    pub messages: Vec<String>,
+}
+
+impl RemoteError {
+    /// What the error says, without its sources.
+    pub fn message(&self) -> &str {
+        self.messages.first().map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.panicked { "panicked" } else { "failed" };
+        write!(
+            f,
+            "{} {verb} on worker `{}`: {}",
+            self.function,
+            self.worker,
+            self.message()
+        )?;
+        for source in self.messages.iter().skip(1) {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RemoteError {}
+
+/// Names a function in errors; the fetch of a value counts as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FunctionName(pub(crate) &'static str);
+
+impl FunctionName {
+    /// The name.
+    pub fn as_str(&self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.0)
+    }
+}
+
+impl fmt::Debug for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+fn suggestion(similar: &Option<String>) -> String {
+    similar
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" (but it has `{name}`)"))
+}

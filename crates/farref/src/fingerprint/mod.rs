@@ -1,0 +1,107 @@
+//! Fingerprints of types and functions, by which two builds of a program notice that they disagree.
+//!
+//! The name of a type says nothing about its fields. So the fingerprint of a function also has the
+//! *shape* of its arguments in it: what they ask of a deserializer, traced once by [`shape`].
+//!
+//! A fingerprint has `std::any::type_name` in it, which compilers may write differently. Builds by
+//! two compilers may therefore refuse each other though they agree.
+//!
+//! # Invariants
+//!
+//! - **FP-1** The same source gives the same fingerprint in every process: no seed, address, clock
+//!   or order of a hash map goes into one.
+//! - **FP-2** Functions that differ in their name, in the names of their types or in the traced
+//!   shape of their arguments differ in their fingerprint, save for collisions of a 64-bit hash.
+//! - **FP-3** Tracing ends, within a number of steps that does not depend on the type, and does not
+//!   fail: what cannot be traced is recorded as opaque.
+//! - **FP-4** A part that fails does not hide its neighbours. Tuples and maps are the exception: an
+//!   element that cannot be made hides those after it, and a key its value.
+
+mod found;
+mod probe;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::any::{TypeId, type_name};
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+use farref_proto::Fingerprint;
+use serde::de::DeserializeOwned;
+
+use self::shape::{Shape, shape_of};
+
+/// The fingerprint of the type behind a reference: of its name only, as it need not be
+/// deserializable.
+pub(crate) fn of_type<T: 'static>() -> Fingerprint {
+    Hash::new()
+        .part("type")
+        .part(type_name::<T>())
+        .fingerprint()
+}
+
+/// The fingerprint of a function: of its name, of the names of its arguments `A` and its output
+/// `O`, and of the shape of `A`.
+///
+/// The first call for an `A` traces it, later ones look the shape up.
+pub(crate) fn of_function<A: DeserializeOwned + 'static, O: 'static>(name: &str) -> Fingerprint {
+    Hash::new()
+        .part("function")
+        .part(name)
+        .part(type_name::<A>())
+        .part(type_name::<O>())
+        .number(shape_hash(TypeId::of::<A>(), shape_of::<A>))
+        .fingerprint()
+}
+
+/// The hash of the shape of a type, from the cache if it is there.
+fn shape_hash(id: TypeId, shape: fn() -> Shape) -> u64 {
+    static CACHE: RwLock<BTreeMap<TypeId, u64>> = RwLock::new(BTreeMap::new());
+
+    let cached = CACHE.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(hash) = cached.get(&id) {
+        return *hash;
+    }
+    // Tracing runs code of the user's: not under the lock. Two threads may both trace, with the
+    // same result.
+    drop(cached);
+    let Hash(hash) = Hash::new().part(shape().text());
+    let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
+    cache.insert(id, hash);
+    hash
+}
+
+/// FNV-1a with 64 bits: fixed for good, because both sides of a call must compute the same (FP-1).
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Hash {
+    const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// Adds text, and its length first: "ab" and "c" are not "a" and "bc".
+    fn part(self, text: &str) -> Self {
+        self.number(text.len() as u64).bytes(text.as_bytes())
+    }
+
+    fn number(self, number: u64) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    fn bytes(self, bytes: &[u8]) -> Self {
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        Self(bytes.iter().fold(self.0, step))
+    }
+
+    fn fingerprint(self) -> Fingerprint {
+        Fingerprint(self.0)
+    }
+}
+
+/// The hash of a function's name, by which calls name it.
+pub(crate) fn of_name(name: &str) -> u64 {
+    let Hash(hash) = Hash::new().part("name").part(name);
+    hash
+}

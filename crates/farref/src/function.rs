@@ -1,0 +1,183 @@
+//! What `#[farref::remote]` generates code against: functions as types.
+//!
+//! Everything here is public because generated code lives in the user's crate, and hidden because
+//! nobody else is to use it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use farref_proto::Fingerprint;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::agent::Failure;
+use crate::call::Call;
+use crate::codec::{Codec, CodecError};
+use crate::fingerprint;
+use crate::peer::Peer;
+use crate::rref::RRef;
+use crate::serve::Job;
+use crate::value::Access;
+
+pub use inventory;
+
+pub use crate::value::{Exclusive, NoReceiver, Shared};
+
+/// Where a function runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// As a task. What an `async fn` does unless told otherwise.
+    Task,
+    /// On the blocking pool. What a plain `fn` does unless told otherwise.
+    Blocking,
+    /// Polled right where the call is read from the connection, and made a task only if it has to
+    /// wait. For functions that are over in microseconds.
+    Inline,
+}
+
+/// One remote function. The type that implements it has the function's name.
+pub trait Function: 'static {
+    /// What callers call it: unique in the program.
+    const NAME: &'static str;
+    /// How it is declared, for error messages.
+    const SIGNATURE: &'static str;
+    /// The time limit of a call that does not set its own.
+    const TIMEOUT: Option<Duration>;
+    /// Where it runs.
+    const MODE: Mode;
+    /// Whether it needs a value to be called on, and how.
+    type Access: Access;
+    /// All arguments but the receiver, as a tuple.
+    type Arguments: Serialize + DeserializeOwned + Send + 'static;
+    /// What it returns; of a `Result`, the good part.
+    type Output: Send + Sync + 'static;
+
+    /// Calls it.
+    fn run(
+        receiver: <Self::Access as Access>::Guard,
+        arguments: Self::Arguments,
+    ) -> impl Future<Output = Result<Self::Output, Failure>> + Send + 'static;
+
+    /// How to write the output, if it can be written.
+    fn encoder() -> Option<Encode<Self::Output>>;
+}
+
+/// Writes a value.
+pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
+
+/// A function as the program's list of functions has it.
+pub struct Registration {
+    pub(crate) name: &'static str,
+    pub(crate) signature: &'static str,
+    pub(crate) fingerprint: fn() -> Fingerprint,
+    pub(crate) output: fn() -> (Fingerprint, &'static str),
+    pub(crate) needs_receiver: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) serve: fn(Job),
+}
+
+impl Registration {
+    /// The entry of a function.
+    pub const fn of<F: Function>() -> Self {
+        Self {
+            name: F::NAME,
+            signature: F::SIGNATURE,
+            fingerprint: signature_of::<F>,
+            output: output_of::<F>,
+            needs_receiver: F::Access::NEEDS_RECEIVER,
+            exclusive: F::Access::EXCLUSIVE,
+            serve: crate::serve::serve::<F>,
+        }
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("name", &self.name)
+            .field("signature", &self.signature)
+            .finish_non_exhaustive()
+    }
+}
+
+inventory::collect!(Registration);
+
+fn output_of<F: Function>() -> (Fingerprint, &'static str) {
+    let fingerprint = fingerprint::of_type::<F::Output>();
+    (fingerprint, std::any::type_name::<F::Output>())
+}
+
+/// What both sides of a call must agree on.
+pub(crate) fn signature_of<F: Function>() -> Fingerprint {
+    fingerprint::of_function::<F::Arguments, F::Output>(F::NAME)
+}
+
+/// Builds a call of a function on a worker.
+#[track_caller]
+pub fn call<F: Function<Access = NoReceiver>>(to: &Peer, arguments: &F::Arguments) -> Call<F::Output> {
+    Call::on_worker::<F>(to, arguments)
+}
+
+/// Builds a call of a method on a far value.
+#[track_caller]
+pub fn call_method<F: Function>(
+    on: &RRef<<F::Access as Access>::Target>,
+    arguments: &F::Arguments,
+) -> Call<F::Output> {
+    Call::on_value::<F>(on, arguments)
+}
+
+/// What a function's error becomes on its way back.
+pub fn returned(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+    let error = error.into();
+    let mut chain = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(cause) = source {
+        chain.push(cause.to_string());
+        source = cause.source();
+    }
+    Failure::Returned(chain)
+}
+
+/// Finds out whether a type can be written: `(&Probe::<T>::new()).encoder()` is `Some` if it is
+/// `Serialize`. (The compiler prefers [`CanEncode`], whose method needs one reference less.)
+pub struct Probe<T>(PhantomData<T>);
+
+impl<T> Probe<T> {
+    /// A probe.
+    #[expect(clippy::new_without_default, reason = "only generated code makes one")]
+    pub fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> fmt::Debug for Probe<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Probe")
+    }
+}
+
+/// Of types that can be written.
+pub trait CanEncode<T> {
+    /// How.
+    fn encoder(&self) -> Option<Encode<T>>;
+}
+
+impl<T: Serialize> CanEncode<T> for Probe<T> {
+    fn encoder(&self) -> Option<Encode<T>> {
+        Some(|value, codec| codec.encode(value))
+    }
+}
+
+/// Of all types.
+pub trait CannotEncode<T> {
+    /// Not at all.
+    fn encoder(&self) -> Option<Encode<T>>;
+}
+
+impl<T> CannotEncode<T> for &Probe<T> {
+    fn encoder(&self) -> Option<Encode<T>> {
+        None
+    }
+}

@@ -1,0 +1,107 @@
+//! One program-side hold on a reference: the protocol's handle count, as an object that gives it back
+//! when it is dropped.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Instant;
+
+use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
+
+use crate::error::{Error, Result};
+use crate::protocol::Core;
+
+/// A hold on a reference, or the reason why there is none.
+pub(crate) enum Handle {
+    /// A hold.
+    Held(Held),
+    /// `.remote()` could not even be sent. It returns a reference all the same, which says so at use.
+    Broken(Error),
+}
+
+/// A hold on a reference. Clones of an `RRef` share one.
+pub(crate) struct Held {
+    pub(crate) core: Arc<Core>,
+    pub(crate) rref: RRefId,
+    pub(crate) owner: NodeId,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// Where and when a hold came to be, for leak reports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) type_name: &'static str,
+    pub(crate) location: Option<&'static Location<'static>>,
+    pub(crate) at: Instant,
+}
+
+impl Handle {
+    /// A hold that the protocol has counted already.
+    pub(crate) fn counted(
+        core: &Arc<Core>,
+        rref: RRefId,
+        owner: NodeId,
+        fingerprint: Fingerprint,
+        made: Made,
+    ) -> Arc<Self> {
+        core.holds.insert(rref, made);
+        Arc::new(Self::Held(Held {
+            core: Arc::clone(core),
+            rref,
+            owner,
+            fingerprint,
+        }))
+    }
+
+    /// The hold that the protocol took on a reference which arrived in a message.
+    pub(crate) fn received(core: &Arc<Core>, carried: &Carried) -> Arc<Self> {
+        let made = Made {
+            type_name: "",
+            location: None,
+            at: Instant::now(),
+        };
+        Self::counted(
+            core,
+            carried.share.rref,
+            carried.owner,
+            carried.fingerprint,
+            made,
+        )
+    }
+
+    /// The hold, if there is one.
+    pub(crate) fn held(&self) -> Result<&Held> {
+        match self {
+            Self::Held(held) => Ok(held),
+            Self::Broken(error) => Err(error.clone()),
+        }
+    }
+
+    /// Whether a message of `core` may carry it.
+    pub(crate) fn check_sendable(&self, core: &Arc<Core>) -> std::result::Result<(), String> {
+        match self.held() {
+            Ok(held) if Arc::ptr_eq(&held.core, core) => Ok(()),
+            Ok(held) => Err(Error::ForeignReference {
+                held_by: Arc::clone(&held.core.name),
+                sent_by: Arc::clone(&core.name),
+            }
+            .to_string()),
+            Err(error) => Err(format!("the reference leads nowhere: {error}")),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.core.drop_handle(self.rref);
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held(held) => write!(f, "{} of {}", held.rref, held.owner),
+            Self::Broken(error) => write!(f, "broken: {error}"),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the workers of the group are called, and where they are.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use farref_proto::NodeId;
+use tokio::sync::Notify;
+
+use crate::native::Contacts;
+use crate::protocol::Core;
+use crate::rendezvous::{Card, Directory};
+
+/// The names of the workers that this one has heard of.
+pub(crate) struct Names {
+    /// Where to look names up. Another wire than farref's own may have none.
+    directory: Option<Directory>,
+    known: RwLock<HashMap<NodeId, Arc<str>>>,
+    /// Wakes those who wait for a name.
+    pub(crate) changed: Notify,
+}
+
+impl Names {
+    pub(crate) fn new(directory: Option<Directory>) -> Self {
+        Self {
+            directory,
+            known: RwLock::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        self.directory.as_ref()
+    }
+
+    /// What a life is called.
+    pub(crate) fn of(&self, node: NodeId) -> Option<Arc<str>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&node).cloned()
+    }
+
+    /// The latest life of that name.
+    pub(crate) fn find(&self, name: &str) -> Option<NodeId> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let lives = known.iter().filter(|(_, known)| known.as_ref() == name);
+        lives.map(|(&node, _)| node).max()
+    }
+
+    /// A life is called so.
+    pub(crate) fn name(&self, node: NodeId, name: &str) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(node, Arc::from(name));
+        drop(known);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn insert(&self, card: Card) {
+        self.name(card.node, &card.name);
+        if let Some(directory) = &self.directory {
+            directory.insert(card);
+        }
+    }
+
+    /// Finds out what a newcomer is called.
+    pub(crate) fn learn(&self, core: &Arc<Core>, node: NodeId) {
+        let Some(directory) = self.directory.clone().filter(|_| self.of(node).is_none()) else {
+            return self.changed.notify_waiters();
+        };
+        let core = Arc::clone(core);
+        core.runtime.clone().spawn(async move {
+            match directory.lookup(node).await {
+                Ok(card) => core.names.insert(card),
+                // Its own greeting will say who it is.
+                Err(error) => tracing::debug!(%node, %error, "a newcomer is not in the store"),
+            }
+        });
+    }
+
+    /// A life is over. Its name stays known, so that errors can name it; its address is of no more use.
+    pub(crate) fn forget(&self, node: NodeId) {
+        if let Some(directory) = &self.directory {
+            directory.forget(node);
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Names")
+    }
+}
+
+/// Lets the agent look addresses up and tell of whom it has met.
+#[derive(Debug)]
+pub(crate) struct AddressBook(pub(crate) Weak<Core>);
+
+impl Contacts for AddressBook {
+    fn lookup(
+        &self,
+        node: NodeId,
+    ) -> Pin<Box<dyn Future<Output = Result<Card, String>> + Send + '_>> {
+        Box::pin(async move {
+            let core = self.0.upgrade().ok_or("this worker is gone")?;
+            let directory = core.names.directory().ok_or("there is no directory")?;
+            directory
+                .lookup(node)
+                .await
+                .map_err(|error| error.to_string())
+        })
+    }
+
+    fn met(&self, card: &Card, max_calls: u32) {
+        if let Some(core) = self.0.upgrade() {
+            if core.names.of(card.node).is_none() {
+                core.names.insert(card.clone());
+            }
+            core.met(card.node, max_calls);
+        }
+    }
+}

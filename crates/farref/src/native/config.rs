@@ -1,0 +1,147 @@
+//! What an agent is told: its knobs, who it is, and where it listens.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use farref_proto::{GroupId, SessionConfig};
+
+use super::memory::MemoryNetwork;
+use crate::rendezvous::Card;
+
+/// The knobs of a [`NativeAgent`](super::NativeAgent). Both ends of a connection may differ in each
+/// of them, except that a message has to keep within the receiver's limits.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NativeConfig {
+    /// How long a peer may be silent before it is suspected. 10 s by default.
+    pub peer_timeout: Duration,
+    /// How often a peer is asked for a sign of life. 2.5 s by default.
+    pub heartbeat_interval: Duration,
+    /// How long an acknowledgement waits for a message that carries it along. 5 ms by default.
+    pub ack_delay: Duration,
+    /// After how many messages an acknowledgement waits no longer. 64 by default.
+    pub ack_every: u32,
+    /// How long a connection may show no progress before it is replaced; doubles with each
+    /// replacement that brought none. 2 s by default.
+    pub ack_timeout: Duration,
+
+    /// Calls and answers above this size travel on a stream of their own, so that they do not hold
+    /// up smaller ones. 64 KiB by default.
+    pub bulk_threshold: usize,
+    /// The largest message that is taken in or sent, in bytes. 4 GiB by default.
+    pub max_message_bytes: u64,
+    /// The largest message head (references, error texts, control messages). 16 MiB by default.
+    pub max_head_bytes: u32,
+    /// The most out-of-band parts of one message. 65,536 by default.
+    pub max_parts: u32,
+
+    /// How long a connection attempt to one address may take. 5 s by default.
+    pub connect_timeout: Duration,
+    /// How long the handshake on a new connection may take. 5 s by default.
+    pub handshake_timeout: Duration,
+    /// How many connections may be in their handshake at once; beyond, the oldest is dropped.
+    /// 64 by default.
+    pub max_handshakes: usize,
+    /// The pause after a first failed connection attempt; doubles with each. 10 ms by default.
+    pub backoff_min: Duration,
+    /// The longest pause between connection attempts. 1 s by default.
+    pub backoff_max: Duration,
+    /// How long what is queued for a peer that left is kept. 5 s by default.
+    pub leave_patience: Duration,
+}
+
+impl Default for NativeConfig {
+    fn default() -> Self {
+        let session = SessionConfig::default();
+        Self {
+            peer_timeout: session.peer_timeout,
+            heartbeat_interval: session.heartbeat_interval,
+            ack_delay: session.ack_delay,
+            ack_every: session.ack_every,
+            ack_timeout: session.ack_timeout,
+            bulk_threshold: 64 << 10,
+            max_message_bytes: 4 << 30,
+            max_head_bytes: 16 << 20,
+            max_parts: 65_536,
+            connect_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(5),
+            max_handshakes: 64,
+            backoff_min: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+            leave_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+impl NativeConfig {
+    /// What a session is told. Its user lanes are unlimited: the runtime holds senders back.
+    pub(super) fn session(&self) -> SessionConfig {
+        let mut session = SessionConfig::default();
+        session.peer_timeout = self.peer_timeout;
+        session.heartbeat_interval = self.heartbeat_interval;
+        session.ack_delay = self.ack_delay;
+        session.ack_every = self.ack_every;
+        session.ack_timeout = self.ack_timeout;
+        session.max_queued_bytes = usize::MAX;
+        session.max_queued_frames = usize::MAX;
+        session
+    }
+}
+
+/// Who an agent is and what it proves.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    /// What peers are told about this worker.
+    pub(crate) card: Card,
+    /// The group; workers of another are refused.
+    pub(crate) group: GroupId,
+    /// The secret that all workers of the group share. It never travels. None counts as empty.
+    pub(crate) token: Option<Vec<u8>>,
+    /// How many calls of one peer this worker is willing to have in flight.
+    pub(crate) max_calls: u32,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the token: this ends up in logs.
+        f.debug_struct("Identity")
+            .field("card", &self.card)
+            .field("group", &self.group)
+            .field("max_calls", &self.max_calls)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where an agent listens.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub(crate) struct BindOptions {
+    /// An address to listen at by TCP; port 0 takes any. 127.0.0.1:0 by default.
+    pub(crate) tcp: Option<SocketAddr>,
+    /// Whether to listen at a Unix socket too, for workers on the same host. True by default where
+    /// there are such sockets.
+    pub(crate) unix: bool,
+    /// A network within this process, and this worker's name in it. None by default.
+    pub(crate) memory: Option<(MemoryNetwork, String)>,
+}
+
+impl Default for BindOptions {
+    fn default() -> Self {
+        Self {
+            tcp: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
+            unix: cfg!(unix),
+            memory: None,
+        }
+    }
+}
+
+impl BindOptions {
+    /// Listens in a network within this process and nowhere else.
+    pub(crate) fn memory(network: &MemoryNetwork, name: impl Into<String>) -> Self {
+        Self {
+            tcp: None,
+            unix: false,
+            memory: Some((network.clone(), name.into())),
+        }
+    }
+}

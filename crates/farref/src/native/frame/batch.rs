@@ -1,0 +1,186 @@
+//! Frames on their way into a stream: small pieces copied together, large ones where they are.
+//!
+//! Holds the sender's half of FR-4.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use bytes::Bytes;
+use farref_proto::{Frame, Time};
+
+use super::packet::Packet;
+use super::{PREFIX, Wire};
+
+/// Pieces up to this size are copied: cheaper than an entry in a vectored write.
+const COPY_LIMIT: usize = 16 << 10;
+/// The most slices of one write.
+const MAX_SLICES: usize = 64;
+/// A copy buffer above this size is not kept.
+const KEEP: usize = 256 << 10;
+/// No [`Wire`] is longer: two tags, a lane, an age and four or five numbers.
+const MAX_WIRE: usize = 96;
+
+/// Frames that are being written, and how far that has got.
+#[derive(Debug, Default)]
+pub(in crate::native) struct Batch {
+    copied: Vec<u8>,
+    pieces: Vec<Piece>,
+    /// The first piece that is not written, and how much of it is.
+    next: usize,
+    offset: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Copied(Range<usize>),
+    Shared(Bytes),
+}
+
+impl Batch {
+    pub(in crate::native) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether part of it is written and part is not.
+    pub(in crate::native) fn is_under_way(&self) -> bool {
+        self.next > 0 || self.offset > 0
+    }
+
+    /// Appends a frame of the session that leaves now.
+    pub(in crate::native) fn push(&mut self, frame: Frame<Packet>, now: Time) {
+        let mut packet = None;
+        let frame = match frame {
+            Frame::Data {
+                lane,
+                seq,
+                acks,
+                payload,
+            } => Frame::Data {
+                lane,
+                seq,
+                acks,
+                payload: packet.insert(payload).age(now),
+            },
+            Frame::Ack { acks } => Frame::Ack { acks },
+            Frame::Ping { generation, acks } => Frame::Ping { generation, acks },
+            Frame::Pong { generation, acks } => Frame::Pong { generation, acks },
+        };
+        self.push_wire(&Wire::Session(frame), packet.as_ref());
+    }
+
+    /// Appends the request for a stream for bulk data.
+    pub(in crate::native) fn push_open_bulk(&mut self) {
+        self.push_wire(&Wire::OpenBulk, None);
+    }
+
+    fn push_wire(&mut self, wire: &Wire, packet: Option<&Packet>) {
+        let mut buffer = [0; MAX_WIRE];
+        let Ok(wire) = postcard::to_slice(wire, &mut buffer) else {
+            debug_assert!(false, "MAX_WIRE is too small");
+            return;
+        };
+        let Some(packet) = packet else {
+            self.prefix(wire.len(), 0, 0);
+            self.copy(wire);
+            return;
+        };
+        let payload = packet.payload();
+        let head = packet.head();
+        self.prefix(
+            wire.len() + head.len(),
+            payload.parts.len(),
+            payload.body.len(),
+        );
+        self.copy(wire);
+        self.copy(head);
+        for part in &payload.parts {
+            self.copy(&(part.len() as u64).to_le_bytes());
+        }
+        self.share(&payload.body);
+        for part in &payload.parts {
+            self.share(part);
+        }
+    }
+
+    /// The lengths fit: a packet keeps to limits that are of these types.
+    fn prefix(&mut self, head: usize, parts: usize, body: usize) {
+        let mut prefix = [0; PREFIX];
+        prefix[..4].copy_from_slice(&(head as u32).to_le_bytes());
+        prefix[4..8].copy_from_slice(&(parts as u32).to_le_bytes());
+        prefix[8..].copy_from_slice(&(body as u64).to_le_bytes());
+        self.copy(&prefix);
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        let start = self.copied.len();
+        self.copied.extend_from_slice(bytes);
+        let end = self.copied.len();
+        if let Some(Piece::Copied(range)) = self.pieces.last_mut() {
+            range.end = end;
+        } else if start < end {
+            self.pieces.push(Piece::Copied(start..end));
+        }
+    }
+
+    fn share(&mut self, bytes: &Bytes) {
+        if bytes.len() <= COPY_LIMIT {
+            self.copy(bytes);
+        } else {
+            self.pieces.push(Piece::Shared(bytes.clone()));
+        }
+    }
+
+    /// Gives what is not written yet to `write` and takes note of how much of it was. Returns that.
+    pub(in crate::native) fn write(
+        &mut self,
+        write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let mut count = 0;
+        let mut skip = self.offset;
+        for (slice, piece) in slices
+            .iter_mut()
+            .zip(self.pieces.get(self.next..).unwrap_or_default())
+        {
+            let bytes = self.bytes(piece);
+            *slice = IoSlice::new(bytes.get(skip..).unwrap_or_default());
+            skip = 0;
+            count += 1;
+        }
+        let written = write(slices.get(..count).unwrap_or_default())?;
+        self.advance(written);
+        Ok(written)
+    }
+
+    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match piece {
+            Piece::Copied(range) => self.copied.get(range.clone()).unwrap_or_default(),
+            Piece::Shared(bytes) => bytes,
+        }
+    }
+
+    fn advance(&mut self, written: usize) {
+        let mut left = written + self.offset;
+        while let Some(piece) = self.pieces.get(self.next) {
+            let length = self.bytes(piece).len();
+            if left < length {
+                break;
+            }
+            left -= length;
+            self.next += 1;
+        }
+        self.offset = left;
+        if self.next == self.pieces.len() {
+            self.clear();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.copied.clear();
+        self.copied.shrink_to(KEEP);
+        self.pieces.shrink_to(1024);
+        self.next = 0;
+        self.offset = 0;
+    }
+}

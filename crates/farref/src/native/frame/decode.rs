@@ -1,0 +1,320 @@
+//! Frames out of bytes, in whatever pieces they come. No I/O: whoever reads asks for the
+//! [`space`](Decoder::space) to read into, and then for the frames that are [`next`](Decoder::next).
+//!
+//! Holds FR-1 to FR-3 and the receiver's half of FR-4. Heads and small bodies are read into one
+//! buffer; a body is a slice of it. Parts get a buffer of their own each, even small ones: programs
+//! keep them, and a slice would keep the whole buffer alive.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut, buf};
+use farref_proto::Frame;
+
+use super::packet::{Head, put_together};
+use super::{FrameError, PREFIX, Received, Wire};
+
+/// The read buffer's size.
+const BUFFER: usize = 64 << 10;
+/// The least room to read into that is worth a system call.
+const MIN_SPACE: usize = 8 << 10;
+/// Bodies above this size get a buffer of their own.
+const INLINE_BODY: usize = 32 << 10;
+/// What a buffer for one large piece begins with, whatever was announced.
+const FIRST_RESERVE: usize = 1 << 20;
+/// How many times as much as has arrived of a large piece is reserved when its buffer is full.
+pub(super) const RESERVE_AHEAD: usize = 64;
+
+/// What is taken in at most.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::native) struct Limits {
+    pub(in crate::native) message_bytes: u64,
+    pub(in crate::native) head_bytes: u32,
+    pub(in crate::native) parts: u32,
+}
+
+impl Limits {
+    /// Whether a message may be sent. Leaves room for the frame's own part of the head.
+    pub(super) fn allow(&self, head: usize, parts: usize, size: usize) -> bool {
+        head as u64 + 128 <= u64::from(self.head_bytes)
+            && parts as u64 <= u64::from(self.parts)
+            && size as u64 + 128 <= self.message_bytes
+    }
+}
+
+/// Where the next bytes go.
+#[derive(Debug)]
+pub(in crate::native) enum Space<'a> {
+    /// Into the common buffer.
+    Buffer(&'a mut BytesMut),
+    /// Into the buffer of one large piece.
+    Piece(buf::Limit<&'a mut Vec<u8>>),
+}
+
+/// Makes frames of bytes. After an error it is of no use any more.
+#[derive(Debug)]
+pub(in crate::native) struct Decoder {
+    limits: Limits,
+    buffer: BytesMut,
+    /// The frame whose head has come.
+    pending: Option<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    wire: Wire,
+    head: Option<Head>,
+    body_length: usize,
+    body: Option<Bytes>,
+    part_lengths: Vec<usize>,
+    /// Those parts that have come.
+    parts: Vec<Bytes>,
+    /// The body or part that is on its way into a buffer of its own.
+    filling: Option<Filling>,
+}
+
+impl Decoder {
+    pub(in crate::native) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            buffer: BytesMut::new(),
+            pending: None,
+        }
+    }
+
+    /// Where to put what is read next. Has room for at least one byte.
+    pub(in crate::native) fn space(&mut self) -> Space<'_> {
+        if let Some(Pending {
+            filling: Some(filling),
+            ..
+        }) = &mut self.pending
+        {
+            return Space::Piece(filling.space());
+        }
+        if self.buffer.capacity() - self.buffer.len() < MIN_SPACE {
+            self.buffer.reserve(BUFFER);
+        }
+        Space::Buffer(&mut self.buffer)
+    }
+
+    /// The next frame that has come in full.
+    pub(in crate::native) fn next(&mut self) -> Result<Option<Received>, FrameError> {
+        if self.pending.is_none() {
+            self.pending = self.read_head()?;
+        }
+        let Some(pending) = &mut self.pending else {
+            return Ok(None);
+        };
+        if !pending.collect(&mut self.buffer)? {
+            return Ok(None);
+        }
+        match self.pending.take() {
+            Some(pending) => pending.finish().map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn read_head(&mut self) -> Result<Option<Pending>, FrameError> {
+        let Some((mut prefix, rest)) = self.buffer.split_at_checked(PREFIX) else {
+            return Ok(None);
+        };
+        let head_length = prefix.get_u32_le();
+        let parts = prefix.get_u32_le();
+        let body = prefix.get_u64_le();
+        let Limits {
+            message_bytes,
+            head_bytes,
+            parts: most_parts,
+        } = self.limits;
+        // FR-1
+        if head_length > head_bytes {
+            return Err(FrameError::HeadTooLarge {
+                length: head_length,
+                limit: head_bytes,
+            });
+        }
+        if parts > most_parts {
+            return Err(FrameError::TooManyParts {
+                parts,
+                limit: most_parts,
+            });
+        }
+        let too_large = FrameError::MessageTooLarge {
+            limit: message_bytes,
+        };
+        let table_length = size_of::<u64>() as u64 * u64::from(parts);
+        let mut total = u64::from(head_length) + table_length;
+        total = total.checked_add(body).ok_or_else(|| too_large.clone())?;
+        if total > message_bytes {
+            return Err(too_large);
+        }
+
+        let Some((head, rest)) = rest.split_at_checked(head_length as usize) else {
+            return Ok(None);
+        };
+        let Some((mut table, _)) = rest.split_at_checked(table_length as usize) else {
+            return Ok(None);
+        };
+        let consumed = PREFIX + head.len() + table.len();
+        let mut part_lengths = Vec::with_capacity(parts as usize);
+        while table.has_remaining() {
+            let length = table.get_u64_le();
+            total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
+            part_lengths.push(to_size(length)?);
+        }
+        if total > message_bytes {
+            return Err(too_large);
+        }
+        let (wire, head) = decode_head(head)?;
+        if head.is_none() && total > u64::from(head_length) {
+            return Err(FrameError::UnexpectedPayload);
+        }
+        self.buffer.advance(consumed);
+        Ok(Some(Pending {
+            wire,
+            head,
+            body_length: to_size(body)?,
+            body: None,
+            parts: Vec::with_capacity(part_lengths.len()),
+            part_lengths,
+            filling: None,
+        }))
+    }
+}
+
+fn to_size(length: u64) -> Result<usize, FrameError> {
+    usize::try_from(length).map_err(|_| FrameError::OutOfMemory(length))
+}
+
+/// Both parts of a head. Only data has the second.
+fn decode_head(bytes: &[u8]) -> Result<(Wire, Option<Head>), FrameError> {
+    let (wire, rest): (Wire, _) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
+    let (head, rest) = if let Wire::Session(Frame::Data { .. }) = wire {
+        let (head, rest) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
+        (Some(head), rest)
+    } else {
+        (None, rest)
+    };
+    if !rest.is_empty() {
+        return Err(FrameError::TrailingHead(rest.len()));
+    }
+    Ok((wire, head))
+}
+
+impl Pending {
+    /// Takes what has come. Says whether that is all.
+    fn collect(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
+        if self.body.is_none() {
+            self.body = if self.body_length == 0 {
+                Some(Bytes::new())
+            } else if self.body_length > INLINE_BODY {
+                self.fill(self.body_length, buffer)?
+            } else if buffer.len() >= self.body_length {
+                Some(buffer.split_to(self.body_length).freeze())
+            } else {
+                None
+            };
+            if self.body.is_none() {
+                return Ok(false);
+            }
+        }
+        while let Some(&length) = self.part_lengths.get(self.parts.len()) {
+            let Some(part) = self.fill(length, buffer)? else {
+                return Ok(false);
+            };
+            self.parts.push(part);
+        }
+        Ok(true)
+    }
+
+    /// The next piece, if all of it has come.
+    fn fill(&mut self, length: usize, buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+        let mut filling = match self.filling.take() {
+            Some(filling) => filling,
+            None => Filling::new(length)?,
+        };
+        if filling.take_from(buffer)? {
+            return Ok(Some(filling.bytes.into()));
+        }
+        self.filling = Some(filling);
+        Ok(None)
+    }
+
+    fn finish(self) -> Result<Received, FrameError> {
+        let frame = match self.wire {
+            Wire::OpenBulk => return Ok(Received::OpenBulk),
+            Wire::Session(frame) => frame,
+        };
+        let body = self.body.unwrap_or_default();
+        Ok(Received::Session(match (frame, self.head) {
+            (
+                Frame::Data {
+                    lane,
+                    seq,
+                    acks,
+                    payload: age,
+                },
+                Some(head),
+            ) => {
+                let age = Duration::from_nanos(age.unwrap_or(0));
+                Frame::Data {
+                    lane,
+                    seq,
+                    acks,
+                    payload: put_together(head, body, self.parts, age)?,
+                }
+            }
+            (Frame::Data { .. }, None) => return Err(FrameError::TrailingHead(0)),
+            (Frame::Ack { acks }, _) => Frame::Ack { acks },
+            (Frame::Ping { generation, acks }, _) => Frame::Ping { generation, acks },
+            (Frame::Pong { generation, acks }, _) => Frame::Pong { generation, acks },
+        }))
+    }
+}
+
+/// A large piece on its way into a buffer of its own.
+#[derive(Debug)]
+struct Filling {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Filling {
+    fn new(length: usize) -> Result<Self, FrameError> {
+        let mut filling = Self {
+            bytes: Vec::new(),
+            length,
+        };
+        filling.grow(FIRST_RESERVE)?;
+        Ok(filling)
+    }
+
+    /// Makes the buffer `capacity` bytes large, or as large as the piece (FR-2).
+    fn grow(&mut self, capacity: usize) -> Result<(), FrameError> {
+        let more = capacity.min(self.length) - self.bytes.len();
+        self.bytes
+            .try_reserve_exact(more)
+            .map_err(|_| FrameError::OutOfMemory(self.length as u64))
+    }
+
+    /// Takes what the common buffer has of it. Says whether it is complete.
+    fn take_from(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
+        let room = self.length.min(self.bytes.capacity()) - self.bytes.len();
+        let there = room.min(buffer.len());
+        self.bytes.extend_from_slice(buffer.get(..there).unwrap_or_default());
+        buffer.advance(there);
+        if self.bytes.len() == self.length {
+            return Ok(true);
+        }
+        if self.bytes.len() == self.bytes.capacity() {
+            self.grow(self.bytes.len().saturating_mul(RESERVE_AHEAD))?;
+            // The common buffer may have been larger than the first reserve.
+            return self.take_from(buffer);
+        }
+        Ok(false)
+    }
+
+    fn space(&mut self) -> buf::Limit<&mut Vec<u8>> {
+        let room = self.length.min(self.bytes.capacity()) - self.bytes.len();
+        (&mut self.bytes).limit(room)
+    }
+}

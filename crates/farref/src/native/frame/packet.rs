@@ -1,0 +1,197 @@
+//! A message on its way: encoded once, stored until acknowledged, and put together again on arrival.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use farref_proto::{AnswerHead, CallHead, Control, MessageId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::FrameError;
+use super::decode::Limits;
+use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+use crate::codec::Payload;
+
+/// What a stored message weighs beside its bytes.
+const OVERHEAD: usize = size_of::<Stored>() + 32;
+
+/// All of a message but its payload.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Head {
+    Control(Control),
+    Call {
+        head: CallHead,
+        function: Option<FunctionRef>,
+        remaining: Option<Duration>,
+        trace: TraceContext,
+    },
+    Answer {
+        head: AnswerHead,
+        failure: Option<Failure>,
+    },
+    Cancel(MessageId),
+    Credit {
+        calls: u32,
+        bytes: u64,
+    },
+}
+
+/// An encoded message. Cheap to clone.
+#[derive(Clone)]
+pub(in crate::native) struct Packet(Arc<Stored>);
+
+struct Stored {
+    head: Vec<u8>,
+    payload: Payload,
+    size: usize,
+    queued: Time,
+    /// Whether the time it waits counts against a deadline.
+    timed: bool,
+}
+
+/// A message that no peer would take in.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a message of {size} bytes in {parts} parts is beyond the limits of this wire")]
+pub(in crate::native) struct TooLarge {
+    size: u64,
+    parts: usize,
+}
+
+impl Packet {
+    /// Encodes a message that is queued now.
+    pub(in crate::native) fn new(
+        message: Message,
+        now: Time,
+        limits: &Limits,
+    ) -> Result<Self, TooLarge> {
+        let (head, payload) = take_apart(message);
+        let timed = matches!(&head, Head::Call { remaining, .. } if remaining.is_some());
+        let bytes = postcard::to_extend(&head, Vec::with_capacity(96));
+        let parts = payload.parts.len();
+        let table = size_of::<u64>() * parts;
+        let size = bytes.as_ref().map_or(0, Vec::len) + payload.len() + table;
+        match bytes {
+            Ok(head) if limits.allow(head.len(), parts, size) => Ok(Self(Arc::new(Stored {
+                head,
+                payload,
+                size,
+                queued: now,
+                timed,
+            }))),
+            // Our own types always encode; an error would be one of ours to find.
+            _ => Err(TooLarge {
+                size: size as u64,
+                parts,
+            }),
+        }
+    }
+
+    pub(super) fn head(&self) -> &[u8] {
+        &self.0.head
+    }
+
+    pub(super) fn payload(&self) -> &Payload {
+        &self.0.payload
+    }
+
+    /// How many bytes it has on the wire, but for the frame's own.
+    pub(in crate::native) fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// What it costs to store.
+    pub(in crate::native) fn weight(&self) -> usize {
+        self.0.size + OVERHEAD
+    }
+
+    /// How long it has waited, in nanoseconds, if that matters to the receiver.
+    pub(super) fn age(&self, now: Time) -> Option<u64> {
+        self.0
+            .timed
+            .then(|| now.0.saturating_sub(self.0.queued.0))
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet({} bytes)", self.0.size)
+    }
+}
+
+/// A message that has arrived.
+#[derive(Debug)]
+pub(in crate::native) struct Incoming(pub(in crate::native) Message);
+
+fn take_apart(message: Message) -> (Head, Payload) {
+    match message {
+        Message::Control(control) => (Head::Control(control), Payload::default()),
+        Message::Cancel(id) => (Head::Cancel(id), Payload::default()),
+        Message::Credit { calls, bytes } => (Head::Credit { calls, bytes }, Payload::default()),
+        Message::Call(CallMessage {
+            head,
+            function,
+            remaining,
+            trace,
+            arguments,
+        }) => (
+            Head::Call {
+                head,
+                function,
+                remaining,
+                trace,
+            },
+            arguments,
+        ),
+        Message::Answer(AnswerMessage { head, outcome }) => {
+            let (failure, payload) = match outcome {
+                Ok(payload) => (None, payload),
+                Err(failure) => (Some(failure), Payload::default()),
+            };
+            (Head::Answer { head, failure }, payload)
+        }
+    }
+}
+
+/// The message that a peer took apart `age` after it had been queued.
+pub(super) fn put_together(
+    head: Head,
+    body: Bytes,
+    parts: Vec<Bytes>,
+    age: Duration,
+) -> Result<Incoming, FrameError> {
+    let payload = Payload { body, parts };
+    let bare = payload.body.is_empty() && payload.parts.is_empty();
+    Ok(Incoming(match head {
+        Head::Call {
+            head,
+            function,
+            remaining,
+            trace,
+        } => Message::Call(CallMessage {
+            head,
+            function,
+            remaining: remaining.map(|remaining| remaining.saturating_sub(age)),
+            trace,
+            arguments: payload,
+        }),
+        Head::Answer {
+            head,
+            failure: None,
+        } => Message::Answer(AnswerMessage {
+            head,
+            outcome: Ok(payload),
+        }),
+        _ if !bare => return Err(FrameError::UnexpectedPayload),
+        Head::Answer {
+            head,
+            failure: Some(failure),
+        } => Message::Answer(AnswerMessage {
+            head,
+            outcome: Err(failure),
+        }),
+        Head::Control(control) => Message::Control(control),
+        Head::Cancel(id) => Message::Cancel(id),
+        Head::Credit { calls, bytes } => Message::Credit { calls, bytes },
+    }))
+}

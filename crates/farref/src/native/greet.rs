@@ -1,0 +1,202 @@
+//! Handshakes from both ends, up to the point where the link takes the stream over.
+
+use std::sync::Arc;
+
+use super::connection::{Opening, OpeningError};
+use super::handshake::{
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, VERSION, Verdict,
+    connection_id,
+};
+use super::link::Link;
+use super::listen::Ticket;
+use super::shared::Shared;
+use super::stream::Stream;
+use crate::rendezvous::Address;
+
+/// Makes a connection on a fresh stream to a peer.
+pub(super) async fn dial_main(
+    link: &Arc<Link>,
+    mut stream: Stream,
+    address: &Address,
+) -> Result<(), HandshakeFailure> {
+    let shared = &link.shared;
+    let mut talk = Conversation::new(&mut stream, &shared.key);
+    let id = introduce(&mut talk, link).await?;
+    let (opening, hello) = Opening::greet(link).ok_or(HandshakeFailure::Superseded)?;
+    talk.claim(&claim(shared, Purpose::Main(hello))).await?;
+    let Verdict::Main {
+        card,
+        max_calls,
+        hello,
+    } = hear_welcome(&mut talk).await?
+    else {
+        return Err(HandshakeFailure::Contradiction);
+    };
+    if card.node != link.peer {
+        return Err(HandshakeFailure::Contradiction);
+    }
+    opening.hear(&hello)?;
+    // Before any message of the peer can be handed in.
+    shared.contacts.met(&card, max_calls);
+    link.state().card = Some(*card);
+    opening
+        .stand(stream, id, Some(address.clone()))
+        .map_err(|_| HandshakeFailure::Superseded)
+}
+
+/// Adds a stream for bulk data to the connection with this id.
+pub(super) async fn dial_bulk(
+    link: &Arc<Link>,
+    mut stream: Stream,
+    id: u64,
+) -> Result<(), HandshakeFailure> {
+    let mut talk = Conversation::new(&mut stream, &link.shared.key);
+    introduce(&mut talk, link).await?;
+    talk.claim(&claim(&link.shared, Purpose::Bulk(id))).await?;
+    let Verdict::Bulk = hear_welcome(&mut talk).await? else {
+        return Err(HandshakeFailure::Contradiction);
+    };
+    link.attach_bulk(id, stream)
+        .map_err(|_| HandshakeFailure::Superseded)
+}
+
+fn claim(shared: &Shared, purpose: Purpose) -> Claim {
+    Claim {
+        card: shared.identity.card.clone(),
+        max_calls: shared.identity.max_calls,
+        purpose,
+    }
+}
+
+/// The first exchange, from the dialer's end. Returns the id of a connection made by it.
+async fn introduce(
+    talk: &mut Conversation<'_>,
+    link: &Arc<Link>,
+) -> Result<u64, HandshakeFailure> {
+    let shared = &link.shared;
+    talk.open(&Greeting {
+        group: shared.identity.group,
+        to: link.peer,
+        nonce: shared.nonce().ok_or(HandshakeFailure::NoRandomness)?,
+    })
+    .await?;
+    match talk.hear_opening().await? {
+        Reply::Challenge(nonce) => Ok(connection_id(&nonce)),
+        Reply::Refused(
+            refusal @ (Refusal::Version { .. } | Refusal::Group | Refusal::WrongLife { .. }),
+        ) => Err(HandshakeFailure::Refused(refusal)),
+        // All else is said only with a proof (HS-3).
+        Reply::Refused(_) => Err(HandshakeFailure::Contradiction),
+    }
+}
+
+async fn hear_welcome(talk: &mut Conversation<'_>) -> Result<Verdict, HandshakeFailure> {
+    match talk.hear_verdict().await? {
+        // An acceptor that does not believe us does not prove itself either.
+        (Verdict::Refused(Refusal::Token), _) => Err(HandshakeFailure::Refused(Refusal::Token)),
+        (_, false) => Err(HandshakeFailure::BadProof),
+        (Verdict::Refused(refusal), true) => Err(HandshakeFailure::Refused(refusal)),
+        (verdict, true) => Ok(verdict),
+    }
+}
+
+/// Receives whoever has connected.
+pub(super) async fn accept(
+    shared: &Arc<Shared>,
+    mut stream: Stream,
+    ticket: Ticket,
+) -> Result<(), HandshakeFailure> {
+    let mut talk = Conversation::new(&mut stream, &shared.key);
+    let greeting: Greeting = match talk.hear_opening().await {
+        Err(failure @ HandshakeFailure::Version { .. }) => {
+            let refusal = Refusal::Version { ours: VERSION };
+            talk.open(&Reply::Refused(refusal)).await?;
+            return Err(failure);
+        }
+        other => other?,
+    };
+    let here = shared.node();
+    let refusal = if greeting.group != shared.identity.group {
+        Some(Refusal::Group)
+    } else if greeting.to != here {
+        Some(Refusal::WrongLife { here })
+    } else {
+        None
+    };
+    if let Some(refusal) = refusal {
+        talk.open(&Reply::Refused(refusal)).await?;
+        return Err(HandshakeFailure::Refusing(refusal));
+    }
+    let nonce = shared.nonce().ok_or(HandshakeFailure::NoRandomness)?;
+    talk.open(&Reply::Challenge(nonce)).await?;
+    let (claim, proved) = talk.hear_claim().await?;
+    if !proved {
+        talk.turn_away().await?;
+        return Err(HandshakeFailure::BadProof);
+    }
+    // No stranger any more.
+    drop(ticket);
+
+    match take(shared, &claim) {
+        Err(refusal) => {
+            talk.judge(&Verdict::Refused(refusal)).await?;
+            Err(HandshakeFailure::Refusing(refusal))
+        }
+        Ok(Taken::Bulk(link, id)) => {
+            talk.judge(&Verdict::Bulk).await?;
+            link.attach_bulk(id, stream)
+                .map_err(|_| HandshakeFailure::Superseded)
+        }
+        Ok(Taken::Main(opening, hello)) => {
+            talk.judge(&Verdict::Main {
+                card: Box::new(shared.identity.card.clone()),
+                max_calls: shared.identity.max_calls,
+                hello,
+            })
+            .await?;
+            // Before any message of the peer can be handed in.
+            shared.contacts.met(&claim.card, claim.max_calls);
+            opening
+                .stand(stream, connection_id(&nonce), None)
+                .map_err(|_| HandshakeFailure::Superseded)
+        }
+    }
+}
+
+/// What an accepted stream becomes.
+enum Taken {
+    Main(Opening, farref_proto::Hello),
+    Bulk(Arc<Link>, u64),
+}
+
+/// Decides about a stream whose dialer has proved itself.
+fn take(shared: &Arc<Shared>, claim: &Claim) -> Result<Taken, Refusal> {
+    let link = shared.link_for_dialer(claim.card.node)?;
+    match &claim.purpose {
+        Purpose::Bulk(id) if link.awaits_bulk(*id) => Ok(Taken::Bulk(link, *id)),
+        Purpose::Bulk(_) => Err(Refusal::Stale),
+        Purpose::Main(hello) => {
+            match Opening::accept(&link, claim.card.clone(), hello) {
+                Ok((opening, hello)) => Ok(Taken::Main(opening, hello)),
+                Err(OpeningError::Refused(refusal)) => Err(refusal),
+                Err(OpeningError::Outdated) => Err(Refusal::Stale),
+                Err(OpeningError::Session(error)) => {
+                    if error.ends_session() {
+                        link.condemn(error.to_string());
+                    }
+                    Err(Refusal::Session)
+                }
+            }
+        }
+    }
+}
+
+impl From<OpeningError> for HandshakeFailure {
+    fn from(error: OpeningError) -> Self {
+        match error {
+            OpeningError::Outdated => Self::Superseded,
+            OpeningError::Refused(refusal) => Self::Refusing(refusal),
+            OpeningError::Session(error) => Self::Session(error),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Listening: bound sockets, the tasks that accept, and the limit on strangers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::net::UnixListener;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use super::config::BindOptions;
+use super::greet;
+use super::handshake::HandshakeFailure;
+use super::memory::{MemoryListener, MemoryNetwork};
+use super::shared::{Shared, lock};
+use super::stream::Stream;
+use crate::rendezvous::Address;
+
+/// The pause after a failure to accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Sockets that listen and accept nothing yet: their addresses go into the card with which an agent
+/// is started.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listeners: Vec<Listener>,
+    addresses: Vec<Address>,
+    pub(super) network: Option<(MemoryNetwork, String)>,
+}
+
+/// Why nothing listens at a place.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The address is taken, or not this host's.
+    #[error("cannot listen at {address}: {source}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system does not let us have a Unix socket.
+    #[error("cannot listen at the Unix socket {name}: {source}")]
+    Unix {
+        /// The socket.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The name is taken.
+    #[error("cannot listen as {name} in the network within this process: {source}")]
+    Memory {
+        /// The name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no place at all to listen at.
+    #[error("an agent needs at least one place to listen at")]
+    Nowhere,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix(UnixListener, Option<RemoveOnDrop>),
+    Memory(MemoryListener),
+}
+
+impl Bound {
+    /// Binds. Asynchronous only in that it needs a tokio runtime.
+    pub(crate) async fn bind(options: &BindOptions) -> Result<Self, BindError> {
+        let mut bound = Self {
+            listeners: Vec::new(),
+            addresses: Vec::new(),
+            network: options.memory.clone(),
+        };
+        if let Some((network, name)) = &options.memory {
+            let listener = network.bind(name).map_err(|source| BindError::Memory {
+                name: name.clone(),
+                source,
+            })?;
+            bound.listeners.push(Listener::Memory(listener));
+            bound.addresses.push(Address::Memory(name.clone()));
+        }
+        #[cfg(unix)]
+        if options.unix {
+            let (listener, name) = bind_unix()?;
+            bound.listeners.push(listener);
+            bound.addresses.push(Address::Unix(name));
+        }
+        if let Some(address) = options.tcp {
+            let failed = |source| BindError::Tcp { address, source };
+            let listener = bind_tcp(address).map_err(failed)?;
+            let address = listener.local_addr().map_err(failed)?;
+            bound.listeners.push(Listener::Tcp(listener));
+            bound.addresses.push(Address::Tcp(address));
+        }
+        if bound.listeners.is_empty() {
+            return Err(BindError::Nowhere);
+        }
+        Ok(bound)
+    }
+
+    /// Where it listens, the best first. A TCP address may be unspecified, if that was asked for: then
+    /// the caller knows what to advertise.
+    pub(crate) fn addresses(&self) -> Vec<Address> {
+        self.addresses.clone()
+    }
+
+    /// Begins to accept.
+    pub(super) fn start(self, shared: &Arc<Shared>) {
+        for listener in self.listeners {
+            shared.spawn(run(Arc::clone(shared), listener));
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+#[cfg(unix)]
+fn bind_unix() -> Result<(Listener, String), BindError> {
+    let mut random = [0; 8];
+    let filled = SystemRandom::new().fill(&mut random);
+    let number = u64::from_le_bytes(random);
+    let name = if cfg!(target_os = "linux") {
+        format!("@farref-{number:016x}")
+    } else {
+        let file = format!("farref-{number:016x}.socket");
+        std::env::temp_dir().join(file).display().to_string()
+    };
+    let failed = |source| BindError::Unix {
+        name: name.clone(),
+        source,
+    };
+    filled.map_err(|_| failed(io::Error::other("no random numbers")))?;
+    let path = super::stream::unix_path(&name);
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let remove = (!name.starts_with('@')).then_some(RemoveOnDrop(path));
+    Ok((Listener::Unix(listener, remove), name))
+}
+
+/// A socket's path, which is removed with the listener.
+#[cfg(unix)]
+#[derive(Debug)]
+struct RemoveOnDrop(std::path::PathBuf);
+
+#[cfg(unix)]
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    async fn accept(&mut self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => Stream::tcp(listener.accept().await?.0),
+            #[cfg(unix)]
+            Self::Unix(listener, _) => Ok(Stream::unix(listener.accept().await?.0)),
+            Self::Memory(listener) => Ok(Stream::memory(listener.accept().await)),
+        }
+    }
+}
+
+/// Accepts for ever.
+async fn run(shared: Arc<Shared>, mut listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => shared.waiting.admit(&shared, stream),
+            Err(error) => {
+                warn!(%error, "cannot accept connections");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The connections whose other end has not proved anything yet. Of too many the oldest goes: a good
+/// peer is done in no time, so it is hardly ever the oldest.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    most: usize,
+    strangers: Mutex<Strangers>,
+}
+
+#[derive(Debug, Default)]
+struct Strangers {
+    next: u64,
+    tasks: VecDeque<(u64, AbortHandle)>,
+}
+
+impl Waiting {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most: most.max(1),
+            strangers: Mutex::default(),
+        }
+    }
+
+    /// Begins the handshake with whoever has connected.
+    fn admit(&self, shared: &Arc<Shared>, stream: Stream) {
+        // Held while the task is spawned, so that the task cannot leave before it has been entered.
+        let mut strangers = lock(&self.strangers);
+        if strangers.tasks.len() >= self.most
+            && let Some((_, oldest)) = strangers.tasks.pop_front()
+        {
+            oldest.abort();
+            shared.meters.refused_for("overloaded");
+            debug!("too many connections in their handshake: the oldest is dropped");
+        }
+        let number = strangers.next;
+        strangers.next += 1;
+        let ticket = Ticket {
+            shared: Arc::clone(shared),
+            number,
+        };
+        let task = shared.spawn(receive(Arc::clone(shared), stream, ticket));
+        strangers.tasks.extend(task.map(|task| (number, task)));
+    }
+}
+
+/// A place among the strangers.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut strangers = lock(&self.shared.waiting.strangers);
+        strangers.tasks.retain(|(number, _)| *number != self.number);
+    }
+}
+
+async fn receive(shared: Arc<Shared>, stream: Stream, ticket: Ticket) {
+    let transport = stream.transport;
+    let greeting = greet::accept(&shared, stream, ticket);
+    let failure = match timeout(shared.config.handshake_timeout, greeting).await {
+        Ok(Ok(())) => return,
+        Ok(Err(failure)) => failure,
+        Err(_) => HandshakeFailure::Timeout,
+    };
+    shared.meters.refused(&failure);
+    if failure.needs_operator() {
+        warn!(transport, %failure, "a connection is refused");
+    } else {
+        debug!(transport, %failure, "a connection is refused");
+    }
+}

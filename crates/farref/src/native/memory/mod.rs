@@ -1,0 +1,228 @@
+//! A network within one process, whose faults are at the command of a test.
+//!
+//! Endpoints bind a name and connect to names. The bytes go through the same framing, handshake and
+//! sessions as over sockets; buffers are bounded, so writers are held back as they would be there.
+//!
+//! Faults are named after pairs of endpoints and hold for both directions, for connections that stand
+//! and for those to come: [`cut`](MemoryNetwork::cut), [`cut_after`](MemoryNetwork::cut_after),
+//! [`partition`](MemoryNetwork::partition) and [`heal`](MemoryNetwork::heal),
+//! [`set_latency`](MemoryNetwork::set_latency), [`crash`](MemoryNetwork::crash).
+
+mod pipe;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+
+use pipe::Wires;
+pub(super) use pipe::{PipeReader, PipeWriter};
+
+/// How many bytes a pipe holds unless told otherwise: what a Unix socket does.
+const CAPACITY: usize = 208 << 10;
+
+/// A switchboard for workers that live in one process. Clones are the same network.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryNetwork(Arc<Network>);
+
+#[derive(Debug, Default)]
+struct Network {
+    state: Mutex<State>,
+    /// Something that a hanging connection attempt may wait for has changed.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listeners: HashMap<String, mpsc::UnboundedSender<(PipeReader, PipeWriter)>>,
+    pairs: HashMap<(String, String), Pair>,
+    capacity: Option<usize>,
+}
+
+/// What there is between two endpoints.
+#[derive(Debug, Default)]
+struct Pair {
+    partitioned: bool,
+    latency: Duration,
+    /// Index 0 of each is the end whose name sorts first.
+    connections: Vec<Weak<Wires>>,
+}
+
+impl Pair {
+    fn live(&mut self) -> Vec<Arc<Wires>> {
+        self.connections
+            .retain(|wires| wires.upgrade().is_some_and(|wires| !wires.is_over()));
+        self.connections.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl MemoryNetwork {
+    /// A network with nobody in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Breaks all connections between two endpoints at once; what is under way is lost. Returns how
+    /// many there were.
+    pub fn cut(&self, a: &str, b: &str) -> usize {
+        let wires = self.0.state().pair(a, b).live();
+        wires.iter().for_each(|wires| wires.cut());
+        wires.len()
+    }
+
+    /// Breaks each connection between two endpoints once so many more bytes have been written on it
+    /// from `a` to `b`: that is in the middle of whatever is written then. Returns how many there
+    /// were.
+    pub fn cut_after(&self, a: &str, b: &str, bytes: u64) -> usize {
+        let wires = self.0.state().pair(a, b).live();
+        for wires in &wires {
+            let direction = usize::from(a > b);
+            if let Some(pipe) = wires.pipes.get(direction) {
+                pipe.set_fuse(bytes);
+            }
+        }
+        wires.len()
+    }
+
+    /// Nothing passes between two endpoints any more, and nothing is lost: bytes wait, connection
+    /// attempts hang.
+    pub fn partition(&self, a: &str, b: &str) {
+        self.set_partitioned(a, b, true);
+    }
+
+    /// Ends a [`partition`](Self::partition).
+    pub fn heal(&self, a: &str, b: &str) {
+        self.set_partitioned(a, b, false);
+        self.0.changed.notify_waiters();
+    }
+
+    fn set_partitioned(&self, a: &str, b: &str, partitioned: bool) {
+        let mut state = self.0.state();
+        let pair = state.pair(a, b);
+        pair.partitioned = partitioned;
+        for wires in pair.live() {
+            for pipe in &wires.pipes {
+                pipe.set_frozen(partitioned);
+            }
+        }
+    }
+
+    /// How long bytes are under way between two endpoints. Nothing by default.
+    pub fn set_latency(&self, a: &str, b: &str, latency: Duration) {
+        let mut state = self.0.state();
+        let pair = state.pair(a, b);
+        pair.latency = latency;
+        for wires in pair.live() {
+            for pipe in &wires.pipes {
+                pipe.set_latency(latency);
+            }
+        }
+    }
+
+    /// How many bytes each direction of a connection made from now on holds.
+    pub fn set_capacity(&self, bytes: usize) {
+        self.0.state().capacity = Some(bytes.max(1));
+    }
+
+    /// The endpoint is gone as if its process had been killed: its connections break, attempts to
+    /// connect to it are refused. The name may be bound again.
+    pub fn crash(&self, name: &str) {
+        let wires: Vec<_> = {
+            let mut state = self.0.state();
+            state.listeners.remove(name);
+            state
+                .pairs
+                .iter_mut()
+                .filter(|((a, b), _)| a == name || b == name)
+                .flat_map(|(_, pair)| pair.live())
+                .collect()
+        };
+        wires.iter().for_each(|wires| wires.cut());
+        self.0.changed.notify_waiters();
+    }
+
+    /// How many connections stand between two endpoints.
+    pub fn connections(&self, a: &str, b: &str) -> usize {
+        self.0.state().pair(a, b).live().len()
+    }
+
+    pub(super) fn bind(&self, name: &str) -> io::Result<MemoryListener> {
+        let mut state = self.0.state();
+        if state.listeners.get(name).is_some_and(|old| !old.is_closed()) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        // Unbounded, as connection attempts are few; each holds two empty pipes.
+        let (sender, incoming) = mpsc::unbounded_channel();
+        state.listeners.insert(name.to_owned(), sender);
+        Ok(MemoryListener { incoming })
+    }
+
+    pub(super) async fn connect(&self, from: &str, to: &str) -> io::Result<(PipeReader, PipeWriter)> {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(done) = self.try_connect(from, to) {
+                return done;
+            }
+            changed.await;
+        }
+    }
+
+    /// None while the pair is partitioned.
+    fn try_connect(&self, from: &str, to: &str) -> Option<io::Result<(PipeReader, PipeWriter)>> {
+        let mut state = self.0.state();
+        let capacity = state.capacity.unwrap_or(CAPACITY);
+        let pair = state.pair(from, to);
+        if pair.partitioned {
+            return None;
+        }
+        let wires = Wires::new(capacity, pair.latency, false);
+        let index = usize::from(from > to);
+        let sent = state
+            .listeners
+            .get(to)
+            .is_some_and(|listener| listener.send(wires.end(1 - index)).is_ok());
+        if !sent {
+            return Some(Err(io::ErrorKind::ConnectionRefused.into()));
+        }
+        state
+            .pair(from, to)
+            .connections
+            .push(Arc::downgrade(&wires));
+        Some(Ok(wires.end(index)))
+    }
+}
+
+impl Network {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn pair(&mut self, a: &str, b: &str) -> &mut Pair {
+        let (first, second) = if a < b { (a, b) } else { (b, a) };
+        self.pairs
+            .entry((first.to_owned(), second.to_owned()))
+            .or_default()
+    }
+}
+
+/// Where connections to a name arrive.
+#[derive(Debug)]
+pub(super) struct MemoryListener {
+    incoming: mpsc::UnboundedReceiver<(PipeReader, PipeWriter)>,
+}
+
+impl MemoryListener {
+    /// The next connection; never one after the endpoint has crashed.
+    pub(super) async fn accept(&mut self) -> (PipeReader, PipeWriter) {
+        match self.incoming.recv().await {
+            Some(stream) => stream,
+            None => std::future::pending().await,
+        }
+    }
+}

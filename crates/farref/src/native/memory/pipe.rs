@@ -1,0 +1,304 @@
+//! A pipe within the process: bounded, ordered, and breakable in every way a socket is.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// One direction of a connection.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    state: Mutex<State>,
+    /// One reader waits here, one writer there; a permit is kept for one that is about to wait.
+    readable: Notify,
+    writable: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What is under way, and when it arrives.
+    queue: VecDeque<(Instant, Bytes)>,
+    queued: usize,
+    capacity: usize,
+    latency: Duration,
+    /// Nothing arrives, nothing is lost.
+    frozen: bool,
+    /// Whether the writer is gone, and whether in good order.
+    end: Option<End>,
+    reader_gone: bool,
+    /// Bytes that still pass before the connection breaks.
+    fuse: Option<u64>,
+}
+
+/// How a direction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// The reader gets what is under way, then the end of the stream.
+    Closed,
+    /// The reader gets what is under way, then an error.
+    Reset,
+}
+
+/// Both directions of a connection, as seen by the network.
+#[derive(Debug)]
+pub(super) struct Wires {
+    pub(super) pipes: [Arc<Pipe>; 2],
+}
+
+/// The reading end of a pipe.
+#[derive(Debug)]
+pub(in crate::native) struct PipeReader {
+    pipe: Arc<Pipe>,
+}
+
+/// The writing end of a pipe.
+#[derive(Debug)]
+pub(in crate::native) struct PipeWriter {
+    pipe: Arc<Pipe>,
+    /// The connection, which breaks as a whole when a fuse blows.
+    wires: Arc<Wires>,
+}
+
+impl Wires {
+    pub(super) fn new(capacity: usize, latency: Duration, frozen: bool) -> Arc<Self> {
+        let pipe = || Arc::new(Pipe::new(capacity, latency, frozen));
+        Arc::new(Self {
+            pipes: [pipe(), pipe()],
+        })
+    }
+
+    /// What the end with this index (0 or 1) reads from and writes to.
+    pub(super) fn end(self: &Arc<Self>, index: usize) -> (PipeReader, PipeWriter) {
+        let [first, second] = &self.pipes;
+        let (from, to) = if index == 0 {
+            (second, first)
+        } else {
+            (first, second)
+        };
+        (
+            PipeReader {
+                pipe: Arc::clone(from),
+            },
+            PipeWriter {
+                pipe: Arc::clone(to),
+                wires: Arc::clone(self),
+            },
+        )
+    }
+
+    /// Breaks both directions; what is under way is lost.
+    pub(super) fn cut(&self) {
+        for pipe in &self.pipes {
+            pipe.reset(true);
+        }
+    }
+
+    /// Whether an end is gone or the connection is cut.
+    pub(super) fn is_over(&self) -> bool {
+        self.pipes.iter().any(|pipe| {
+            let state = pipe.state();
+            state.end.is_some() || state.reader_gone
+        })
+    }
+}
+
+impl Pipe {
+    fn new(capacity: usize, latency: Duration, frozen: bool) -> Self {
+        Self {
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                queued: 0,
+                capacity,
+                latency,
+                frozen,
+                end: None,
+                reader_gone: false,
+                fuse: None,
+            }),
+            readable: Notify::new(),
+            writable: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_frozen(&self, frozen: bool) {
+        self.state().frozen = frozen;
+        self.readable.notify_one();
+    }
+
+    pub(super) fn set_latency(&self, latency: Duration) {
+        self.state().latency = latency;
+    }
+
+    pub(super) fn set_fuse(&self, bytes: u64) {
+        self.state().fuse = Some(bytes);
+    }
+
+    fn reset(&self, lose: bool) {
+        let lost = {
+            let mut state = self.state();
+            state.end = Some(End::Reset);
+            // A broken connection says so even through a partition: the end that broke it knows.
+            state.frozen = false;
+            if lose {
+                state.queued = 0;
+                std::mem::take(&mut state.queue)
+            } else {
+                VecDeque::new()
+            }
+        };
+        drop(lost);
+        self.readable.notify_one();
+        self.writable.notify_one();
+    }
+}
+
+impl PipeReader {
+    pub(in crate::native) async fn read_buf(
+        &mut self,
+        buffer: &mut impl BufMut,
+    ) -> io::Result<usize> {
+        loop {
+            let arrives = match self.try_read(buffer)? {
+                Read::Some(read) => return Ok(read),
+                Read::Nothing => None,
+                Read::Later(at) => Some(at),
+            };
+            match arrives {
+                Some(at) => tokio::select! {
+                    () = sleep_until(at) => {}
+                    () = self.pipe.readable.notified() => {}
+                },
+                None => self.pipe.readable.notified().await,
+            }
+        }
+    }
+
+    fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<Read> {
+        let mut state = self.pipe.state();
+        if state.frozen {
+            return Ok(Read::Nothing);
+        }
+        let now = Instant::now();
+        let room = buffer.chunk_mut().len();
+        let mut read = 0;
+        let mut later = None;
+        while read < room
+            && let Some((at, chunk)) = state.queue.front_mut()
+        {
+            if *at > now {
+                later = Some(*at);
+                break;
+            }
+            let piece = chunk.split_to(chunk.len().min(room - read));
+            read += piece.len();
+            buffer.put_slice(&piece);
+            if !chunk.has_remaining() {
+                state.queue.pop_front();
+            }
+        }
+        if read > 0 {
+            state.queued = state.queued.saturating_sub(read);
+            drop(state);
+            self.pipe.writable.notify_one();
+            return Ok(Read::Some(read));
+        }
+        match (later, state.end) {
+            (Some(at), _) => Ok(Read::Later(at)),
+            (None, None) => Ok(Read::Nothing),
+            (None, Some(End::Closed)) => Ok(Read::Some(0)),
+            (None, Some(End::Reset)) => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+}
+
+enum Read {
+    Some(usize),
+    Nothing,
+    Later(Instant),
+}
+
+impl Drop for PipeReader {
+    fn drop(&mut self) {
+        self.pipe.state().reader_gone = true;
+        self.pipe.writable.notify_one();
+    }
+}
+
+impl PipeWriter {
+    pub(in crate::native) fn try_write_vectored(
+        &self,
+        slices: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        let mut state = self.pipe.state();
+        if state.end.is_some() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if state.reader_gone {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut room = state.capacity.saturating_sub(state.queued);
+        if room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if let Some(fuse) = state.fuse {
+            room = room.min(usize::try_from(fuse).unwrap_or(usize::MAX));
+        }
+        let mut chunk = BytesMut::new();
+        for slice in slices {
+            let take = slice.len().min(room - chunk.len());
+            chunk.extend_from_slice(slice.get(..take).unwrap_or_default());
+        }
+        let written = chunk.len();
+        if written > 0 {
+            let arrives = Instant::now() + state.latency;
+            state.queue.push_back((arrives, chunk.freeze()));
+            state.queued += written;
+        }
+        let blown = state.fuse.as_mut().is_some_and(|fuse| {
+            *fuse -= written as u64;
+            *fuse == 0
+        });
+        drop(state);
+        if blown {
+            // What has passed the fuse arrives; what comes the other way is lost.
+            self.pipe.reset(false);
+            self.wires
+                .pipes
+                .iter()
+                .filter(|pipe| !Arc::ptr_eq(pipe, &self.pipe))
+                .for_each(|pipe| pipe.reset(true));
+        }
+        self.pipe.readable.notify_one();
+        if written == 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        Ok(written)
+    }
+
+    pub(in crate::native) async fn writable(&self) -> io::Result<()> {
+        loop {
+            {
+                let state = self.pipe.state();
+                if state.queued < state.capacity || state.end.is_some() || state.reader_gone {
+                    return Ok(());
+                }
+            }
+            self.pipe.writable.notified().await;
+        }
+    }
+}
+
+impl Drop for PipeWriter {
+    fn drop(&mut self) {
+        self.pipe.state().end.get_or_insert(End::Closed);
+        self.pipe.readable.notify_one();
+    }
+}

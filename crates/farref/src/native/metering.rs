@@ -1,0 +1,34 @@
+//! The counters that an agent keeps for whoever collects metrics.
+
+use metrics::Counter;
+
+use super::handshake::HandshakeFailure;
+
+/// Handles that are cheap to count with. They go to the recorder that was installed when the agent
+/// was started.
+pub(super) struct Meters {
+    pub(super) bytes_sent: Counter,
+    pub(super) bytes_received: Counter,
+    pub(super) connections: Counter,
+    pub(super) reconnects: Counter,
+}
+
+impl Meters {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes_sent: metrics::counter!("farref_bytes_sent_total"),
+            bytes_received: metrics::counter!("farref_bytes_received_total"),
+            connections: metrics::counter!("farref_connections_total"),
+            reconnects: metrics::counter!("farref_reconnects_total"),
+        }
+    }
+
+    /// An accepted stream came to nothing.
+    pub(super) fn refused(&self, failure: &HandshakeFailure) {
+        self.refused_for(failure.reason());
+    }
+
+    pub(super) fn refused_for(&self, reason: &'static str) {
+        metrics::counter!("farref_refused_connections_total", "reason" => reason).increment(1);
+    }
+}

@@ -1,0 +1,180 @@
+//! Farref's own wire: sessions over TCP, Unix sockets and pipes within the process.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`link`] | one peer: session, queue, present connection |
+//! | [`connection`], [`dial`], [`listen`], [`greet`], [`handshake`] | getting and losing connections |
+//! | [`channel`], [`reader`] | writing to and reading from one stream |
+//! | [`frame`] | messages as bytes |
+//! | [`timer`] | when sessions want to be woken |
+//! | [`stream`], [`memory`] | what carries the bytes |
+//!
+//! A message goes from the runtime into a session's queue ([`Agent::enqueue`]); [`Agent::flush`]
+//! writes it to the socket from the calling thread. The peer's reader parses it out of its buffer and
+//! hands it to the runtime ([`Inbound::receive`]). No task is woken on the way but the reader.
+
+mod channel;
+mod config;
+mod connection;
+mod dial;
+mod frame;
+mod greet;
+mod handshake;
+mod link;
+mod listen;
+mod memory;
+mod metering;
+mod reader;
+mod shared;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod timer;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use farref_proto::{Departure, NodeId};
+use tokio::time::{Instant, timeout, timeout_at};
+
+pub use config::NativeConfig;
+pub(crate) use config::{BindOptions, Identity};
+pub use listen::BindError;
+pub(crate) use listen::Bound;
+pub use memory::MemoryNetwork;
+
+use shared::Shared;
+
+use crate::agent::{Agent, Inbound, LinkStatistics, Message};
+use crate::codec::Codec;
+use crate::rendezvous::Card;
+
+/// A future on the heap.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Who can be reached where.
+pub(crate) trait Contacts: Send + Sync + 'static {
+    /// How to reach a node. Asked again, with growing pauses, for as long as the node is a member.
+    fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>>;
+
+    /// A peer has proved itself and will have so many calls of this worker in flight. Said for each
+    /// connection, before the first message that comes on it.
+    fn met(&self, card: &Card, max_calls: u32);
+}
+
+/// The agent that speaks farref's own wire.
+pub(crate) struct NativeAgent {
+    shared: Arc<Shared>,
+    codec: Codec,
+}
+
+impl NativeAgent {
+    /// Starts to accept, and to connect as needed. To be called within a tokio runtime, which runs
+    /// the agent's tasks.
+    pub(crate) fn start(
+        bound: Bound,
+        identity: Identity,
+        contacts: Arc<dyn Contacts>,
+        inbound: Weak<dyn Inbound>,
+        config: NativeConfig,
+    ) -> Arc<Self> {
+        let shared = Shared::new(identity, config, contacts, inbound, bound.network.clone());
+        shared.spawn(timer::run(Arc::clone(&shared)));
+        bound.start(&shared);
+        Arc::new(Self {
+            shared,
+            codec: Codec::default(),
+        })
+    }
+}
+
+impl Agent for NativeAgent {
+    fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    fn enqueue(&self, to: NodeId, message: Message) {
+        if let Some(link) = self.shared.link_or_new(to) {
+            link.enqueue(message);
+        }
+    }
+
+    fn flush(&self, to: NodeId) {
+        if let Some(link) = self.shared.link(to) {
+            link.flush();
+        }
+    }
+
+    fn forget(&self, node: NodeId, departure: Departure) {
+        let link = match departure {
+            Departure::Died => self.shared.depart(node),
+            Departure::Left => self.shared.link(node),
+        };
+        let shared = Arc::clone(&self.shared);
+        let Some(link) = link else {
+            self.shared.depart(node);
+            return;
+        };
+        match departure {
+            Departure::Died => link.discard(),
+            Departure::Left => link.leave(),
+        }
+        // In a task, because the link may be the last to hold buffers of the program.
+        self.shared.spawn(async move {
+            if departure == Departure::Left {
+                let patience = shared.config.leave_patience;
+                // Either way it is over.
+                let _ = timeout(patience, link.drained()).await;
+                link.say_last();
+                shared.depart(node);
+                link.discard();
+            }
+            drop(link);
+        });
+    }
+
+    fn close(&self, patience: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.shared.begin_closing();
+            let deadline = Instant::now() + patience;
+            for link in self.shared.links() {
+                // Patience is for all of them together.
+                let _ = timeout_at(deadline, link.drained()).await;
+            }
+            for link in self.shared.links() {
+                link.say_last();
+            }
+            let mut tasks = self.shared.stop();
+            while tasks.join_next().await.is_some() {}
+        })
+    }
+
+    fn links(&self) -> Vec<LinkStatistics> {
+        let mut links: Vec<_> = self
+            .shared
+            .links()
+            .iter()
+            .map(|link| link.statistics())
+            .collect();
+        links.sort_unstable_by_key(|link| link.peer);
+        links
+    }
+}
+
+impl fmt::Debug for NativeAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NativeAgent")
+            .field("node", &self.shared.node())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for NativeAgent {
+    fn drop(&mut self) {
+        // The tasks hold what they share, so they would go on without the agent.
+        drop(self.shared.stop());
+    }
+}

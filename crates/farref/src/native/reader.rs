@@ -1,0 +1,159 @@
+//! The receiving half of one stream: a task that reads, and hands in what peers say.
+//!
+//! Everything that has been read is handed in before the task waits again. The reader is also the one
+//! that notices the end of a stream, so what came before the end is not lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farref_proto::{Frame, Lane, SessionError};
+
+use super::dial;
+use super::frame::{Decoder, FrameError, Incoming, Received, Space};
+use super::link::{Link, Stage, belongs};
+use super::shared::lock;
+use super::stream::ReadHalf;
+use crate::agent::Message;
+
+/// Why a reader stops.
+enum End {
+    /// The stream is over or of no use.
+    Lost(String),
+    /// The peer did what no correct peer does.
+    Misbehaved(String),
+    /// Another connection has taken the place of this one.
+    Outdated,
+    /// There is nobody to hand anything to.
+    Orphaned,
+}
+
+/// Reads a stream of the connection with this epoch to its end.
+pub(super) async fn run(link: Arc<Link>, epoch: u64, bulk: bool, mut stream: ReadHalf) {
+    let mut decoder = Decoder::new(link.shared.limits);
+    let end = loop {
+        let read = match decoder.space() {
+            Space::Buffer(buffer) => stream.read_buf(buffer).await,
+            Space::Piece(mut piece) => stream.read_buf(&mut piece).await,
+        };
+        match read {
+            Ok(0) => break End::Lost("closed by the peer".to_owned()),
+            Ok(read) => {
+                link.received.fetch_add(read as u64, Ordering::Relaxed);
+                link.shared.meters.bytes_received.increment(read as u64);
+            }
+            Err(error) => break End::Lost(error.to_string()),
+        }
+        if let Err(end) = hand_in(&link, epoch, bulk, &mut decoder) {
+            break end;
+        }
+    };
+    match end {
+        End::Lost(why) => link.lose(epoch, &why),
+        End::Misbehaved(reason) => link.cut_off(epoch, reason),
+        End::Orphaned => link.discard(),
+        End::Outdated => {}
+    }
+}
+
+/// Hands in all frames that have come in full.
+fn hand_in(link: &Arc<Link>, epoch: u64, bulk: bool, decoder: &mut Decoder) -> Result<(), End> {
+    let now = link.shared.now();
+    // LI-2
+    let gate = lock(&link.gate);
+    let mut frames = 0_u32;
+    while let Some(received) = decoder.next().map_err(End::from)? {
+        frames += 1;
+        let frame = match received {
+            Received::Session(frame) => frame,
+            Received::OpenBulk => {
+                let mut state = link.state();
+                if state.epoch == epoch
+                    && let Stage::Standing(connection) = &mut state.stage
+                    && connection.dialed.is_some()
+                {
+                    dial::ask_for_bulk(link, connection);
+                }
+                continue;
+            }
+        };
+        if let Frame::Data { lane, .. } = frame
+            && !belongs(lane, bulk)
+        {
+            return Err(End::Misbehaved(format!(
+                "peer sent data of the {lane} lane on the wrong stream"
+            )));
+        }
+        if let Some(message) = accept(link, epoch, now, frame)? {
+            deliver(link, message)?;
+        }
+    }
+    drop(gate);
+
+    let (timeout, watched) = {
+        let mut state = link.state();
+        if frames == 0 && state.epoch == epoch {
+            state.session.handle_bytes_read(now);
+        }
+        (state.session.poll_timeout(), state.watched)
+    };
+    link.shared.timer.arm(timeout);
+    if watched {
+        link.progress.notify_waiters();
+    }
+    if frames > 0 {
+        // Acknowledgements and answers to pings, if any have fallen due.
+        link.flush();
+    }
+    Ok(())
+}
+
+/// Brings a frame to the session. Returns what is new in it.
+fn accept(
+    link: &Link,
+    epoch: u64,
+    now: farref_proto::Time,
+    frame: Frame<Incoming>,
+) -> Result<Option<Message>, End> {
+    let mut acknowledged = Vec::new();
+    let news = {
+        let mut state = link.state();
+        if state.epoch != epoch {
+            return Err(End::Outdated);
+        }
+        state.failures = 0;
+        let news = state
+            .session
+            .handle_frame_with(now, frame, |packet| acknowledged.push(packet));
+        if let Ok(Some((_, Incoming(Message::Answer(answer))))) = &news {
+            state.bulk_calls.remove(&answer.head.id);
+        }
+        news
+    };
+    // LI-4
+    drop(acknowledged);
+    match news {
+        Ok(news) => Ok(news.map(|(_, Incoming(message)): (Lane, _)| message)),
+        Err(error @ SessionError::AckOfUnsent { .. }) => Err(End::Misbehaved(error.to_string())),
+        Err(error) => Err(End::Lost(error.to_string())),
+    }
+}
+
+fn deliver(link: &Link, message: Message) -> Result<(), End> {
+    if link.shared.is_closing() {
+        return Ok(());
+    }
+    let inbound = link.shared.inbound.upgrade().ok_or(End::Orphaned)?;
+    inbound
+        .receive(link.peer, message)
+        .map_err(|misbehaved| End::Misbehaved(misbehaved.to_string()))
+}
+
+impl From<FrameError> for End {
+    fn from(error: FrameError) -> Self {
+        match error {
+            // Ours; the peer may try again when there is memory.
+            FrameError::OutOfMemory(_) => Self::Lost(error.to_string()),
+            _ => Self::Misbehaved(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What all links of an agent share: who it is, its clock, its tasks and the table of links.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use farref_proto::{NodeId, Time};
+use foldhash::fast::FixedState;
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::config::{Identity, NativeConfig};
+use super::frame::Limits;
+use super::handshake::{Nonce, Refusal};
+use super::link::Link;
+use super::listen::Waiting;
+use super::memory::MemoryNetwork;
+use super::metering::Meters;
+use super::timer::Timer;
+use super::Contacts;
+use crate::agent::Inbound;
+
+/// The parts of an agent that its tasks need.
+pub(super) struct Shared {
+    pub(super) identity: Identity,
+    pub(super) key: hmac::Key,
+    pub(super) config: NativeConfig,
+    pub(super) limits: Limits,
+    pub(super) contacts: Arc<dyn Contacts>,
+    pub(super) inbound: Weak<dyn Inbound>,
+    pub(super) network: Option<(MemoryNetwork, String)>,
+    pub(super) timer: Timer,
+    pub(super) meters: Meters,
+    pub(super) waiting: Waiting,
+    random: SystemRandom,
+    epoch: Instant,
+    handle: Handle,
+    tasks: Mutex<Option<JoinSet<()>>>,
+    closing: AtomicBool,
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    links: HashMap<NodeId, Arc<Link>, FixedState>,
+    /// Lives that are over: nothing is said to them, nothing heard.
+    departed: HashSet<NodeId, FixedState>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// To be called within a tokio runtime, which then runs the agent's tasks.
+    pub(super) fn new(
+        identity: Identity,
+        config: NativeConfig,
+        contacts: Arc<dyn Contacts>,
+        inbound: Weak<dyn Inbound>,
+        network: Option<(MemoryNetwork, String)>,
+    ) -> Arc<Self> {
+        let token = identity.token.as_deref().unwrap_or_default();
+        Arc::new(Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, token),
+            limits: Limits {
+                message_bytes: config.max_message_bytes,
+                head_bytes: config.max_head_bytes,
+                parts: config.max_parts,
+            },
+            waiting: Waiting::new(config.max_handshakes),
+            identity,
+            config,
+            contacts,
+            inbound,
+            network,
+            timer: Timer::default(),
+            meters: Meters::new(),
+            random: SystemRandom::new(),
+            epoch: Instant::now(),
+            handle: Handle::current(),
+            tasks: Mutex::new(Some(JoinSet::new())),
+            closing: AtomicBool::new(false),
+            table: RwLock::default(),
+        })
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.identity.card.node
+    }
+
+    /// The time as sessions see it.
+    pub(super) fn now(&self) -> Time {
+        Time(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The clock's reading at a time.
+    pub(super) fn instant(&self, time: Time) -> Instant {
+        self.epoch + std::time::Duration::from_nanos(time.0)
+    }
+
+    /// A fresh nonce. None if the system has no randomness to give.
+    pub(super) fn nonce(&self) -> Option<Nonce> {
+        let mut nonce = Nonce::default();
+        self.random.fill(&mut nonce).ok()?;
+        Some(nonce)
+    }
+
+    /// The runtime, unless it is gone or nothing is handed in any more.
+    pub(super) fn inbound(&self) -> Option<Arc<dyn Inbound>> {
+        if self.is_closing() {
+            return None;
+        }
+        self.inbound.upgrade()
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(super) fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Starts a task that ends with the agent at the latest. None once the agent has stopped.
+    pub(super) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
+        let mut tasks = lock(&self.tasks);
+        let tasks = tasks.as_mut()?;
+        while tasks.try_join_next().is_some() {}
+        Some(tasks.spawn_on(task, &self.handle))
+    }
+
+    /// Ends all tasks and forgets all links. Returns the tasks, for those who want to wait for them.
+    pub(super) fn stop(&self) -> JoinSet<()> {
+        self.begin_closing();
+        let mut tasks = lock(&self.tasks).take().unwrap_or_default();
+        tasks.abort_all();
+        let links: Vec<_> = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            table.links.drain().map(|(_, link)| link).collect()
+        };
+        for link in &links {
+            link.discard();
+        }
+        tasks
+    }
+
+    pub(super) fn link(&self, node: NodeId) -> Option<Arc<Link>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.links.get(&node).cloned()
+    }
+
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.links.values().cloned().collect()
+    }
+
+    /// The link with a node, made if there is none. None if the node is gone or is this one.
+    pub(super) fn link_or_new(self: &Arc<Self>, node: NodeId) -> Option<Arc<Link>> {
+        if let Some(link) = self.link(node) {
+            return Some(link);
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if node == self.node() || table.departed.contains(&node) {
+            return None;
+        }
+        let link = table
+            .links
+            .entry(node)
+            .or_insert_with(|| Link::new(Arc::clone(self), node));
+        Some(Arc::clone(link))
+    }
+
+    /// The link for a connection that a node has made and proved to be its own.
+    pub(super) fn link_for_dialer(self: &Arc<Self>, node: NodeId) -> Result<Arc<Link>, Refusal> {
+        let known = self.link(node);
+        if self.is_closing() {
+            // Only what is still to be delivered is worth a connection.
+            return known
+                .filter(|link| !link.is_drained())
+                .ok_or(Refusal::Closing);
+        }
+        let inbound = self.inbound.upgrade().ok_or(Refusal::Closing)?;
+        if inbound.is_gone(node) {
+            return Err(Refusal::Gone);
+        }
+        self.link_or_new(node).ok_or(Refusal::Gone)
+    }
+
+    /// Takes a link out of the table for good.
+    pub(super) fn depart(&self, node: NodeId) -> Option<Arc<Link>> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.departed.insert(node);
+        table.links.remove(&node)
+    }
+}
+
+/// Locks a mutex, poisoned or not: what it guards is consistent between any two statements.
+pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

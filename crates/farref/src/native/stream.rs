@@ -1,0 +1,177 @@
+//! One kind of stream over TCP, Unix sockets and pipes within the process.
+//!
+//! A stream is split at once: a task owns the reading half, whoever has something to say writes to
+//! the other. Reading goes through the runtime's `poll_read`, which knows that a short read has
+//! emptied the socket and saves a system call for each message; writing never waits, unless asked to.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+
+use bytes::BufMut;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, tcp};
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
+
+use super::memory::{MemoryNetwork, PipeReader, PipeWriter};
+use crate::rendezvous::Address;
+
+/// Both halves of a fresh stream and what carries it.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) read: ReadHalf,
+    pub(super) write: WriteHalf,
+    pub(super) transport: &'static str,
+}
+
+/// The half that is read from. Dropping both halves closes the stream.
+#[derive(Debug)]
+pub(super) enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedReadHalf),
+    Memory(PipeReader),
+}
+
+/// The half that is written to.
+#[derive(Debug)]
+pub(super) enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedWriteHalf),
+    Memory(PipeWriter),
+}
+
+impl Stream {
+    /// Connects to an address. `network` is the network within this process that the caller is in,
+    /// and the caller's name there.
+    pub(super) async fn connect(
+        address: &Address,
+        network: Option<&(MemoryNetwork, String)>,
+    ) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => Self::connect_tcp(*address).await,
+            Address::Unix(name) => Self::connect_unix(name).await,
+            Address::Memory(name) => match network {
+                Some((network, from)) => Ok(Self::memory(network.connect(from, name).await?)),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            },
+        }
+    }
+
+    async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
+        Self::tcp(TcpStream::connect(address).await?)
+    }
+
+    #[cfg(unix)]
+    async fn connect_unix(name: &str) -> io::Result<Self> {
+        Ok(Self::unix(UnixStream::connect(unix_path(name)).await?))
+    }
+
+    #[cfg(not(unix))]
+    async fn connect_unix(_name: &str) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let (read, write) = stream.into_split();
+        Ok(Self {
+            read: ReadHalf::Tcp(read),
+            write: WriteHalf::Tcp(write),
+            transport: "tcp",
+        })
+    }
+
+    #[cfg(unix)]
+    pub(super) fn unix(stream: UnixStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self {
+            read: ReadHalf::Unix(read),
+            write: WriteHalf::Unix(write),
+            transport: "unix",
+        }
+    }
+
+    pub(super) fn memory((read, write): (PipeReader, PipeWriter)) -> Self {
+        Self {
+            read: ReadHalf::Memory(read),
+            write: WriteHalf::Memory(write),
+            transport: "memory",
+        }
+    }
+}
+
+/// The path of a socket as tokio wants it: a leading zero byte in place of our `@` makes it abstract.
+#[cfg(unix)]
+pub(super) fn unix_path(name: &str) -> std::path::PathBuf {
+    match name.strip_prefix('@') {
+        Some(name) => format!("\0{name}").into(),
+        None => name.into(),
+    }
+}
+
+impl ReadHalf {
+    /// Reads what is there, at least one byte, into the spare room of `buffer`, which must have some.
+    /// Zero is the end of the stream.
+    pub(super) async fn read_buf(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(read) => read.read_buf(buffer).await,
+            #[cfg(unix)]
+            Self::Unix(read) => read.read_buf(buffer).await,
+            Self::Memory(read) => read.read_buf(buffer).await,
+        }
+    }
+
+    /// Reads until `buffer` has `length` bytes.
+    pub(super) async fn read_until(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        length: usize,
+    ) -> io::Result<()> {
+        buffer.reserve(length.saturating_sub(buffer.len()));
+        while buffer.len() < length {
+            let missing = length - buffer.len();
+            if self.read_buf(&mut buffer.limit(missing)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl WriteHalf {
+    /// Writes as much as can be written without waiting.
+    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(write) => write.try_write_vectored(slices),
+            #[cfg(unix)]
+            Self::Unix(write) => write.try_write_vectored(slices),
+            Self::Memory(write) => write.try_write_vectored(slices),
+        }
+    }
+
+    /// Waits until something can be written. May be wrong.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(write) => write.writable().await,
+            #[cfg(unix)]
+            Self::Unix(write) => write.writable().await,
+            Self::Memory(write) => write.writable().await,
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.writable().await?;
+            match self.try_write_vectored(&[IoSlice::new(bytes)]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

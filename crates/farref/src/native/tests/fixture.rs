@@ -1,0 +1,298 @@
+//! Agents with a runtime that only writes down what it is told.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use farref_proto::{
+    CallHead, ContextId, Control, Fingerprint, GroupId, Lane, MessageId, PeerMisbehaved, Target,
+};
+
+use super::*;
+use crate::agent::{CallMessage, FunctionRef, TraceContext};
+use crate::codec::Payload;
+use crate::native::shared::lock;
+use crate::rendezvous::Address;
+
+/// Who is where, shared by all agents of a test.
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) cards: Mutex<HashMap<NodeId, Card>>,
+    pub(super) met: Mutex<Vec<(NodeId, u32)>>,
+}
+
+impl Contacts for Book {
+    fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>> {
+        let card = lock(&self.cards).get(&node).cloned();
+        Box::pin(async move { card.ok_or_else(|| "unknown".to_owned()) })
+    }
+
+    fn met(&self, card: &Card, max_calls: u32) {
+        lock(&self.met).push((card.node, max_calls));
+    }
+}
+
+type Hook = Box<dyn Fn(&Message) -> Result<(), PeerMisbehaved> + Send + Sync>;
+
+/// What an agent has told its runtime.
+#[derive(Default)]
+pub(super) struct Recorder {
+    pub(super) received: Mutex<Vec<(NodeId, Message)>>,
+    pub(super) suspected: Mutex<Vec<NodeId>>,
+    pub(super) misbehaved: Mutex<Vec<(NodeId, String)>>,
+    pub(super) refused: Mutex<Vec<NodeId>>,
+    pub(super) gone: Mutex<HashSet<NodeId>>,
+    /// Called with each message before it is written down.
+    pub(super) hook: Mutex<Option<Arc<Hook>>>,
+}
+
+impl Inbound for Recorder {
+    fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
+        let hook = lock(&self.hook).clone();
+        if let Some(hook) = hook {
+            hook(&message)?;
+        }
+        lock(&self.received).push((from, message));
+        Ok(())
+    }
+
+    fn suspect(self: Arc<Self>, node: NodeId, _silent_for: Duration) {
+        lock(&self.suspected).push(node);
+    }
+
+    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
+        lock(&self.misbehaved).push((node, reason));
+    }
+
+    fn refused(self: Arc<Self>, by: NodeId) {
+        lock(&self.refused).push(by);
+    }
+
+    fn is_gone(&self, node: NodeId) -> bool {
+        lock(&self.gone).contains(&node)
+    }
+}
+
+/// One agent and what belongs to it.
+pub(super) struct Side {
+    pub(super) node: NodeId,
+    pub(super) agent: Arc<NativeAgent>,
+    pub(super) inbound: Arc<Recorder>,
+    pub(super) card: Card,
+}
+
+/// The settings of tests: impatient, but not with slow machines.
+pub(super) fn impatient() -> NativeConfig {
+    NativeConfig {
+        backoff_min: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(20),
+        ..NativeConfig::default()
+    }
+}
+
+pub(super) const GROUP: GroupId = GroupId(77);
+
+pub(super) struct Setup {
+    pub(super) node: NodeId,
+    pub(super) bind: BindOptions,
+    pub(super) book: Arc<Book>,
+    pub(super) group: GroupId,
+    pub(super) token: Option<Vec<u8>>,
+    pub(super) config: NativeConfig,
+}
+
+impl Setup {
+    pub(super) fn new(worker: u32, bind: BindOptions, book: &Arc<Book>) -> Self {
+        Self {
+            node: NodeId::new(worker, 1),
+            bind,
+            book: Arc::clone(book),
+            group: GROUP,
+            token: None,
+            config: impatient(),
+        }
+    }
+
+    pub(super) async fn start(self) -> Side {
+        let bound = Bound::bind(&self.bind).await.expect("a place to listen at");
+        let card = Card {
+            node: self.node,
+            name: format!("{}", self.node),
+            addresses: bound.addresses(),
+            host: "here".to_owned(),
+        };
+        lock(&self.book.cards)
+            .entry(self.node)
+            .or_insert_with(|| card.clone());
+        let inbound = Arc::new(Recorder::default());
+        let weak: Weak<dyn Inbound> = Arc::<Recorder>::downgrade(&inbound);
+        let identity = Identity {
+            card: card.clone(),
+            group: self.group,
+            token: self.token,
+            max_calls: 100 + self.node.worker.0,
+        };
+        let agent = NativeAgent::start(bound, identity, self.book, weak, self.config);
+        Side {
+            node: self.node,
+            agent,
+            inbound,
+            card,
+        }
+    }
+}
+
+impl Side {
+    /// Two workers in a network within this process, called `w1#1` and `w2#1`.
+    pub(super) async fn memory_pair(network: &MemoryNetwork) -> [Self; 2] {
+        Self::memory_pair_with(network, impatient()).await
+    }
+
+    pub(super) async fn memory_pair_with(
+        network: &MemoryNetwork,
+        config: NativeConfig,
+    ) -> [Self; 2] {
+        let book = Arc::default();
+        let side = |worker| {
+            let bind = BindOptions::memory(network, format!("w{worker}#1"));
+            let mut setup = Setup::new(worker, bind, &book);
+            setup.config = config.clone();
+            setup.start()
+        };
+        [side(1).await, side(2).await]
+    }
+
+    /// Two workers that talk by TCP, or by Unix sockets.
+    pub(super) async fn socket_pair(unix: bool) -> [Self; 2] {
+        let book = Arc::default();
+        let side = |worker| {
+            let bind = BindOptions {
+                unix,
+                ..BindOptions::default()
+            };
+            Setup::new(worker, bind, &book).start()
+        };
+        [side(1).await, side(2).await]
+    }
+
+    pub(super) fn send(&self, to: &Self, message: Message) {
+        self.agent.enqueue(to.node, message);
+        self.agent.flush(to.node);
+    }
+
+    pub(super) fn received(&self) -> Vec<Message> {
+        let received = lock(&self.inbound.received);
+        received.iter().map(|(_, message)| message.clone()).collect()
+    }
+
+    pub(super) fn received_count(&self) -> usize {
+        lock(&self.inbound.received).len()
+    }
+
+    /// The numbers of the messages that came on a lane.
+    pub(super) fn received_on(&self, lane: Lane) -> Vec<u64> {
+        numbers(&self.received(), lane)
+    }
+
+    pub(super) fn link_to(&self, to: &Self) -> Option<LinkStatistics> {
+        self.agent
+            .links()
+            .into_iter()
+            .find(|link| link.peer == to.node)
+    }
+
+    /// Sends a message each way and waits until both have come.
+    pub(super) async fn meet(&self, other: &Self) {
+        self.send(other, control(0));
+        other.send(self, control(0));
+        eventually("both hear each other", || {
+            self.received_count() > 0 && other.received_count() > 0
+        })
+        .await;
+    }
+
+    pub(super) async fn close(&self) {
+        self.agent.close(Duration::from_secs(10)).await;
+    }
+
+    pub(super) fn tcp_address(&self) -> std::net::SocketAddr {
+        self.card
+            .addresses
+            .iter()
+            .find_map(|address| match address {
+                Address::Tcp(address) => Some(*address),
+                _ => None,
+            })
+            .expect("a TCP address")
+    }
+}
+
+/// A numbered control message.
+pub(super) fn control(number: u64) -> Message {
+    Message::Control(Control::ContextCleaned(vec![ContextId::new(
+        NodeId::new(0, 0),
+        number,
+    )]))
+}
+
+/// A numbered call with a payload of this size: on the bulk lane if that is large.
+pub(super) fn call(number: u64, size: usize) -> Message {
+    answerable(number, Bytes::from(vec![number as u8; size]), Vec::new())
+}
+
+pub(super) fn answerable(number: u64, body: Bytes, parts: Vec<Bytes>) -> Message {
+    Message::Call(CallMessage {
+        head: CallHead {
+            target: Target::Answer(MessageId(number)),
+            context: None,
+            carried: Vec::new(),
+        },
+        function: Some(FunctionRef {
+            id: 0x1234_5678_9abc_def0,
+            signature: Fingerprint(0xfedc_ba98_7654_3210),
+            on_first_reference: false,
+        }),
+        remaining: Some(Duration::from_secs(60)),
+        trace: TraceContext::default(),
+        arguments: Payload { body, parts },
+    })
+}
+
+/// The numbers of those messages that travelled on a lane.
+pub(super) fn numbers(messages: &[Message], lane: Lane) -> Vec<u64> {
+    let number = |message: &Message| match message {
+        Message::Control(Control::ContextCleaned(contexts)) => {
+            (Lane::Control, contexts.first().map(|context| context.counter))
+        }
+        Message::Call(call) => {
+            let number = match call.head.target {
+                Target::Answer(id) => Some(id.0),
+                _ => None,
+            };
+            let lane = if call.arguments.len() > 64 << 10 {
+                Lane::Bulk
+            } else {
+                Lane::Call
+            };
+            (lane, number)
+        }
+        Message::Cancel(id) => (Lane::Call, Some(id.0)),
+        _ => (Lane::Call, None),
+    };
+    messages
+        .iter()
+        .map(number)
+        .filter(|(on, _)| *on == lane)
+        .filter_map(|(_, number)| number)
+        .collect()
+}
+
+/// Waits until something is so. The limit is far beyond what any machine needs.
+pub(super) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

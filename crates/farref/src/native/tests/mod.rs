@@ -1,0 +1,13 @@
+//! The laws of the native agent, over real sockets and over pipes that break on command.
+
+mod closing;
+mod delivery;
+mod failures;
+mod fixture;
+mod memory;
+mod proxy;
+mod refusals;
+mod writing;
+
+use super::*;
+use fixture::{Side, answerable, call, control, eventually, numbers};

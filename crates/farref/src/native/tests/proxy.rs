@@ -1,0 +1,73 @@
+//! A TCP proxy that breaks what goes through it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Forwards connections to one address.
+pub(super) struct Proxy {
+    pub(super) address: SocketAddr,
+    fuse: Arc<AtomicI64>,
+}
+
+impl Proxy {
+    pub(super) async fn start(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let fuse = Arc::new(AtomicI64::new(i64::MAX));
+        let (cut, _) = watch::channel(0_u64);
+        let cut = Arc::new(cut);
+        let bytes = Arc::clone(&fuse);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(target).await else {
+                    continue;
+                };
+                let (client_read, client_write) = client.into_split();
+                let (server_read, server_write) = server.into_split();
+                for (read, write) in [(client_read, server_write), (server_read, client_write)] {
+                    let (bytes, cut) = (Arc::clone(&bytes), Arc::clone(&cut));
+                    tokio::spawn(forward(read, write, bytes, cut));
+                }
+            }
+        });
+        Self { address, fuse }
+    }
+
+    /// All connections break when so many more bytes have passed, whichever way.
+    pub(super) fn cut_after(&self, bytes: usize) {
+        self.fuse.store(bytes as i64, Ordering::SeqCst);
+    }
+}
+
+async fn forward(
+    mut read: OwnedReadHalf,
+    mut write: OwnedWriteHalf,
+    fuse: Arc<AtomicI64>,
+    cut: Arc<watch::Sender<u64>>,
+) {
+    let mut cuts = cut.subscribe();
+    let mut buffer = vec![0; 4096];
+    loop {
+        let read = tokio::select! {
+            _ = cuts.changed() => return,
+            read = read.read(&mut buffer) => read,
+        };
+        let Ok(read @ 1..) = read else { return };
+        let left = fuse.fetch_sub(read as i64, Ordering::SeqCst);
+        let pass = (read as i64).min(left).max(0) as usize;
+        if write.write_all(&buffer[..pass]).await.is_err() {
+            return;
+        }
+        if pass < read {
+            fuse.store(i64::MAX, Ordering::SeqCst);
+            cut.send_modify(|cuts| *cuts += 1);
+            return;
+        }
+    }
+}

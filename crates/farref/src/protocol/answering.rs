@@ -1,0 +1,139 @@
+//! Answers, and values that stay: how calls that arrived come to an end (PR-3).
+
+use std::sync::Arc;
+
+use farref_proto::{MessageId, NodeId, RRefId};
+
+use super::work::Work;
+use super::{Arrived, Core, State};
+use crate::agent::{AnswerMessage, Failure, Message};
+use crate::codec::Payload;
+use crate::codec::scope::Encoded;
+use crate::serve::Target;
+use crate::value::Value;
+
+impl Core {
+    /// Answers a call.
+    pub(crate) fn respond(
+        self: &Arc<Self>,
+        to: NodeId,
+        request: MessageId,
+        outcome: Result<Encoded, Failure>,
+    ) {
+        let mut state = self.lock();
+        let mut work = Work::default();
+        let (outcome, references) = match outcome {
+            Ok(encoded) => (Ok(encoded.payload), encoded.references),
+            Err(failure) => (Err(failure), Vec::new()),
+        };
+        let carried: Vec<RRefId> = references
+            .iter()
+            .filter_map(|handle| Some(handle.held().ok()?.rref))
+            .collect();
+        self.answer(&mut state, to, request, outcome, &carried, &mut work);
+        self.settle(state, work);
+        drop(references);
+    }
+
+    fn answer(
+        &self,
+        state: &mut State,
+        to: NodeId,
+        request: MessageId,
+        mut outcome: Result<Payload, Failure>,
+        carried: &[RRefId],
+        work: &mut Work,
+    ) {
+        if let Some(peer) = state.peers.get_mut(&to) {
+            peer.running.remove(&request);
+        }
+        let State { node, out, .. } = &mut *state;
+        let head = match node.answer(to, request, carried, out) {
+            Ok(head) => head,
+            Err(error) => {
+                // A reference in the result cannot be handed on; the caller learns that instead.
+                outcome = Err(Failure::Protocol(error.into()));
+                node.answer(to, request, &[], out).unwrap_or(None)
+            }
+        };
+        // Without a head the asker is gone and there is nobody to tell.
+        if let Some(head) = head {
+            let message = Message::Answer(AnswerMessage { head, outcome });
+            if to == self.me {
+                work.loopback.push(message);
+            } else {
+                self.agent().enqueue(to, message);
+                work.flush(to);
+            }
+        }
+    }
+
+    /// The value of a call whose result stays is there, be it good or bad.
+    pub(crate) fn keep(self: &Arc<Self>, from: NodeId, target: &Target, value: Value) {
+        let mut state = self.lock();
+        let mut work = Work::default();
+        self.fulfil(&mut state, from, target, value, &mut work);
+        self.settle(state, work);
+    }
+
+    fn fulfil(
+        &self,
+        state: &mut State,
+        from: NodeId,
+        target: &Target,
+        value: Value,
+        work: &mut Work,
+    ) {
+        let Target::Stay {
+            rref,
+            context,
+            bytes,
+        } = *target
+        else {
+            return;
+        };
+        // The table keeps the value or refuses it; whatever is left of it goes after the lock.
+        work.freed.push(value.clone());
+        let State { node, out, .. } = &mut *state;
+        node.finish_creation(from, rref, context, value, out);
+        if from == self.me {
+            return;
+        }
+        let Some(peer) = state.peers.get_mut(&from) else {
+            return;
+        };
+        peer.creations_open = peer.creations_open.saturating_sub(1);
+        peer.creations_done += 1;
+        peer.bytes_done += bytes;
+        // In lots, so that a quick constructor costs no message; early enough that nobody stalls.
+        if peer.creations_done >= self.settings.credit_lot() || peer.bytes_done >= CREDIT_BYTES {
+            let calls = std::mem::take(&mut peer.creations_done);
+            let bytes = std::mem::take(&mut peer.bytes_done);
+            self.agent().enqueue(from, Message::Credit { calls, bytes });
+            work.flush(from);
+        }
+    }
+
+    /// Ends a call that cannot even be started.
+    pub(super) fn reject(
+        self: &Arc<Self>,
+        state: &mut State,
+        arrived: Arrived,
+        failure: Failure,
+        work: &mut Work,
+    ) {
+        match arrived.target {
+            Target::Answer(request) => {
+                self.answer(state, arrived.from, request, Err(failure), &[], work);
+            }
+            Target::Stay { .. } => {
+                let value = Value::failed(failure);
+                self.fulfil(state, arrived.from, &arrived.target, value, work);
+            }
+        }
+        work.dropped.push(Box::new(arrived));
+    }
+}
+
+/// Bytes after which credit is given back without waiting for a whole lot of calls.
+const CREDIT_BYTES: u64 = 16 << 20;

@@ -1,0 +1,175 @@
+//! Acting on what the node reports. Runs under the lock; whatever must not is left as [`Work`].
+
+use std::sync::Arc;
+
+use farref_proto::{Event, MessageId, NodeId, RefError, Waiter as Fetcher};
+
+use super::work::Work;
+use super::{Arrived, Core, Held, Stage, State};
+use crate::agent::Failure;
+use crate::error::{Error, FunctionName};
+use crate::serve::{Job, Target};
+use crate::value::Value;
+
+impl Core {
+    pub(super) fn handle_events(self: &Arc<Self>, state: &mut State, work: &mut Work) {
+        while let Some(event) = state.out.pop_event() {
+            self.handle_event(state, event, work);
+        }
+    }
+
+    fn handle_event(self: &Arc<Self>, state: &mut State, event: Event<Value>, work: &mut Work) {
+        match event {
+            Event::Freed { value, .. } => {
+                self.telemetry.freed.increment(1);
+                work.freed.push(value);
+            }
+            Event::Fetched {
+                waiter, outcome, ..
+            } => self.fetched(state, waiter, outcome, work),
+            Event::Confirmed(rref) => {
+                for waiter in state.confirmations.remove(&rref).unwrap_or_default() {
+                    work.woken.push(Box::new(|| drop(waiter.send(Ok(())))));
+                }
+            }
+            Event::Lost { rref, error } => {
+                for waiter in state.confirmations.remove(&rref).unwrap_or_default() {
+                    let error = error.clone();
+                    work.woken
+                        .push(Box::new(|| drop(waiter.send(Err(error)))));
+                }
+            }
+            Event::PeerLost { node, request } => {
+                let name = self.name_of(node);
+                let peer = state.peer(node);
+                if let Some(call) = peer.flow.withdraw(request) {
+                    work.dropped.push(Box::new(call));
+                }
+                if let Some(waiter) = peer.waiter(request) {
+                    // The one who waits knows what it called.
+                    let error = Error::PeerLost {
+                        peer: name,
+                        function: FunctionName(""),
+                    };
+                    work.replies.push((waiter.reply, Err(error)));
+                }
+            }
+            Event::Abandoned { node, request } => self.abandoned(state, node, request, work),
+            Event::Joined(node) => {
+                tracing::info!(worker = %self.name, %node, "a worker joined");
+                work.joined.push(node);
+            }
+            Event::Gone { node, departure } => {
+                tracing::info!(worker = %self.name, peer = %self.name_of(node), %node, ?departure,
+                    "a worker is gone");
+                if let Some(peer) = state.peers.remove(&node) {
+                    work.dropped.push(Box::new(peer));
+                }
+                work.forgotten.push((node, departure));
+            }
+            Event::Welcomed => self.reach(Stage::Member),
+            Event::Evicted => {
+                tracing::error!(worker = %self.name, "the group has declared this worker dead");
+                self.reach(Stage::Evicted);
+            }
+            Event::Departed => self.reach(Stage::Departed),
+            Event::ShutdownComplete => self.reach(Stage::ShutDown),
+            // Contexts belong to the autograd engine; without one, none is opened.
+            _ => {}
+        }
+    }
+
+    fn reach(&self, stage: Stage) {
+        self.stage.send_if_modified(|current| {
+            let later = stage > *current;
+            if later {
+                *current = stage;
+            }
+            later
+        });
+    }
+
+    /// A value that somebody waited for is there, or never will be.
+    fn fetched(
+        self: &Arc<Self>,
+        state: &mut State,
+        waiter: Fetcher,
+        outcome: Result<Value, RefError>,
+        work: &mut Work,
+    ) {
+        let Fetcher { node, request } = waiter;
+        let Some(held) = state.peer(node).waiting.remove(&request) else {
+            return;
+        };
+        self.supply(state, node, request, held, outcome, work);
+    }
+
+    /// Gives a value to the call that waited for it, or that need not wait.
+    pub(super) fn supply(
+        self: &Arc<Self>,
+        state: &mut State,
+        node: NodeId,
+        request: MessageId,
+        held: Held,
+        outcome: Result<Value, RefError>,
+        work: &mut Work,
+    ) {
+        match held {
+            Held::Call(arrived) => match outcome {
+                Ok(value) => self.admit(state, arrived, Some(&value), work),
+                Err(error) => self.reject(state, arrived, Failure::Protocol(error.into()), work),
+            },
+            Held::Receiver(arrived) => {
+                self.close_own_fetch(state, request);
+                match outcome {
+                    Ok(value) => self.admit(state, arrived, Some(&value), work),
+                    Err(error) => {
+                        self.reject(state, arrived, Failure::Protocol(error.into()), work);
+                    }
+                }
+            }
+            Held::Local(sender) => {
+                debug_assert_eq!(node, self.me);
+                self.close_own_fetch(state, request);
+                work.woken.push(Box::new(|| drop(sender.send(outcome))));
+            }
+        }
+    }
+
+    /// Makes a job of a call that may run now: takes its ticket (PR-4) and makes it cancellable.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        state: &mut State,
+        arrived: Arrived,
+        value: Option<&Value>,
+        work: &mut Work,
+    ) {
+        let exclusive = arrived.entry.is_some_and(|entry| entry.exclusive());
+        let ticket = value.map(|value| value.ticket(exclusive));
+        let mut job = Job::new(Arc::clone(self), arrived, ticket);
+        if let Target::Answer(request) = job.target {
+            let peer = state.peer(job.from);
+            peer.running.insert(request, job.cancel_signal());
+        }
+        work.jobs.push(job);
+    }
+
+    /// Nobody waits for this call any more.
+    fn abandoned(
+        self: &Arc<Self>,
+        state: &mut State,
+        node: NodeId,
+        request: MessageId,
+        work: &mut Work,
+    ) {
+        let peer = state.peer(node);
+        if let Some(signal) = peer.running.remove(&request) {
+            work.cancelled.push(signal);
+        } else if let Some(held) = peer.waiting.remove(&request) {
+            match held {
+                Held::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
+                other => work.dropped.push(Box::new(other)),
+            }
+        }
+    }
+}

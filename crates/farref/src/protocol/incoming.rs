@@ -1,0 +1,271 @@
+//! What peers say: control messages, calls, answers, cancellations, credit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farref_proto::{Arrival, NodeId, PeerMisbehaved, Target};
+
+use super::work::Work;
+use super::{Arrived, Core, Held, State};
+use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
+use crate::error::{Error, FunctionName};
+use crate::handle::Handle;
+use crate::registry::Entry;
+use crate::serve;
+
+impl Inbound for Core {
+    fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
+        self.take_in(from, message)
+    }
+
+    fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
+        tracing::warn!(worker = %self.name, peer = %self.name_of(node), ?silent_for,
+            "a worker cannot be reached");
+        self.input(|protocol, out| protocol.suspect(node, out));
+    }
+
+    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
+        tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
+            "a worker misbehaves and is cut off");
+        self.telemetry.misbehaved.increment(1);
+        self.input(|protocol, out| protocol.suspect(node, out));
+    }
+
+    fn refused(self: Arc<Self>, by: NodeId) {
+        self.input(|protocol, out| protocol.refused(by, out));
+    }
+
+    fn is_gone(&self, node: NodeId) -> bool {
+        self.look(|protocol| protocol.membership().view().is_gone(node))
+    }
+}
+
+impl Core {
+    /// Takes in a message of a peer, or of this worker to itself.
+    pub(super) fn take_in(
+        self: &Arc<Self>,
+        from: NodeId,
+        message: Message,
+    ) -> Result<(), PeerMisbehaved> {
+        match message {
+            Message::Control(control) => self.input(|node, out| node.handle(from, control, out)),
+            Message::Call(call) => self.receive_call(from, call),
+            Message::Answer(answer) => self.receive_answer(from, answer),
+            Message::Cancel(request) => {
+                self.input(|node, out| node.receive_cancel(from, request, out));
+                Ok(())
+            }
+            Message::Credit { calls, bytes } => {
+                let mut state = self.lock();
+                let mut work = Work::default();
+                if let Some(peer) = state.peers.get_mut(&from) {
+                    peer.flow.release(calls, bytes);
+                    self.unpark(&mut state, from, &mut work);
+                }
+                self.settle(state, work);
+                Ok(())
+            }
+        }
+    }
+
+    fn receive_call(
+        self: &Arc<Self>,
+        from: NodeId,
+        message: CallMessage,
+    ) -> Result<(), PeerMisbehaved> {
+        let CallMessage {
+            head,
+            function,
+            remaining,
+            trace,
+            arguments,
+        } = message;
+        let entry = function.map(|function| self.registry.find(&function));
+        let on_first = function.is_some_and(|function| function.on_first_reference);
+        let bytes = arguments.len() as u64;
+        let mut state = self.lock();
+        self.check_window(&state, from)?;
+        let State { node, out, .. } = &mut *state;
+        let arrival = match node.receive_call(from, &head, out) {
+            Ok(arrival) => arrival,
+            Err(error) => {
+                self.settle(state, Work::default());
+                return Err(error);
+            }
+        };
+        let mut work = Work::default();
+        if matches!(arrival, Arrival::Ignored) {
+            self.settle(state, work);
+            return Ok(());
+        }
+        let target = match head.target {
+            Target::Answer(request) | Target::Fetch(request, ..) => serve::Target::Answer(request),
+            Target::Stay(creation) => {
+                state.peer(from).creations_open += 1;
+                serve::Target::Stay {
+                    rref: creation.share.rref,
+                    context: head.context,
+                    bytes,
+                }
+            }
+        };
+        let mut arrived = Arrived {
+            from,
+            target,
+            entry: None,
+            arguments,
+            references: Vec::new(),
+            deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
+            trace,
+        };
+        if let Arrival::Failed(error) = arrival {
+            // What came with it has been let go, and its context is done with.
+            self.reject(&mut state, arrived, Failure::Protocol(error), &mut work);
+            self.settle(state, work);
+            return Ok(());
+        }
+        arrived.references = head
+            .carried
+            .iter()
+            .map(|carried| Handle::received(self, carried))
+            .collect();
+        let is_fetch = matches!(head.target, Target::Fetch(..));
+        match checked(entry, is_fetch, on_first) {
+            Err(failure) => {
+                if is_fetch && let Arrival::Waiting = arrival {
+                    // It is answered now; the value must not wake it.
+                    let State { node, out, .. } = &mut *state;
+                    if let Some(request) = super::request_of(&head) {
+                        node.receive_cancel(from, request, out);
+                    }
+                }
+                self.reject(&mut state, arrived, failure, &mut work);
+            }
+            Ok(entry) => {
+                arrived.entry = entry;
+                match arrival {
+                    Arrival::Value(value) => {
+                        self.admit(&mut state, arrived, Some(&value), &mut work);
+                        work.freed.push(value);
+                    }
+                    Arrival::Waiting => {
+                        if let Some(request) = super::request_of(&head) {
+                            let waiting = &mut state.peer(from).waiting;
+                            waiting.insert(request, Held::Call(arrived));
+                        }
+                    }
+                    _ if on_first => self.find_receiver(&mut state, arrived, &mut work),
+                    _ => self.admit(&mut state, arrived, None, &mut work),
+                }
+            }
+        }
+        self.settle(state, work);
+        Ok(())
+    }
+
+    /// The first reference of a call whose result stays is what it is called on.
+    fn find_receiver(self: &Arc<Self>, state: &mut State, mut arrived: Arrived, work: &mut Work) {
+        let receiver = if arrived.references.is_empty() {
+            None
+        } else {
+            Some(arrived.references.remove(0))
+        };
+        let held = receiver.as_deref().and_then(|handle| handle.held().ok());
+        let Some(held) = held else {
+            let failure = Failure::BadArguments("the call names no receiver".to_owned());
+            return self.reject(state, arrived, failure, work);
+        };
+        let (rref, fingerprint) = (held.rref, held.fingerprint);
+        self.fetch_here(state, rref, fingerprint, Held::Receiver(arrived), work);
+        // The fetch keeps the value from here on.
+        work.dropped.push(Box::new(receiver));
+    }
+
+    /// A correct peer keeps to what it was told it may send (FL-1).
+    fn check_window(&self, state: &State, from: NodeId) -> Result<(), PeerMisbehaved> {
+        let limit = self.settings.max_calls;
+        let Some(peer) = state.peers.get(&from).filter(|_| from != self.me) else {
+            return Ok(());
+        };
+        let open = peer.running.len() + peer.waiting.len() + peer.creations_open as usize;
+        // Its count goes down when it hears of an answer, ours when we send it: allow for the
+        // difference, which is never more than the limit itself.
+        if open > 2 * limit as usize {
+            return Err(PeerMisbehaved::TooManyCalls { limit });
+        }
+        Ok(())
+    }
+
+    fn receive_answer(
+        self: &Arc<Self>,
+        from: NodeId,
+        answer: AnswerMessage,
+    ) -> Result<(), PeerMisbehaved> {
+        let AnswerMessage { head, outcome } = answer;
+        let mut state = self.lock();
+        let State { node, out, .. } = &mut *state;
+        let wanted = match node.receive_answer(from, &head, out) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                self.settle(state, Work::default());
+                return Err(error);
+            }
+        };
+        let mut work = Work::default();
+        if let Some(peer) = state.peers.get_mut(&from) {
+            let waiter = peer.waiter(head.id);
+            let cancelled = peer.cancelled.remove(&head.id);
+            if let Some(bytes) = waiter.as_ref().map(|waiter| waiter.bytes).or(cancelled) {
+                peer.flow.release(1, bytes);
+            }
+            if wanted {
+                let references: Vec<_> = head
+                    .carried
+                    .iter()
+                    .map(|carried| Handle::received(self, carried))
+                    .collect();
+                let reply = match outcome {
+                    Ok(payload) => Ok((payload, references)),
+                    Err(failure) => {
+                        work.dropped.push(Box::new(references));
+                        Err(self.failed(from, failure))
+                    }
+                };
+                match waiter {
+                    Some(waiter) => work.replies.push((waiter.reply, reply)),
+                    None => work.dropped.push(Box::new(reply)),
+                }
+            }
+            self.unpark(&mut state, from, &mut work);
+        }
+        self.settle(state, work);
+        Ok(())
+    }
+
+    /// What a failure on another worker means here. The caller fills in what it called.
+    fn failed(&self, worker: NodeId, failure: Failure) -> Error {
+        crate::failure::to_error(self, worker, FunctionName(""), failure)
+    }
+}
+
+/// Whether the function can be called this way.
+fn checked(
+    entry: Option<Result<&'static Entry, Failure>>,
+    is_fetch: bool,
+    on_first: bool,
+) -> Result<Option<&'static Entry>, Failure> {
+    let has_receiver = is_fetch || on_first;
+    match entry.transpose()? {
+        None if is_fetch => Ok(None),
+        None => Err(Failure::BadArguments("the call names no function".to_owned())),
+        Some(entry) if entry.needs_receiver() == has_receiver => Ok(Some(entry)),
+        Some(entry) if has_receiver => Err(Failure::BadArguments(format!(
+            "`{}` is not a method",
+            entry.name()
+        ))),
+        Some(entry) => Err(Failure::BadArguments(format!(
+            "`{}` is a method and needs a value to be called on",
+            entry.name()
+        ))),
+    }
+}

@@ -1,0 +1,417 @@
+//! The driver of the protocol: one [`Node`], its lock, and what follows from its events.
+//!
+//! All rules are in `farref-proto`. This module brings inputs to the node one at a time and carries out
+//! what comes of them. Nothing is done while the lock is held but to change tables and to queue
+//! messages: user code runs, values are dropped, sockets are written and wakers are woken after it.
+//!
+//! # Invariants
+//!
+//! - **PR-1** Messages are queued with the agent while the lock is held, so that their order is the
+//!   order of the inputs that caused them.
+//! - **PR-2** No handle, no value and no waker is dropped or woken while the lock is held ([`Work`]).
+//! - **PR-3** Every request that arrives is answered exactly once, or its asker is gone.
+//! - **PR-4** Calls that wait for a value take their tickets under the lock, in the order in which
+//!   the protocol admits them.
+
+mod answering;
+mod events;
+mod flow;
+mod incoming;
+mod outgoing;
+mod work;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use farref_proto::{
+    CallHead, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Target, Time,
+    WorkerId,
+};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::agent::{Agent, CallMessage, TraceContext};
+use crate::blocking::BlockingPool;
+use crate::codec::Payload;
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::leaks::Holds;
+use crate::names::Names;
+use crate::registry::{Entry, Registry};
+use crate::serve;
+use crate::settings::Settings;
+use crate::signal::CancelSignal;
+use crate::telemetry::Telemetry;
+use crate::value::Value;
+
+pub(crate) use flow_limits::DEFAULT_MAX_CALLS;
+pub(crate) use outgoing::{Receipt, Request};
+pub(crate) use work::Reply;
+
+use flow::Flow;
+use work::Work;
+
+mod flow_limits {
+    /// Calls of one peer that a worker accepts at once unless told otherwise.
+    pub(crate) const DEFAULT_MAX_CALLS: u32 = 16_384;
+}
+
+/// How many shards the reference table has: enough that growing one never takes long.
+const REF_SHARDS: u32 = 16;
+
+/// One worker's protocol, and all that it needs to act.
+pub(crate) struct Core {
+    pub(crate) me: NodeId,
+    pub(crate) name: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) pool: BlockingPool,
+    pub(crate) registry: &'static Registry,
+    pub(crate) names: Names,
+    pub(crate) holds: Holds,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) stage: watch::Sender<Stage>,
+    agent: OnceLock<Arc<dyn Agent>>,
+    state: Mutex<State>,
+    /// Wakes the pump: there are control messages that nobody has queued yet.
+    pub(crate) pump: Notify,
+    began: Instant,
+}
+
+/// Where the worker is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Stage {
+    /// Asked to be let in.
+    Joining,
+    /// A member.
+    Member,
+    /// The graceful shutdown is complete.
+    ShutDown,
+    /// Said good-bye, and all know.
+    Departed,
+    /// Declared dead.
+    Evicted,
+}
+
+/// All that the lock guards.
+struct State {
+    node: Node<Value>,
+    out: Outbox<Value>,
+    peers: HashMap<NodeId, PeerState>,
+    /// Who waits for a reference to be confirmed.
+    confirmations: HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>>,
+}
+
+/// What is open with one peer, this worker itself among them.
+#[derive(Default)]
+struct PeerState {
+    /// Who waits for answers, by the low half of the request's id.
+    waiters: Vec<Option<Waiter>>,
+    /// Calls of the peer that are being carried out.
+    running: HashMap<MessageId, Arc<CancelSignal>, foldhash::fast::RandomState>,
+    /// Calls of the peer that wait for a value.
+    waiting: HashMap<MessageId, Held>,
+    flow: Flow,
+    /// Calls of the peer whose results stay: open ones, and those it has not been told are done.
+    creations_open: u32,
+    creations_done: u32,
+    bytes_done: u64,
+    /// Calls to the peer that were cancelled and whose answers have not come, with their weight.
+    cancelled: HashMap<MessageId, u64>,
+}
+
+struct Waiter {
+    request: MessageId,
+    bytes: u64,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// A call that waits for the value that it is on.
+enum Held {
+    /// A call of a peer or of this worker.
+    Call(Arrived),
+    /// Somebody on this worker wants to look at the value.
+    Local(oneshot::Sender<Result<Value, RefError>>),
+    /// The receiver of a call whose result stays, looked up by a fetch of this worker's own.
+    Receiver(Arrived),
+}
+
+/// A call that has arrived and been admitted by the protocol.
+pub(crate) struct Arrived {
+    pub(crate) from: NodeId,
+    pub(crate) target: serve::Target,
+    /// What to call; none only fetches the value.
+    pub(crate) entry: Option<&'static Entry>,
+    pub(crate) arguments: Payload,
+    pub(crate) references: Vec<Arc<Handle>>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: TraceContext,
+}
+
+impl Core {
+    pub(crate) fn new(
+        name: Arc<str>,
+        settings: Settings,
+        membership: Membership,
+        runtime: tokio::runtime::Handle,
+        registry: &'static Registry,
+        names: Names,
+        seed: u64,
+    ) -> Arc<Self> {
+        let me = membership.me();
+        let mut config = NodeConfig::default();
+        config.ref_shards = REF_SHARDS;
+        config.seed = seed;
+        let stage = match membership.phase() {
+            farref_proto::Phase::Member => Stage::Member,
+            _ => Stage::Joining,
+        };
+        Arc::new(Self {
+            me,
+            telemetry: Telemetry::new(&name),
+            name,
+            pool: BlockingPool::new(settings.blocking_threads),
+            settings,
+            runtime,
+            registry,
+            names,
+            holds: Holds::default(),
+            stage: watch::Sender::new(stage),
+            agent: OnceLock::new(),
+            state: Mutex::new(State {
+                node: Node::new(me, membership, config),
+                out: Outbox::new(),
+                peers: HashMap::new(),
+                confirmations: HashMap::new(),
+            }),
+            pump: Notify::new(),
+            began: Instant::now(),
+        })
+    }
+
+    /// Ties the wire to the protocol. Must be done once, before anything else.
+    pub(crate) fn attach(&self, agent: Arc<dyn Agent>) {
+        let attached = self.agent.set(agent);
+        debug_assert!(attached.is_ok(), "an agent is attached once");
+    }
+
+    /// The wire. Waits for [`attach`](Self::attach) if a peer was quicker.
+    pub(crate) fn agent(&self) -> &Arc<dyn Agent> {
+        self.agent.wait()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Takes the lock. A panic under it is a bug of ours, but one that must not take the process's
+    /// other workers along.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the node.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Node<Value>) -> T) -> T {
+        look(&self.lock().node)
+    }
+
+    /// Brings an input to the node and carries out what follows.
+    pub(crate) fn input<T>(
+        self: &Arc<Self>,
+        input: impl FnOnce(&mut Node<Value>, &mut Outbox<Value>) -> T,
+    ) -> T {
+        let mut state = self.lock();
+        let State { node, out, .. } = &mut *state;
+        let result = input(node, out);
+        self.settle(state, Work::default());
+        result
+    }
+
+    /// Does what the clock says, and sends what has gathered.
+    pub(crate) fn tick(self: &Arc<Self>) {
+        let now = self.now();
+        self.input(|node, out| node.poll(now, out));
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        let at = self.look(Node::poll_timeout)?;
+        Some(self.began + std::time::Duration::from_nanos(at.0))
+    }
+
+    /// Gives a handle back. Its release is sent soon, together with others.
+    pub(crate) fn drop_handle(self: &Arc<Self>, rref: RRefId) {
+        self.holds.remove(rref);
+        let mut state = self.lock();
+        let State { node, out, .. } = &mut *state;
+        node.drop_handle(rref, out);
+        let mut work = Work::default();
+        self.handle_events(&mut state, &mut work);
+        if state.out.controls() > 0 {
+            self.pump.notify_one();
+        }
+        drop(state);
+        work.carry_out(self);
+    }
+
+    /// Ends an input: events are acted on, messages queued, the lock is given back, and only then
+    /// everything is done that must not be done under it.
+    fn settle(self: &Arc<Self>, mut state: MutexGuard<'_, State>, mut work: Work) {
+        self.handle_events(&mut state, &mut work);
+        while let Some((to, control)) = state.out.pop_control() {
+            self.agent()
+                .enqueue(to, crate::agent::Message::Control(control));
+            work.flush(to);
+        }
+        drop(state);
+        work.carry_out(self);
+    }
+
+    /// Tells the instruments how much there is.
+    pub(crate) fn measure(&self) {
+        let residue = self.look(Node::residue);
+        let telemetry = &self.telemetry;
+        telemetry.references.set(f64::from(residue.references));
+        telemetry.contexts.set(f64::from(residue.contexts));
+        telemetry.open_calls.set(f64::from(residue.calls));
+        telemetry.blocking_queue.set(self.pool.queued() as f64);
+        let links = self.agent().links();
+        let queued: usize = links.iter().map(|link| link.queued_bytes).sum();
+        telemetry.queued_bytes.set(queued as f64);
+    }
+
+    /// Calls to a peer that wait because it has enough to do.
+    pub(crate) fn held_back(&self, node: NodeId) -> usize {
+        let state = self.lock();
+        state.peers.get(&node).map_or(0, |peer| peer.flow.parked())
+    }
+
+    /// Whether calls can be made.
+    pub(crate) fn is_member(&self) -> bool {
+        *self.stage.borrow() == Stage::Member
+    }
+
+    /// The worker has ended: whoever still waits learns it, and everything it had is let go.
+    pub(crate) fn end(&self) {
+        self.stage.send_if_modified(|stage| {
+            let running = *stage <= Stage::Member;
+            if running {
+                *stage = Stage::Departed;
+            }
+            running
+        });
+        let mut state = self.lock();
+        let empty = Node::new(self.me, Membership::joining(self.me), NodeConfig::default());
+        let node = std::mem::replace(&mut state.node, empty);
+        let out = std::mem::take(&mut state.out);
+        let peers = std::mem::take(&mut state.peers);
+        let confirmations = std::mem::take(&mut state.confirmations);
+        drop(state);
+        for peer in peers.values() {
+            peer.running.values().for_each(|signal| signal.cancel());
+        }
+        // Values may hold references in turn, whose destructors come back here (PR-2).
+        drop((node, out, peers, confirmations));
+    }
+
+    /// The member that a worker is at present.
+    pub(crate) fn current_life(&self, worker: WorkerId) -> Option<NodeId> {
+        self.look(|node| {
+            let standing = node.membership().view().standing(worker)?;
+            let life = NodeId {
+                worker,
+                incarnation: standing.incarnation,
+            };
+            node.membership().view().is_member(life).then_some(life)
+        })
+    }
+
+    /// What a worker is called, for errors.
+    pub(crate) fn name_of(&self, node: NodeId) -> Arc<str> {
+        if node == self.me {
+            return Arc::clone(&self.name);
+        }
+        self.names
+            .of(node)
+            .unwrap_or_else(|| Arc::from(node.to_string()))
+    }
+
+    /// What the peer's word about a reference means to the user.
+    pub(crate) fn explain(&self, error: RefError) -> Error {
+        match error {
+            RefError::OwnerLost { owner, .. } => Error::OwnerLost {
+                owner: self.name_of(owner),
+            },
+            RefError::NotOwner { owner, .. } => Error::NotOwner {
+                owner: self.name_of(owner),
+            },
+            RefError::TypeMismatch { .. } => Error::TypeMismatch(error.to_string()),
+            RefError::Destroyed => self.not_member(),
+            other => Error::Reference(other.to_string()),
+        }
+    }
+
+    /// This worker takes no part: why.
+    pub(crate) fn not_member(&self) -> Error {
+        let stage = *self.stage.borrow();
+        if stage == Stage::Evicted {
+            return Error::Evicted {
+                name: Arc::clone(&self.name),
+            };
+        }
+        Error::NotMember {
+            name: Arc::clone(&self.name),
+            state: match stage {
+                Stage::Joining => "it is still joining",
+                Stage::Member => "it is leaving",
+                Stage::ShutDown | Stage::Departed | Stage::Evicted => "it has been shut down",
+            }
+            .to_owned(),
+        }
+    }
+}
+
+impl State {
+    fn peer(&mut self, node: NodeId) -> &mut PeerState {
+        self.peers.entry(node).or_default()
+    }
+}
+
+impl PeerState {
+    fn wait(&mut self, waiter: Waiter) {
+        let index = waiter.request.0 as u32 as usize;
+        if index >= self.waiters.len() {
+            self.waiters.resize_with(index + 1, || None);
+        }
+        self.waiters[index] = Some(waiter);
+    }
+
+    fn waiter(&mut self, request: MessageId) -> Option<Waiter> {
+        let slot = self.waiters.get_mut(request.0 as u32 as usize)?;
+        slot.take_if(|waiter| waiter.request == request)
+    }
+}
+
+impl CallMessage {
+    /// The request that an answer will name; none if the result stays.
+    pub(crate) fn request(&self) -> Option<MessageId> {
+        request_of(&self.head)
+    }
+}
+
+fn request_of(head: &CallHead) -> Option<MessageId> {
+    match head.target {
+        Target::Answer(request) | Target::Fetch(request, ..) => Some(request),
+        Target::Stay(_) => None,
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("name", &self.name)
+            .field("node", &self.me)
+            .finish_non_exhaustive()
+    }
+}

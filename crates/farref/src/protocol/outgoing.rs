@@ -1,0 +1,406 @@
+//! Calls that this worker makes: sent, parked, cancelled, looped back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use farref_proto::{
+    Arrival, CallError, CallHead, Fingerprint, MessageId, NodeId, RRefId, RefError, Target, Want,
+};
+use tokio::sync::oneshot;
+
+use super::flow::Parked;
+use super::work::{Reply, Work};
+use super::{Arrived, Core, Held, State, Waiter};
+use crate::agent::{CallMessage, FunctionRef, Message, TraceContext};
+use crate::codec::scope::Encoded;
+use crate::error::{Error, FunctionName, Result};
+use crate::handle::{Handle, Made};
+use crate::registry::Entry;
+use crate::serve;
+use crate::value::Value;
+
+/// A call about to be made.
+pub(crate) struct Request {
+    /// What to call; none fetches the receiver's value.
+    pub(crate) function: Option<FunctionRef>,
+    pub(crate) name: FunctionName,
+    /// The far value that it is called on.
+    pub(crate) receiver: Option<Arc<Handle>>,
+    pub(crate) encoded: Encoded,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: TraceContext,
+}
+
+/// A call that has been made.
+#[derive(Debug)]
+pub(crate) struct Receipt {
+    pub(crate) peer: NodeId,
+    pub(crate) request: MessageId,
+    pub(crate) reply: oneshot::Receiver<Reply>,
+}
+
+impl Core {
+    /// Makes a call whose result, or value, comes back.
+    pub(crate) fn begin(self: &Arc<Self>, to: NodeId, call: Request) -> Result<Receipt> {
+        self.check_member()?;
+        let want = match &call.receiver {
+            Some(receiver) => {
+                let held = receiver.held()?;
+                Want::Value(held.rref, held.fingerprint)
+            }
+            None => Want::Answer,
+        };
+        let carried = ids(&call.encoded.references)?;
+        let mut state = self.lock();
+        let State { node, out, .. } = &mut *state;
+        let head = match node.call(to, want, &carried, None, out) {
+            Ok(head) => head,
+            Err(error) => {
+                self.settle(state, Work::default());
+                return Err(self.cannot_call(to, call.name, error));
+            }
+        };
+        let request = super::request_of(&head).unwrap_or(MessageId(0));
+        let (sender, reply) = oneshot::channel();
+        let bytes = call.encoded.payload.len() as u64;
+        state.peer(to).wait(Waiter {
+            request,
+            bytes,
+            reply: sender,
+        });
+        let mut work = Work::default();
+        // The forks are made: the handles may go, but not under the lock.
+        let references = self.submit(&mut state, to, head, call, &mut work);
+        self.settle(state, work);
+        drop(references);
+        Ok(Receipt {
+            peer: to,
+            request,
+            reply,
+        })
+    }
+
+    /// Makes a call whose result stays with the callee, and a handle on it.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        to: NodeId,
+        mut call: Request,
+        entry: &'static Entry,
+        output: Fingerprint,
+        made: Made,
+    ) -> Result<Arc<Handle>> {
+        self.check_member()?;
+        if to == self.me {
+            return self.create_here(call, entry, output, made);
+        }
+        if let Some(receiver) = call.receiver.take() {
+            call.encoded.references.insert(0, receiver);
+            if let Some(function) = &mut call.function {
+                function.on_first_reference = true;
+            }
+        }
+        let carried = ids(&call.encoded.references)?;
+        let name = call.name;
+        let mut state = self.lock();
+        let State { node, out, .. } = &mut *state;
+        let head = match node.call(to, Want::Reference(output), &carried, None, out) {
+            Ok(head) => head,
+            Err(error) => {
+                self.settle(state, Work::default());
+                return Err(self.cannot_call(to, name, error));
+            }
+        };
+        let rref = match head.target {
+            Target::Stay(creation) => creation.share.rref,
+            _ => return Err(Error::Reference("the protocol made no reference".to_owned())),
+        };
+        let mut work = Work::default();
+        let references = self.submit(&mut state, to, head, call, &mut work);
+        self.settle(state, work);
+        drop(references);
+        self.telemetry.created.increment(1);
+        Ok(Handle::counted(self, rref, to, output, made))
+    }
+
+    /// The same for a value that this worker makes for itself: nothing is sent, nobody is asked.
+    fn create_here(
+        self: &Arc<Self>,
+        call: Request,
+        entry: &'static Entry,
+        output: Fingerprint,
+        made: Made,
+    ) -> Result<Arc<Handle>> {
+        let receiver = match &call.receiver {
+            Some(receiver) => {
+                let held = receiver.held()?;
+                Some((held.rref, held.fingerprint))
+            }
+            None => None,
+        };
+        let mut state = self.lock();
+        let rref = match state.node.create_self(output) {
+            Ok(rref) => rref,
+            Err(error) => return Err(self.explain(error)),
+        };
+        let arrived = Arrived {
+            from: self.me,
+            target: serve::Target::Stay {
+                rref,
+                context: None,
+                bytes: 0,
+            },
+            entry: Some(entry),
+            arguments: call.encoded.payload,
+            references: call.encoded.references,
+            deadline: call.deadline,
+            trace: call.trace,
+        };
+        let mut work = Work::default();
+        match receiver {
+            None => self.admit(&mut state, arrived, None, &mut work),
+            Some((rref, fingerprint)) => {
+                self.fetch_here(&mut state, rref, fingerprint, Held::Receiver(arrived), &mut work);
+            }
+        }
+        self.settle(state, work);
+        self.telemetry.created.increment(1);
+        Ok(Handle::counted(self, rref, self.me, output, made))
+    }
+
+    /// Makes a reference to a value of this worker's own.
+    pub(crate) fn create_local(
+        self: &Arc<Self>,
+        value: Value,
+        fingerprint: Fingerprint,
+        made: Made,
+    ) -> Result<Arc<Handle>> {
+        let created = self.input(|node, _| node.create_local(value, fingerprint));
+        let rref = created.map_err(|error| self.explain(error))?;
+        self.telemetry.created.increment(1);
+        Ok(Handle::counted(self, rref, self.me, fingerprint, made))
+    }
+
+    /// Waits for a value that this worker owns.
+    pub(crate) fn local(
+        self: &Arc<Self>,
+        rref: RRefId,
+        fingerprint: Fingerprint,
+    ) -> oneshot::Receiver<std::result::Result<Value, RefError>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.lock();
+        let mut work = Work::default();
+        self.fetch_here(&mut state, rref, fingerprint, Held::Local(sender), &mut work);
+        self.settle(state, work);
+        receiver
+    }
+
+    /// Looks a value of this worker's own up, for `held`, which may have to wait for it.
+    pub(super) fn fetch_here(
+        self: &Arc<Self>,
+        state: &mut State,
+        rref: RRefId,
+        fingerprint: Fingerprint,
+        held: Held,
+        work: &mut Work,
+    ) {
+        let State { node, out, .. } = &mut *state;
+        let me = self.me;
+        let arrival = match node.call(me, Want::Value(rref, fingerprint), &[], None, out) {
+            Ok(head) => match node.receive_call(me, &head, out) {
+                Ok(arrival) => super::request_of(&head).map(|request| (request, arrival)),
+                Err(_) => None,
+            },
+            Err(error) => {
+                let error = match error {
+                    CallError::Reference(error) => error,
+                    _ => RefError::Destroyed,
+                };
+                return self.refuse_here(state, held, error, work);
+            }
+        };
+        match arrival {
+            Some((request, Arrival::Value(value))) => {
+                self.supply(state, me, request, held, Ok(value), work);
+            }
+            Some((request, Arrival::Waiting)) => {
+                state.peer(me).waiting.insert(request, held);
+            }
+            Some((request, Arrival::Failed(CallError::Reference(error)))) => {
+                self.supply(state, me, request, held, Err(error), work);
+            }
+            _ => self.refuse_here(state, held, RefError::Destroyed, work),
+        }
+    }
+
+    /// There is no such value and there was no fetch.
+    fn refuse_here(
+        self: &Arc<Self>,
+        state: &mut State,
+        held: Held,
+        error: RefError,
+        work: &mut Work,
+    ) {
+        match held {
+            Held::Local(sender) => work.woken.push(Box::new(|| drop(sender.send(Err(error))))),
+            Held::Call(arrived) | Held::Receiver(arrived) => {
+                let failure = crate::agent::Failure::Protocol(error.into());
+                self.reject(state, arrived, failure, work);
+            }
+        }
+    }
+
+    /// Ends a fetch that this worker made of itself.
+    pub(super) fn close_own_fetch(&self, state: &mut State, request: MessageId) {
+        let State { node, out, .. } = &mut *state;
+        if let Ok(Some(head)) = node.answer(self.me, request, &[], out) {
+            let closed = node.receive_answer(self.me, &head, out);
+            debug_assert!(closed.is_ok(), "{closed:?}");
+        }
+    }
+
+    /// The caller no longer wants the answer.
+    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) {
+        let mut state = self.lock();
+        let mut work = Work::default();
+        let peer = state.peer(to);
+        if let Some(waiter) = peer.waiter(request) {
+            let bytes = waiter.bytes;
+            work.dropped.push(Box::new(waiter));
+            if let Some(parked) = peer.flow.withdraw(request) {
+                // It never left: as if it had not been made.
+                let State { node, out, .. } = &mut *state;
+                node.undo_call(to, &parked.head, out);
+                work.dropped.push(Box::new(parked));
+            } else {
+                let State { node, .. } = &mut *state;
+                if node.cancel(to, request) {
+                    if to == self.me {
+                        work.loopback.push(Message::Cancel(request));
+                    } else {
+                        self.agent().enqueue(to, Message::Cancel(request));
+                        work.flush(to);
+                        // Its answer still comes, and only then it counts as closed. Keep its weight.
+                        state.peer(to).cancelled.insert(request, bytes);
+                    }
+                }
+            }
+            self.telemetry.cancelled.increment(1);
+        }
+        self.settle(state, work);
+    }
+
+    /// Waits until the owner has registered a reference.
+    pub(crate) fn confirmation(
+        &self,
+        rref: RRefId,
+    ) -> std::result::Result<Option<oneshot::Receiver<std::result::Result<(), RefError>>>, RefError>
+    {
+        let mut state = self.lock();
+        let table = state.node.refs(rref);
+        table.check(rref)?;
+        if table.is_confirmed(rref) {
+            return Ok(None);
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.confirmations.entry(rref).or_default().push(sender);
+        Ok(Some(receiver))
+    }
+
+    /// Sends a call, or parks it until there is room. Gives back what it held on to so far.
+    fn submit(
+        self: &Arc<Self>,
+        state: &mut State,
+        to: NodeId,
+        head: CallHead,
+        call: Request,
+        work: &mut Work,
+    ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
+        self.telemetry.calls.increment(1);
+        let message = CallMessage {
+            head,
+            function: call.function,
+            remaining: None,
+            trace: call.trace,
+            arguments: call.encoded.payload,
+        };
+        if to == self.me {
+            let remaining = call
+                .deadline
+                .map(|at| at.saturating_duration_since(Instant::now()));
+            let message = Message::Call(CallMessage {
+                remaining,
+                ..message
+            });
+            work.loopback.push(message);
+        } else {
+            state.peer(to).flow.push(Parked {
+                message,
+                deadline: call.deadline,
+            });
+            self.unpark(state, to, work);
+        }
+        (call.encoded.references, call.receiver)
+    }
+
+    /// Sends what has room now.
+    pub(super) fn unpark(&self, state: &mut State, to: NodeId, work: &mut Work) {
+        let Some(peer) = state.peers.get_mut(&to) else {
+            return;
+        };
+        while let Some(message) = peer.flow.next() {
+            self.agent().enqueue(to, message);
+            work.flush(to);
+        }
+    }
+
+    /// A peer has said how much it accepts.
+    pub(crate) fn met(self: &Arc<Self>, node: NodeId, max_calls: u32) {
+        let mut state = self.lock();
+        if state.node.membership().view().is_gone(node) {
+            return;
+        }
+        state.peer(node).flow.raise_limit(max_calls);
+        let mut work = Work::default();
+        self.unpark(&mut state, node, &mut work);
+        self.settle(state, work);
+    }
+
+    /// Hands a message of this worker to itself.
+    pub(super) fn loop_back(self: &Arc<Self>, message: Message) {
+        if let Err(error) = self.take_in(self.me, message) {
+            tracing::error!(worker = %self.name, %error, "a call of this worker to itself failed");
+        }
+    }
+
+    /// After the end nothing is sent, whatever the protocol's tables say.
+    fn check_member(&self) -> Result<()> {
+        if self.is_member() {
+            Ok(())
+        } else {
+            Err(self.not_member())
+        }
+    }
+
+    fn cannot_call(&self, to: NodeId, function: FunctionName, error: CallError) -> Error {
+        match error {
+            CallError::NotMember { .. } => self.not_member(),
+            CallError::PeerGone { node } => Error::PeerLost {
+                peer: self.name_of(node),
+                function,
+            },
+            CallError::Reference(RefError::ReceiverLost { .. }) => Error::PeerLost {
+                peer: self.name_of(to),
+                function,
+            },
+            CallError::Reference(error) => self.explain(error),
+            other => Error::Reference(other.to_string()),
+        }
+    }
+}
+
+fn ids(references: &[Arc<Handle>]) -> Result<Vec<RRefId>> {
+    references
+        .iter()
+        .map(|handle| handle.held().map(|held| held.rref))
+        .collect()
+}

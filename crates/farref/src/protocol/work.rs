@@ -1,0 +1,76 @@
+//! What an input leads to and must not be done while the lock is held (PR-2).
+
+use std::sync::Arc;
+
+use farref_proto::{Departure, NodeId};
+use tokio::sync::oneshot;
+
+use super::Core;
+use crate::agent::Message;
+use crate::codec::Payload;
+use crate::error::Error;
+use crate::handle::Handle;
+use crate::serve::Job;
+use crate::signal::CancelSignal;
+use crate::value::Value;
+
+/// What a caller gets: the encoded result with its references, or why there is none.
+pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;
+
+/// Deeds for after the lock.
+#[derive(Default)]
+pub(super) struct Work {
+    /// Peers that something was queued for. Nearly always one.
+    first: Option<NodeId>,
+    others: Vec<NodeId>,
+    pub(super) replies: Vec<(oneshot::Sender<Reply>, Reply)>,
+    pub(super) jobs: Vec<Job>,
+    /// Messages of this worker to itself.
+    pub(super) loopback: Vec<Message>,
+    pub(super) cancelled: Vec<Arc<CancelSignal>>,
+    pub(super) forgotten: Vec<(NodeId, Departure)>,
+    pub(super) joined: Vec<NodeId>,
+    /// Anything whose destructor may call back.
+    pub(super) freed: Vec<Value>,
+    pub(super) dropped: Vec<Box<dyn Send>>,
+    pub(super) woken: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl Work {
+    /// Something was queued for `peer`.
+    pub(super) fn flush(&mut self, peer: NodeId) {
+        match self.first {
+            None => self.first = Some(peer),
+            Some(first) if first == peer || self.others.contains(&peer) => {}
+            Some(_) => self.others.push(peer),
+        }
+    }
+
+    pub(super) fn carry_out(self, core: &Arc<Core>) {
+        if let Some(first) = self.first {
+            core.agent().flush(first);
+            self.others.iter().for_each(|&peer| core.agent().flush(peer));
+        }
+        for (sender, reply) in self.replies {
+            // Whoever waited may have gone; what came for it is then let go.
+            drop(sender.send(reply));
+        }
+        for job in self.jobs {
+            job.start();
+        }
+        for message in self.loopback {
+            core.loop_back(message);
+        }
+        self.cancelled.iter().for_each(|signal| signal.cancel());
+        for (node, departure) in self.forgotten {
+            core.agent().forget(node, departure);
+            core.names.forget(node);
+        }
+        for node in self.joined {
+            core.names.learn(core, node);
+        }
+        self.woken.into_iter().for_each(|wake| wake());
+        drop(self.freed);
+        drop(self.dropped);
+    }
+}

@@ -1,0 +1,151 @@
+//! The functions of this program, by name.
+//!
+//! `#[farref::remote]` submits each function at link time. The list is the same for every worker of the
+//! process and never changes, so it is built once.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use farref_proto::Fingerprint;
+
+use crate::agent::{Failure, FunctionRef};
+use crate::error::Error;
+use crate::fingerprint;
+use crate::function::{Function, Registration};
+use crate::serve::Job;
+
+/// All functions of the program.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    by_id: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    /// What the functions return, for reports about references.
+    type_names: HashMap<Fingerprint, &'static str, foldhash::fast::RandomState>,
+}
+
+/// One function.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    registration: &'static Registration,
+    signature: Fingerprint,
+}
+
+impl Entry {
+    pub(crate) fn name(&self) -> &'static str {
+        self.registration.name
+    }
+
+    pub(crate) fn signature_text(&self) -> &'static str {
+        self.registration.signature
+    }
+
+    pub(crate) fn needs_receiver(&self) -> bool {
+        self.registration.needs_receiver
+    }
+
+    pub(crate) fn exclusive(&self) -> bool {
+        self.registration.exclusive
+    }
+
+    pub(crate) fn serve(&self, job: Job) {
+        (self.registration.serve)(job);
+    }
+
+    /// How a call names it.
+    pub(crate) fn reference(&self) -> FunctionRef {
+        FunctionRef {
+            id: fingerprint::of_name(self.name()),
+            signature: self.signature,
+            on_first_reference: false,
+        }
+    }
+}
+
+impl Registry {
+    /// The program's registry, or what is wrong with its functions.
+    pub(crate) fn of_program() -> Result<&'static Self, Error> {
+        static REGISTRY: OnceLock<Result<Registry, Error>> = OnceLock::new();
+        REGISTRY
+            .get_or_init(|| Self::build(inventory::iter::<Registration>()))
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    fn build(
+        registrations: impl IntoIterator<Item = &'static Registration>,
+    ) -> Result<Self, Error> {
+        let mut by_id: HashMap<u64, Entry, foldhash::fast::RandomState> = HashMap::default();
+        for registration in registrations {
+            let entry = Entry {
+                registration,
+                signature: (registration.fingerprint)(),
+            };
+            // A clash of hashes counts as one of names: rare enough, and renaming helps as well.
+            if let Some(other) = by_id.insert(fingerprint::of_name(registration.name), entry) {
+                return Err(Error::DuplicateFunction {
+                    name: registration.name,
+                    first: other.registration.signature,
+                    second: registration.signature,
+                });
+            }
+        }
+        let type_names = by_id.values().map(|entry| (entry.registration.output)());
+        Ok(Self {
+            type_names: type_names.collect(),
+            by_id,
+        })
+    }
+
+    /// How many functions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The name of a type that some function returns.
+    pub(crate) fn type_name(&self, fingerprint: Fingerprint) -> Option<&'static str> {
+        self.type_names.get(&fingerprint).copied()
+    }
+
+    /// The function that a call names.
+    pub(crate) fn find(&self, called: &FunctionRef) -> Result<&Entry, Failure> {
+        let Some(entry) = self.by_id.get(&called.id) else {
+            return Err(Failure::NoSuchFunction(None));
+        };
+        if entry.signature != called.signature {
+            return Err(Failure::SignatureMismatch(
+                entry.signature_text().to_owned(),
+            ));
+        }
+        Ok(entry)
+    }
+
+    /// The entry of a function of this program.
+    pub(crate) fn entry<F: Function>(&self) -> Option<&Entry> {
+        self.by_id.get(&fingerprint::of_name(F::NAME))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R8: two functions of one name are found out before the first call.
+    #[test]
+    fn two_functions_of_one_name_are_an_error_that_names_both() {
+        let registration = inventory::iter::<Registration>().next();
+        let Some(registration) = registration else {
+            panic!("the crate has functions of its own");
+        };
+        let twice = Registry::build([registration, registration]);
+        let error = twice.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(registration.name), "{error}");
+    }
+
+    #[test]
+    fn every_function_of_the_program_is_found() {
+        let registry = Registry::of_program().unwrap();
+        for registration in inventory::iter::<Registration>() {
+            let found = registry.by_id.get(&fingerprint::of_name(registration.name));
+            assert!(found.is_some(), "{registration:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a worker publishes about itself: who it is and how to reach it.
+
+use std::net::SocketAddr;
+
+use farref_proto::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::environment::check_name;
+
+/// The first byte of an encoded card, so that a later format can be told from this one.
+const VERSION: u8 = 1;
+/// The longest encoded card.
+pub(crate) const MAX_CARD: usize = 4 << 10;
+const MAX_ADDRESSES: usize = 8;
+const MAX_TEXT: usize = 255;
+
+/// One life of a worker, and how to reach it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Card {
+    /// Which life of which worker.
+    pub(crate) node: NodeId,
+    /// The worker's name.
+    pub(crate) name: String,
+    /// Where it listens, the best first.
+    pub(crate) addresses: Vec<Address>,
+    /// Which host it runs on; equal for workers that share one.
+    pub(crate) host: String,
+}
+
+/// A place where a worker listens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket's path; with `@` in front, a name in Linux' abstract namespace.
+    Unix(String),
+    /// A name in the same process.
+    Memory(String),
+}
+
+/// Why bytes are not a card, or a card cannot become bytes.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum CardError {
+    #[error("{0} bytes are too many for a card")]
+    TooLong(usize),
+    #[error("it is of version {0}, this farref knows version {VERSION}")]
+    Version(u8),
+    #[error("it is empty")]
+    Empty,
+    #[error("{0}")]
+    Encoding(postcard::Error),
+    #[error("{0} bytes follow it")]
+    Trailing(usize),
+    #[error("{0} addresses are more than {MAX_ADDRESSES}")]
+    Addresses(usize),
+    #[error("an address or host of {0} bytes is too long")]
+    Text(usize),
+    #[error("{0:?} is not a worker's name")]
+    Name(String),
+}
+
+impl Card {
+    /// The card as it stands in the store.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, CardError> {
+        self.check()?;
+        let bytes = postcard::to_extend(self, vec![VERSION]).map_err(CardError::Encoding)?;
+        match bytes.len() {
+            size if size > MAX_CARD => Err(CardError::TooLong(size)),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Reads what [`Card::encode`] wrote, perhaps in another process.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CardError> {
+        if bytes.len() > MAX_CARD {
+            return Err(CardError::TooLong(bytes.len()));
+        }
+        let encoded = match bytes.split_first() {
+            Some((&VERSION, encoded)) => encoded,
+            Some((&other, _)) => return Err(CardError::Version(other)),
+            None => return Err(CardError::Empty),
+        };
+        let (card, rest) =
+            postcard::take_from_bytes::<Self>(encoded).map_err(CardError::Encoding)?;
+        if !rest.is_empty() {
+            return Err(CardError::Trailing(rest.len()));
+        }
+        card.check()?;
+        Ok(card)
+    }
+
+    /// What holds for every card; also to be checked on cards that came inside something else.
+    pub(crate) fn check(&self) -> Result<(), CardError> {
+        if check_name(&self.name).is_err() {
+            return Err(CardError::Name(self.name.clone()));
+        }
+        if self.addresses.len() > MAX_ADDRESSES {
+            return Err(CardError::Addresses(self.addresses.len()));
+        }
+        let texts = self.addresses.iter().filter_map(|address| match address {
+            Address::Tcp(_) => None,
+            Address::Unix(text) | Address::Memory(text) => Some(text),
+        });
+        match texts.chain([&self.host]).find(|text| text.len() > MAX_TEXT) {
+            Some(text) => Err(CardError::Text(text.len())),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn card() -> Card {
+        Card {
+            node: NodeId::new(3, 1_700_000_000),
+            name: "ps-1".into(),
+            addresses: vec![
+                Address::Memory("inside".into()),
+                Address::Unix("@farref/3".into()),
+                Address::Tcp("[::1]:4000".parse().unwrap()),
+            ],
+            host: "b4f1".into(),
+        }
+    }
+
+    #[test]
+    fn a_card_survives_the_store() {
+        assert_eq!(Card::decode(&card().encode().unwrap()), Ok(card()));
+    }
+
+    #[test]
+    fn no_part_of_a_card_passes_for_one() {
+        let bytes = card().encode().unwrap();
+        for size in 0..bytes.len() {
+            assert!(Card::decode(&bytes[..size]).is_err());
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        assert_eq!(Card::decode(&longer), Err(CardError::Trailing(1)));
+    }
+
+    #[test]
+    fn a_card_that_is_too_large_is_neither_made_nor_read() {
+        let mut many = card();
+        many.addresses = vec![Address::Memory(String::new()); 9];
+        assert_eq!(many.encode(), Err(CardError::Addresses(9)));
+        let mut unchecked = vec![VERSION];
+        unchecked.extend(postcard::to_allocvec(&many).unwrap());
+        assert_eq!(Card::decode(&unchecked), Err(CardError::Addresses(9)));
+        let mut long = card();
+        long.host = "h".repeat(256);
+        assert_eq!(long.encode(), Err(CardError::Text(256)));
+        assert_eq!(Card::decode(&[1; 5000]), Err(CardError::TooLong(5000)));
+        assert_eq!(Card::decode(&[9, 1]), Err(CardError::Version(9)));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_never_more_than_a_card(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            if let Ok(card) = Card::decode(&[&[VERSION], &bytes[..]].concat()) {
+                prop_assert!(card.check().is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Finds the other workers of the group, and writes this one down again if the store forgets.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farref_proto::NodeId;
+use tokio::time::{sleep, timeout};
+
+use super::card::Card;
+use super::error::RendezvousError;
+use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, into_number};
+
+/// How long a card is looked for in a store that does not answer.
+const LOOKUP: Duration = Duration::from_secs(10);
+/// How often a card is looked for, and the pause after the first time; it doubles.
+const LOOKUPS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where the workers of a group are. Clones share what they know.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    kind: Kind,
+    me: Card,
+    founding: Founding,
+    cards: Mutex<HashMap<NodeId, Card>>,
+}
+
+impl Directory {
+    pub(super) fn new(ledger: Ledger, kind: Kind, me: Card, founding: Founding) -> Self {
+        let cards = founding.founders.iter().chain([&me]);
+        let cards = cards.map(|card| (card.node, card.clone())).collect();
+        Self {
+            inner: Arc::new(Inner {
+                ledger,
+                kind,
+                me,
+                founding,
+                cards: Mutex::new(cards),
+            }),
+        }
+    }
+
+    /// The card of one life of a worker: from memory, or else from the store.
+    pub(crate) async fn lookup(&self, node: NodeId) -> Result<Card, RendezvousError> {
+        if let Some(card) = self.cards().get(&node) {
+            return Ok(card.clone());
+        }
+        timeout(LOOKUP, self.look_up_in_store(node))
+            .await
+            .unwrap_or(Err(RendezvousError::TimedOut {
+                doing: "looking a worker up",
+                waited: LOOKUP,
+            }))
+    }
+
+    async fn look_up_in_store(&self, node: NodeId) -> Result<Card, RendezvousError> {
+        self.inner.ledger.begin("looking a worker up");
+        let mut pause = FIRST_PAUSE;
+        let mut left = LOOKUPS;
+        loop {
+            let found = self.inner.ledger.card(node).await;
+            if let Ok(Some(card)) = found {
+                self.insert(card.clone());
+                return Ok(card);
+            }
+            left -= 1;
+            if left == 0 {
+                return Err(found
+                    .err()
+                    .unwrap_or(RendezvousError::UnknownWorker { node }));
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// Remembers a card that came from elsewhere.
+    pub(crate) fn insert(&self, card: Card) {
+        self.cards().insert(card.node, card);
+    }
+
+    /// The latest life known under a name, from memory.
+    pub(crate) fn by_name(&self, name: &str) -> Option<Card> {
+        let cards = self.cards();
+        let named = cards.values().filter(|card| card.name == name);
+        named.max_by_key(|card| card.node.incarnation).cloned()
+    }
+
+    /// Forgets a life that is over. The store keeps its card.
+    pub(crate) fn forget(&self, node: NodeId) {
+        self.cards().remove(&node);
+    }
+
+    /// The latest cards of all other workers that the store knows. Some may be gone by now.
+    pub(crate) async fn sponsors(&self) -> Result<Vec<Card>, RendezvousError> {
+        let ledger = &self.inner.ledger;
+        ledger.begin("looking for the workers of the group");
+        let ranks = match self.inner.kind {
+            Kind::Static(size) => size,
+            Kind::Dynamic => ledger.number(&ledger.key("ranks")).await?.unwrap_or(0),
+        };
+        let unranked = ledger.number(&ledger.key("next")).await?.unwrap_or(0);
+        // The bounds keep a nonsensical number in the store from sending us around for hours.
+        let unranked = FIRST_UNRANKED..FIRST_UNRANKED + unranked.min(MAX_WORLD_SIZE);
+        let ids = (0..ranks.min(MAX_WORLD_SIZE)).chain(unranked);
+        let mut sponsors = Vec::new();
+        for id in ids.filter(|id| *id != self.inner.me.node.worker.0) {
+            match ledger.latest(id).await {
+                Ok(Some(card)) => {
+                    self.insert(card.clone());
+                    sponsors.push(card);
+                }
+                Ok(None) => {}
+                Err(error @ RendezvousError::Corrupt { .. }) => {
+                    tracing::warn!(%error, id, "skipped a worker whose card cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sponsors)
+    }
+
+    /// Writes into the store what it should know of this worker and its group, without touching
+    /// what is newer. For a store that lost its memory; does nothing to one that did not.
+    ///
+    /// The order matters: the counters come before the founding, so that no newcomer is given the
+    /// id of a worker we know; the founding comes before our card, so that nobody who sees all
+    /// cards misses it and founds the group anew.
+    pub(crate) async fn republish(&self) -> Result<(), RendezvousError> {
+        let Inner {
+            ledger,
+            kind,
+            me,
+            founding,
+            ..
+        } = &*self.inner;
+        ledger.begin("writing this worker into the store again");
+        let ids: Vec<u32> = self.cards().keys().map(|node| node.worker.0).collect();
+        let unranked = ids.iter().filter_map(|id| id.checked_sub(FIRST_UNRANKED));
+        if let Some(last) = unranked.max() {
+            ledger.raise(&ledger.key("next"), last + 1).await?;
+        }
+        let ranked = ids.iter().filter(|id| **id < FIRST_UNRANKED);
+        if let (Kind::Dynamic, Some(last)) = (kind, ranked.max()) {
+            ledger.raise(&ledger.key("ranks"), last + 1).await?;
+        }
+        let theirs = ledger.agree_on_kind(*kind).await?;
+        if theirs != *kind {
+            return Err(RendezvousError::Mismatch {
+                mine: kind.describe(),
+                group: theirs.describe(),
+            });
+        }
+        let theirs = ledger.found(founding).await?.group;
+        if theirs != founding.group {
+            let ours = founding.group;
+            return Err(RendezvousError::OtherGroup { ours, theirs });
+        }
+        let id = me.node.worker.0;
+        let name_key = ledger.key(&format!("name/{}", me.name));
+        let found = ledger.claim(&name_key, &id.to_string()).await?;
+        let other = into_number(&name_key, &found)?;
+        if other != id {
+            let name = me.name.clone();
+            let mine = id;
+            return Err(RendezvousError::DuplicateName { name, mine, other });
+        }
+        ledger
+            .claim(&ledger.key(&format!("id/{id}")), &me.name)
+            .await?;
+        let incarnation = ledger.key(&format!("incarnation/{id}"));
+        ledger.raise(&incarnation, me.node.incarnation.0).await?;
+        ledger.set_card(me).await?;
+        ledger.set_latest(me).await
+    }
+
+    /// The map is whole between any two statements, so a panic elsewhere does not spoil it.
+    fn cards(&self) -> MutexGuard<'_, HashMap<NodeId, Card>> {
+        self.inner
+            .cards
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

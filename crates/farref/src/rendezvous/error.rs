@@ -1,0 +1,228 @@
+//! What can go wrong while a worker finds its group.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use farref_proto::{GroupId, NodeId};
+
+use super::store::StoreError;
+
+/// Why a worker could not enter its group, or could not find another worker in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// A variable of the environment has a value that cannot be used.
+    #[error("{variable}={value:?} cannot be used: expected {expected}")]
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should look like.
+        expected: String,
+    },
+    /// A variable that another one calls for is not set.
+    #[error("{variable} is not set: {why}")]
+    Unset {
+        /// The variable.
+        variable: &'static str,
+        /// What needs it.
+        why: &'static str,
+    },
+    /// A worker's name has characters it may not have, or is too long.
+    #[error(
+        "{name:?} cannot be a worker's name: take 1 to 127 letters, digits, `-`, `_`, `:`, `.`"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Rank and world size do not fit together.
+    #[error(
+        "rank {} and world size {} do not go together: a group of a fixed size needs a world size \
+         of 1 to {limit} and ranks below it", Maybe(.rank), Maybe(.world_size)
+    )]
+    Rank {
+        /// The rank given, if any.
+        rank: Option<u32>,
+        /// The world size given, if any.
+        world_size: Option<u32>,
+        /// The largest world size possible.
+        limit: u32,
+    },
+    /// This worker's plan has more addresses, or longer ones, than fit a card.
+    #[error("this worker's card cannot be published: {reason}")]
+    Card {
+        /// What does not fit.
+        reason: String,
+    },
+    /// The group that meets here is not of the kind this worker was told.
+    #[error(
+        "this worker was started for {mine}, but the group that meets here has {group}; give all \
+         workers the same world size (or none), or use another rendezvous"
+    )]
+    Mismatch {
+        /// What this worker was told.
+        mine: String,
+        /// What the group is.
+        group: String,
+    },
+    /// Two workers have the same name.
+    #[error(
+        "the name {name:?} is taken: worker {other} has it, and this worker is {mine}; give each \
+         worker a name of its own"
+    )]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// The id (rank) of this worker.
+        mine: u32,
+        /// The id (rank) of the worker that has the name.
+        other: u32,
+    },
+    /// Two workers have the same rank.
+    #[error(
+        "rank {rank} is taken: worker {other:?} has it, and this worker is called {mine:?}; give \
+         each worker a rank of its own"
+    )]
+    DuplicateRank {
+        /// The rank.
+        rank: u32,
+        /// The name of this worker.
+        mine: String,
+        /// The name of the worker that has the rank.
+        other: String,
+    },
+    /// Not all workers came in time.
+    #[error("{}", MissingText { have, missing, world_size, waited })]
+    Missing {
+        /// Ranks and names of those that came.
+        have: Vec<(u32, String)>,
+        /// Ranks of those that did not.
+        missing: Vec<u32>,
+        /// How many there should be.
+        world_size: u32,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The store, or somebody who was waited for, took too long.
+    #[error(
+        "{doing} did not come to an end within {waited:.1?}; are the store's host and the other \
+         workers running?"
+    )]
+    TimedOut {
+        /// What was being done.
+        doing: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Another group has taken this group's place in the store.
+    #[error(
+        "another group ({theirs:?}) meets where this worker's group ({ours:?}) did; restart the \
+         workers of one of them with another rendezvous"
+    )]
+    OtherGroup {
+        /// The group this worker belongs to.
+        ours: GroupId,
+        /// The group in the store.
+        theirs: GroupId,
+    },
+    /// Nobody has published a card for this worker's life.
+    #[error("the store knows no address of worker {node}; has it left, or been restarted?")]
+    UnknownWorker {
+        /// The worker's life.
+        node: NodeId,
+    },
+    /// An entry of the store cannot be read.
+    #[error(
+        "`{key}` in the store is not what farref puts there ({reason}); does another program, or \
+         another version of farref, use this rendezvous?"
+    )]
+    Corrupt {
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        reason: String,
+    },
+    /// No address of this host leads to the rendezvous.
+    #[error(
+        "cannot find the address under which {host} sees this worker: {source}; set \
+         FARREF_ADVERTISE to an address of this host"
+    )]
+    NoAddress {
+        /// The host that was to be reached.
+        host: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no random numbers.
+    #[error("the system's source of random numbers failed")]
+    NoRandomness,
+    /// The store failed.
+    #[error("{doing}: {source}")]
+    Store {
+        /// What was being done.
+        doing: &'static str,
+        /// What the store said.
+        source: StoreError,
+    },
+}
+
+impl From<StoreError> for RendezvousError {
+    fn from(source: StoreError) -> Self {
+        Self::Store {
+            doing: "reaching the rendezvous",
+            source,
+        }
+    }
+}
+
+struct Maybe<'a>(&'a Option<u32>);
+
+impl fmt::Display for Maybe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => number.fmt(f),
+            None => f.write_str("(none)"),
+        }
+    }
+}
+
+/// Names who is there and who is not, a few of each.
+struct MissingText<'a> {
+    have: &'a [(u32, String)],
+    missing: &'a [u32],
+    world_size: &'a u32,
+    waited: &'a Duration,
+}
+
+impl fmt::Display for MissingText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            have,
+            missing,
+            world_size,
+            waited,
+        } = self;
+        let missing = listed(missing.iter().map(u32::to_string));
+        let have = listed(have.iter().map(|(rank, name)| format!("{rank} ({name})")));
+        write!(
+            f,
+            "of {world_size} workers, rank {missing} did not come within {waited:.1?}; rank {have} \
+             did. Check that every rank was started, that none has failed, and that all use the \
+             same rendezvous and world size"
+        )
+    }
+}
+
+fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 16;
+    let more = items.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    match more {
+        0 if shown.is_empty() => "(none)".into(),
+        0 => shown.join(", "),
+        _ => format!("{} and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,332 @@
+//! What a group keeps in its store: the keys, and typed, careful access to them.
+//!
+//! | key under the prefix | value | changes |
+//! | --- | --- | --- |
+//! | `kind` | `static <world size>` or `dynamic` | never |
+//! | `next` | how many ids were given to workers without a rank | grows |
+//! | `ranks` | one more than the highest rank in a dynamic group | grows |
+//! | `name/<name>`, `id/<id>` | the id with that name, the name with that id | never |
+//! | `incarnation/<id>` | the latest incarnation of the worker | grows |
+//! | `card/<id>/<incarnation>` | the card of that life | never |
+//! | `latest/<id>` | the card of the latest life | grows |
+//! | `founders` | the group's id and the cards of its founders | never |
+//!
+//! Nothing here ever goes back, which is what lets a worker write everything again into a store
+//! that lost its memory.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use farref_proto::{GroupId, NodeId};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use super::card::Card;
+use super::error::RendezvousError;
+use super::store::{Store, StoreError, StoreFuture};
+
+/// Ranks are below this, ids given to workers without a rank are not. PyTorch keeps a worker's id in
+/// 16 bits with a sign; half of them for each kind lets every id pass there too.
+pub(crate) const MAX_WORLD_SIZE: u32 = 1 << 14;
+/// The ids of workers without a rank start here.
+pub(crate) const FIRST_UNRANKED: u32 = MAX_WORLD_SIZE;
+
+/// The first byte of the founders' record.
+const VERSION: u8 = 1;
+/// Comparing and setting fails only when somebody else has just succeeded, so even a thousand
+/// workers at once need fewer attempts.
+const ATTEMPTS: usize = 10_000;
+
+/// Whether a group is founded by a fixed number of workers or by the first that comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Static(u32),
+    Dynamic,
+}
+
+/// The beginning of a group: agreed on once, by whoever writes it first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Founding {
+    pub(crate) group: GroupId,
+    pub(crate) founders: Vec<Card>,
+}
+
+/// A group's part of a store.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) store: Arc<dyn Store>,
+    prefix: String,
+    doing: Mutex<&'static str>,
+}
+
+impl Ledger {
+    pub(crate) fn new(store: Arc<dyn Store>, prefix: String) -> Self {
+        Self {
+            store,
+            prefix,
+            doing: Mutex::new("reaching the rendezvous"),
+        }
+    }
+
+    /// What was begun last, to say what did not come to an end.
+    pub(crate) fn doing(&self) -> &'static str {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, doing: &'static str) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = doing;
+    }
+
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+
+    pub(crate) fn latest_key(&self, id: u32) -> String {
+        self.key(&format!("latest/{id}"))
+    }
+
+    /// The group's kind if it has one, or else `mine`, which it then has.
+    pub(crate) async fn agree_on_kind(&self, mine: Kind) -> Result<Kind, RendezvousError> {
+        let key = self.key("kind");
+        let theirs = self.claim(&key, &mine.to_text()).await?;
+        Kind::from_text(&theirs).ok_or_else(|| corrupt(&key, "it names no kind of group"))
+    }
+
+    pub(crate) async fn kind(&self) -> Result<Option<Kind>, RendezvousError> {
+        let key = self.key("kind");
+        let Some(text) = self.text(&key).await? else {
+            return Ok(None);
+        };
+        let kind = Kind::from_text(&text);
+        kind.map(Some)
+            .ok_or_else(|| corrupt(&key, "it names no kind of group"))
+    }
+
+    pub(crate) async fn founding(&self) -> Result<Option<Founding>, RendezvousError> {
+        let key = self.key("founders");
+        let bytes = self.run(self.store.try_get(&key)).await?;
+        bytes
+            .map(|bytes| Founding::decode(&key, &bytes))
+            .transpose()
+    }
+
+    /// Waits for the founding.
+    pub(crate) async fn await_founding(
+        &self,
+        deadline: Duration,
+    ) -> Result<Founding, RendezvousError> {
+        let key = self.key("founders");
+        let bytes = self.run(self.store.get(&key, deadline)).await?;
+        Founding::decode(&key, &bytes)
+    }
+
+    /// Proposes a founding; returns the one that counts.
+    pub(crate) async fn found(&self, founding: &Founding) -> Result<Founding, RendezvousError> {
+        let key = self.key("founders");
+        let proposal = postcard::to_extend(founding, vec![VERSION])
+            .map_err(|error| corrupt(&key, &error.to_string()))?;
+        let bytes = self.run(self.store.compare_set(&key, b"", &proposal));
+        Founding::decode(&key, &bytes.await?)
+    }
+
+    pub(crate) async fn set_card(&self, card: &Card) -> Result<(), RendezvousError> {
+        let bytes = encode(card)?;
+        self.run(self.store.set(&self.card_key(card.node), &bytes))
+            .await
+    }
+
+    pub(crate) async fn card(&self, node: NodeId) -> Result<Option<Card>, RendezvousError> {
+        let key = self.card_key(node);
+        let card = self.card_at(&key).await?;
+        match card {
+            Some(card) if card.node != node => Err(corrupt(&key, "it is the card of another")),
+            card => Ok(card),
+        }
+    }
+
+    pub(crate) async fn latest(&self, id: u32) -> Result<Option<Card>, RendezvousError> {
+        let key = self.latest_key(id);
+        match self.card_at(&key).await? {
+            Some(card) if card.node.worker.0 != id => {
+                Err(corrupt(&key, "it is the card of another"))
+            }
+            card => Ok(card),
+        }
+    }
+
+    /// Makes `card` the latest of its worker, unless there is a later one.
+    pub(crate) async fn set_latest(&self, card: &Card) -> Result<(), RendezvousError> {
+        let key = self.latest_key(card.node.worker.0);
+        let mine = encode(card)?;
+        for _ in 0..ATTEMPTS {
+            let found = self.run(self.store.try_get(&key)).await?;
+            let found = found.unwrap_or_default();
+            // What cannot be read cannot be later; it is replaced rather than respected.
+            if let Ok(other) = Card::decode(&found)
+                && other.node >= card.node
+            {
+                return Ok(());
+            }
+            let after = self.run(self.store.compare_set(&key, &found, &mine));
+            if after.await? == mine {
+                return Ok(());
+            }
+        }
+        Err(corrupt(&key, "it keeps changing"))
+    }
+
+    /// The value of `key`, which is set to `value` if it had none.
+    pub(crate) async fn claim(&self, key: &str, value: &str) -> Result<String, RendezvousError> {
+        let found = self.run(self.store.compare_set(key, b"", value.as_bytes()));
+        into_text(key, found.await?)
+    }
+
+    pub(crate) async fn text(&self, key: &str) -> Result<Option<String>, RendezvousError> {
+        let found = self.run(self.store.try_get(key)).await?;
+        found.map(|bytes| into_text(key, bytes)).transpose()
+    }
+
+    pub(crate) async fn number(&self, key: &str) -> Result<Option<u32>, RendezvousError> {
+        let text = self.text(key).await?;
+        text.map(|text| into_number(key, &text)).transpose()
+    }
+
+    pub(crate) async fn add(&self, key: &str) -> Result<u32, RendezvousError> {
+        let sum = self.run(self.store.add(key, 1)).await?;
+        u32::try_from(sum).map_err(|_| corrupt(key, "it has run out of range"))
+    }
+
+    /// Replaces the number at `key` by what `next` makes of it, until nobody comes between; returns
+    /// the new number. `None` from `next` leaves it as it is.
+    pub(crate) async fn update(
+        &self,
+        key: &str,
+        next: impl Fn(Option<u32>) -> Option<u32>,
+    ) -> Result<Option<u32>, RendezvousError> {
+        for _ in 0..ATTEMPTS {
+            let found = self.text(key).await?;
+            let number = found.as_deref().map(|text| into_number(key, text));
+            let Some(next) = next(number.transpose()?) else {
+                return Ok(None);
+            };
+            let (found, mine) = (found.unwrap_or_default(), next.to_string());
+            let store = &self.store;
+            let after = self.run(store.compare_set(key, found.as_bytes(), mine.as_bytes()));
+            if after.await? == mine {
+                return Ok(Some(next));
+            }
+        }
+        Err(corrupt(key, "it keeps changing"))
+    }
+
+    /// Makes the number at `key` at least `least`.
+    pub(crate) async fn raise(&self, key: &str, least: u32) -> Result<(), RendezvousError> {
+        let next = |found: Option<u32>| (found.unwrap_or(0) < least).then_some(least);
+        self.update(key, next).await.map(drop)
+    }
+
+    /// Runs an operation of the store; its error says what it was for.
+    pub(crate) async fn run<T>(&self, operation: StoreFuture<'_, T>) -> Result<T, RendezvousError> {
+        operation.await.map_err(|source| self.failed(source))
+    }
+
+    pub(crate) fn failed(&self, source: StoreError) -> RendezvousError {
+        let doing = self.doing();
+        RendezvousError::Store { doing, source }
+    }
+
+    fn card_key(&self, node: NodeId) -> String {
+        let (id, incarnation) = (node.worker.0, node.incarnation.0);
+        self.key(&format!("card/{id}/{incarnation}"))
+    }
+
+    async fn card_at(&self, key: &str) -> Result<Option<Card>, RendezvousError> {
+        let found = self.run(self.store.try_get(key)).await?;
+        found
+            .map(|bytes| Card::decode(&bytes).map_err(|error| corrupt(key, &error.to_string())))
+            .transpose()
+    }
+}
+
+impl Kind {
+    fn to_text(self) -> String {
+        match self {
+            Self::Static(size) => format!("static {size}"),
+            Self::Dynamic => "dynamic".into(),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        match text.strip_prefix("static ") {
+            Some(size) => {
+                let size = size.parse().ok()?;
+                (1..=MAX_WORLD_SIZE)
+                    .contains(&size)
+                    .then_some(Self::Static(size))
+            }
+            None => (text == "dynamic").then_some(Self::Dynamic),
+        }
+    }
+
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::Static(size) => format!("a world size of {size}"),
+            Self::Dynamic => "no fixed world size".into(),
+        }
+    }
+}
+
+impl Founding {
+    /// A group with a new id.
+    pub(crate) fn new(founders: Vec<Card>) -> Result<Self, RendezvousError> {
+        let mut bytes = [0; 8];
+        SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| RendezvousError::NoRandomness)?;
+        let group = GroupId(u64::from_le_bytes(bytes));
+        Ok(Self { group, founders })
+    }
+
+    fn decode(key: &str, bytes: &[u8]) -> Result<Self, RendezvousError> {
+        let encoded = match bytes.split_first() {
+            Some((&VERSION, encoded)) => encoded,
+            Some((version, _)) => return Err(corrupt(key, &format!("version {version}"))),
+            None => return Err(corrupt(key, "it is empty")),
+        };
+        let founding: Self =
+            postcard::from_bytes(encoded).map_err(|error| corrupt(key, &error.to_string()))?;
+        if founding.founders.len() > MAX_WORLD_SIZE as usize {
+            return Err(corrupt(key, "it has too many founders"));
+        }
+        for card in &founding.founders {
+            card.check()
+                .map_err(|error| corrupt(key, &error.to_string()))?;
+        }
+        Ok(founding)
+    }
+}
+
+pub(crate) fn corrupt(key: &str, reason: &str) -> RendezvousError {
+    RendezvousError::Corrupt {
+        key: key.into(),
+        reason: reason.into(),
+    }
+}
+
+pub(crate) fn into_number(key: &str, text: &str) -> Result<u32, RendezvousError> {
+    text.parse().map_err(|_| corrupt(key, "it is not a number"))
+}
+
+fn into_text(key: &str, bytes: Bytes) -> Result<String, RendezvousError> {
+    match String::from_utf8(bytes.into()) {
+        Ok(text) if text.len() <= 255 => Ok(text),
+        _ => Err(corrupt(key, "it is not a short text")),
+    }
+}
+
+fn encode(card: &Card) -> Result<Vec<u8>, RendezvousError> {
+    card.encode().map_err(|error| RendezvousError::Card {
+        reason: error.to_string(),
+    })
+}

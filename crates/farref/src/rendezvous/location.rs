@@ -1,0 +1,109 @@
+//! Where a group meets: `tcp://host:port` or `file:///path`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where the workers of a group find each other.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Rendezvous {
+    /// A store that listens at this host and port.
+    Tcp {
+        /// Name or address of the host, without the brackets of an IPv6 address.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A file that all workers can read and write.
+    File(PathBuf),
+}
+
+/// The text is not a rendezvous. Says what one looks like.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected tcp://host:port or file:///path")]
+#[non_exhaustive]
+pub struct ParseRendezvousError;
+
+impl FromStr for Rendezvous {
+    type Err = ParseRendezvousError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(path) = text.strip_prefix("file://") {
+            return match path.starts_with('/') && path.len() > 1 {
+                true => Ok(Self::File(path.into())),
+                false => Err(ParseRendezvousError),
+            };
+        }
+        let rest = text.strip_prefix("tcp://").ok_or(ParseRendezvousError)?;
+        let (host, port) = rest.rsplit_once(':').ok_or(ParseRendezvousError)?;
+        let host = match host.strip_prefix('[') {
+            Some(bracketed) => bracketed.strip_suffix(']').ok_or(ParseRendezvousError)?,
+            // An IPv6 address without brackets leaves open where the port begins.
+            None if host.contains(':') => return Err(ParseRendezvousError),
+            None => host,
+        };
+        let port = port.parse().map_err(|_| ParseRendezvousError)?;
+        if !is_host(host) || port == 0 {
+            return Err(ParseRendezvousError);
+        }
+        let host = host.to_owned();
+        Ok(Self::Tcp { host, port })
+    }
+}
+
+impl fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
+            Self::File(path) => write!(f, "file://{}", path.display()),
+        }
+    }
+}
+
+/// Whether the text can be a host's name or address: enough to catch a URL or a list in its place.
+pub(crate) fn is_host(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:%".contains(c);
+    (1..=253).contains(&text.len()) && text.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_displayed_parses_to_the_same() {
+        for text in [
+            "tcp://localhost:29500",
+            "tcp://10.0.0.1:1",
+            "tcp://[fe80::1%eth0]:65535",
+            "file:///tmp/group 1/store",
+        ] {
+            let parsed: Rendezvous = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_leaves_host_port_or_path_open_is_refused() {
+        for text in [
+            "",
+            "localhost:1",
+            "tcp://",
+            "tcp://host",
+            "tcp://:1",
+            "tcp://host:0",
+            "tcp://host:65536",
+            "tcp://host:1/path",
+            "tcp://::1:29500",
+            "tcp://[::1:29500",
+            "tcp://a b:1",
+            "file://relative",
+            "file:///",
+            "file://",
+            "http://host:1",
+        ] {
+            assert!(text.parse::<Rendezvous>().is_err(), "{text}");
+        }
+    }
+}

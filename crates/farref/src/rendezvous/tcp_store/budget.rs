@@ -1,0 +1,65 @@
+//! How much memory the connections of a server may take together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A number of bytes shared by all connections.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    used: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Budget {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            used: Arc::default(),
+            limit,
+        }
+    }
+
+    /// A share of nothing, to be resized.
+    pub(super) fn share(&self) -> Share {
+        Share {
+            budget: self.clone(),
+            size: 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// What one buffer takes of a [`Budget`]; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Budget,
+    size: usize,
+}
+
+impl Share {
+    /// Makes this share `size` bytes; `false`, and no change, if that exceeds the budget.
+    pub(super) fn resize(&mut self, size: usize) -> bool {
+        if let Some(more) = size.checked_sub(self.size) {
+            let used = self.budget.used.fetch_add(more, Ordering::Relaxed);
+            if more > 0 && used.saturating_add(more) > self.budget.limit {
+                self.budget.used.fetch_sub(more, Ordering::Relaxed);
+                return false;
+            }
+        } else {
+            self.budget
+                .used
+                .fetch_sub(self.size - size, Ordering::Relaxed);
+        }
+        self.size = size;
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}

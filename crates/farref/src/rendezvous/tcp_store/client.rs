@@ -1,0 +1,398 @@
+//! Uses a TCPStore that somebody else hosts: a farref worker, a PyTorch process or torchrun.
+//!
+//! Quick requests share one connection. A wait takes a connection of its own, so that it holds
+//! nobody else up. A connection is put back only after a complete answer: a request that was
+//! dropped halfway costs its connection and confuses nobody.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::super::store::{
+    MAX_KEY, MAX_KEYS, MAX_VALUE, Store, StoreError, StoreFuture, check_size, end_of,
+};
+use super::connection::{is_quiet, read_some, write_all};
+use super::protocol::{
+    MAGIC, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED, take_bytes, take_flag,
+    take_i64,
+};
+
+/// How long a quick request may take, reconnecting included.
+const QUICK: Duration = Duration::from_secs(30);
+/// How long one attempt to connect may take before the next one is made.
+const ATTEMPT: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A wait is renewed after this time, then after twice as long, up to ten times. Old PyTorch servers
+/// forget to wake those who wait for a key that `compare_set` made.
+const FIRST_RENEWAL: Duration = Duration::from_secs(1);
+
+/// A client of a TCPStore.
+///
+/// PyTorch puts a `/` in front of every key on the wire, and so does this client: both see the same
+/// keys under the same names.
+pub struct TcpStoreClient {
+    address: Address,
+    quick: Mutex<Option<Connection>>,
+}
+
+#[derive(Clone)]
+struct Address {
+    host: String,
+    port: u16,
+}
+
+/// A connection that has greeted. Every answer asked for on it has been read.
+struct Connection {
+    stream: TcpStream,
+    buffer: BytesMut,
+}
+
+/// Why an exchange failed; becomes a [`StoreError`] where the address is known.
+enum Failure {
+    Io(io::Error),
+    Protocol(ProtocolError),
+}
+
+impl TcpStoreClient {
+    /// Connects to the store, trying again until `deadline`: its host may start later than we do.
+    pub async fn connect(host: &str, port: u16, deadline: Duration) -> Result<Self, StoreError> {
+        let address = Address {
+            host: host.to_owned(),
+            port,
+        };
+        let connection = address.connect(end_of(deadline)).await?;
+        Ok(Self {
+            address,
+            quick: Mutex::new(Some(connection)),
+        })
+    }
+
+    /// One quick request, or several in a row, whose answers `take` takes from the buffer.
+    async fn ask<T>(
+        &self,
+        requests: &[Request],
+        take: impl FnMut(&mut BytesMut) -> Result<Option<T>, ProtocolError>,
+    ) -> Result<T, StoreError> {
+        let began = Instant::now();
+        let end = began + QUICK;
+        let work = async {
+            let mut quick = self.quick.lock().await;
+            // Taken out, so that it is closed if this future is dropped before the answer.
+            let mut connection = match quick.take().filter(|old| is_quiet(&old.stream)) {
+                Some(connection) => connection,
+                None => self.address.connect(end).await?,
+            };
+            let answer = connection.exchange(requests, take).await;
+            let answer = answer.map_err(|failure| self.address.failed(failure))?;
+            *quick = Some(connection);
+            Ok(answer)
+        };
+        match timeout_at(end, work).await {
+            Ok(result) => result,
+            Err(_) => Err(self.address.no_answer(began)),
+        }
+    }
+
+    async fn wait_until(&self, keys: &[String], end: Instant) -> Result<(), StoreError> {
+        check_size("list of keys", keys.len(), MAX_KEYS)?;
+        let keys_on_wire = keys
+            .iter()
+            .map(|key| on_wire(key))
+            .collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let work = async {
+            let check = Request::Check(keys_on_wire.clone());
+            if self.ask(&[check], take_flag).await? == READY {
+                return Ok(());
+            }
+            let mut connection = self.address.connect(end).await?;
+            let wait = [Request::Wait(keys_on_wire.clone())];
+            let waited = connection.wait(&wait).await;
+            waited.map_err(|failure| self.address.failed(failure))
+        };
+        match timeout_at(end, work).await {
+            Ok(result) => result,
+            Err(_) => self.explain(keys, keys_on_wire, began).await,
+        }
+    }
+
+    /// Asks for each key alone, to say which ones nobody set in time.
+    async fn explain(
+        &self,
+        keys: &[String],
+        keys_on_wire: Vec<Bytes>,
+        began: Instant,
+    ) -> Result<(), StoreError> {
+        let waited = began.elapsed();
+        let checks: Vec<_> = keys_on_wire
+            .into_iter()
+            .map(|key| Request::Check(vec![key]))
+            .collect();
+        let mut flags = Vec::new();
+        let ask = self.ask(&checks, |buffer| {
+            while flags.len() < keys.len() {
+                match take_flag(buffer)? {
+                    Some(flag) => flags.push(flag),
+                    None => return Ok(None),
+                }
+            }
+            Ok(Some(std::mem::take(&mut flags)))
+        });
+        // The caller's time is up: a store that is slow now is the answer, not one more wait.
+        let flags = match tokio::time::timeout(ATTEMPT, ask).await {
+            Ok(flags) => flags?,
+            Err(_) => return Err(self.address.no_answer(began)),
+        };
+        let missing: Vec<_> = keys
+            .iter()
+            .zip(flags)
+            .filter(|(_, flag)| *flag != READY)
+            .map(|(key, _)| key.clone())
+            .collect();
+        if missing.is_empty() {
+            // The last one came in the same moment.
+            return Ok(());
+        }
+        Err(StoreError::Timeout { missing, waited })
+    }
+}
+
+impl Store for TcpStoreClient {
+    fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let key = on_wire(key)?;
+            let set = Request::Set(key.clone(), checked(value)?);
+            // Setting has no answer. The question behind it has one, which shows that it was done.
+            let requests = [set, Request::Check(vec![key])];
+            self.ask(&requests, take_flag).await.map(drop)
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            let end = end_of(deadline);
+            loop {
+                // Again after the wait, because the key may have been deleted meanwhile.
+                if let Some(value) = self.try_get(key).await? {
+                    return Ok(value);
+                }
+                self.wait_until(&[key.to_owned()], end).await?;
+            }
+        })
+    }
+
+    fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+        Box::pin(async move {
+            // Getting a missing key is an offence at PyTorch's server, and checking first leaves
+            // time for somebody to delete it. Comparing with what no value equals answers both
+            // questions at once: a missing key gives the comparand back.
+            let nobody_has = nonce();
+            let request = Request::CompareSet {
+                key: on_wire(key)?,
+                expected: nobody_has.clone(),
+                desired: nobody_has.clone(),
+            };
+            let value = self.ask(&[request], take_bytes).await?;
+            Ok((value != nobody_has).then_some(value))
+        })
+    }
+
+    fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+        Box::pin(async move {
+            self.ask(&[Request::Add(on_wire(key)?, delta)], take_i64)
+                .await
+        })
+    }
+
+    fn compare_set<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            let request = Request::CompareSet {
+                key: on_wire(key)?,
+                expected: checked(expected)?,
+                desired: checked(desired)?,
+            };
+            self.ask(&[request], take_bytes).await
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let request = [Request::Delete(on_wire(key)?)];
+            Ok(self.ask(&request, take_i64).await? > 0)
+        })
+    }
+
+    fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+        Box::pin(self.wait_until(keys, end_of(deadline)))
+    }
+}
+
+impl fmt::Debug for TcpStoreClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpStoreClient({})", self.address)
+    }
+}
+
+impl Address {
+    async fn connect(&self, end: Instant) -> Result<Connection, StoreError> {
+        let began = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attempt_end = end.min(Instant::now() + ATTEMPT);
+            let failure = match timeout_at(attempt_end, Connection::open(self)).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(Failure::Io(error))) => error,
+                Ok(Err(failure)) => return Err(self.failed(failure)),
+                Err(_) => io::ErrorKind::TimedOut.into(),
+            };
+            if Instant::now() + pause >= end {
+                return Err(StoreError::Unreachable {
+                    address: self.to_string(),
+                    waited: began.elapsed(),
+                    source: failure,
+                });
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn failed(&self, failure: Failure) -> StoreError {
+        let address = self.to_string();
+        match failure {
+            Failure::Io(source) => StoreError::Lost { address, source },
+            Failure::Protocol(error) => StoreError::Misbehaved {
+                address,
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    fn no_answer(&self, began: Instant) -> StoreError {
+        StoreError::NoAnswer {
+            address: self.to_string(),
+            waited: began.elapsed(),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Connection {
+    async fn open(address: &Address) -> Result<Self, Failure> {
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self {
+            stream,
+            buffer: BytesMut::new(),
+        };
+        // No ping: PyTorch of 2024 does not know it and hangs up. The number of keys does as well
+        // to learn that a store is there, since the greeting alone has no answer.
+        let greeting = [Request::Validate(MAGIC), Request::KeyCount];
+        connection.exchange(&greeting, take_i64).await?;
+        Ok(connection)
+    }
+
+    async fn send(&self, requests: &[Request]) -> Result<(), Failure> {
+        let mut bytes = BytesMut::new();
+        requests
+            .iter()
+            .for_each(|request| request.encode(&mut bytes));
+        Ok(write_all(&self.stream, &bytes).await?)
+    }
+
+    async fn exchange<T>(
+        &mut self,
+        requests: &[Request],
+        take: impl FnMut(&mut BytesMut) -> Result<Option<T>, ProtocolError>,
+    ) -> Result<T, Failure> {
+        self.send(requests).await?;
+        let answer = self.answer(take).await?;
+        if self.buffer.is_empty() {
+            Ok(answer)
+        } else {
+            Err(Failure::Protocol(ProtocolError::Unasked))
+        }
+    }
+
+    async fn answer<T>(
+        &mut self,
+        mut take: impl FnMut(&mut BytesMut) -> Result<Option<T>, ProtocolError>,
+    ) -> Result<T, Failure> {
+        loop {
+            if let Some(answer) = take(&mut self.buffer).map_err(Failure::Protocol)? {
+                return Ok(answer);
+            }
+            if read_some(&self.stream, &mut self.buffer).await? == 0 {
+                return Err(Failure::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// Waits without end; the caller sets one.
+    async fn wait(&mut self, wait: &[Request]) -> Result<(), Failure> {
+        let mut renewal = FIRST_RENEWAL;
+        loop {
+            self.send(wait).await?;
+            let answer = tokio::time::timeout(renewal, self.answer(take_flag)).await;
+            match answer {
+                Ok(flag) if flag.as_ref().is_ok_and(|flag| *flag == STOP_WAITING) => return Ok(()),
+                Ok(flag) => flag.map(drop)?,
+                Err(_) => {
+                    self.send(&[Request::CancelWait]).await?;
+                    // The wait may have ended before the server saw the cancellation.
+                    while self.answer(take_flag).await? != WAIT_CANCELLED {}
+                }
+            }
+            renewal = (renewal * 2).min(FIRST_RENEWAL * 10);
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn on_wire(key: &str) -> Result<Bytes, StoreError> {
+    check_size("key", key.len() + 1, MAX_KEY)?;
+    Ok(Bytes::from(format!("/{key}")))
+}
+
+fn checked(value: &[u8]) -> Result<Bytes, StoreError> {
+    check_size("value", value.len(), MAX_VALUE)?;
+    Ok(Bytes::copy_from_slice(value))
+}
+
+/// Bytes that no value in the store equals.
+fn nonce() -> Bytes {
+    let mut bytes = *b"farref: nobody has this value 0123456789abcdef";
+    let random = bytes.len() - 16;
+    // Without randomness the text alone still differs from every value that farref writes.
+    let _ = SystemRandom::new().fill(&mut bytes[random..]);
+    Bytes::copy_from_slice(&bytes)
+}

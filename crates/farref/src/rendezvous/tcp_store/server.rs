@@ -1,0 +1,446 @@
+//! Hosts a store for any number of TCPStore clients.
+//!
+//! One task for each connection, one table behind a lock that is held for single operations only. A
+//! client that waits holds nothing but its place in the table's lists, and loses it when it cancels
+//! or disconnects. The protocol has no error answers: a client that asks for what it may not have
+//! is disconnected, and nobody else notices.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::super::store::{MAX_VALUE, StoreError};
+use super::super::table::{Pending, Refusal, Table, WaiterId};
+use super::budget::{Budget, Share};
+use super::connection::{read_some, write_all};
+use super::protocol::{
+    MAGIC, NOT_READY, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED, put_bytes,
+};
+
+/// A client must greet within this time.
+const GREETING: Duration = Duration::from_secs(30);
+/// Nobody fills our memory before having greeted.
+const GREETING_SIZE: usize = 4;
+/// A client must take its answers: one that does not for this long is disconnected.
+const WRITE: Duration = Duration::from_secs(60);
+/// After an error of `accept`, which mostly means that no descriptors are left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A receive buffer above this is given back as soon as it is empty.
+const KEPT_BUFFER: usize = 64 << 10;
+
+/// What a [`StoreServer`] may use.
+#[derive(Clone, Debug)]
+pub struct StoreLimits {
+    /// Bytes for keys and values, and as many again for requests and answers on their way.
+    pub memory: usize,
+    /// Bytes of one request or answer. At least a key and two values must fit for full use.
+    pub message: usize,
+    /// Connections at a time. A PyTorch client takes one, a farref worker up to three.
+    pub clients: usize,
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            message: 64 << 20,
+            clients: 16 << 10,
+        }
+    }
+}
+
+/// A store that PyTorch's TCPStore clients and farref workers can use. Dropping it closes it.
+pub struct StoreServer {
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl StoreServer {
+    /// Hosts a store at `address`; port 0 takes any free one. Must be called inside a tokio runtime.
+    pub async fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, StoreError> {
+        Self::bind_with(address, StoreLimits::default()).await
+    }
+
+    /// Like [`StoreServer::bind`], with limits of the caller's choice.
+    pub async fn bind_with(
+        address: impl ToSocketAddrs + fmt::Debug,
+        limits: StoreLimits,
+    ) -> Result<Self, StoreError> {
+        let text = format!("{address:?}");
+        let bind = |source| StoreError::Bind {
+            address: text.clone(),
+            source,
+        };
+        let listener = TcpListener::bind(address).await.map_err(bind)?;
+        let local_addr = listener.local_addr().map_err(bind)?;
+        let shared = Arc::new(Shared {
+            table: Mutex::new(Table::new(limits.memory)),
+            budget: Budget::new(limits.memory),
+            limits,
+        });
+        let task = tokio::spawn(accept(listener, shared.clone()));
+        Ok(Self {
+            local_addr,
+            shared,
+            task,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Closes the store and waits until its port is free. Dropping the server does the same, but
+    /// the port becomes free a moment later.
+    pub async fn close(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+
+    /// Whether no client waits for anything and no buffer is in use.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.shared.table().is_idle() && self.shared.budget.used() == 0
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        // The task owns the connections' tasks, so they end with it.
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for StoreServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreServer")
+            .field("local_addr", &self.local_addr)
+            .field("keys", &self.shared.table().len())
+            .finish()
+    }
+}
+
+struct Shared {
+    table: Mutex<Table>,
+    budget: Budget,
+    limits: StoreLimits,
+}
+
+impl Shared {
+    /// Every operation on the table leaves it whole, so a panic elsewhere does not spoil it.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a client was disconnected.
+#[derive(Debug, thiserror::Error)]
+enum Disconnect {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("no memory is left for its request or answer")]
+    Memory,
+    #[error("the answer would be larger than allowed")]
+    Answer,
+    #[error("it was silent for too long")]
+    Silent,
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut clients = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = clients.join_next() => continue,
+        };
+        match accepted {
+            Ok((_, peer)) if clients.len() >= shared.limits.clients => {
+                tracing::warn!(%peer, "the store has as many clients as it may; refused another");
+            }
+            Ok((stream, peer)) => {
+                let shared = shared.clone();
+                clients.spawn(async move {
+                    if let Err(reason) = Client::serve(stream, shared).await {
+                        tracing::debug!(%peer, %reason, "disconnected a client of the store");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the store cannot accept a client");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    buffer: BytesMut,
+    share: Share,
+    /// How large a request may be.
+    limit: usize,
+}
+
+/// What became of a request.
+enum Outcome {
+    /// It has no answer.
+    Done,
+    Answer(BytesMut),
+    /// The answer has to wait; the request is taken up again then.
+    Blocked(Pending, Request),
+}
+
+impl Client {
+    async fn serve(stream: TcpStream, shared: Arc<Shared>) -> Result<(), Disconnect> {
+        stream.set_nodelay(true)?;
+        let mut client = Self {
+            share: shared.budget.share(),
+            buffer: BytesMut::new(),
+            limit: GREETING_SIZE,
+            stream,
+            shared,
+        };
+        match within(GREETING, client.request()).await? {
+            None => return Ok(()),
+            Some(Request::Validate(MAGIC)) => {}
+            Some(_) => return Err(ProtocolError::NoGreeting.into()),
+        }
+        client.limit = client.shared.limits.message;
+        while let Some(request) = client.request().await? {
+            if !client.handle(request).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request; `None` if the client has hung up.
+    async fn request(&mut self) -> Result<Option<Request>, Disconnect> {
+        loop {
+            if let Some(request) = Request::parse(&mut self.buffer, self.limit)? {
+                if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BUFFER {
+                    self.buffer = BytesMut::new();
+                    self.account()?;
+                }
+                return Ok(Some(request));
+            }
+            if read_some(&self.stream, &mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+            self.account()?;
+        }
+    }
+
+    fn account(&mut self) -> Result<(), Disconnect> {
+        if self.share.resize(self.buffer.capacity()) {
+            Ok(())
+        } else {
+            Err(Disconnect::Memory)
+        }
+    }
+
+    /// `false` if the client hung up meanwhile.
+    async fn handle(&mut self, mut request: Request) -> Result<bool, Disconnect> {
+        // The keys somebody waits for stay in memory as long as the wait lasts.
+        let mut kept = self.shared.budget.share();
+        if !kept.resize(request.weight()) {
+            return Err(Disconnect::Memory);
+        }
+        loop {
+            let (pending, blocked) = match self.shared.execute(request)? {
+                Outcome::Done => return Ok(true),
+                Outcome::Answer(answer) => {
+                    self.answer(&answer).await?;
+                    return Ok(true);
+                }
+                Outcome::Blocked(pending, blocked) => (pending, blocked),
+            };
+            let _waiting = Waiting {
+                shared: self.shared.clone(),
+                id: pending.id,
+            };
+            tokio::select! {
+                // A client gone or cancelled in the same moment must not take what it waited for.
+                biased;
+                next = self.request() => match next? {
+                    None => return Ok(false),
+                    Some(Request::CancelWait) => {
+                        self.answer(&[WAIT_CANCELLED]).await?;
+                        return Ok(true);
+                    }
+                    Some(_) => return Err(ProtocolError::OutOfTurn.into()),
+                },
+                _ = pending.done => {}
+            }
+            match blocked {
+                // What was waited for has been there, which is all that these two ask.
+                Request::Wait(_) | Request::Barrier(..) => {
+                    self.answer(&[STOP_WAITING]).await?;
+                    return Ok(true);
+                }
+                other => request = other,
+            }
+        }
+    }
+
+    async fn answer(&self, bytes: &[u8]) -> Result<(), Disconnect> {
+        let mut share = self.shared.budget.share();
+        if !share.resize(bytes.len()) {
+            return Err(Disconnect::Memory);
+        }
+        within(WRITE, async { Ok(write_all(&self.stream, bytes).await?) }).await
+    }
+}
+
+impl Shared {
+    fn execute(&self, request: Request) -> Result<Outcome, Disconnect> {
+        let mut table = self.table();
+        let mut out = BytesMut::new();
+        match request {
+            Request::Validate(MAGIC) => return Ok(Outcome::Done),
+            Request::Validate(_) => return Err(ProtocolError::NoGreeting.into()),
+            Request::Set(key, value) => {
+                table.set(key, value)?;
+                return Ok(Outcome::Done);
+            }
+            Request::MultiSet(pairs) => {
+                for (key, value) in pairs {
+                    table.set(key, value)?;
+                }
+                return Ok(Outcome::Done);
+            }
+            Request::Append(key, value) => {
+                // Checked after the fact would be too late: nobody could read the value any more.
+                let size = table.value(&key).map_or(0, Bytes::len) + value.len();
+                if size > MAX_VALUE {
+                    return Err(Disconnect::Answer);
+                }
+                table.append(key, &value)?;
+                return Ok(Outcome::Done);
+            }
+            Request::QueuePush(key, value) => {
+                table.push(key, value)?;
+                return Ok(Outcome::Done);
+            }
+            Request::CompareSet {
+                key,
+                expected,
+                desired,
+            } => put_bytes(&mut out, &table.compare_set(key, expected, desired)?),
+            Request::Get(key) => {
+                let Some(value) = table.value(&key) else {
+                    return Ok(block(&mut table, vec![key], |mut keys| {
+                        Request::Get(keys.pop().unwrap_or_default())
+                    }));
+                };
+                put_bytes(&mut out, value);
+            }
+            Request::MultiGet(keys) => {
+                let size: usize = keys
+                    .iter()
+                    .map(|key| 8 + table.value(key).map_or(0, Bytes::len))
+                    .sum();
+                if size > self.limits.message {
+                    return Err(Disconnect::Answer);
+                }
+                if keys.iter().any(|key| table.value(key).is_none()) {
+                    return Ok(block(&mut table, keys, Request::MultiGet));
+                }
+                for key in &keys {
+                    put_bytes(&mut out, table.value(key).map_or(&[][..], |value| value));
+                }
+            }
+            Request::Add(key, delta) => out.put_i64_le(table.add(key, delta)?),
+            Request::Check(keys) => {
+                let ready = keys.iter().all(|key| table.has(key));
+                out.put_u8(if ready { READY } else { NOT_READY });
+            }
+            Request::Wait(keys) => match table.wait(&keys) {
+                Some(pending) => return Ok(Outcome::Blocked(pending, Request::Wait(Vec::new()))),
+                None => out.put_u8(STOP_WAITING),
+            },
+            Request::Barrier(key, world) => match table.barrier(key, world)? {
+                Some(pending) => {
+                    let rest = Request::Barrier(Bytes::new(), world);
+                    return Ok(Outcome::Blocked(pending, rest));
+                }
+                None => out.put_u8(STOP_WAITING),
+            },
+            Request::CancelWait => out.put_u8(WAIT_CANCELLED),
+            Request::KeyCount => out.put_i64_le(as_i64(table.len())),
+            Request::Delete(key) => out.put_i64_le(i64::from(table.delete(&key))),
+            Request::Ping(nonce) => out.put_u32_le(nonce),
+            Request::QueuePop(key) => {
+                let (length, item) = table.pop(&key);
+                out.put_i64_le(as_i64(length));
+                if let Some(item) = item {
+                    put_bytes(&mut out, &item);
+                }
+            }
+            Request::QueueLen(key) => out.put_i64_le(as_i64(table.queue_len(&key))),
+            Request::ListKeys => {
+                let size: usize = table.keys().map(|key| 8 + key.len()).sum();
+                if size > self.limits.message {
+                    return Err(Disconnect::Answer);
+                }
+                out.put_i64_le(as_i64(table.len()));
+                table.keys().for_each(|key| put_bytes(&mut out, key));
+            }
+        }
+        Ok(Outcome::Answer(out))
+    }
+}
+
+/// Blocks a request for values until its keys have been there. A key may have a queue but no value:
+/// waiting for it ends at once then, so only those with neither are waited for.
+fn block(
+    table: &mut Table,
+    keys: Vec<Bytes>,
+    again: impl FnOnce(Vec<Bytes>) -> Request,
+) -> Outcome {
+    let missing: Vec<Bytes> = keys
+        .iter()
+        .filter(|key| table.value(key).is_none())
+        .cloned()
+        .collect();
+    Outcome::Blocked(table.wait_for_values(missing), again(keys))
+}
+
+fn as_i64(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+async fn within<T>(
+    time: Duration,
+    work: impl Future<Output = Result<T, Disconnect>>,
+) -> Result<T, Disconnect> {
+    tokio::time::timeout(time, work)
+        .await
+        .unwrap_or(Err(Disconnect::Silent))
+}
+
+/// Takes a client off the table's lists when it is answered, cancels or goes.
+struct Waiting {
+    shared: Arc<Shared>,
+    id: WaiterId,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.table().cancel(self.id);
+    }
+}

@@ -1,0 +1,206 @@
+//! `RRef<T>`: a far reference.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::call::Call;
+use crate::codec::scope;
+use crate::error::{Error, Result};
+use crate::fingerprint;
+use crate::handle::{Handle, Held};
+use crate::peer::Peer;
+use crate::value::sealed::Permit;
+use crate::value::{Access, Exclusive, Ref, RefMut, Shared};
+
+/// The name under which codecs see a reference.
+const NAME: &str = "farref::RRef";
+
+/// A far reference: a value of type `T` that lives on some worker, for as long as anybody holds one.
+///
+/// It comes from [`Call::remote`], [`Worker::rref`](crate::Worker::rref), or out of an argument or a
+/// result, and can be put into arguments and results in turn, anywhere inside them. Methods of `T` that
+/// are remote can be called on it. Cloning it is local and sends nothing; when the last clone on the
+/// last worker is dropped, the value is.
+///
+/// ```
+/// use farref::RRef;
+///
+/// #[farref::remote]
+/// async fn length(text: RRef<String>) -> farref::Result<usize> {
+///     Ok(text.to_here().await?.len())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let text = me.rref("far away".to_owned())?;
+/// assert_eq!(length::on(&me.peer("worker1")?, text.clone()).await?, 8);
+/// drop(text);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+pub struct RRef<T> {
+    pub(crate) handle: Arc<Handle>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> RRef<T> {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        Self {
+            handle,
+            value: PhantomData,
+        }
+    }
+
+    fn held(&self) -> Result<&Held> {
+        self.handle.held()
+    }
+
+    /// Copies the value over.
+    #[track_caller]
+    pub fn to_here(&self) -> Call<T> {
+        Call::fetch(&self.handle)
+    }
+
+    /// The worker that has the value. An error if the reference leads nowhere.
+    pub fn owner(&self) -> Result<Peer> {
+        let held = self.held()?;
+        Ok(Peer::of(&held.core, held.owner))
+    }
+
+    /// Whether the value is on this worker.
+    pub fn is_owner(&self) -> bool {
+        self.held().is_ok_and(|held| held.owner == held.core.me)
+    }
+
+    /// Waits until the owner has registered this reference. From then on it survives the death of
+    /// whoever handed it over. Using a reference does not need this.
+    pub async fn confirmed(&self) -> Result<()> {
+        let held = self.held()?;
+        let confirmation = held
+            .core
+            .confirmation(held.rref)
+            .map_err(|error| held.core.explain(error))?;
+        match confirmation {
+            None => Ok(()),
+            Some(waiting) => match waiting.await {
+                Ok(confirmed) => confirmed.map_err(|error| held.core.explain(error)),
+                Err(_) => Err(held.core.not_member()),
+            },
+        }
+    }
+
+    /// A text that tells this reference from all others in the group.
+    pub fn id(&self) -> Result<String> {
+        self.held().map(|held| held.rref.to_string())
+    }
+}
+
+impl<T: Send + Sync + 'static> RRef<T> {
+    /// Looks at the value, on the worker that has it. Waits for its constructor and for methods with
+    /// `&mut self` that came before.
+    pub async fn local(&self) -> Result<Ref<T>> {
+        self.enter::<Shared<T>>().await
+    }
+
+    /// Changes the value, on the worker that has it. Waits for its constructor and for all uses of it
+    /// that came before.
+    pub async fn local_mut(&self) -> Result<RefMut<T>> {
+        self.enter::<Exclusive<T>>().await
+    }
+
+    async fn enter<A: Access<Target = T>>(&self) -> Result<A::Guard> {
+        let held = self.held()?;
+        let core = &held.core;
+        if held.owner != core.me {
+            return Err(Error::NotOwner {
+                owner: core.name_of(held.owner),
+            });
+        }
+        let value = match core.local(held.rref, held.fingerprint).await {
+            Ok(value) => value.map_err(|error| core.explain(error))?,
+            Err(_) => return Err(core.not_member()),
+        };
+        let admission = value.ticket(A::EXCLUSIVE).admitted().await.map_err(|failure| {
+            let function = crate::error::FunctionName("local");
+            crate::failure::to_error(core, core.me, function, failure)
+        })?;
+        A::enter(Permit(Some(admission))).ok_or_else(|| mismatch::<T>("another type"))
+    }
+}
+
+fn mismatch<T>(found: &str) -> Error {
+    Error::TypeMismatch(format!(
+        "a reference to `{}` leads to {found}: build all workers from the same source",
+        type_name::<T>()
+    ))
+}
+
+impl<T> Clone for RRef<T> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.handle))
+    }
+}
+
+impl<T> fmt::Debug for RRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RRef<{}>({:?})", type_name::<T>(), self.handle)
+    }
+}
+
+impl<T> Serialize for RRef<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let index = scope::carry(&self.handle).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_newtype_struct(NAME, &index)
+    }
+}
+
+impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RRefVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: 'static> Visitor<'de> for RRefVisitor<T> {
+            type Value = RRef<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a reference to {}", type_name::<T>())
+            }
+
+            fn visit_newtype_struct<D: Deserializer<'de>>(
+                self,
+                deserializer: D,
+            ) -> Result<RRef<T>, D::Error> {
+                let index = u32::deserialize(deserializer)?;
+                let handle = scope::carried(index, check::<T>).map_err(D::Error::custom)?;
+                Ok(RRef::new(handle))
+            }
+
+            /// No codec writes a reference as nothing. Whoever traces the shape of a type can have a
+            /// hollow one, so that it sees what comes after it.
+            fn visit_unit<E>(self) -> Result<RRef<T>, E> {
+                let hollow = Error::Reference("a hollow reference leads nowhere".to_owned());
+                Ok(RRef::new(Arc::new(Handle::Broken(hollow))))
+            }
+        }
+
+        deserializer.deserialize_newtype_struct(NAME, RRefVisitor(PhantomData))
+    }
+}
+
+/// R8: a reference is read only as what it is.
+fn check<T: 'static>(handle: &Handle) -> Result<(), String> {
+    let held = handle.held().map_err(|error| error.to_string())?;
+    let expected = fingerprint::of_type::<T>();
+    if held.fingerprint != expected {
+        let found = format!("a value of another type ({})", held.fingerprint);
+        return Err(mismatch::<T>(&found).to_string());
+    }
+    held.core.holds.describe(held.rref, type_name::<T>());
+    Ok(())
+}

@@ -1,0 +1,450 @@
+//! Carrying out calls: decoding arguments, waiting for the receiver, running the function, and handing
+//! its result back.
+//!
+//! # Invariants
+//!
+//! - **SV-1** A job ends in exactly one answer, or one value, whatever the function does: return, fail,
+//!   panic, overrun its deadline, be cancelled, or never be polled again.
+//! - **SV-2** A cancelled job that has not begun never begins; one that waits is dropped where it
+//!   waits (D4).
+
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use farref_proto::{ContextId, MessageId, NodeId, RRefId};
+use tokio::time::{Sleep, sleep_until};
+use tracing::Instrument as _;
+
+use crate::agent::{Failure, TraceContext};
+use crate::codec::{Payload, scope};
+use crate::current::Current;
+use crate::function::{Encode, Function, Mode};
+use crate::handle::Handle;
+use crate::protocol::{Arrived, Core};
+use crate::registry::Entry;
+use crate::signal::CancelSignal;
+use crate::value::sealed::Permit;
+use crate::value::{Access, Admission, Ticket, Value};
+
+/// What becomes of a call's result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// It goes back.
+    Answer(MessageId),
+    /// It stays here.
+    Stay {
+        rref: RRefId,
+        context: Option<ContextId>,
+        /// What the arguments weighed.
+        bytes: u64,
+    },
+}
+
+/// A call that may run now.
+pub struct Job {
+    pub(crate) from: NodeId,
+    pub(crate) target: Target,
+    core: Arc<Core>,
+    entry: Option<&'static Entry>,
+    arguments: Payload,
+    references: Vec<Arc<Handle>>,
+    ticket: Option<Ticket>,
+    deadline: Option<Instant>,
+    trace: TraceContext,
+    signal: Option<Arc<CancelSignal>>,
+}
+
+impl Job {
+    pub(crate) fn new(core: Arc<Core>, arrived: Arrived, ticket: Option<Ticket>) -> Self {
+        Self {
+            from: arrived.from,
+            target: arrived.target,
+            core,
+            entry: arrived.entry,
+            arguments: arrived.arguments,
+            references: arrived.references,
+            ticket,
+            deadline: arrived.deadline,
+            trace: arrived.trace,
+            signal: None,
+        }
+    }
+
+    /// What cancels it.
+    pub(crate) fn cancel_signal(&mut self) -> Arc<CancelSignal> {
+        Arc::clone(self.signal.get_or_insert_default())
+    }
+
+    pub(crate) fn start(self) {
+        match self.entry {
+            Some(entry) => entry.serve(self),
+            None => self.fetch(),
+        }
+    }
+
+    /// Sends the value itself.
+    fn fetch(self) {
+        let (responder, _, _, ticket) = self.split();
+        let runtime = responder.core.runtime.clone();
+        runtime.spawn(async move {
+            let fetched = supervise(&responder.call, async move {
+                match admission(ticket).await? {
+                    Some(Admission::Shared(guard)) => Ok(guard),
+                    _ => Err(Failure::BadArguments("nothing to fetch".to_owned())),
+                }
+            })
+            .await;
+            responder.finish_with(fetched.map(|guard| {
+                move |core: &Arc<Core>| {
+                    let mut written = None;
+                    let encoded = scope::write(core, || {
+                        let bytes = guard.encode(core.agent().codec());
+                        written = Some(bytes.is_some());
+                        bytes.unwrap_or_else(|| Ok(Vec::new()))
+                    });
+                    match encoded {
+                        _ if written == Some(false) => {
+                            Err(Failure::NotSerializable(guard.type_name().to_owned()))
+                        }
+                        Ok(encoded) => Ok(encoded),
+                        Err(error) => Err(Failure::BadResult(error.to_string())),
+                    }
+                }
+            }));
+        });
+    }
+
+    fn split(self) -> (Responder, Payload, Vec<Arc<Handle>>, Option<Ticket>) {
+        let call = Call {
+            current: Current {
+                core: Arc::clone(&self.core),
+                caller: self.from,
+                deadline: self.deadline,
+                trace: self.trace,
+            },
+            signal: self.signal,
+        };
+        let responder = Responder {
+            core: self.core,
+            from: self.from,
+            target: Some(self.target),
+            name: self.entry.map_or("the value", Entry::name),
+            call,
+            began: Instant::now(),
+        };
+        (responder, self.arguments, self.references, self.ticket)
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("function", &self.entry.map(Entry::name))
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a running function has to know of its call.
+#[derive(Clone)]
+struct Call {
+    current: Current,
+    signal: Option<Arc<CancelSignal>>,
+}
+
+/// Owes somebody an answer.
+struct Responder {
+    core: Arc<Core>,
+    from: NodeId,
+    /// None when it has been paid.
+    target: Option<Target>,
+    name: &'static str,
+    call: Call,
+    began: Instant,
+}
+
+impl Responder {
+    /// Ends the job with a result.
+    fn finish<T: Send + Sync + 'static>(
+        mut self,
+        outcome: Result<T, Failure>,
+        encode: Option<Encode<T>>,
+    ) {
+        let Some(target) = self.target.take() else {
+            return;
+        };
+        self.measure(outcome.is_ok());
+        match target {
+            Target::Answer(request) => {
+                let outcome = outcome.and_then(|value| encoded(&self.core, &value, encode));
+                self.core.respond(self.from, request, outcome);
+            }
+            Target::Stay { .. } => {
+                let value = match outcome {
+                    Ok(value) => Value::new(value, encode),
+                    Err(failure) => Value::failed(unmade(self.name, failure)),
+                };
+                self.core.keep(self.from, &target, value);
+            }
+        }
+    }
+
+    /// Ends a fetch.
+    fn finish_with(
+        mut self,
+        outcome: Result<impl FnOnce(&Arc<Core>) -> Result<scope::Encoded, Failure>, Failure>,
+    ) {
+        if let Some(Target::Answer(request)) = self.target.take() {
+            self.measure(outcome.is_ok());
+            let outcome = outcome.and_then(|write| {
+                catch_unwind(AssertUnwindSafe(|| write(&self.core)))
+                    .unwrap_or_else(|panic| Err(panicked(&*panic)))
+            });
+            self.core.respond(self.from, request, outcome);
+        }
+    }
+
+    fn measure(&self, good: bool) {
+        let telemetry = &self.core.telemetry;
+        telemetry.served.increment(1);
+        if !good {
+            telemetry.served_failed.increment(1);
+        }
+        telemetry.serve_seconds.record(self.began.elapsed());
+    }
+}
+
+/// SV-1: a job that is dropped, with its task, its thread pool or its value, was cancelled.
+impl Drop for Responder {
+    fn drop(&mut self) {
+        match self.target.take() {
+            Some(Target::Answer(request)) => {
+                let outcome = Err(Failure::Cancelled);
+                self.core.respond(self.from, request, outcome);
+            }
+            Some(target @ Target::Stay { .. }) => {
+                let value = Value::failed(Failure::Cancelled);
+                self.core.keep(self.from, &target, value);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Carries out a call of `F`.
+pub(crate) fn serve<F: Function>(job: Job) {
+    let (responder, arguments, references, ticket) = job.split();
+    let codec = responder.core.agent().codec();
+    let decoded = catch_unwind(AssertUnwindSafe(|| {
+        scope::read_value::<F::Arguments>(codec, arguments, references)
+    }));
+    let arguments = match decoded {
+        Ok(Ok(arguments)) => arguments,
+        Ok(Err(error)) => {
+            let failure = Failure::BadArguments(error.to_string());
+            return responder.finish::<F::Output>(Err(failure), None);
+        }
+        Err(panic) => return responder.finish::<F::Output>(Err(panicked(&*panic)), None),
+    };
+    let span = span_of(&responder);
+    let runtime = responder.core.runtime.clone();
+    match F::MODE {
+        Mode::Blocking => match ticket {
+            None => run_blocking::<F>(responder, None, arguments, span),
+            Some(ticket) => drop(runtime.spawn(async move {
+                match supervise(&responder.call, admission(Some(ticket))).await {
+                    Ok(admission) => run_blocking::<F>(responder, admission, arguments, span),
+                    Err(failure) => responder.finish::<F::Output>(Err(failure), None),
+                }
+            })),
+        },
+        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, arguments).instrument(span))),
+        Mode::Inline => {
+            let mut task = Box::pin(run::<F>(responder, ticket, arguments).instrument(span));
+            let polled = task
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            if polled.is_pending() {
+                // A task polls it again at once, and then with a waker that is its own.
+                drop(runtime.spawn(task));
+            }
+        }
+    }
+}
+
+async fn run<F: Function>(
+    responder: Responder,
+    ticket: Option<Ticket>,
+    arguments: F::Arguments,
+) {
+    let outcome = supervise(&responder.call, async move {
+        let guard = enter::<F>(admission(ticket).await?)?;
+        F::run(guard, arguments).await
+    })
+    .await;
+    responder.finish(outcome, F::encoder());
+}
+
+fn run_blocking<F: Function>(
+    responder: Responder,
+    admission: Option<Admission>,
+    arguments: F::Arguments,
+    span: tracing::Span,
+) {
+    let core = Arc::clone(&responder.core);
+    core.pool.submit(move || {
+        if let Err(failure) = responder.call.check() {
+            return responder.finish::<F::Output>(Err(failure), None);
+        }
+        let current = responder.call.current.clone();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let _runtime = responder.core.runtime.enter();
+            current.enter(|| {
+                span.in_scope(|| {
+                    let guard = enter::<F>(admission)?;
+                    // A plain function is over when it has been polled once.
+                    match pin!(F::run(guard, arguments))
+                        .poll(&mut Context::from_waker(Waker::noop()))
+                    {
+                        Poll::Ready(outcome) => outcome,
+                        Poll::Pending => Err(Failure::Panicked("a plain function waits".to_owned())),
+                    }
+                })
+            })
+        }));
+        responder.finish(
+            outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
+            F::encoder(),
+        );
+    });
+}
+
+impl Call {
+    /// Whether it may still be begun.
+    fn check(&self) -> Result<(), Failure> {
+        if self.signal.as_ref().is_some_and(|signal| signal.is_cancelled()) {
+            return Err(Failure::Cancelled);
+        }
+        if self.current.deadline.is_some_and(|at| at <= Instant::now()) {
+            return Err(Failure::DeadlineExceeded);
+        }
+        Ok(())
+    }
+}
+
+/// Runs a future until it is done, panics, is cancelled, or is out of time.
+async fn supervise<T>(
+    call: &Call,
+    future: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut future = pin!(future);
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    call.check()?;
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            call.current.enter(|| future.as_mut().poll(context))
+        }));
+        match polled {
+            Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
+            Ok(Poll::Pending) => {}
+            Err(panic) => return Poll::Ready(Err(panicked(&*panic))),
+        }
+        if let Some(signal) = &call.signal
+            && signal.watch(context.waker())
+        {
+            return Poll::Ready(Err(Failure::Cancelled));
+        }
+        // Only what has to wait needs a timer.
+        if let Some(at) = call.current.deadline {
+            let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+            if timer.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(Failure::DeadlineExceeded));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn admission(ticket: Option<Ticket>) -> Result<Option<Admission>, Failure> {
+    match ticket {
+        Some(ticket) => ticket.admitted().await.map(Some),
+        None => Ok(None),
+    }
+}
+
+fn enter<F: Function>(
+    admission: Option<Admission>,
+) -> Result<<F::Access as Access>::Guard, Failure> {
+    F::Access::enter(Permit(admission)).ok_or_else(|| {
+        let wanted = std::any::type_name::<<F::Access as Access>::Target>();
+        Failure::BadArguments(format!("the value is not a `{wanted}`"))
+    })
+}
+
+fn encoded<T>(
+    core: &Arc<Core>,
+    value: &T,
+    encode: Option<Encode<T>>,
+) -> Result<scope::Encoded, Failure> {
+    let Some(encode) = encode else {
+        return Err(Failure::NotSerializable(
+            std::any::type_name::<T>().to_owned(),
+        ));
+    };
+    let codec = core.agent().codec();
+    let written = catch_unwind(AssertUnwindSafe(|| {
+        scope::write(core, || encode(value, codec))
+    }));
+    match written {
+        Ok(Ok(encoded)) => Ok(encoded),
+        Ok(Err(error)) => Err(Failure::BadResult(error.to_string())),
+        Err(panic) => Err(panicked(&*panic)),
+    }
+}
+
+/// What a user of a value learns if its constructor failed.
+fn unmade(constructor: &str, failure: Failure) -> Failure {
+    match failure {
+        Failure::Returned(mut messages) => {
+            if let Some(first) = messages.first_mut() {
+                *first = format!("the value was never made, `{constructor}` failed: {first}");
+            }
+            Failure::Returned(messages)
+        }
+        Failure::Panicked(message) => Failure::Panicked(format!(
+            "the value was never made, `{constructor}` panicked: {message}"
+        )),
+        other => other,
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    Failure::Panicked(message.unwrap_or_else(|| "(a panic without a message)".to_owned()))
+}
+
+fn span_of(responder: &Responder) -> tracing::Span {
+    let span = tracing::debug_span!(
+        "farref.serve",
+        worker = %responder.core.name,
+        function = responder.name,
+        caller = tracing::field::Empty,
+        trace = responder.call.current.trace.trace,
+        parent = responder.call.current.trace.span,
+    );
+    if !span.is_disabled() {
+        let caller = responder.core.name_of(responder.from);
+        span.record("caller", tracing::field::display(caller));
+    }
+    span
+}

@@ -1,0 +1,60 @@
+//! Telling a running call that nobody wants its answer any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
+
+/// Set once, by whoever cancels; watched by whoever runs.
+#[derive(Debug, Default)]
+pub(crate) struct CancelSignal {
+    cancelled: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl CancelSignal {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        let waker = self
+            .waker
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Asks to be woken. Says whether it is too late for that.
+    pub(crate) fn watch(&self, waker: &Waker) -> bool {
+        let mut slot = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+        drop(slot);
+        // After the waker is in place: a signal in between is not missed.
+        self.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_given_before_anyone_watches_is_seen() {
+        let signal = CancelSignal::default();
+        signal.cancel();
+        assert!(signal.watch(Waker::noop()));
+    }
+
+    #[test]
+    fn watching_does_not_cancel() {
+        let signal = CancelSignal::default();
+        assert!(!signal.watch(Waker::noop()));
+        assert!(!signal.is_cancelled());
+    }
+}

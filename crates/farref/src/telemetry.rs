@@ -1,0 +1,66 @@
+//! Counters and histograms, registered once per worker so that counting costs an addition.
+
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+/// The instruments of one worker. Every name carries the label `worker`.
+#[derive(Clone)]
+pub(crate) struct Telemetry {
+    /// `farref_calls_total`: calls made.
+    pub(crate) calls: Counter,
+    /// `farref_calls_failed_total`: calls that brought an error.
+    pub(crate) failed: Counter,
+    /// `farref_calls_cancelled_total`: calls that were dropped before they were answered.
+    pub(crate) cancelled: Counter,
+    /// `farref_call_seconds`: from the making of a call to its answer.
+    pub(crate) call_seconds: Histogram,
+    /// `farref_served_total`: calls carried out for others.
+    pub(crate) served: Counter,
+    /// `farref_served_failed_total`: those of them that failed.
+    pub(crate) served_failed: Counter,
+    /// `farref_serve_seconds`: from the arrival of a call to its end.
+    pub(crate) serve_seconds: Histogram,
+    /// `farref_references_created_total`: references made by this worker.
+    pub(crate) created: Counter,
+    /// `farref_values_freed_total`: values of this worker that nobody refers to any more.
+    pub(crate) freed: Counter,
+    /// `farref_misbehaved_total`: peers that were cut off.
+    pub(crate) misbehaved: Counter,
+    /// `farref_references`: references owned or held.
+    pub(crate) references: Gauge,
+    /// `farref_contexts`: autograd contexts open.
+    pub(crate) contexts: Gauge,
+    /// `farref_open_calls`: calls in either direction.
+    pub(crate) open_calls: Gauge,
+    /// `farref_queued_bytes`: written for peers and not acknowledged.
+    pub(crate) queued_bytes: Gauge,
+    /// `farref_blocking_queue`: plain functions that wait for a thread.
+    pub(crate) blocking_queue: Gauge,
+}
+
+impl Telemetry {
+    pub(crate) fn new(worker: &Arc<str>) -> Self {
+        let name = worker.to_string();
+        let count = |metric: &'static str| counter!(metric, "worker" => name.clone());
+        let level = |metric: &'static str| gauge!(metric, "worker" => name.clone());
+        let spread = |metric: &'static str| histogram!(metric, "worker" => name.clone());
+        Self {
+            calls: count("farref_calls_total"),
+            failed: count("farref_calls_failed_total"),
+            cancelled: count("farref_calls_cancelled_total"),
+            call_seconds: spread("farref_call_seconds"),
+            served: count("farref_served_total"),
+            served_failed: count("farref_served_failed_total"),
+            serve_seconds: spread("farref_serve_seconds"),
+            created: count("farref_references_created_total"),
+            freed: count("farref_values_freed_total"),
+            misbehaved: count("farref_misbehaved_total"),
+            references: level("farref_references"),
+            contexts: level("farref_contexts"),
+            open_calls: level("farref_open_calls"),
+            queued_bytes: level("farref_queued_bytes"),
+            blocking_queue: level("farref_blocking_queue"),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Values that stay with their owner, and who may use them when.
+//!
+//! # Invariants
+//!
+//! - **VA-1** Calls on one value are let in in the order of their [`Ticket`]s: those with `&mut self`
+//!   one at a time, those with `&self` in parallel between them.
+//! - **VA-2** A ticket that is dropped lets the next ones in.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::{
+    OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
+};
+
+use crate::agent::Failure;
+use crate::codec::{Codec, CodecError};
+use crate::function::Encode;
+
+/// What the reference table keeps for an owned value.
+#[derive(Clone)]
+pub(crate) enum Value {
+    /// The value.
+    Ready(Arc<RwLock<dyn Object>>),
+    /// It could not be made.
+    Failed(Arc<Failure>),
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready(_) => "Value::Ready",
+            Self::Failed(_) => "Value::Failed",
+        })
+    }
+}
+
+impl Value {
+    pub(crate) fn new<T: Send + Sync + 'static>(value: T, encode: Option<Encode<T>>) -> Self {
+        Self::Ready(Arc::new(RwLock::new(Cell { value, encode })))
+    }
+
+    pub(crate) fn failed(failure: Failure) -> Self {
+        Self::Failed(Arc::new(failure))
+    }
+
+    /// Takes a place in the queue of those who want to use the value (VA-1).
+    pub(crate) fn ticket(&self, exclusive: bool) -> Ticket {
+        match self {
+            Self::Failed(failure) => Ticket::Failed(Arc::clone(failure)),
+            Self::Ready(lock) if exclusive => Ticket::exclusive(Arc::clone(lock)),
+            Self::Ready(lock) => Ticket::shared(Arc::clone(lock)),
+        }
+    }
+}
+
+/// A value whose type is forgotten.
+pub(crate) trait Object: Any + Send + Sync {
+    /// Writes the value, if its type can be written.
+    fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>>;
+    /// The type of the value.
+    fn type_name(&self) -> &'static str;
+}
+
+struct Cell<T> {
+    value: T,
+    encode: Option<Encode<T>>,
+}
+
+impl<T: Send + Sync + 'static> Object for Cell<T> {
+    fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>> {
+        self.encode.map(|encode| encode(&self.value, codec))
+    }
+
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<T>()
+    }
+}
+
+type ReadGuard = OwnedRwLockReadGuard<dyn Object>;
+type WriteGuard = OwnedRwLockWriteGuard<dyn Object>;
+type Waiting<G> = Pin<Box<dyn Future<Output = G> + Send + Sync>>;
+
+/// A place in the queue of one value.
+pub(crate) enum Ticket {
+    /// May read now.
+    Shared(ReadGuard),
+    /// May write now.
+    Exclusive(WriteGuard),
+    /// May read later.
+    WillShare(Waiting<ReadGuard>),
+    /// May write later.
+    WillExclude(Waiting<WriteGuard>),
+    /// There is no value.
+    Failed(Arc<Failure>),
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// Permission to use a value.
+pub(crate) enum Admission {
+    Shared(ReadGuard),
+    Exclusive(WriteGuard),
+}
+
+impl Ticket {
+    fn shared(lock: Arc<RwLock<dyn Object>>) -> Self {
+        match Arc::clone(&lock).try_read_owned() {
+            Ok(guard) => Self::Shared(guard),
+            Err(_) => queue(Box::pin(lock.read_owned()), Self::Shared, Self::WillShare),
+        }
+    }
+
+    fn exclusive(lock: Arc<RwLock<dyn Object>>) -> Self {
+        match Arc::clone(&lock).try_write_owned() {
+            Ok(guard) => Self::Exclusive(guard),
+            Err(_) => queue(Box::pin(lock.write_owned()), Self::Exclusive, Self::WillExclude),
+        }
+    }
+
+    /// Waits until it is this ticket's turn.
+    pub(crate) async fn admitted(self) -> Result<Admission, Failure> {
+        match self {
+            Self::Shared(guard) => Ok(Admission::Shared(guard)),
+            Self::Exclusive(guard) => Ok(Admission::Exclusive(guard)),
+            Self::WillShare(waiting) => Ok(Admission::Shared(waiting.await)),
+            Self::WillExclude(waiting) => Ok(Admission::Exclusive(waiting.await)),
+            Self::Failed(failure) => Err(Failure::clone(&failure)),
+        }
+    }
+}
+
+/// Tokio's lock is fair, but a future joins its queue only when it is polled: poll it once, so that
+/// the place is taken now and not whenever its task runs.
+fn queue<G>(
+    mut waiting: Waiting<G>,
+    now: fn(G) -> Ticket,
+    later: fn(Waiting<G>) -> Ticket,
+) -> Ticket {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(guard) => now(guard),
+        Poll::Pending => later(waiting),
+    }
+}
+
+/// How a function uses the value that it is called on.
+pub trait Access: sealed::Sealed + 'static {
+    /// The type of the value.
+    type Target: Send + Sync + 'static;
+    /// What the function gets.
+    type Guard: Send + 'static;
+    /// Whether there is a value at all.
+    const NEEDS_RECEIVER: bool;
+    /// Whether it must be the only one.
+    const EXCLUSIVE: bool;
+
+    /// Turns permission to use some value into one for a value of this type.
+    #[doc(hidden)]
+    fn enter(admission: sealed::Permit) -> Option<Self::Guard>;
+}
+
+pub(crate) mod sealed {
+    /// Keeps users from inventing kinds of access.
+    pub trait Sealed {}
+
+    /// Permission to use a value, if there is one.
+    pub struct Permit(pub(crate) Option<super::Admission>);
+
+    impl std::fmt::Debug for Permit {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Permit")
+        }
+    }
+}
+
+/// A free function: there is no value.
+#[derive(Debug)]
+pub struct NoReceiver;
+
+impl sealed::Sealed for NoReceiver {}
+
+impl Access for NoReceiver {
+    type Target = ();
+    type Guard = ();
+    const NEEDS_RECEIVER: bool = false;
+    const EXCLUSIVE: bool = false;
+
+    fn enter(_: sealed::Permit) -> Option<()> {
+        Some(())
+    }
+}
+
+/// A method with `&self`.
+#[derive(Debug)]
+pub struct Shared<T>(std::marker::PhantomData<T>);
+
+impl<T> sealed::Sealed for Shared<T> {}
+
+impl<T: Send + Sync + 'static> Access for Shared<T> {
+    type Target = T;
+    type Guard = Ref<T>;
+    const NEEDS_RECEIVER: bool = true;
+    const EXCLUSIVE: bool = false;
+
+    fn enter(permit: sealed::Permit) -> Option<Ref<T>> {
+        let Some(Admission::Shared(guard)) = permit.0 else {
+            return None;
+        };
+        OwnedRwLockReadGuard::try_map(guard, |object| {
+            let any: &dyn Any = object;
+            any.downcast_ref::<Cell<T>>().map(|cell| &cell.value)
+        })
+        .ok()
+        .map(Ref)
+    }
+}
+
+/// A method with `&mut self`.
+#[derive(Debug)]
+pub struct Exclusive<T>(std::marker::PhantomData<T>);
+
+impl<T> sealed::Sealed for Exclusive<T> {}
+
+impl<T: Send + Sync + 'static> Access for Exclusive<T> {
+    type Target = T;
+    type Guard = RefMut<T>;
+    const NEEDS_RECEIVER: bool = true;
+    const EXCLUSIVE: bool = true;
+
+    fn enter(permit: sealed::Permit) -> Option<RefMut<T>> {
+        let Some(Admission::Exclusive(guard)) = permit.0 else {
+            return None;
+        };
+        OwnedRwLockWriteGuard::try_map(guard, |object| {
+            let any: &mut dyn Any = object;
+            any.downcast_mut::<Cell<T>>().map(|cell| &mut cell.value)
+        })
+        .ok()
+        .map(RefMut)
+    }
+}
+
+/// Reads a value that lives on this worker. While it exists, methods with `&mut self` wait.
+pub struct Ref<T>(OwnedRwLockReadGuard<dyn Object, T>);
+
+impl<T> std::ops::Deref for Ref<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Ref<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// Changes a value that lives on this worker. While it exists, all other uses wait.
+pub struct RefMut<T>(OwnedRwLockMappedWriteGuard<dyn Object, T>);
+
+impl<T> std::ops::Deref for RefMut<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> std::ops::DerefMut for RefMut<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RefMut<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}

@@ -1,0 +1,243 @@
+//! From a set-up to a member: store, listeners, agent, protocol, sponsor.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farref_proto::{Membership, NodeId};
+
+use super::{Life, Place, Worker, WorkerBuilder, pump};
+use crate::agent::{Agent, Inbound};
+use crate::error::{Error, Result};
+use crate::names::{AddressBook, Names};
+use crate::native::{BindOptions, Bound, Identity, NativeAgent};
+use crate::protocol::{Core, Stage};
+use crate::registry::Registry;
+use crate::rendezvous::{
+    self, Entry, Opened, Plan, StoreServer, advertised_address, check_name, host_id,
+};
+use crate::settings::Settings;
+
+/// How long a sponsor may take to let this worker in before another is asked.
+const SPONSOR_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
+    // What is wrong with the program comes before what is wrong with the network.
+    Registry::of_program()?;
+    let place = builder.place.clone()?.ok_or_else(|| {
+        Error::Config(
+            "nothing says where the workers meet: set MASTER_ADDR and MASTER_PORT or \
+             FARREF_RENDEZVOUS, or call `.rendezvous(\"tcp://host:port\")`"
+                .to_owned(),
+        )
+    })?;
+    let name = match (&builder.name, builder.rank) {
+        (Some(name), _) => name.clone(),
+        (None, Some(rank)) => format!("worker{rank}"),
+        (None, None) => {
+            return Err(Error::Config(
+                "the worker has no name: set FARREF_NAME or a rank".to_owned(),
+            ));
+        }
+    };
+    check_name(&name)?;
+    let deadline = Instant::now() + builder.join_timeout;
+    let (opened, bind) = prepare(&builder, &place, &name).await?;
+    let bound = Bound::bind(&bind).await?;
+    let plan = Plan {
+        name: name.clone(),
+        rank: builder.rank,
+        world_size: builder.world_size,
+        addresses: bound.addresses(),
+        host: host_id(),
+        timeout: deadline.saturating_duration_since(Instant::now()),
+        prefix: prefix(builder.run_id.as_deref()),
+    };
+    let entry = rendezvous::enter(Arc::clone(&opened.store), plan).await?;
+    let worker = start(builder, name, bound, entry, opened)?;
+    if *worker.core.stage.borrow() == Stage::Joining {
+        let joined = worker.find_sponsor(deadline).await;
+        if let Err(error) = joined {
+            worker.crash().await;
+            return Err(error);
+        }
+    }
+    Ok(worker)
+}
+
+/// Groups of different runs in one long-lived store keep apart.
+fn prefix(run: Option<&str>) -> String {
+    match run {
+        Some(run) => format!("farref/{run}"),
+        None => "farref".to_owned(),
+    }
+}
+
+/// Opens the store and finds out where to listen.
+async fn prepare(
+    builder: &WorkerBuilder,
+    place: &Place,
+    name: &str,
+) -> Result<(Opened, BindOptions)> {
+    match place {
+        Place::Memory(store, network) => {
+            let opened = Opened {
+                store: Arc::new(store.clone()),
+                server: None,
+            };
+            Ok((opened, BindOptions::memory(network, name)))
+        }
+        Place::Shared(rendezvous) => {
+            let hosts = builder.rank == Some(0) && !builder.hosted_elsewhere;
+            let opened = rendezvous::open(rendezvous, hosts, builder.join_timeout).await?;
+            let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
+            check_security(builder, advertised)?;
+            let mut bind = BindOptions::default();
+            let ip = builder.bind.unwrap_or(advertised);
+            bind.tcp = Some(SocketAddr::new(ip, builder.port));
+            bind.unix = builder.unix_sockets;
+            Ok((opened, bind))
+        }
+    }
+}
+
+/// Nothing leaves the host in the clear unless somebody has said that it may.
+fn check_security(builder: &WorkerBuilder, advertised: IpAddr) -> Result<()> {
+    if advertised.is_loopback() {
+        return Ok(());
+    }
+    if !builder.insecure {
+        return Err(Error::Config(format!(
+            "the workers would talk over the network (this one at {advertised}) without encryption: \
+             say `.insecure()` or FARREF_INSECURE=1 if the network is trusted, and set a token; or \
+             meet at 127.0.0.1 if all are on this host"
+        )));
+    }
+    if builder.token.is_none() {
+        tracing::warn!(
+            "workers at {advertised} accept anyone who can reach them: set a token for the group"
+        );
+    } else {
+        tracing::warn!("workers at {advertised} talk without encryption");
+    }
+    Ok(())
+}
+
+fn start(
+    builder: WorkerBuilder,
+    name: String,
+    bound: Bound,
+    entry: Entry,
+    opened: Opened,
+) -> Result<Worker> {
+    let me = entry.me.node;
+    let founders = entry.founders.unwrap_or_default();
+    let lives: Vec<NodeId> = founders.iter().map(|card| card.node).collect();
+    let membership = if lives.is_empty() {
+        Membership::joining(me)
+    } else {
+        Membership::founding(me, lives)
+    };
+    let names = Names::new(Some(entry.directory));
+    founders.into_iter().for_each(|card| names.insert(card));
+    names.insert(entry.me.clone());
+    let identity = Identity {
+        card: entry.me,
+        group: entry.group,
+        token: builder.token.map(String::into_bytes),
+        max_calls: builder.settings.max_calls,
+    };
+    let native = builder.native;
+    launch(name, builder.settings, membership, names, opened.server, |core| {
+        let inbound: Arc<dyn Inbound> = core.clone();
+        let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
+        NativeAgent::start(bound, identity, contacts, Arc::downgrade(&inbound), native)
+    })
+}
+
+/// Sets a worker going on whatever wire `agent` makes.
+pub(super) fn launch<A: Agent>(
+    name: String,
+    settings: Settings,
+    membership: Membership,
+    names: Names,
+    store: Option<StoreServer>,
+    agent: impl FnOnce(&Arc<Core>) -> Arc<A>,
+) -> Result<Worker> {
+    let core = Core::new(
+        Arc::from(name),
+        settings,
+        membership,
+        tokio::runtime::Handle::current(),
+        Registry::of_program()?,
+        names,
+        random()?,
+    );
+    core.attach(agent(&core));
+    let pump = tokio::spawn(pump(Arc::downgrade(&core)));
+    let life = Life {
+        core: Arc::clone(&core),
+        pump,
+        _store: store,
+    };
+    Ok(Worker {
+        core,
+        life: Some(Arc::new(life)),
+    })
+}
+
+impl Worker {
+    /// Asks one member after the other to be let in.
+    async fn find_sponsor(&self, deadline: Instant) -> Result<()> {
+        let core = &self.core;
+        let mut stage = core.stage.subscribe();
+        let mut asked = Vec::new();
+        let Some(directory) = core.names.directory() else {
+            return Err(core.not_member());
+        };
+        loop {
+            let sponsors = directory.sponsors().await?;
+            for card in sponsors {
+                let (sponsor, name) = (card.node, card.name.clone());
+                if core.is_gone(sponsor) {
+                    continue;
+                }
+                core.names.insert(card);
+                core.input(|node, out| node.join(sponsor, out));
+                let patience = SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
+                let decided = stage.wait_for(|stage| *stage != Stage::Joining);
+                match tokio::time::timeout(patience, decided).await {
+                    Ok(_) => {}
+                    Err(_) => asked.push(name),
+                }
+                match *stage.borrow() {
+                    Stage::Joining => {}
+                    Stage::Member => return Ok(()),
+                    _ => return Err(core.not_member()),
+                }
+                if Instant::now() >= deadline {
+                    break;
+                }
+            }
+            if Instant::now() >= deadline {
+                asked.sort();
+                asked.dedup();
+                return Err(Error::Config(format!(
+                    "no member of the group let worker `{}` in; asked: {}. Is the group still running?",
+                    core.name,
+                    if asked.is_empty() { "nobody was there".to_owned() } else { asked.join(", ") }
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+fn random() -> Result<u64> {
+    use ring::rand::{SecureRandom as _, SystemRandom};
+    let mut bytes = [0; 8];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Error::Config("the system gives no random numbers".to_owned()))?;
+    Ok(u64::from_le_bytes(bytes))
+}

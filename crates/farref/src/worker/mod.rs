@@ -1,0 +1,266 @@
+//! `Worker`: this process's (or this test's) part in a group.
+
+mod attaching;
+mod builder;
+mod joining;
+mod shutdown;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::task::JoinHandle;
+
+pub use attaching::Group;
+pub use builder::WorkerBuilder;
+pub(crate) use builder::Place;
+
+use crate::current::Current;
+use crate::error::{Error, Result};
+use crate::fingerprint;
+use crate::handle::Made;
+use crate::leaks::LeakReport;
+use crate::peer::Peer;
+use crate::protocol::Core;
+use crate::rendezvous::StoreServer;
+use crate::rref::RRef;
+use crate::snapshot::Snapshot;
+use crate::value::Value;
+
+/// A worker: a member of a group of processes that call each other's functions.
+///
+/// There is no global one. A process may have any number, of one group or of several, one after the
+/// other or at once. Clones are handles to the same worker.
+///
+/// ```no_run
+/// # async fn run() -> farref::Result<()> {
+/// use farref::Worker;
+///
+/// // As a launcher (torchrun, Slurm, Kubernetes) has set the environment:
+/// let me = Worker::from_env().join().await?;
+///
+/// // Or by hand, here as one of two:
+/// let me = Worker::builder("trainer0")
+///     .rank(0)
+///     .world_size(2)
+///     .rendezvous("tcp://127.0.0.1:29500")
+///     .join()
+///     .await?;
+///
+/// let ps = me.peer("ps")?;
+/// # drop(ps);
+/// me.shutdown().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Worker {
+    pub(crate) core: Arc<Core>,
+    /// Keeps the worker running. Those that remote functions get do not.
+    life: Option<Arc<Life>>,
+}
+
+/// Ends the worker when the last handle is gone.
+struct Life {
+    core: Arc<Core>,
+    pump: JoinHandle<()>,
+    /// The group's store, if this worker hosts it.
+    _store: Option<StoreServer>,
+}
+
+impl Worker {
+    /// Begins to set up a worker of this name.
+    pub fn builder(name: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder::new(name.into())
+    }
+
+    /// Begins to set up a worker as the environment says: `FARREF_*`, torchrun's `MASTER_ADDR`, `RANK`
+    /// and so on, Slurm's, or Kubernetes'. What is missing or malformed is an error of
+    /// [`join`](WorkerBuilder::join).
+    pub fn from_env() -> WorkerBuilder {
+        WorkerBuilder::from_env()
+    }
+
+    /// The worker that the remote function runs on that calls this. None outside of one, and in tasks
+    /// that a remote function spawned by itself.
+    ///
+    /// ```
+    /// use farref::Worker;
+    ///
+    /// #[farref::remote]
+    /// async fn who_am_i() -> String {
+    ///     Worker::current().map_or_else(String::new, |me| me.name().to_owned())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(who_am_i::on(&peer).await?, "worker1");
+    /// assert!(Worker::current().is_none());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn current() -> Option<Self> {
+        Current::get().map(|current| Self {
+            core: current.core,
+            life: None,
+        })
+    }
+
+    /// The worker that called the remote function that calls this.
+    pub fn caller() -> Option<Peer> {
+        Current::get().map(|current| Peer::of(&current.core, current.caller))
+    }
+
+    /// What this worker is called.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Its number in the group: the rank, if the group was made with ranks.
+    pub fn rank(&self) -> u32 {
+        self.core.me.worker.0
+    }
+
+    /// The worker of that name.
+    pub fn peer(&self, name: &str) -> Result<Peer> {
+        self.find(name).ok_or_else(|| Error::NoSuchPeer {
+            name: name.to_owned(),
+            known: self.peers().iter().map(|peer| peer.name().to_owned()).collect(),
+        })
+    }
+
+    fn find(&self, name: &str) -> Option<Peer> {
+        if name == &*self.core.name {
+            return Some(Peer::of(&self.core, self.core.me));
+        }
+        let node = self.core.names.find(name)?;
+        Some(Peer::of(&self.core, node))
+    }
+
+    /// The worker of that name, as soon as it has joined; for groups that grow.
+    pub async fn wait_for_peer(&self, name: &str, patience: Duration) -> Result<Peer> {
+        let found = async {
+            loop {
+                let changed = self.core.names.changed.notified();
+                match self.find(name) {
+                    Some(peer) if peer.is_alive() => return peer,
+                    _ => changed.await,
+                }
+            }
+        };
+        match tokio::time::timeout(patience, found).await {
+            Ok(peer) => Ok(peer),
+            Err(_) => self.peer(name).and_then(|peer| {
+                peer.life(crate::error::FunctionName("wait_for_peer"))
+                    .map(|_| peer)
+            }),
+        }
+    }
+
+    /// This worker as a peer of itself.
+    pub fn me(&self) -> Peer {
+        Peer::of(&self.core, self.core.me)
+    }
+
+    /// All members of the group, this worker among them, by rank.
+    pub fn peers(&self) -> Vec<Peer> {
+        let members = self
+            .core
+            .look(|node| node.membership().view().members().collect::<Vec<_>>());
+        members
+            .into_iter()
+            .map(|node| Peer::of(&self.core, node))
+            .collect()
+    }
+
+    /// Makes a reference to a value of this worker's own, to be handed to others.
+    #[track_caller]
+    pub fn rref<T: Serialize + Send + Sync + 'static>(&self, value: T) -> Result<RRef<T>> {
+        let value = Value::new(value, Some(|value: &T, codec| codec.encode(value)));
+        self.local_rref(value, Location::caller())
+    }
+
+    /// The same for a value that cannot be copied to other workers: they can call its methods.
+    #[track_caller]
+    pub fn rref_to_object<T: Send + Sync + 'static>(&self, value: T) -> Result<RRef<T>> {
+        self.local_rref(Value::new(value, None), Location::caller())
+    }
+
+    fn local_rref<T: 'static>(
+        &self,
+        value: Value,
+        location: &'static Location<'static>,
+    ) -> Result<RRef<T>> {
+        let made = Made {
+            type_name: std::any::type_name::<T>(),
+            location: Some(location),
+            at: Instant::now(),
+        };
+        let fingerprint = fingerprint::of_type::<T>();
+        let handle = self.core.create_local(value, fingerprint, made)?;
+        Ok(RRef::new(handle))
+    }
+
+    /// Whether it takes part in the group: not before it was let in, nor after it ended.
+    pub fn is_member(&self) -> bool {
+        self.core.is_member()
+    }
+
+    /// What this worker has at the moment: calls, peers, references, queues.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.core)
+    }
+
+    /// References that this worker holds, and values of its own that are referred to.
+    pub fn references(&self) -> LeakReport {
+        crate::snapshot::references(&self.core)
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.core, f)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.pump.abort();
+        let stage = *self.core.stage.borrow();
+        if stage <= crate::protocol::Stage::Member {
+            tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
+        }
+        let core = Arc::clone(&self.core);
+        // Without a runtime there is nothing left to close either.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.core
+                .runtime
+                .spawn(async move { core.agent().close(Duration::ZERO).await });
+        }
+    }
+}
+
+/// Does what the clock says and sends what has gathered, until the worker is gone.
+async fn pump(core: Weak<Core>) {
+    loop {
+        let Some(strong) = core.upgrade() else {
+            return;
+        };
+        strong.tick();
+        strong.measure();
+        let due = strong.next_tick();
+        let notified = async {
+            // Borrowed from `strong`, which must not be kept while waiting for long.
+            let patience = Duration::from_secs(1);
+            let woken = strong.pump.notified();
+            match due {
+                Some(at) => drop(tokio::time::timeout_at(at.into(), woken).await),
+                None => drop(tokio::time::timeout(patience, woken).await),
+            }
+        };
+        notified.await;
+    }
+}

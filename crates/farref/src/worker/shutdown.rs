@@ -1,0 +1,147 @@
+//! How a worker ends: together with all others, alone, or at once.
+
+use std::time::{Duration, Instant};
+
+use farref_proto::{NodeId, Residue};
+
+use super::Worker;
+use crate::error::{Error, Result};
+use crate::leaks::LeakReport;
+use crate::protocol::{Core, Stage};
+
+/// How long the last messages may take to be delivered.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How often is looked whether only forgotten references are left.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Worker {
+    /// Shuts down together with all other workers: when every one has asked for it and all calls are
+    /// done everywhere.
+    ///
+    /// References that a program still holds then can be of no more use to it; they are given a moment
+    /// to go (`leak_grace`), logged with the source lines that made them, and released. With
+    /// [`fail_on_leaks`](super::WorkerBuilder::fail_on_leaks) they are an error. Workers that died are
+    /// not waited for. If the group is not at rest within `shutdown_timeout`, the error names who was
+    /// not and what it had left; this worker has ended all the same.
+    pub async fn shutdown(&self) -> Result<()> {
+        let core = &self.core;
+        core.input(|node, _| node.shut_down());
+        core.pump.notify_one();
+        let began = Instant::now();
+        let limit = core.settings.shutdown_timeout;
+        let mut stage = core.stage.subscribe();
+        let mut idle_since = None;
+        let mut leaks = LeakReport::default();
+        let outcome = loop {
+            match *stage.borrow_and_update() {
+                Stage::ShutDown | Stage::Departed => break Ok(()),
+                Stage::Evicted => {
+                    break Err(Error::Evicted {
+                        name: core.name.clone(),
+                    });
+                }
+                Stage::Joining | Stage::Member => {}
+            }
+            if began.elapsed() >= limit {
+                break Err(Error::ShutdownTimeout {
+                    waited: limit,
+                    waiting_for: waiting_for(core),
+                    leaks: self.references(),
+                });
+            }
+            if only_references_left(core) {
+                let since = *idle_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= core.settings.leak_grace && leaks.is_empty() {
+                    leaks = self.references();
+                    if !leaks.is_empty() {
+                        tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                    }
+                    core.input(|node, out| node.release_everything(out));
+                }
+            } else {
+                idle_since = None;
+            }
+            let _ = tokio::time::timeout(LOOK, stage.changed()).await;
+        };
+        self.close(LAST_WORDS).await;
+        outcome?;
+        if core.settings.fail_on_leaks && !leaks.is_empty() {
+            return Err(Error::Leaked(leaks));
+        }
+        Ok(())
+    }
+
+    /// Leaves the group, which goes on without this worker. What it owns is lost to the others
+    /// ([`Error::OwnerLost`]), what it holds is released.
+    pub async fn leave(&self) -> Result<()> {
+        let core = &self.core;
+        core.input(|node, out| node.release_everything(out));
+        core.input(|node, out| node.leave(out));
+        let mut stage = core.stage.subscribe();
+        let gone = stage.wait_for(|stage| *stage > Stage::Member);
+        let outcome = match tokio::time::timeout(core.settings.shutdown_timeout, gone).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::ShutdownTimeout {
+                waited: core.settings.shutdown_timeout,
+                waiting_for: core.look(|node| {
+                    let awaited = node.membership().awaited();
+                    awaited.into_iter().map(|node| core.name_of(node).to_string()).collect()
+                }),
+                leaks: LeakReport::default(),
+            }),
+        };
+        self.close(LAST_WORDS).await;
+        outcome
+    }
+
+    /// Ends this worker at once, as a crash would: nobody is told, nothing is released. The others
+    /// find out by themselves. For tests of what survives.
+    pub async fn crash(&self) {
+        self.close(Duration::ZERO).await;
+    }
+
+    async fn close(&self, patience: Duration) {
+        self.core.agent().close(patience).await;
+        if let Some(life) = &self.life {
+            life.pump.abort();
+        }
+        self.core.end();
+    }
+}
+
+/// Whether every worker has asked for the shutdown and is done but for references.
+fn only_references_left(core: &Core) -> bool {
+    core.look(|node| {
+        let mine = (node.me(), node.residue());
+        let known = node.quiescence().waiting_for();
+        // The list names this worker once a whole round has been asked for it; before, it says nothing.
+        mine.1.only_references()
+            && known.iter().any(|(who, _)| *who == mine.0)
+            && known.iter().all(|(_, residue)| residue.only_references())
+    })
+}
+
+/// Who is not done, and what it has left.
+fn waiting_for(core: &Core) -> Vec<String> {
+    let known: Vec<(NodeId, Residue)> = core.look(|node| {
+        let mut known = node.quiescence().waiting_for().to_vec();
+        if known.is_empty() {
+            known.push((node.me(), node.residue()));
+        }
+        known
+    });
+    known
+        .into_iter()
+        .map(|(node, residue)| {
+            let name = core.name_of(node);
+            if !residue.wants_shutdown {
+                return format!("`{name}`, which has not asked for a shutdown");
+            }
+            format!(
+                "`{name}` with {} calls, {} references, {} contexts and {} membership changes",
+                residue.calls, residue.references, residue.contexts, residue.unsettled
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,245 @@
+//! Starting, killing, stopping and ending groups of processes.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use farref::{Peer, Worker, WorkerBuilder};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::worker::{PATIENCE, ROLE};
+
+/// How the workers of a test are set up; travels to their processes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Options {
+    pub(crate) peer_timeout_ms: u64,
+    pub(crate) unix_sockets: bool,
+    pub(crate) leak_grace_ms: u64,
+    pub(crate) fail_on_leaks: bool,
+    pub(crate) may_be_evicted: bool,
+    pub(crate) max_calls: u32,
+    pub(crate) blocking_threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            peer_timeout_ms: 10_000,
+            unix_sockets: true,
+            leak_grace_ms: 500,
+            fail_on_leaks: true,
+            may_be_evicted: false,
+            max_calls: 16_384,
+            blocking_threads: 64,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn apply(&self, builder: WorkerBuilder) -> WorkerBuilder {
+        builder
+            .peer_timeout(Duration::from_millis(self.peer_timeout_ms))
+            .unix_sockets(self.unix_sockets)
+            .leak_grace(Duration::from_millis(self.leak_grace_ms))
+            .fail_on_leaks(self.fail_on_leaks)
+            .max_calls_per_peer(self.max_calls)
+            .blocking_threads(self.blocking_threads)
+            .shutdown_timeout(PATIENCE)
+    }
+}
+
+/// One group: this process as `driver`, rank 0, and the others as children.
+pub(crate) struct Group {
+    pub(crate) me: Worker,
+    options: Options,
+    port: u16,
+    world_size: u32,
+    children: BTreeMap<String, Process>,
+}
+
+struct Process {
+    rank: u32,
+    child: Child,
+    /// Whether the test has ended it on purpose.
+    killed: bool,
+}
+
+/// Runs a test with a group, and ends the group with it.
+pub(crate) fn run(
+    options: Options,
+    names: &[&str],
+    test: impl AsyncFnOnce(&mut Group) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut group = Group::start(options, names).await?;
+        match tokio::time::timeout(PATIENCE, test(&mut group)).await {
+            Ok(Ok(())) => group.finish().await,
+            Ok(Err(error)) => Err(error),
+            Err(_) => bail!("the test hangs"),
+        }
+    })
+}
+
+impl Group {
+    /// Starts the processes and joins them as `driver`.
+    pub(crate) async fn start(options: Options, names: &[&str]) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let world_size = names.len() as u32 + 1;
+        let mut children = BTreeMap::new();
+        for (rank, name) in (1..).zip(names) {
+            let child = spawn(name, rank, world_size, port, &options)?;
+            let process = Process {
+                rank,
+                child,
+                killed: false,
+            };
+            children.insert((*name).to_owned(), process);
+        }
+        let builder = Worker::builder("driver")
+            .rank(0)
+            .world_size(world_size)
+            .rendezvous(&format!("tcp://127.0.0.1:{port}"));
+        let joined = options.apply(builder).join().await;
+        let me = match joined.context("the driver cannot join") {
+            Ok(me) => me,
+            Err(error) => {
+                children.values_mut().for_each(Process::end);
+                return Err(error);
+            }
+        };
+        Ok(Self {
+            me,
+            options,
+            port,
+            world_size,
+            children,
+        })
+    }
+
+    pub(crate) fn peer(&self, name: &str) -> anyhow::Result<Peer> {
+        Ok(self.me.peer(name)?)
+    }
+
+    fn process(&mut self, name: &str) -> anyhow::Result<&mut Process> {
+        self.children.get_mut(name).context("no such process")
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self, name: &str) -> anyhow::Result<()> {
+        let process = self.process(name)?;
+        process.killed = true;
+        process.child.kill()?;
+        process.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn stop(&mut self, name: &str) -> anyhow::Result<()> {
+        self.signal(name, Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&mut self, name: &str) -> anyhow::Result<()> {
+        self.signal(name, Signal::CONT)
+    }
+
+    fn signal(&mut self, name: &str, signal: Signal) -> anyhow::Result<()> {
+        let id = self.process(name)?.child.id();
+        let pid = Pid::from_raw(id.try_into()?).context("no process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Starts a killed worker again, under its old name and rank.
+    pub(crate) async fn restart(&mut self, name: &str) -> anyhow::Result<()> {
+        let (port, world_size, options) = (self.port, self.world_size, self.options.clone());
+        let process = self.process(name)?;
+        ensure!(process.killed, "kill it first");
+        process.child = spawn(name, process.rank, world_size, port, &options)?;
+        process.killed = false;
+        Ok(())
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn eventually(
+        &self,
+        what: &str,
+        mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !is_so().await? {
+            ensure!(began.elapsed() < PATIENCE / 2, "never: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Shuts everyone down. Fails if anyone had anything left, or ended badly.
+    pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
+        self.me.shutdown().await.context("the driver's shutdown")?;
+        let left = self.me.snapshot();
+        ensure!(
+            left.references.is_empty() && left.open_calls == 0 && left.contexts == 0,
+            "left behind: {left:?}"
+        );
+        let began = Instant::now();
+        for (name, process) in &mut self.children {
+            if process.killed {
+                continue;
+            }
+            let status = loop {
+                match process.child.try_wait()? {
+                    Some(status) => break status,
+                    None if began.elapsed() > PATIENCE => bail!("`{name}` does not end"),
+                    None => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            };
+            ensure!(status.success(), "`{name}` ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.children.values_mut().for_each(Process::end);
+    }
+}
+
+impl Process {
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(
+    name: &str,
+    rank: u32,
+    world_size: u32,
+    port: u16,
+    options: &Options,
+) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .env(ROLE, serde_json::to_string(options)?)
+        .env("FARREF_NAME", name)
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", world_size.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command.spawn().context("starting a worker")
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

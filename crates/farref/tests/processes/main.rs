@@ -1,0 +1,61 @@
+//! Tests with real processes over real sockets: killed, stopped, cut off, restarted.
+//!
+//! Each test runs as one worker, `driver`, and starts the others as processes of their own: this same
+//! program, told by its environment to be a worker ([`worker::run`]). Every test ends with
+//! [`Group::finish`], which fails if anything is left behind anywhere.
+
+mod delivery;
+mod failure;
+mod functions;
+mod group;
+mod membership;
+mod references;
+mod worker;
+
+use libtest_mimic::{Arguments, Trial};
+
+pub(crate) use group::{Group, Options};
+
+/// Named tests.
+pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
+
+fn main() -> anyhow::Result<()> {
+    if worker::is_one() {
+        return worker::run();
+    }
+    let mut arguments = Arguments::from_args();
+    // The tests are about time-outs; more of them at once than the machine has cores for would
+    // measure the machine.
+    arguments.test_threads.get_or_insert(2);
+    let mut trials = Vec::new();
+    let mut add = |tests: Tests| {
+        for (name, test) in tests {
+            let run = move || test().map_err(|error| format!("{error:?}").into());
+            trials.push(Trial::test(name, run));
+        }
+    };
+    add(smoke::tests());
+    add(delivery::tests());
+    add(references::tests());
+    add(failure::tests());
+    add(membership::tests());
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+mod smoke {
+    //! The harness itself.
+
+    use super::*;
+    use crate::functions::pid;
+
+    pub(crate) fn tests() -> Tests {
+        vec![("workers_are_processes_of_their_own", || {
+            group::run(Options::default(), &["a", "b"], async |group| {
+                let a = pid::on(&group.peer("a")?).await?;
+                let b = pid::on(&group.peer("b")?).await?;
+                anyhow::ensure!(a != b && a != std::process::id());
+                Ok(())
+            })
+        })]
+    }
+}

@@ -1,0 +1,42 @@
+//! Options are checked, and answered with what to write instead.
+
+#[farref::remote(timout = "5s")]
+fn misspelled() {}
+
+#[farref::remote(retries = 3)]
+fn unknown() {}
+
+#[farref::remote(timeout = "5s", timeout = "6s")]
+fn repeated() {}
+
+#[farref::remote(inline, task)]
+fn contradiction() {}
+
+#[farref::remote(timeout)]
+fn no_value() {}
+
+#[farref::remote(timeout = 5)]
+fn no_text() {}
+
+#[farref::remote(inline = true)]
+fn needless_value() {}
+
+#[farref::remote(timeout = "5 seconds")]
+fn no_unit() {}
+
+#[farref::remote(timeout = "0s")]
+fn no_time() {}
+
+#[farref::remote(name = "")]
+fn no_name() {}
+
+#[farref::remote(blocking)]
+async fn not_blocking() {}
+
+#[farref::remote(skip)]
+fn skipped() {}
+
+#[farref::remote(trait = Functions)]
+fn no_methods() {}
+
+fn main() {}
