@@ -48,7 +48,7 @@ pub(crate) fn to_error(
             }
         }
         Failure::Protocol(CallError::Reference(error @ RefError::TypeMismatch { .. })) => {
-            Error::TypeMismatch(error.to_string())
+            core.explain(error)
         }
         Failure::Protocol(error) => Error::Reference(error.to_string()),
     }

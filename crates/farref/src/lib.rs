@@ -1,5 +1,90 @@
-//! Far references.
+//! Far references: programs that span processes and machines.
+//!
+//! Call a function on another worker; its value comes back, or it stays there and you hold an
+//! [`RRef<T>`](RRef), a far reference that can be used, handed to a third worker and dropped. The value
+//! lives exactly as long as somebody holds it, through crashes and broken connections.
+//!
+//! ```
+//! use farref::{RRef, Worker};
+//! # use std::time::Duration;
+//!
+//! #[farref::remote]
+//! async fn add(a: i64, b: i64) -> i64 {
+//!     a + b // still callable as a plain function
+//! }
+//!
+//! pub struct Table {
+//!     rows: Vec<f32>,
+//! }
+//!
+//! #[farref::remote]
+//! impl Table {
+//!     pub fn new(n: usize) -> Self {
+//!         Table { rows: vec![0.0; n] }
+//!     }
+//!
+//!     pub fn get(&self, i: usize) -> Option<f32> {
+//!         self.rows.get(i).copied()
+//!     }
+//!
+//!     pub async fn push(&mut self, i: usize, g: f32) {
+//!         self.rows[i] += g;
+//!     }
+//! }
+//!
+//! async fn train(me: &Worker) -> farref::Result<()> {
+//!     let ps = me.peer("ps")?; // a handle to another worker, or to oneself
+//!
+//!     let three = add::on(&ps, 1, 2).await?; // the value comes back
+//!     let pending = add::on(&ps, 1, 2).start(); // runs now, is awaited later
+//!     assert_eq!(pending.await?, three);
+//!
+//!     let table: RRef<Table> = Table::new_on(&ps, 1024).remote(); // the value stays there
+//!     table.push(3, 0.5).await?; // methods on the far value, typed
+//!     let row = table.get(3).timeout(Duration::from_secs(5)).await?;
+//!     let there = table.get(3).remote(); // the result stays with the owner: RRef<Option<f32>>
+//!     assert_eq!(there.to_here().await?, row); // copied over
+//!     drop(table); // the last holder is gone: freed on `ps`
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> farref::Result<()> {
+//! # let cluster = farref::testing::Cluster::start_named(&["trainer", "ps"]).await?;
+//! # train(cluster.worker(0)).await?;
+//! # cluster.shutdown().await
+//! # }
+//! ```
+//!
+//! One idea: **a call is built, then awaited, started, or left there.** `X::on(..)` builds a [`Call`],
+//! which sends nothing; awaiting it brings the value, [`start`](Call::start) begins it now,
+//! [`remote`](Call::remote) leaves the value with the callee and returns a reference at once.
+//!
+//! # Where to go from here
+//!
+//! | to | see |
+//! | --- | --- |
+//! | make functions and methods callable | [`macro@remote`] |
+//! | join a group, from a launcher's environment or by hand | [`Worker`], [`WorkerBuilder`] |
+//! | know what can go wrong, and whose fault it is | [`enum@Error`] |
+//! | send large buffers without copies | [`Blob`] |
+//! | test a distributed program in one process, with faults | [`testing`] |
+//! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`] |
+//! | bring another wire | [`agent`] |
+//!
+//! # What is measured and traced
+//!
+//! Every remote function runs in a `tracing` span `farref.serve` (level DEBUG) that carries the caller's
+//! trace. Counters, gauges and histograms go to the `metrics` facade, labelled with the worker's name:
+//! calls (`farref_calls_total`, `farref_calls_failed_total`, `farref_calls_cancelled_total`,
+//! `farref_call_seconds`), calls of others (`farref_served_total`, `farref_served_failed_total`,
+//! `farref_serve_seconds`), references (`farref_references`, `farref_references_created_total`,
+//! `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
+//! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
+//! `farref_bytes_received_total`, `farref_connections_total`, `farref_reconnects_total`,
+//! `farref_refused_connections_total`, `farref_misbehaved_total`).
 
+// What `#[farref::remote]` generates says `::farref`, also in this crate.
 extern crate self as farref;
 
 pub mod agent;

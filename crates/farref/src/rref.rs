@@ -198,7 +198,7 @@ fn check<T: 'static>(handle: &Handle) -> Result<(), String> {
     let held = handle.held().map_err(|error| error.to_string())?;
     let expected = fingerprint::of_type::<T>();
     if held.fingerprint != expected {
-        let found = format!("a value of another type ({})", held.fingerprint);
+        let found = held.core.type_name(held.fingerprint);
         return Err(mismatch::<T>(&found).to_string());
     }
     held.core.holds.describe(held.rref, type_name::<T>());

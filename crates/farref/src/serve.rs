@@ -13,8 +13,8 @@ use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
@@ -298,7 +298,8 @@ fn run_blocking<F: Function>(
     span: tracing::Span,
 ) {
     let core = Arc::clone(&responder.core);
-    core.pool.submit(move || {
+    let signal = responder.call.signal.clone();
+    let task = move || {
         if let Err(failure) = responder.call.check() {
             return responder.finish::<F::Output>(Err(failure), None);
         }
@@ -322,7 +323,47 @@ fn run_blocking<F: Function>(
             outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
             F::encoder(),
         );
-    });
+    };
+    let place = Place(Arc::new(Queued(Mutex::new(Some(Box::new(task))))));
+    let cancelled =
+        signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
+    if !cancelled {
+        core.pool.submit(move || place.run());
+    }
+}
+
+/// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
+/// it what it carries (SV-2).
+struct Queued(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Queued {
+    fn take(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Wake for Queued {
+    fn wake(self: Arc<Self>) {
+        drop(self.take());
+    }
+}
+
+/// A job's place in the queue of the pool. The job goes with it (SV-1): the signal, which the job
+/// refers to, refers to the job in turn.
+struct Place(Arc<Queued>);
+
+impl Place {
+    fn run(self) {
+        if let Some(task) = self.0.take() {
+            task();
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
 }
 
 impl Call {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::codec::{CodecError, Payload};
+use crate::native::NativeConfig;
+
 /// The settings of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -17,6 +20,61 @@ pub(crate) struct Settings {
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.
     pub(crate) max_calls: u32,
+    /// What the wire takes in one message.
+    pub(crate) message: MessageLimits,
+}
+
+/// What one message may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageLimits {
+    pub(crate) bytes: u64,
+    pub(crate) parts: usize,
+    pub(crate) references: usize,
+}
+
+impl MessageLimits {
+    /// What a reference takes in the head of a message, at most.
+    const REFERENCE: u64 = 96;
+    /// What everything else takes in it.
+    const HEAD: u64 = 1024;
+
+    pub(crate) const NONE: Self = Self {
+        bytes: u64::MAX,
+        parts: usize::MAX,
+        references: usize::MAX,
+    };
+
+    /// The limits of farref's own wire.
+    pub(crate) fn of(wire: &NativeConfig) -> Self {
+        let head = u64::from(wire.max_head_bytes).saturating_sub(Self::HEAD);
+        Self {
+            bytes: wire.max_message_bytes,
+            parts: wire.max_parts as usize,
+            references: (head / Self::REFERENCE) as usize,
+        }
+    }
+
+    /// Whether a message with these contents can be sent for sure.
+    pub(crate) fn check(&self, payload: &Payload, references: usize) -> Result<(), CodecError> {
+        let parts = payload.parts.len();
+        if parts > self.parts || references > self.references {
+            return Err(CodecError::new(format_args!(
+                "{parts} large buffers and {references} references are more than the {} and {} of one \
+                 message",
+                self.parts, self.references
+            )));
+        }
+        let bytes = payload.len() as u64;
+        let beside = Self::HEAD + Self::REFERENCE * references as u64 + 8 * parts as u64;
+        if bytes.saturating_add(beside) > self.bytes {
+            return Err(CodecError::new(format_args!(
+                "{bytes} bytes are too many for a message of {}: raise `max_message_bytes` on all \
+                 workers, or send less at once",
+                self.bytes
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Settings {

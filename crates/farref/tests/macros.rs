@@ -155,7 +155,7 @@ impl Table {
 
     #[remote(name = "macros/clear")]
     pub(crate) fn clear(&mut self) -> Result<(), String> {
-        Err(format!("{} rows stay", self.rows.len()))
+        Err(format!("{} rows are gone", self.rows.drain(..).len()))
     }
 
     pub(crate) fn fail(&self) -> Result<(), String> {
@@ -298,7 +298,7 @@ async fn a_constructor_that_fails_fails_the_first_use() -> Result<()> {
     assert_eq!(table.size().await?, 2);
     let none = Table::checked_on(&peer, 0).remote();
     let (messages, _) = returned(none.size().await);
-    assert_eq!(messages, ["a table has rows"]);
+    assert!(messages[0].ends_with("a table has rows"), "{messages:?}");
 
     drop((table, none));
     Ok(cluster.shutdown().await?)
@@ -327,7 +327,7 @@ async fn the_options_of_methods_and_blocks_take_effect() -> Result<()> {
     let (messages, function) = returned(table.clear().await);
     assert_eq!(
         (&messages[..], function),
-        (&["1 rows stay".to_owned()][..], "macros/clear")
+        (&["1 rows are gone".to_owned()][..], "macros/clear")
     );
     let Err(Error::Timeout { limit, .. }) = table.hang().await else {
         panic!("a method that never ends was not timed out");

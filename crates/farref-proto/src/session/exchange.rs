@@ -139,6 +139,12 @@ impl<F> Session<F> {
         }
     }
 
+    /// Whether a heartbeat or an acknowledgement of its own is to leave now. Data aside, an owner
+    /// need not call [`poll_transmit`](Self::poll_transmit) while it is not so.
+    pub fn owes_frame(&self, now: Time) -> bool {
+        self.is_connected() && (self.liveness.is_due() || self.inbox.ack_is_due(now))
+    }
+
     /// Whatever was received is to be acknowledged by the next frame, without waiting for company:
     /// the owner is about to close the connection for good.
     pub fn acknowledge_now(&mut self) {

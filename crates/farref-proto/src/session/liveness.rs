@@ -82,6 +82,11 @@ impl Liveness {
         current
     }
 
+    /// Whether a ping or an answer to one is to leave now.
+    pub(super) const fn is_due(&self) -> bool {
+        self.ping_due || self.pong_due.is_some()
+    }
+
     /// The generation of a ping of the peer that is to be answered now.
     pub(super) fn take_pong(&mut self) -> Option<u64> {
         self.pong_due.take()

@@ -5,6 +5,10 @@
 //! goes its way. If the stream takes no more for now, the baton goes to the stream's own task, which
 //! waits.
 //!
+//! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
+//! many. So after a few writes without hearing from the peer the baton goes to the task too, which
+//! first lets all others run and then writes together what they have left.
+//!
 //! # Invariants
 //!
 //! - **CH-1** What a session had for a stream when [`pump`](Channel::pump) was called is written
@@ -18,14 +22,14 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use farref_proto::Lane;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use super::frame::Batch;
-use super::link::Link;
+use super::link::{Link, Outdated};
 use super::shared::lock;
 use super::stream::WriteHalf;
 
@@ -33,6 +37,8 @@ use super::stream::WriteHalf;
 pub(super) const MAIN: &[Lane] = &[Lane::Control, Lane::Call];
 pub(super) const BULK: &[Lane] = &[Lane::Bulk];
 
+/// So many writes in a row, with nothing heard from the peer in between, are made by callers.
+const BURST: u32 = 3;
 /// After so many batches a caller has done its share and leaves the rest to the task.
 const CALLERS_SHARE: u32 = 16;
 /// After so many batches the task lets other tasks run.
@@ -46,6 +52,8 @@ pub(super) struct Channel {
     pub(super) lanes: &'static [Lane],
     write: WriteHalf,
     baton: Baton,
+    /// Writes by callers since the peer was last heard on this stream.
+    burst: AtomicU32,
     /// What is being written. Only the holder of the baton locks it.
     batch: Mutex<Batch>,
     handover: Notify,
@@ -70,6 +78,7 @@ impl Channel {
             lanes,
             write,
             baton: Baton::default(),
+            burst: AtomicU32::new(0),
             batch: Mutex::default(),
             handover: Notify::new(),
         })
@@ -78,6 +87,10 @@ impl Channel {
     /// Sees to it that what the session has for this stream is written (CH-1).
     pub(super) fn pump(&self, link: &Arc<Link>) {
         if self.baton.take_or_mark() {
+            if self.burst.fetch_add(1, Ordering::Relaxed) >= BURST {
+                self.handover.notify_one();
+                return;
+            }
             match self.drive(link, CALLERS_SHARE) {
                 Outcome::Done | Outcome::Over => {}
                 Outcome::Blocked | Outcome::Tired => self.handover.notify_one(),
@@ -85,10 +98,17 @@ impl Channel {
         }
     }
 
+    /// The peer was heard on this stream.
+    pub(super) fn heard(&self) {
+        self.burst.store(0, Ordering::Relaxed);
+    }
+
     /// The task that goes on where callers cannot.
     pub(super) async fn run(self: Arc<Self>, link: Arc<Link>) {
         loop {
             self.handover.notified().await;
+            // Whoever is about to say something may say it first.
+            yield_now().await;
             loop {
                 match self.drive(&link, TASKS_SHARE) {
                     Outcome::Done => break,
@@ -108,20 +128,23 @@ impl Channel {
     fn drive(&self, link: &Arc<Link>, share: u32) -> Outcome {
         let mut batch = lock(&self.batch);
         let mut batches = 0;
+        // Whether the session had nothing beyond what is in the batch.
+        let mut emptied = false;
         loop {
             if batch.is_empty() {
+                if emptied && self.baton.lay_down() {
+                    return Outcome::Done;
+                }
                 if batches == share {
                     return Outcome::Tired;
                 }
                 batches += 1;
                 self.baton.wipe_mark();
-                if link.fill(self, &mut batch).is_err() {
-                    return Outcome::Over;
+                match link.fill(self, &mut batch) {
+                    Ok(all) => emptied = all,
+                    Err(Outdated) => return Outcome::Over,
                 }
                 if batch.is_empty() {
-                    if self.baton.lay_down() {
-                        return Outcome::Done;
-                    }
                     continue;
                 }
             }

@@ -74,6 +74,13 @@ impl Default for NativeConfig {
 }
 
 impl NativeConfig {
+    /// Nothing that is sent makes a session want to be woken earlier than this.
+    pub(super) fn patience(&self) -> Duration {
+        self.ack_timeout
+            .min(self.heartbeat_interval)
+            .min(self.peer_timeout)
+    }
+
     /// What a session is told. Its user lanes are unlimited: the runtime holds senders back.
     pub(super) fn session(&self) -> SessionConfig {
         let mut session = SessionConfig::default();

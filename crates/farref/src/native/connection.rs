@@ -174,7 +174,7 @@ impl Opening {
             transport: stream.transport,
             tasks: Vec::with_capacity(4),
         };
-        let reader = reader::run(Arc::clone(link), self.epoch, false, stream.read);
+        let reader = reader::run(Arc::clone(link), Arc::clone(&main), stream.read);
         connection.adopt(link.shared.spawn(reader));
         connection.adopt(link.shared.spawn(main.run(Arc::clone(link))));
         state.stage = Stage::Standing(connection);
@@ -300,7 +300,7 @@ impl Link {
                 return Err(Outdated);
             }
             let channel = Channel::new(epoch, BULK, stream.write);
-            let reader = reader::run(Arc::clone(self), epoch, true, stream.read);
+            let reader = reader::run(Arc::clone(self), Arc::clone(&channel), stream.read);
             connection.adopt(self.shared.spawn(reader));
             connection.adopt(self.shared.spawn(Arc::clone(&channel).run(Arc::clone(self))));
             connection.bulk = Some(Arc::clone(&channel));

@@ -20,13 +20,13 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use farref_proto::{Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
+use farref_proto::{Frame, Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::error;
 
-use super::channel::{BULK, Channel, MAIN};
+use super::channel::{Channel, MAIN};
 use super::connection::Connection;
 use super::dial;
 use super::frame::{Batch, Packet};
@@ -168,7 +168,7 @@ impl Link {
     /// Encodes a message. One that no peer would take is replaced or dropped: the runtime is to check
     /// sizes first.
     fn encode(&self, message: Message) -> Option<Packet> {
-        let now = self.shared.now();
+        let now = || self.shared.now();
         let answer = match &message {
             Message::Answer(answer) => Some(answer.head.clone()),
             _ => None,
@@ -204,16 +204,16 @@ impl Link {
         }
     }
 
-    /// Takes frames for a stream from the session.
+    /// Takes frames for a stream from the session. Says whether those were all.
     pub(super) fn fill(
         self: &Arc<Self>,
         channel: &Channel,
         batch: &mut Batch,
-    ) -> Result<(), Outdated> {
-        let mut frames = Vec::new();
+    ) -> Result<bool, Outdated> {
         let now = self.shared.now();
         let mut ask_for_bulk = false;
-        let timeout;
+        let mut emptied = false;
+        let mut timeout = None;
         {
             let mut state = self.state();
             let state = &mut *state;
@@ -221,14 +221,15 @@ impl Link {
                 return Err(Outdated);
             }
             let mut bytes = 0;
-            while bytes < BATCH_BYTES
-                && frames.len() < BATCH_FRAMES
-                && let Some(frame) = state.session.poll_transmit_on(now, channel.lanes)
-            {
-                if let farref_proto::Frame::Data { payload, .. } = &frame {
+            while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
+                let Some(frame) = state.session.poll_transmit_on(now, channel.lanes) else {
+                    emptied = true;
+                    break;
+                };
+                if let Frame::Data { payload, .. } = &frame {
                     bytes += payload.size();
                 }
-                frames.push(frame);
+                batch.push(frame);
             }
             if channel.lanes == MAIN
                 && let Stage::Standing(connection) = &mut state.stage
@@ -237,16 +238,17 @@ impl Link {
             {
                 ask_for_bulk = dial::ask_for_bulk(self, connection);
             }
-            timeout = state.session.poll_timeout();
+            // What was taken makes the session want to be woken some time later.
+            if !self.shared.timer.fires_by(now + self.shared.config.patience()) {
+                timeout = state.session.poll_timeout();
+            }
         }
         self.shared.timer.arm(timeout);
-        for frame in frames {
-            batch.push(frame, now);
-        }
         if ask_for_bulk {
             batch.push_open_bulk();
         }
-        Ok(())
+        batch.encode(now);
+        Ok(emptied)
     }
 
     /// A stream has taken so many bytes. `partly` says that a frame is written in part.
@@ -438,9 +440,4 @@ impl Kind {
             Message::Answer(_) => Self::Answer,
         }
     }
-}
-
-/// Which lanes may arrive on a stream.
-pub(super) fn belongs(lane: Lane, bulk: bool) -> bool {
-    (if bulk { BULK } else { MAIN }).contains(&lane)
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 
 use farref_proto::{Frame, Lane, SessionError};
 
+use super::channel::Channel;
 use super::dial;
 use super::frame::{Decoder, FrameError, Incoming, Received, Space};
-use super::link::{Link, Stage, belongs};
+use super::link::{Link, Stage};
 use super::shared::lock;
 use super::stream::ReadHalf;
 use crate::agent::Message;
@@ -27,8 +28,9 @@ enum End {
     Orphaned,
 }
 
-/// Reads a stream of the connection with this epoch to its end.
-pub(super) async fn run(link: Arc<Link>, epoch: u64, bulk: bool, mut stream: ReadHalf) {
+/// Reads to its end the stream that `channel` writes to.
+pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: ReadHalf) {
+    let epoch = channel.epoch;
     let mut decoder = Decoder::new(link.shared.limits);
     let end = loop {
         let read = match decoder.space() {
@@ -43,7 +45,7 @@ pub(super) async fn run(link: Arc<Link>, epoch: u64, bulk: bool, mut stream: Rea
             }
             Err(error) => break End::Lost(error.to_string()),
         }
-        if let Err(end) = hand_in(&link, epoch, bulk, &mut decoder) {
+        if let Err(end) = hand_in(&link, &channel, &mut decoder) {
             break end;
         }
     };
@@ -56,8 +58,10 @@ pub(super) async fn run(link: Arc<Link>, epoch: u64, bulk: bool, mut stream: Rea
 }
 
 /// Hands in all frames that have come in full.
-fn hand_in(link: &Arc<Link>, epoch: u64, bulk: bool, decoder: &mut Decoder) -> Result<(), End> {
+fn hand_in(link: &Arc<Link>, channel: &Channel, decoder: &mut Decoder) -> Result<(), End> {
+    let epoch = channel.epoch;
     let now = link.shared.now();
+    channel.heard();
     // LI-2
     let gate = lock(&link.gate);
     let mut frames = 0_u32;
@@ -77,7 +81,7 @@ fn hand_in(link: &Arc<Link>, epoch: u64, bulk: bool, decoder: &mut Decoder) -> R
             }
         };
         if let Frame::Data { lane, .. } = frame
-            && !belongs(lane, bulk)
+            && !channel.lanes.contains(&lane)
         {
             return Err(End::Misbehaved(format!(
                 "peer sent data of the {lane} lane on the wrong stream"
@@ -89,19 +93,25 @@ fn hand_in(link: &Arc<Link>, epoch: u64, bulk: bool, decoder: &mut Decoder) -> R
     }
     drop(gate);
 
-    let (timeout, watched) = {
+    let shared = &link.shared;
+    let (owes, timeout, watched) = {
         let mut state = link.state();
         if frames == 0 && state.epoch == epoch {
             state.session.handle_bytes_read(now);
         }
-        (state.session.poll_timeout(), state.watched)
+        // What was received makes the session want to be woken when its acknowledgement falls due.
+        let timeout = if shared.timer.fires_by(now + shared.config.ack_delay) {
+            None
+        } else {
+            state.session.poll_timeout()
+        };
+        (state.session.owes_frame(now), timeout, state.watched)
     };
-    link.shared.timer.arm(timeout);
+    shared.timer.arm(timeout);
     if watched {
         link.progress.notify_waiters();
     }
-    if frames > 0 {
-        // Acknowledgements and answers to pings, if any have fallen due.
+    if owes {
         link.flush();
     }
     Ok(())
@@ -113,7 +123,7 @@ fn accept(
     epoch: u64,
     now: farref_proto::Time,
     frame: Frame<Incoming>,
-) -> Result<Option<Message>, End> {
+) -> Result<Option<Box<Message>>, End> {
     let mut acknowledged = Vec::new();
     let news = {
         let mut state = link.state();
@@ -124,7 +134,9 @@ fn accept(
         let news = state
             .session
             .handle_frame_with(now, frame, |packet| acknowledged.push(packet));
-        if let Ok(Some((_, Incoming(Message::Answer(answer))))) = &news {
+        if let Ok(Some((_, Incoming(message)))) = &news
+            && let Message::Answer(answer) = &**message
+        {
             state.bulk_calls.remove(&answer.head.id);
         }
         news
@@ -138,13 +150,13 @@ fn accept(
     }
 }
 
-fn deliver(link: &Link, message: Message) -> Result<(), End> {
+fn deliver(link: &Link, message: Box<Message>) -> Result<(), End> {
     if link.shared.is_closing() {
         return Ok(());
     }
     let inbound = link.shared.inbound.upgrade().ok_or(End::Orphaned)?;
     inbound
-        .receive(link.peer, message)
+        .receive(link.peer, *message)
         .map_err(|misbehaved| End::Misbehaved(misbehaved.to_string()))
 }
 

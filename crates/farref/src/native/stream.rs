@@ -143,11 +143,15 @@ impl ReadHalf {
 impl WriteHalf {
     /// Writes as much as can be written without waiting.
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(write) => write.try_write_vectored(slices),
+        match (self, slices) {
+            // The plain system call is quicker.
+            (Self::Tcp(write), [slice]) => write.try_write(slice),
+            (Self::Tcp(write), _) => write.try_write_vectored(slices),
             #[cfg(unix)]
-            Self::Unix(write) => write.try_write_vectored(slices),
-            Self::Memory(write) => write.try_write_vectored(slices),
+            (Self::Unix(write), [slice]) => write.try_write(slice),
+            #[cfg(unix)]
+            (Self::Unix(write), _) => write.try_write_vectored(slices),
+            (Self::Memory(write), _) => write.try_write_vectored(slices),
         }
     }
 

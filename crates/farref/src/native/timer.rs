@@ -42,6 +42,11 @@ impl Default for Timer {
 }
 
 impl Timer {
+    /// Whether the timer looks at the sessions by then anyway.
+    pub(super) fn fires_by(&self, at: Time) -> bool {
+        self.until.load(Ordering::SeqCst) <= at.0
+    }
+
     /// Sees to it that the timer looks at the sessions by then.
     pub(super) fn arm(&self, at: Option<Time>) {
         let Some(Time(at)) = at else { return };

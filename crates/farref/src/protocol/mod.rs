@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use farref_proto::{
-    CallHead, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Target, Time,
+    CallHead, Fingerprint, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Target, Time,
     WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
@@ -346,9 +346,26 @@ impl Core {
             RefError::NotOwner { owner, .. } => Error::NotOwner {
                 owner: self.name_of(owner),
             },
-            RefError::TypeMismatch { .. } => Error::TypeMismatch(error.to_string()),
+            RefError::TypeMismatch {
+                rref,
+                expected,
+                found,
+            } => Error::TypeMismatch(format!(
+                "{rref} leads to {} on its owner, but to {} as its holder knows it: \
+                 build all workers from the same source",
+                self.type_name(found),
+                self.type_name(expected),
+            )),
             RefError::Destroyed => self.not_member(),
             other => Error::Reference(other.to_string()),
+        }
+    }
+
+    /// What a type is called, for errors.
+    pub(crate) fn type_name(&self, fingerprint: Fingerprint) -> String {
+        match self.registry.type_name(fingerprint) {
+            Some(name) => format!("a `{name}`"),
+            None => format!("a value of another type ({fingerprint})"),
         }
     }
 

@@ -43,6 +43,7 @@ impl Core {
     /// Makes a call whose result, or value, comes back.
     pub(crate) fn begin(self: &Arc<Self>, to: NodeId, call: Request) -> Result<Receipt> {
         self.check_member()?;
+        self.check_size(to, &call)?;
         let want = match &call.receiver {
             Some(receiver) => {
                 let held = receiver.held()?;
@@ -93,6 +94,7 @@ impl Core {
         if to == self.me {
             return self.create_here(call, entry, output, made);
         }
+        self.check_size(to, &call)?;
         if let Some(receiver) = call.receiver.take() {
             call.encoded.references.insert(0, receiver);
             if let Some(function) = &mut call.function {
@@ -379,6 +381,24 @@ impl Core {
         } else {
             Err(self.not_member())
         }
+    }
+
+    /// What the wire would not take is refused before anything is set up for it (R5).
+    fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
+        if to == self.me {
+            return Ok(());
+        }
+        let Encoded {
+            payload,
+            references,
+        } = &call.encoded;
+        let checked = self.settings.message.check(payload, references.len() + 1);
+        checked.map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: call.name,
+            action: "sent",
+            reason,
+        })
     }
 
     fn cannot_call(&self, to: NodeId, function: FunctionName, error: CallError) -> Error {

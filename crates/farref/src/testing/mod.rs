@@ -34,6 +34,7 @@ pub struct Cluster {
     store: MemoryStore,
     network: MemoryNetwork,
     workers: Vec<Worker>,
+    founders: u32,
 }
 
 impl Cluster {
@@ -42,22 +43,35 @@ impl Cluster {
         Self::start_with(workers, |builder| builder).await
     }
 
+    /// Starts workers of these names.
+    pub async fn start_named(names: &[&str]) -> Result<Self> {
+        Self::launch(names.iter().map(ToString::to_string).collect(), |builder| builder).await
+    }
+
     /// Starts so many workers, each set up by `configure`.
     pub async fn start_with(
         workers: u32,
         configure: impl Fn(WorkerBuilder) -> WorkerBuilder,
     ) -> Result<Self> {
+        let names = (0..workers).map(|rank| format!("worker{rank}")).collect();
+        Self::launch(names, configure).await
+    }
+
+    async fn launch(
+        names: Vec<String>,
+        configure: impl Fn(WorkerBuilder) -> WorkerBuilder,
+    ) -> Result<Self> {
+        let workers = names.len() as u32;
         let mut cluster = Self {
             store: MemoryStore::new(),
             network: MemoryNetwork::new(),
             workers: Vec::new(),
+            founders: workers,
         };
-        let joining: Vec<_> = (0..workers)
-            .map(|rank| {
-                let builder = cluster
-                    .builder(&format!("worker{rank}"))
-                    .rank(rank)
-                    .world_size(workers);
+        let joining: Vec<_> = (0..)
+            .zip(&names)
+            .map(|(rank, name)| {
+                let builder = cluster.builder(name).rank(rank).world_size(workers);
                 tokio::spawn(configure(builder).join())
             })
             .collect();
@@ -81,18 +95,20 @@ impl Cluster {
 
     /// Adds a worker to the running group.
     pub async fn join(&mut self, name: &str) -> Result<&Worker> {
-        let size = self.workers.len() as u32;
-        let _ = size;
         let worker = self.builder(name).join().await?;
         self.workers.push(worker);
         Ok(&self.workers[self.workers.len() - 1])
     }
 
-    /// Starts a worker again, under its old name and rank, after it crashed or was shut down.
-    pub async fn restart(&mut self, index: usize, world_size: u32) -> Result<&Worker> {
+    /// Starts a worker again, under its old name and rank, after it crashed.
+    pub async fn restart(&mut self, index: usize) -> Result<&Worker> {
         let name = self.workers[index].name().to_owned();
         let rank = self.workers[index].rank();
-        let builder = self.builder(&name).rank(rank).world_size(world_size);
+        let mut builder = self.builder(&name);
+        // One that joined later has no rank; its name brings it its number back.
+        if rank < self.founders {
+            builder = builder.rank(rank).world_size(self.founders);
+        }
         self.workers[index] = builder.join().await?;
         Ok(&self.workers[index])
     }

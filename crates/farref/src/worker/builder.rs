@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
 use crate::protocol::DEFAULT_MAX_CALLS;
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
-use crate::settings::Settings;
+use crate::settings::{MessageLimits, Settings};
 
 /// A worker to be. Every setting has a default; [`join`](Self::join) does the rest.
 ///
@@ -39,6 +39,7 @@ pub struct WorkerBuilder {
     pub(super) advertise: Option<IpAddr>,
     pub(super) bind: Option<IpAddr>,
     pub(super) port: u16,
+    pub(super) advertise_port: Option<u16>,
     pub(super) unix_sockets: bool,
     pub(super) token: Option<String>,
     pub(super) insecure: bool,
@@ -77,6 +78,7 @@ impl WorkerBuilder {
             advertise: None,
             bind: None,
             port: 0,
+            advertise_port: None,
             unix_sockets: cfg!(unix),
             token: None,
             insecure: false,
@@ -88,6 +90,7 @@ impl WorkerBuilder {
                 fail_on_leaks: false,
                 blocking_threads: 64,
                 max_calls: DEFAULT_MAX_CALLS,
+                message: MessageLimits::NONE,
             },
         }
     }
@@ -178,6 +181,13 @@ impl WorkerBuilder {
     /// The port to listen at. By default the system chooses one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
+        self
+    }
+
+    /// The port that the others are told to reach this worker at, if not the one it listens at: a
+    /// forwarded one, of a container or a proxy.
+    pub fn advertise_port(mut self, port: u16) -> Self {
+        self.advertise_port = Some(port);
         self
     }
 

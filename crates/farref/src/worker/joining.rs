@@ -14,9 +14,9 @@ use crate::native::{BindOptions, Bound, Identity, NativeAgent};
 use crate::protocol::{Core, Stage};
 use crate::registry::Registry;
 use crate::rendezvous::{
-    self, Entry, Opened, Plan, StoreServer, advertised_address, check_name, host_id,
+    self, Address, Entry, Opened, Plan, StoreServer, advertised_address, check_name, host_id,
 };
-use crate::settings::Settings;
+use crate::settings::{MessageLimits, Settings};
 
 /// How long a sponsor may take to let this worker in before another is asked.
 const SPONSOR_PATIENCE: Duration = Duration::from_secs(5);
@@ -42,13 +42,13 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     };
     check_name(&name)?;
     let deadline = Instant::now() + builder.join_timeout;
-    let (opened, bind) = prepare(&builder, &place, &name).await?;
+    let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
     let bound = Bound::bind(&bind).await?;
     let plan = Plan {
         name: name.clone(),
         rank: builder.rank,
         world_size: builder.world_size,
-        addresses: bound.addresses(),
+        addresses: told(bound.addresses(), advertised, builder.advertise_port),
         host: host_id(),
         timeout: deadline.saturating_duration_since(Instant::now()),
         prefix: prefix(builder.run_id.as_deref()),
@@ -73,19 +73,19 @@ fn prefix(run: Option<&str>) -> String {
     }
 }
 
-/// Opens the store and finds out where to listen.
+/// Opens the store and finds out where to listen, and under which address the others find it.
 async fn prepare(
     builder: &WorkerBuilder,
     place: &Place,
     name: &str,
-) -> Result<(Opened, BindOptions)> {
+) -> Result<(Opened, BindOptions, Option<IpAddr>)> {
     match place {
         Place::Memory(store, network) => {
             let opened = Opened {
                 store: Arc::new(store.clone()),
                 server: None,
             };
-            Ok((opened, BindOptions::memory(network, name)))
+            Ok((opened, BindOptions::memory(network, name), None))
         }
         Place::Shared(rendezvous) => {
             let hosts = builder.rank == Some(0) && !builder.hosted_elsewhere;
@@ -96,9 +96,21 @@ async fn prepare(
             let ip = builder.bind.unwrap_or(advertised);
             bind.tcp = Some(SocketAddr::new(ip, builder.port));
             bind.unix = builder.unix_sockets;
-            Ok((opened, bind))
+            Ok((opened, bind, Some(advertised)))
         }
     }
+}
+
+/// What the others are told of the addresses at which this worker listens: where they reach them.
+fn told(listening: Vec<Address>, ip: Option<IpAddr>, port: Option<u16>) -> Vec<Address> {
+    let reachable = |address| match address {
+        Address::Tcp(at) => Address::Tcp(SocketAddr::new(
+            ip.unwrap_or_else(|| at.ip()),
+            port.unwrap_or_else(|| at.port()),
+        )),
+        other => other,
+    };
+    listening.into_iter().map(reachable).collect()
 }
 
 /// Nothing leaves the host in the clear unless somebody has said that it may.
@@ -148,7 +160,11 @@ fn start(
         max_calls: builder.settings.max_calls,
     };
     let native = builder.native;
-    launch(name, builder.settings, membership, names, opened.server, |core| {
+    let settings = Settings {
+        message: MessageLimits::of(&native),
+        ..builder.settings
+    };
+    launch(name, settings, membership, names, opened.server, |core| {
         let inbound: Arc<dyn Inbound> = core.clone();
         let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
         NativeAgent::start(bound, identity, contacts, Arc::downgrade(&inbound), native)

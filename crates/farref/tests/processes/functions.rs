@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use farref::{RRef, Worker};
+use tokio::sync::watch;
 
 /// References that a worker was told to keep.
 static HELD: Mutex<BTreeMap<String, RRef<Probe>>> = Mutex::new(BTreeMap::new());
@@ -99,4 +101,156 @@ pub(crate) async fn hand_on(to: String, key: String, probe: RRef<Probe>) -> farr
         return Ok(());
     };
     hold::on(&me.peer(&to)?, key, probe).await
+}
+
+/// Where calls of these tests wait for each other, by name.
+static GATES: Mutex<BTreeMap<String, watch::Sender<Gate>>> = Mutex::new(BTreeMap::new());
+
+#[derive(Clone, Copy, Default)]
+struct Gate {
+    waiting: u32,
+    open: bool,
+}
+
+fn gate(name: String) -> watch::Sender<Gate> {
+    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    gates.entry(name).or_default().clone()
+}
+
+/// Waits until somebody opens the gate.
+#[farref::remote]
+pub(crate) async fn wait_at(name: String) {
+    /// Counts this call out again, also if it is dropped where it waits.
+    struct Waiting(watch::Sender<Gate>);
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            self.0.send_modify(|gate| gate.waiting -= 1);
+        }
+    }
+
+    let gate = gate(name);
+    gate.send_modify(|gate| gate.waiting += 1);
+    let waiting = Waiting(gate);
+    let mut opened = waiting.0.subscribe();
+    let _ = opened.wait_for(|gate| gate.open).await;
+}
+
+/// Waits until so many calls wait at the gate.
+#[farref::remote]
+pub(crate) async fn until_waiting(name: String, calls: u32) {
+    let mut gate = gate(name).subscribe();
+    let _ = gate.wait_for(|gate| gate.waiting == calls).await;
+}
+
+#[farref::remote]
+pub(crate) async fn open(name: String) {
+    gate(name).send_modify(|gate| gate.open = true);
+}
+
+/// Waits at a gate of a third worker.
+#[farref::remote]
+pub(crate) async fn wait_at_other(to: String, name: String) -> farref::Result<()> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    wait_at::on(&me.peer(&to)?, name).timeout(None).await
+}
+
+/// Begins to wait at a gate of a third worker and returns. What comes of it, and only then, is written
+/// to a file.
+#[farref::remote]
+pub(crate) async fn write_what_comes(
+    to: String,
+    gate: String,
+    path: String,
+) -> anyhow::Result<()> {
+    let peer = Worker::current().context("no worker")?.peer(&to)?;
+    let pending = wait_at::on(&peer, gate).timeout(None).start();
+    tokio::spawn(async move {
+        let outcome = pending.await;
+        // In one step: whoever sees the file sees all of it.
+        let part = format!("{path}.part");
+        let _ = std::fs::write(&part, format!("{outcome:?}"));
+        let _ = std::fs::rename(part, path);
+    });
+    Ok(())
+}
+
+/// Keeps what it held for so long, and says in a file that it has let it go.
+#[farref::remote]
+pub(crate) async fn release_later(key: String, ms: u64, path: String) {
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        let _ = std::fs::write(path, "released");
+        drop(held().remove(&key));
+    });
+}
+
+/// Fails, for two reasons.
+#[farref::remote]
+pub(crate) async fn fail() -> anyhow::Result<u32> {
+    Err(anyhow::anyhow!("the disk is full").context("cannot save"))
+}
+
+#[farref::remote]
+pub(crate) async fn panic_with(text: String) -> u32 {
+    panic!("{text}")
+}
+
+/// Calls a third worker.
+#[farref::remote]
+pub(crate) async fn add_on(to: String, a: i64, b: i64) -> farref::Result<i64> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    add::on(&me.peer(&to)?, a, b).await
+}
+
+/// Calls every member of the group at once, and says how many answered rightly.
+#[farref::remote]
+pub(crate) async fn call_everyone() -> farref::Result<u32> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    let calls: Vec<_> = me
+        .peers()
+        .iter()
+        .map(|peer| (peer.rank(), add::on(peer, peer.rank().into(), 1).start()))
+        .collect();
+    let mut right = 0;
+    for (rank, call) in calls {
+        right += u32::from(call.await? == i64::from(rank) + 1);
+    }
+    Ok(right)
+}
+
+/// Makes a value, hands a reference to it to a neighbour, lets the neighbour use it and drop it.
+#[farref::remote]
+pub(crate) async fn share_with(to: String, value: u64) -> farref::Result<u64> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    let neighbour = me.peer(&to)?;
+    let key = format!("of {}", me.name());
+    hold::on(&neighbour, key.clone(), me.rref_to_object(Probe::new(value))?).await?;
+    let used = use_held::on(&neighbour, key.clone()).await?;
+    release::on(&neighbour, key).await?;
+    Ok(used)
+}
+
+fn no_worker() -> farref::Error {
+    farref::Error::Config("not in a remote function".to_owned())
+}
+
+/// Opens a gate after a while.
+#[farref::remote]
+pub(crate) async fn open_later(name: String, ms: u64) {
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        gate(name).send_modify(|gate| gate.open = true);
+    });
+}
+
+/// Runs on a thread of the blocking pool.
+#[farref::remote]
+pub(crate) fn add_plainly(a: i64, b: i64) -> i64 {
+    a + b
+}
+
+/// Lets go of what a worker held that has crashed in this very process.
+pub(crate) fn forget(key: &str) {
+    drop(held().remove(key));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -10,7 +10,8 @@ use farref::{Peer, Worker, WorkerBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::worker::{PATIENCE, ROLE};
+use crate::proxy::Route;
+use crate::worker::{EVICTED, PATIENCE, ROLE};
 
 /// How the workers of a test are set up; travels to their processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,8 +21,16 @@ pub(crate) struct Options {
     pub(crate) leak_grace_ms: u64,
     pub(crate) fail_on_leaks: bool,
     pub(crate) may_be_evicted: bool,
+    pub(crate) join_timeout_ms: u64,
+    pub(crate) shutdown_timeout_ms: u64,
+    pub(crate) token: Option<String>,
+    /// Whether each worker calls all others before it shuts down.
+    pub(crate) calls_everyone: bool,
     pub(crate) max_calls: u32,
     pub(crate) blocking_threads: usize,
+    pub(crate) max_message_bytes: u64,
+    /// Whom the others reach through a [`Proxy`](crate::proxy::Proxy).
+    pub(crate) routes: BTreeMap<String, Route>,
 }
 
 impl Default for Options {
@@ -32,31 +41,51 @@ impl Default for Options {
             leak_grace_ms: 500,
             fail_on_leaks: true,
             may_be_evicted: false,
+            join_timeout_ms: 60_000,
+            shutdown_timeout_ms: PATIENCE.as_millis() as u64,
+            token: None,
+            calls_everyone: false,
             max_calls: 16_384,
             blocking_threads: 64,
+            max_message_bytes: 4 << 30,
+            routes: BTreeMap::new(),
         }
     }
 }
 
 impl Options {
     pub(crate) fn apply(&self, builder: WorkerBuilder) -> WorkerBuilder {
+        let builder = match &self.token {
+            Some(token) => builder.token(token),
+            None => builder,
+        };
         builder
+            .join_timeout(Duration::from_millis(self.join_timeout_ms))
             .peer_timeout(Duration::from_millis(self.peer_timeout_ms))
             .unix_sockets(self.unix_sockets)
             .leak_grace(Duration::from_millis(self.leak_grace_ms))
             .fail_on_leaks(self.fail_on_leaks)
             .max_calls_per_peer(self.max_calls)
             .blocking_threads(self.blocking_threads)
-            .shutdown_timeout(PATIENCE)
+            .max_message_bytes(self.max_message_bytes)
+            .shutdown_timeout(Duration::from_millis(self.shutdown_timeout_ms))
+    }
+
+    /// Puts a worker behind the proxy, if there is one.
+    pub(crate) fn route(&self, name: &str, builder: WorkerBuilder) -> WorkerBuilder {
+        match self.routes.get(name) {
+            Some(route) => builder.port(route.listen).advertise_port(route.advertise),
+            None => builder,
+        }
     }
 }
 
 /// One group: this process as `driver`, rank 0, and the others as children.
 pub(crate) struct Group {
     pub(crate) me: Worker,
-    options: Options,
-    port: u16,
-    world_size: u32,
+    pub(crate) options: Options,
+    pub(crate) port: u16,
+    pub(crate) world_size: u32,
     children: BTreeMap<String, Process>,
 }
 
@@ -106,7 +135,7 @@ impl Group {
             .rank(0)
             .world_size(world_size)
             .rendezvous(&format!("tcp://127.0.0.1:{port}"));
-        let joined = options.apply(builder).join().await;
+        let joined = options.route("driver", options.apply(builder)).join().await;
         let me = match joined.context("the driver cannot join") {
             Ok(me) => me,
             Err(error) => {
@@ -123,8 +152,16 @@ impl Group {
         })
     }
 
+    pub(crate) fn rendezvous(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn peer(&self, name: &str) -> anyhow::Result<Peer> {
         Ok(self.me.peer(name)?)
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.children.values().map(|process| process.child.id()).collect()
     }
 
     fn process(&mut self, name: &str) -> anyhow::Result<&mut Process> {
@@ -166,6 +203,13 @@ impl Group {
         Ok(())
     }
 
+    /// How a process ended that has to end by itself.
+    pub(crate) async fn ended(&mut self, name: &str) -> anyhow::Result<ExitStatus> {
+        let process = self.process(name)?;
+        process.killed = true;
+        wait_for(name, &mut process.child).await
+    }
+
     /// Waits until something is so.
     pub(crate) async fn eventually(
         &self,
@@ -188,19 +232,13 @@ impl Group {
             left.references.is_empty() && left.open_calls == 0 && left.contexts == 0,
             "left behind: {left:?}"
         );
-        let began = Instant::now();
         for (name, process) in &mut self.children {
             if process.killed {
                 continue;
             }
-            let status = loop {
-                match process.child.try_wait()? {
-                    Some(status) => break status,
-                    None if began.elapsed() > PATIENCE => bail!("`{name}` does not end"),
-                    None => tokio::time::sleep(Duration::from_millis(10)).await,
-                }
-            };
-            ensure!(status.success(), "`{name}` ended with {status}");
+            let status = wait_for(name, &mut process.child).await?;
+            let evicted = self.options.may_be_evicted && status.code() == Some(EVICTED);
+            ensure!(status.success() || evicted, "`{name}` ended with {status}");
         }
         Ok(())
     }
@@ -216,6 +254,18 @@ impl Process {
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// How a process ends.
+pub(crate) async fn wait_for(name: &str, child: &mut Child) -> anyhow::Result<ExitStatus> {
+    let began = Instant::now();
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(status),
+            None if began.elapsed() > PATIENCE => bail!("`{name}` does not end"),
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
     }
 }
 

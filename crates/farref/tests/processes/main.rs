@@ -4,17 +4,25 @@
 //! program, told by its environment to be a worker ([`worker::run`]). Every test ends with
 //! [`Group::finish`], which fails if anything is left behind anywhere.
 
+mod counts;
 mod delivery;
+mod errors;
 mod failure;
 mod functions;
 mod group;
+mod launch;
 mod membership;
+mod proxy;
 mod references;
+mod rendezvous;
+mod scale;
+mod scratch;
 mod worker;
 
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use group::{Group, Options};
+pub(crate) use scratch::Scratch;
 
 /// Named tests.
 pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
@@ -38,7 +46,10 @@ fn main() -> anyhow::Result<()> {
     add(delivery::tests());
     add(references::tests());
     add(failure::tests());
+    add(errors::tests());
     add(membership::tests());
+    add(rendezvous::tests());
+    add(scale::tests());
     libtest_mimic::run(&arguments, trials).exit()
 }
 

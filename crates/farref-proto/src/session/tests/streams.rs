@@ -92,6 +92,36 @@ fn an_owner_that_closes_acknowledges_at_once() {
 }
 
 #[test]
+fn a_session_owes_a_frame_exactly_when_it_gives_out_one_that_is_no_data() {
+    // SE-4
+    let mut pair = Pair::connected_with(SessionConfig {
+        ack_every: 3,
+        ..SessionConfig::default()
+    });
+    for step in 0..200 {
+        pair.now += Duration::from_millis(step % 7 * 100);
+        pair.fire();
+        if step % 3 != 0 {
+            pair.send(LEFT, Lane::Call, step);
+        }
+        for end in [LEFT, RIGHT] {
+            let now = pair.now;
+            let owes = pair.ends[end].owes_frame(now);
+            let next = pair.ends[end].clone().poll_transmit(now);
+            let own = next.is_some_and(|frame| !matches!(frame, Frame::Data { .. }));
+            assert_eq!(owes, own, "end {end} in step {step}");
+            if step % 2 == 0 || owes {
+                pair.transmit(end);
+            }
+            while pair.deliver(1 - end).expect("a whole connection") {}
+        }
+    }
+    pair.cut();
+    assert!(!pair.ends[LEFT].owes_frame(pair.now));
+    pair.connect();
+}
+
+#[test]
 fn what_is_acknowledged_is_given_back() {
     // SE-2
     let mut pair = Pair::connected();

@@ -23,6 +23,8 @@ const MAX_WIRE: usize = 96;
 /// Frames that are being written, and how far that has got.
 #[derive(Debug, Default)]
 pub(in crate::native) struct Batch {
+    /// Frames that are not encoded yet.
+    frames: Vec<Frame<Packet>>,
     copied: Vec<u8>,
     pieces: Vec<Piece>,
     /// The first piece that is not written, and how much of it is.
@@ -46,8 +48,26 @@ impl Batch {
         self.next > 0 || self.offset > 0
     }
 
-    /// Appends a frame of the session that leaves now.
-    pub(in crate::native) fn push(&mut self, frame: Frame<Packet>, now: Time) {
+    /// How many frames are not encoded yet.
+    pub(in crate::native) fn waiting(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Appends a frame of the session, to be encoded when the session's lock is released.
+    pub(in crate::native) fn push(&mut self, frame: Frame<Packet>) {
+        self.frames.push(frame);
+    }
+
+    /// Encodes the frames that were appended. They leave now.
+    pub(in crate::native) fn encode(&mut self, now: Time) {
+        let mut frames = std::mem::take(&mut self.frames);
+        for frame in frames.drain(..) {
+            self.encode_frame(frame, now);
+        }
+        self.frames = frames;
+    }
+
+    fn encode_frame(&mut self, frame: Frame<Packet>, now: Time) {
         let mut packet = None;
         let frame = match frame {
             Frame::Data {
@@ -135,21 +155,26 @@ impl Batch {
         &mut self,
         write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let mut count = 0;
-        let mut skip = self.offset;
-        for (slice, piece) in slices
-            .iter_mut()
-            .zip(self.pieces.get(self.next..).unwrap_or_default())
-        {
-            let bytes = self.bytes(piece);
-            *slice = IoSlice::new(bytes.get(skip..).unwrap_or_default());
-            skip = 0;
-            count += 1;
-        }
-        let written = write(slices.get(..count).unwrap_or_default())?;
+        let pieces = self.pieces.get(self.next..).unwrap_or_default();
+        let written = if let [piece] = pieces {
+            // The common case, made cheap.
+            write(&[self.slice(piece, self.offset)])?
+        } else {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let mut skip = self.offset;
+            for (slice, piece) in slices.iter_mut().zip(pieces) {
+                *slice = self.slice(piece, skip);
+                skip = 0;
+            }
+            let count = pieces.len().min(MAX_SLICES);
+            write(slices.get(..count).unwrap_or_default())?
+        };
         self.advance(written);
         Ok(written)
+    }
+
+    fn slice<'a>(&'a self, piece: &'a Piece, skip: usize) -> IoSlice<'a> {
+        IoSlice::new(self.bytes(piece).get(skip..).unwrap_or_default())
     }
 
     fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {

@@ -5,6 +5,7 @@
 //! buffer; a body is a slice of it. Parts get a buffer of their own each, even small ones: programs
 //! keep them, and a slice would keep the whole buffer alive.
 
+use std::mem::take;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf};
@@ -107,10 +108,9 @@ impl Decoder {
         if !pending.collect(&mut self.buffer)? {
             return Ok(None);
         }
-        match self.pending.take() {
-            Some(pending) => pending.finish().map(Some),
-            None => Ok(None),
-        }
+        let received = pending.finish();
+        self.pending = None;
+        received.map(Some)
     }
 
     fn read_head(&mut self) -> Result<Option<Pending>, FrameError> {
@@ -239,13 +239,14 @@ impl Pending {
         Ok(None)
     }
 
-    fn finish(self) -> Result<Received, FrameError> {
-        let frame = match self.wire {
+    /// What it brought. It is of no use afterwards; taken by reference because it is large.
+    fn finish(&mut self) -> Result<Received, FrameError> {
+        let frame = match self.wire.clone() {
             Wire::OpenBulk => return Ok(Received::OpenBulk),
             Wire::Session(frame) => frame,
         };
-        let body = self.body.unwrap_or_default();
-        Ok(Received::Session(match (frame, self.head) {
+        let body = self.body.take().unwrap_or_default();
+        Ok(Received::Session(match (frame, self.head.take()) {
             (
                 Frame::Data {
                     lane,
@@ -260,7 +261,7 @@ impl Pending {
                     lane,
                     seq,
                     acks,
-                    payload: put_together(head, body, self.parts, age)?,
+                    payload: put_together(head, body, take(&mut self.parts), age)?,
                 }
             }
             (Frame::Data { .. }, None) => return Err(FrameError::TrailingHead(0)),

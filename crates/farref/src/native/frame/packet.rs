@@ -45,9 +45,8 @@ struct Stored {
     head: Vec<u8>,
     payload: Payload,
     size: usize,
-    queued: Time,
-    /// Whether the time it waits counts against a deadline.
-    timed: bool,
+    /// When it was queued, if the time it waits counts against a deadline.
+    queued: Option<Time>,
 }
 
 /// A message that no peer would take in.
@@ -59,10 +58,10 @@ pub(in crate::native) struct TooLarge {
 }
 
 impl Packet {
-    /// Encodes a message that is queued now.
+    /// Encodes a message that is queued now. The clock is asked only if that matters.
     pub(in crate::native) fn new(
         message: Message,
-        now: Time,
+        now: impl FnOnce() -> Time,
         limits: &Limits,
     ) -> Result<Self, TooLarge> {
         let (head, payload) = take_apart(message);
@@ -76,8 +75,7 @@ impl Packet {
                 head,
                 payload,
                 size,
-                queued: now,
-                timed,
+                queued: timed.then(now),
             }))),
             // Our own types always encode; an error would be one of ours to find.
             _ => Err(TooLarge {
@@ -108,8 +106,8 @@ impl Packet {
     /// How long it has waited, in nanoseconds, if that matters to the receiver.
     pub(super) fn age(&self, now: Time) -> Option<u64> {
         self.0
-            .timed
-            .then(|| now.0.saturating_sub(self.0.queued.0))
+            .queued
+            .map(|queued| now.0.saturating_sub(queued.0))
     }
 }
 
@@ -119,9 +117,9 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// A message that has arrived.
+/// A message that has arrived. On the heap, because it is large and passed on a lot.
 #[derive(Debug)]
-pub(in crate::native) struct Incoming(pub(in crate::native) Message);
+pub(in crate::native) struct Incoming(pub(in crate::native) Box<Message>);
 
 fn take_apart(message: Message) -> (Head, Payload) {
     match message {
@@ -162,7 +160,7 @@ pub(super) fn put_together(
 ) -> Result<Incoming, FrameError> {
     let payload = Payload { body, parts };
     let bare = payload.body.is_empty() && payload.parts.is_empty();
-    Ok(Incoming(match head {
+    Ok(Incoming(Box::new(match head {
         Head::Call {
             head,
             function,
@@ -193,5 +191,5 @@ pub(super) fn put_together(
         Head::Control(control) => Message::Control(control),
         Head::Cancel(id) => Message::Cancel(id),
         Head::Credit { calls, bytes } => Message::Credit { calls, bytes },
-    }))
+    })))
 }

@@ -1,1 +1,373 @@
-//! t
+//! FR-1 to FR-4: the decoder against anything, in any pieces.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+use farref_proto::{
+    AnswerHead, CallHead, Control, Fingerprint, Lane, MessageId, NodeId, Target, Time,
+};
+use proptest::prelude::*;
+
+use super::packet::Head;
+use super::*;
+use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+use crate::codec::Payload;
+
+const LIMITS: Limits = Limits {
+    message_bytes: 8 << 20,
+    head_bytes: 1 << 20,
+    parts: 100,
+};
+
+fn acks() -> farref_proto::Acks {
+    farref_proto::Acks([3, 1 << 40, 5])
+}
+
+fn data(seq: u64, message: Message) -> Frame<Packet> {
+    Frame::Data {
+        lane: Lane::Call,
+        seq,
+        acks: acks(),
+        payload: Packet::new(message, || Time(5), &LIMITS).expect("within the limits"),
+    }
+}
+
+fn call(body: Bytes, parts: Vec<Bytes>, remaining: Option<Duration>) -> Message {
+    Message::Call(CallMessage {
+        head: CallHead {
+            target: Target::Answer(MessageId(9)),
+            context: None,
+            carried: Vec::new(),
+        },
+        function: Some(FunctionRef {
+            id: 1,
+            signature: Fingerprint(2),
+            on_first_reference: true,
+        }),
+        remaining,
+        trace: TraceContext { trace: 1, span: 2 },
+        arguments: Payload { body, parts },
+    })
+}
+
+/// The bytes of some frames that leave at the same time.
+fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8> {
+    let mut batch = Batch::default();
+    for frame in frames {
+        batch.push(frame);
+    }
+    batch.encode(now);
+    let mut bytes = Vec::new();
+    while !batch.is_empty() {
+        // Odd writes, to exercise the cursor.
+        let most = 1 + bytes.len() % 7001;
+        let written = batch.write(|slices| {
+            let mut written = 0;
+            for slice in slices {
+                let take = slice.len().min(most - written);
+                bytes.extend_from_slice(&slice[..take]);
+                written += take;
+            }
+            Ok(written)
+        });
+        assert!(written.is_ok());
+    }
+    bytes
+}
+
+/// Feeds bytes as a reader would, in pieces of these sizes, the last repeated.
+fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameError>) {
+    let mut decoder = Decoder::new(LIMITS);
+    let mut received = Vec::new();
+    let mut pieces = pieces.iter().copied().chain(std::iter::repeat(
+        pieces.last().copied().unwrap_or(usize::MAX),
+    ));
+    while !bytes.is_empty() {
+        let want = pieces.next().unwrap_or(1).clamp(1, bytes.len());
+        let taken = match decoder.space() {
+            Space::Buffer(buffer) => {
+                let take = want.min(buffer.capacity() - buffer.len());
+                buffer.put_slice(&bytes[..take]);
+                take
+            }
+            Space::Piece(mut piece) => {
+                let take = want.min(piece.remaining_mut());
+                piece.put_slice(&bytes[..take]);
+                take
+            }
+        };
+        assert!(taken > 0, "there is always space");
+        bytes = &bytes[taken..];
+        loop {
+            match decoder.next() {
+                Ok(Some(frame)) => received.push(frame),
+                Ok(None) => break,
+                Err(error) => return (received, Some(error)),
+            }
+        }
+    }
+    (received, None)
+}
+
+fn messages() -> impl Strategy<Value = Message> {
+    let bytes = |most: usize| {
+        (0..most, any::<u8>()).prop_map(|(size, fill)| Bytes::from(vec![fill; size]))
+    };
+    let payload = (
+        bytes(100 << 10),
+        prop::collection::vec(bytes(60 << 10), 0..4),
+    );
+    prop_oneof![
+        (payload.clone(), any::<Option<u32>>()).prop_map(|((body, parts), remaining)| {
+            let remaining = remaining.map(|nanos| Duration::from_nanos(nanos.into()));
+            call(body, parts, remaining)
+        }),
+        (any::<u64>(), payload).prop_map(|(id, (body, parts))| {
+            Message::Answer(AnswerMessage {
+                head: AnswerHead {
+                    id: MessageId(id),
+                    carried: Vec::new(),
+                },
+                outcome: Ok(Payload { body, parts }),
+            })
+        }),
+        any::<String>().prop_map(|text| Message::Answer(AnswerMessage {
+            head: AnswerHead {
+                id: MessageId(1),
+                carried: Vec::new(),
+            },
+            outcome: Err(Failure::Panicked(text)),
+        })),
+        any::<u64>().prop_map(|id| Message::Cancel(MessageId(id))),
+        any::<(u32, u64)>().prop_map(|(calls, bytes)| Message::Credit { calls, bytes }),
+        any::<u32>()
+            .prop_map(|worker| Message::Control(Control::Suspect(NodeId::new(worker, 1)))),
+    ]
+}
+
+/// What can be compared of a message.
+fn shown(message: &Message) -> String {
+    format!("{message:?}")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_encoded_is_decoded_however_it_is_split(
+        sent in prop::collection::vec(messages(), 1..6),
+        pieces in prop::collection::vec(1_usize..70_000, 1..20),
+    ) {
+        // FR-3
+        let frames = sent.iter().cloned().zip(0..).map(|(message, seq)| data(seq, message));
+        let bytes = encode(frames, Time(5));
+        let (received, error) = decode(&bytes, &pieces);
+        prop_assert_eq!(error, None);
+        prop_assert_eq!(received.len(), sent.len());
+        for (seq, (received, sent)) in received.iter().zip(&sent).enumerate() {
+            let Received::Session(Frame::Data { seq: at, acks: got, payload, .. }) = received else {
+                panic!("not data: {received:?}");
+            };
+            prop_assert_eq!(*at, seq as u64);
+            prop_assert_eq!(*got, acks());
+            prop_assert_eq!(shown(&payload.0), shown(sent));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        pieces in prop::collection::vec(1_usize..40, 1..5),
+    ) {
+        // FR-3
+        let (whole, error) = decode(&bytes, &[usize::MAX]);
+        let (split, split_error) = decode(&bytes, &pieces);
+        prop_assert_eq!(whole.len(), split.len());
+        prop_assert_eq!(error, split_error);
+    }
+
+    #[test]
+    fn small_lengths_and_wrong_bytes_do_not_make_the_decoder_panic(
+        head in 0_u32..60, parts in 0_u32..4, body in 0_u64..20,
+        rest in prop::collection::vec(prop_oneof![0_u8..8, any::<u8>()], 0..200),
+    ) {
+        // FR-3: gets past the lengths, unlike bytes at random.
+        let mut bytes = prefix(head, parts, body);
+        bytes.extend(rest);
+        decode(&bytes, &[usize::MAX]);
+    }
+
+    #[test]
+    fn a_flipped_bit_makes_an_error_or_another_frame_and_no_panic(
+        message in messages(), at in any::<prop::sample::Index>(), bit in 0_u32..8,
+    ) {
+        // FR-3
+        let mut bytes = encode([data(0, message)], Time(5));
+        let at = at.index(bytes.len().min(200));
+        bytes[at] ^= 1 << bit;
+        decode(&bytes, &[usize::MAX]);
+    }
+}
+
+fn prefix(head: u32, parts: u32, body: u64) -> Vec<u8> {
+    let mut bytes = head.to_le_bytes().to_vec();
+    bytes.extend(parts.to_le_bytes());
+    bytes.extend(body.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn lengths_beyond_the_limits_are_refused_before_anything_else_has_come() {
+    // FR-1
+    let cases = [
+        (
+            prefix(LIMITS.head_bytes + 1, 0, 0),
+            FrameError::HeadTooLarge {
+                length: LIMITS.head_bytes + 1,
+                limit: LIMITS.head_bytes,
+            },
+        ),
+        (
+            prefix(1, LIMITS.parts + 1, 0),
+            FrameError::TooManyParts {
+                parts: LIMITS.parts + 1,
+                limit: LIMITS.parts,
+            },
+        ),
+        (
+            prefix(1, 0, LIMITS.message_bytes),
+            FrameError::MessageTooLarge {
+                limit: LIMITS.message_bytes,
+            },
+        ),
+        (
+            prefix(1, 0, u64::MAX),
+            FrameError::MessageTooLarge {
+                limit: LIMITS.message_bytes,
+            },
+        ),
+    ];
+    for (bytes, expected) in cases {
+        let (received, error) = decode(&bytes, &[usize::MAX]);
+        assert!(received.is_empty());
+        assert_eq!(error, Some(expected));
+    }
+}
+
+#[test]
+fn parts_that_are_too_large_together_are_refused() {
+    // FR-1
+    let mut head = postcard::to_allocvec(&Wire::Session(Frame::Data {
+        lane: Lane::Bulk,
+        seq: 0,
+        acks: acks(),
+        payload: None,
+    }))
+    .expect("encodes");
+    head.extend(postcard::to_allocvec(&Head::Cancel(MessageId(1))).expect("encodes"));
+    for lengths in [[5 << 20, 5 << 20], [u64::MAX, 2]] {
+        let mut bytes = prefix(head.len() as u32, 2, 0);
+        bytes.extend(&head);
+        bytes.extend(lengths.iter().flat_map(|length: &u64| length.to_le_bytes()));
+        let (_, error) = decode(&bytes, &[usize::MAX]);
+        let limit = LIMITS.message_bytes;
+        assert_eq!(error, Some(FrameError::MessageTooLarge { limit }));
+    }
+}
+
+#[test]
+fn a_payload_where_none_belongs_is_refused() {
+    let head = postcard::to_allocvec(&Wire::OpenBulk).expect("encodes");
+    let mut bytes = prefix(head.len() as u32, 0, 1);
+    bytes.extend(head);
+    bytes.push(0);
+    let (_, error) = decode(&bytes, &[usize::MAX]);
+    assert_eq!(error, Some(FrameError::UnexpectedPayload));
+}
+
+#[test]
+fn announcing_a_large_part_costs_no_more_than_a_constant() {
+    // FR-2
+    let limits = Limits {
+        message_bytes: 4 << 30,
+        ..LIMITS
+    };
+    let part = Bytes::from(vec![7; 3 << 20]);
+    let mut bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
+    // Claims a gigabyte instead.
+    let claimed = (1_u64 << 30).to_le_bytes();
+    let at = bytes
+        .windows(8)
+        .position(|window| window == (3_u64 << 20).to_le_bytes())
+        .expect("the length of the part");
+    bytes[at..at + 8].copy_from_slice(&claimed);
+
+    let mut decoder = Decoder::new(limits);
+    let mut fed = 0;
+    while fed < bytes.len() {
+        let (room, taken) = match decoder.space() {
+            Space::Buffer(buffer) => {
+                let take = (buffer.capacity() - buffer.len()).min(bytes.len() - fed);
+                buffer.put_slice(&bytes[fed..fed + take]);
+                (buffer.capacity(), take)
+            }
+            Space::Piece(mut piece) => {
+                let room = piece.get_ref().capacity();
+                let take = piece.remaining_mut().min(bytes.len() - fed);
+                piece.put_slice(&bytes[fed..fed + take]);
+                (room, take)
+            }
+        };
+        let bound = (1 << 20) + decode::RESERVE_AHEAD * fed.max(1);
+        assert!(room <= bound, "{room} reserved after {fed} bytes");
+        fed += taken;
+        assert!(matches!(decoder.next(), Ok(None)));
+    }
+}
+
+#[test]
+fn a_large_part_arrives_in_a_buffer_of_its_own_size() {
+    // FR-2: nothing beside the part stays alive with it.
+    let part = Bytes::from(vec![7; 5 << 20]);
+    let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
+    let (mut received, _) = decode(&bytes, &[30_000]);
+    let Some(Received::Session(Frame::Data { payload, .. })) = received.pop() else {
+        panic!("not data");
+    };
+    let Message::Call(call) = *payload.0 else {
+        panic!("not a call");
+    };
+    let part = Vec::from(call.arguments.parts[0].clone());
+    assert_eq!(part.len(), 5 << 20);
+    assert_eq!(part.capacity(), 5 << 20);
+}
+
+#[test]
+fn large_pieces_leave_from_where_they_are() {
+    // FR-4
+    let part = Bytes::from(vec![7; 1 << 20]);
+    let mut batch = Batch::default();
+    batch.push(data(0, call(Bytes::new(), vec![part.clone()], None)));
+    batch.encode(Time(5));
+    let written = batch.write(|slices| {
+        let found = slices.iter().any(|slice| slice.as_ptr() == part.as_ptr());
+        assert!(found, "the part was copied");
+        Ok(1)
+    });
+    assert!(written.is_ok());
+}
+
+#[test]
+fn time_in_the_queue_is_taken_from_what_remains() {
+    // D3
+    let frame = data(0, call(Bytes::new(), Vec::new(), Some(Duration::from_secs(1))));
+    let later = Time(5) + Duration::from_millis(400);
+    let (received, _) = decode(&encode([frame], later), &[usize::MAX]);
+    let Some(Received::Session(Frame::Data { payload, .. })) = received.first() else {
+        panic!("not data");
+    };
+    match &*payload.0 {
+        Message::Call(call) => assert_eq!(call.remaining, Some(Duration::from_millis(600))),
+        other => panic!("not a call: {other:?}"),
+    }
+}
