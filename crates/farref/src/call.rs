@@ -115,12 +115,16 @@ impl<T: Send + Sync + 'static> Call<T> {
     ) -> Self {
         let name = FunctionName(F::NAME);
         let codec = core.agent().codec();
-        let encoded = scope::write_value(core, codec, arguments).map_err(|reason| Error::Codec {
-            what: "the arguments",
-            function: name,
-            action: "written",
-            reason,
-        });
+        let encoded =
+            scope::write_value(core, codec, arguments).map_err(|unwritten| match unwritten {
+                scope::Unwritten::Foreign(error) => error,
+                scope::Unwritten::Codec(reason) => Error::Codec {
+                    what: "the arguments",
+                    function: name,
+                    action: "written",
+                    reason,
+                },
+            });
         Self {
             to: to.map(|to| (Arc::clone(core), to)),
             entry: core.registry.entry::<F>(),
@@ -141,7 +145,9 @@ impl<T: Send + Sync + 'static> Call<T> {
     /// to make its value is not cut off, unless [`timeout`](Self::timeout) was set on this call.
     #[track_caller]
     pub fn remote(self) -> RRef<T> {
-        let handle = self.create().unwrap_or_else(|error| Arc::new(Handle::Broken(error)));
+        let handle = self
+            .create()
+            .unwrap_or_else(|error| Arc::new(Handle::Broken(error)));
         RRef::new(handle)
     }
 
@@ -374,7 +380,9 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         if matches!(outcome, Err(Error::Timeout { .. })) {
             begun.core.cancel(begun.receipt.peer, begun.receipt.request);
         }
-        let limit = begun.deadline.map(|at| at.saturating_duration_since(begun.began));
+        let limit = begun
+            .deadline
+            .map(|at| at.saturating_duration_since(begun.began));
         Poll::Ready(outcome.map_err(|error| complete(error, this.name, this.signature, limit)))
     }
 }

@@ -115,7 +115,10 @@ pub(crate) fn signature_of<F: Function>() -> Fingerprint {
 
 /// Builds a call of a function on a worker.
 #[track_caller]
-pub fn call<F: Function<Access = NoReceiver>>(to: &Peer, arguments: &F::Arguments) -> Call<F::Output> {
+pub fn call<F: Function<Access = NoReceiver>>(
+    to: &Peer,
+    arguments: &F::Arguments,
+) -> Call<F::Output> {
     Call::on_worker::<F>(to, arguments)
 }
 

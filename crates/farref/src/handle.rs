@@ -78,15 +78,17 @@ impl Handle {
     }
 
     /// Whether a message of `core` may carry it.
-    pub(crate) fn check_sendable(&self, core: &Arc<Core>) -> std::result::Result<(), String> {
+    pub(crate) fn check_sendable(&self, core: &Arc<Core>) -> Result<()> {
         match self.held() {
             Ok(held) if Arc::ptr_eq(&held.core, core) => Ok(()),
             Ok(held) => Err(Error::ForeignReference {
                 held_by: Arc::clone(&held.core.name),
                 sent_by: Arc::clone(&core.name),
+            }),
+            Err(error) => {
+                let reason = format!("the reference leads nowhere: {error}");
+                Err(Error::Reference(reason))
             }
-            .to_string()),
-            Err(error) => Err(format!("the reference leads nowhere: {error}")),
         }
     }
 }

@@ -135,5 +135,5 @@ pub use worker::{Worker, WorkerBuilder};
 pub mod __private {
     pub use crate::agent::Failure;
     pub use crate::function::*;
-    pub use crate::value::Access;
+    pub use crate::value::{Access, sealed};
 }

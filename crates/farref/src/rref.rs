@@ -127,10 +127,14 @@ impl<T: Send + Sync + 'static> RRef<T> {
             Ok(value) => value.map_err(|error| core.explain(error))?,
             Err(_) => return Err(core.not_member()),
         };
-        let admission = value.ticket(A::EXCLUSIVE).admitted().await.map_err(|failure| {
-            let function = crate::error::FunctionName("local");
-            crate::failure::to_error(core, core.me, function, failure)
-        })?;
+        let admission = value
+            .ticket(A::EXCLUSIVE)
+            .admitted()
+            .await
+            .map_err(|failure| {
+                let function = crate::error::FunctionName("local");
+                crate::failure::to_error(core, core.me, function, failure)
+            })?;
         A::enter(Permit(Some(admission))).ok_or_else(|| mismatch::<T>("another type"))
     }
 }

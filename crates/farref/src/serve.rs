@@ -47,7 +47,7 @@ pub(crate) enum Target {
 }
 
 /// A call that may run now.
-pub struct Job {
+pub(crate) struct Job {
     pub(crate) from: NodeId,
     pub(crate) target: Target,
     core: Arc<Core>,
@@ -267,9 +267,7 @@ pub(crate) fn serve<F: Function>(job: Job) {
         Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, arguments).instrument(span))),
         Mode::Inline => {
             let mut task = Box::pin(run::<F>(responder, ticket, arguments).instrument(span));
-            let polled = task
-                .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()));
+            let polled = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if polled.is_pending() {
                 // A task polls it again at once, and then with a waker that is its own.
                 drop(runtime.spawn(task));
@@ -278,11 +276,7 @@ pub(crate) fn serve<F: Function>(job: Job) {
     }
 }
 
-async fn run<F: Function>(
-    responder: Responder,
-    ticket: Option<Ticket>,
-    arguments: F::Arguments,
-) {
+async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, arguments: F::Arguments) {
     let outcome = supervise(&responder.call, async move {
         let guard = enter::<F>(admission(ticket).await?)?;
         F::run(guard, arguments).await
@@ -314,7 +308,9 @@ fn run_blocking<F: Function>(
                         .poll(&mut Context::from_waker(Waker::noop()))
                     {
                         Poll::Ready(outcome) => outcome,
-                        Poll::Pending => Err(Failure::Panicked("a plain function waits".to_owned())),
+                        Poll::Pending => {
+                            Err(Failure::Panicked("a plain function waits".to_owned()))
+                        }
                     }
                 })
             })
@@ -325,8 +321,7 @@ fn run_blocking<F: Function>(
         );
     };
     let place = Place(Arc::new(Queued(Mutex::new(Some(Box::new(task))))));
-    let cancelled =
-        signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
+    let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
     if !cancelled {
         core.pool.submit(move || place.run());
     }
@@ -369,7 +364,11 @@ impl Drop for Place {
 impl Call {
     /// Whether it may still be begun.
     fn check(&self) -> Result<(), Failure> {
-        if self.signal.as_ref().is_some_and(|signal| signal.is_cancelled()) {
+        if self
+            .signal
+            .as_ref()
+            .is_some_and(|signal| signal.is_cancelled())
+        {
             return Err(Failure::Cancelled);
         }
         if self.current.deadline.is_some_and(|at| at <= Instant::now()) {

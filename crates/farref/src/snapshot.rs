@@ -87,8 +87,7 @@ impl Snapshot {
     pub(crate) fn of(core: &Arc<Core>) -> Self {
         let links = core.agent().links();
         let residue = core.look(|node| node.residue());
-        let standings: Vec<_> =
-            core.look(|node| node.membership().view().standings().collect());
+        let standings: Vec<_> = core.look(|node| node.membership().view().standings().collect());
         let peers = standings
             .into_iter()
             .map(|(worker, standing)| {
@@ -158,9 +157,7 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
             .to_owned(),
         owner: core.name_of(leak.owner).to_string(),
         holders,
-        location: made
-            .and_then(|made| made.location)
-            .map(ToString::to_string),
+        location: made.and_then(|made| made.location).map(ToString::to_string),
         age: made.map(|made| made.at.elapsed()),
     }
 }

@@ -121,7 +121,11 @@ impl Ticket {
     fn exclusive(lock: Arc<RwLock<dyn Object>>) -> Self {
         match Arc::clone(&lock).try_write_owned() {
             Ok(guard) => Self::Exclusive(guard),
-            Err(_) => queue(Box::pin(lock.write_owned()), Self::Exclusive, Self::WillExclude),
+            Err(_) => queue(
+                Box::pin(lock.write_owned()),
+                Self::Exclusive,
+                Self::WillExclude,
+            ),
         }
     }
 
@@ -144,7 +148,10 @@ fn queue<G>(
     now: fn(G) -> Ticket,
     later: fn(Waiting<G>) -> Ticket,
 ) -> Ticket {
-    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
         Poll::Ready(guard) => now(guard),
         Poll::Pending => later(waiting),
     }
@@ -166,7 +173,8 @@ pub trait Access: sealed::Sealed + 'static {
     fn enter(admission: sealed::Permit) -> Option<Self::Guard>;
 }
 
-pub(crate) mod sealed {
+pub mod sealed {
+    //! What only this crate can make or implement.
     /// Keeps users from inventing kinds of access.
     pub trait Sealed {}
 

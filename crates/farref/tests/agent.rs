@@ -18,7 +18,8 @@ async fn join_words(words: Vec<String>, glue: Option<char>) -> String {
 
 #[farref::remote]
 async fn divide(a: i64, b: i64) -> Result<i64, String> {
-    a.checked_div(b).ok_or_else(|| "division by zero".to_owned())
+    a.checked_div(b)
+        .ok_or_else(|| "division by zero".to_owned())
 }
 
 #[farref::remote]
@@ -133,7 +134,9 @@ async fn group() -> anyhow::Result<(Worker, Worker)> {
         let switchboard = Arc::clone(&switchboard);
         let builder = Worker::builder("").fail_on_leaks(true);
         let worker = builder
-            .attach(group, |inbound| ChannelAgent::start(me, switchboard, inbound))
+            .attach(group, |inbound| {
+                ChannelAgent::start(me, switchboard, inbound)
+            })
             .await?;
         workers.push(worker);
     }
@@ -147,7 +150,10 @@ async fn another_wire_with_another_encoding_carries_everything() -> anyhow::Resu
     let peer = a.peer("w1")?;
 
     let words = vec!["far".to_owned(), "reference".to_owned()];
-    assert_eq!(join_words::on(&peer, words, Some(' ')).await?, "far reference");
+    assert_eq!(
+        join_words::on(&peer, words, Some(' ')).await?,
+        "far reference"
+    );
 
     let error = divide::on(&peer, 1, 0).await.unwrap_err();
     assert!(matches!(&error, Error::Remote(remote) if remote.message() == "division by zero"));

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use farref::agent::{Agent, CallMessage, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+use farref::agent::{
+    Agent, CallMessage, Departure, Group, Inbound, LinkStatistics, Message, NodeId,
+};
 use farref::{Codec, Error, RRef, Worker};
 use farref_proto::{Fingerprint, Target};
 use tokio::sync::mpsc;
@@ -171,13 +173,19 @@ async fn a_function_with_another_signature_is_an_error_that_names_both() -> anyh
     else {
         panic!("{error:?}");
     };
-    assert_eq!((&**who, function.as_str().ends_with("read_through")), ("w1", true));
+    assert_eq!(
+        (&**who, function.as_str().ends_with("read_through")),
+        ("w1", true)
+    );
     assert!(ours.contains("u32") && theirs.contains("u32"), "{error}");
 
     // What stays there says so when it is used.
     let there = read_through::on(&peer, text.clone(), 2).remote();
     let used = there.to_here().await;
-    assert!(matches!(used, Err(Error::SignatureMismatch { .. })), "{used:?}");
+    assert!(
+        matches!(used, Err(Error::SignatureMismatch { .. })),
+        "{used:?}"
+    );
     drop((text, there));
     end(workers).await
 }
@@ -189,10 +197,18 @@ async fn a_function_that_the_callee_lacks_is_an_error_that_names_it() -> anyhow:
     let peer = workers[0].peer("w1")?;
     let text = workers[0].rref("text".to_owned())?;
     let called = read_through::on(&peer, text.clone(), 2).await;
-    let Err(Error::NoSuchFunction { peer: who, function, .. }) = &called else {
+    let Err(Error::NoSuchFunction {
+        peer: who,
+        function,
+        ..
+    }) = &called
+    else {
         panic!("{called:?}");
     };
-    assert_eq!((&**who, function.as_str().ends_with("read_through")), ("w1", true));
+    assert_eq!(
+        (&**who, function.as_str().ends_with("read_through")),
+        ("w1", true)
+    );
     drop(text);
     end(workers).await
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use farref_proto::{
-    AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId,
-};
+use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use farref_proto::{
-    AnswerHead, CallHead, Control, Departure, Incarnation, MessageId, NodeId, PeerMisbehaved, WorkerId,
+    AnswerHead, CallHead, Control, Departure, Incarnation, MessageId, NodeId, PeerMisbehaved,
+    WorkerId,
 };
 pub use message::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Payload};
+use crate::error::Error;
 use crate::handle::Handle;
 use crate::protocol::Core;
 
@@ -31,7 +32,7 @@ struct Writing {
     references: Vec<Arc<Handle>>,
     parts: Vec<Bytes>,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
-    complaint: Option<String>,
+    complaint: Option<Error>,
 }
 
 struct Reading {
@@ -46,6 +47,17 @@ pub(crate) struct Encoded {
     pub(crate) payload: Payload,
     /// Kept until forks have been made of them.
     pub(crate) references: Vec<Arc<Handle>>,
+}
+
+/// Why a value was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unwritten {
+    /// The codec could not, or a reference in the value leads nowhere.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A reference in it is another worker's.
+    #[error(transparent)]
+    Foreign(Error),
 }
 
 /// Puts the former scope back, also when a user's `Serialize` panics.
@@ -76,7 +88,7 @@ impl Drop for Restore {
 pub(crate) fn write(
     core: &Arc<Core>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
-) -> Result<Encoded, CodecError> {
+) -> Result<Encoded, Unwritten> {
     let scope = Restore::enter(Scope::Writing(Writing {
         core: Arc::clone(core),
         references: Vec::new(),
@@ -85,9 +97,13 @@ pub(crate) fn write(
     }));
     let body = encode();
     let Scope::Writing(writing) = scope.leave() else {
-        return Err(CodecError::new("the scope of a value was left too early"));
+        return Err(CodecError::new("the scope of a value was left too early").into());
     };
-    let body = body.map_err(|error| writing.complaint.map_or(error, CodecError::new))?;
+    let body = body.map_err(|error| match writing.complaint {
+        Some(foreign @ Error::ForeignReference { .. }) => Unwritten::Foreign(foreign),
+        Some(complaint) => CodecError::new(complaint).into(),
+        None => error.into(),
+    })?;
     Ok(Encoded {
         payload: Payload {
             body: body.into(),
@@ -102,7 +118,7 @@ pub(crate) fn write_value<T: Serialize>(
     core: &Arc<Core>,
     codec: &Codec,
     value: &T,
-) -> Result<Encoded, CodecError> {
+) -> Result<Encoded, Unwritten> {
     write(core, || codec.encode(value))
 }
 
@@ -129,15 +145,14 @@ pub(crate) fn read_value<T: DeserializeOwned>(
 pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
     SCOPE.with_borrow_mut(|scope| {
         let Scope::Writing(writing) = scope else {
-            return Err(
-                "a reference can only be sent inside a call or an answer; \
+            return Err("a reference can only be sent inside a call or an answer; \
                  to keep one elsewhere, keep the RRef itself"
-                    .to_owned(),
-            );
+                .to_owned());
         };
         if let Err(complaint) = handle.check_sendable(&writing.core) {
-            writing.complaint = Some(complaint.clone());
-            return Err(complaint);
+            let text = complaint.to_string();
+            writing.complaint = Some(complaint);
+            return Err(text);
         }
         let index = writing.references.len() as u32;
         writing.references.push(Arc::clone(handle));
@@ -156,7 +171,9 @@ pub(crate) fn carried(
         };
         let found = match reading.references.get(index as usize) {
             Some(handle) => check(handle).map(|()| Arc::clone(handle)),
-            None => Err(format!("reference number {index} did not come with the value")),
+            None => Err(format!(
+                "reference number {index} did not come with the value"
+            )),
         };
         if let Err(complaint) = &found {
             reading.complaint = Some(complaint.clone());

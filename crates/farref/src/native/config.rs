@@ -12,7 +12,7 @@ use crate::rendezvous::Card;
 /// of them, except that a message has to keep within the receiver's limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct NativeConfig {
+pub(crate) struct NativeConfig {
     /// How long a peer may be silent before it is suspected. 10 s by default.
     pub peer_timeout: Duration,
     /// How often a peer is asked for a sign of life. 2.5 s by default.

@@ -7,19 +7,20 @@
 //!   lower's and gives up its own.
 //! - **CO-2** Whatever an end has greeted on and does not stand in the end is given up: an
 //!   [`Opening`] that is dropped loses the connection.
-//! - **CO-3** A connection that a peer made replaces an older one.
+//! - **CO-3** A connection that a peer made replaces an older one, unless the peer has greeted or given
+//!   up later than that: then it is a leftover that arrived late.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use farref_proto::{HandshakeError, Hello};
+use farref_proto::HandshakeError;
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use super::channel::{BULK, Channel, MAIN};
 use super::dial;
-use super::handshake::Refusal;
+use super::handshake::{Refusal, Salute};
 use super::link::{Fate, Link, Outdated, Stage, State};
 use super::reader;
 use super::stream::Stream;
@@ -78,7 +79,7 @@ pub(super) struct Opening {
 
 impl Opening {
     /// As the end that makes the connection: what to say first. None if there is no need any more.
-    pub(super) fn greet(link: &Arc<Link>) -> Option<(Self, Hello)> {
+    pub(super) fn greet(link: &Arc<Link>) -> Option<(Self, Salute)> {
         let now = link.shared.now();
         let mut state = link.state();
         if !matches!(state.stage, Stage::Apart) || state.fate != Fate::Lives {
@@ -92,21 +93,21 @@ impl Opening {
         drop(state);
         link.shared.timer.arm(timeout);
         let link = Arc::clone(link);
-        Some((Self { link, epoch }, hello))
+        Some((Self { link, epoch }, Salute { epoch, hello }))
     }
 
     /// As the end that made the connection: the peer's greeting has come.
-    pub(super) fn hear(&self, hello: &Hello) -> Result<(), OpeningError> {
+    pub(super) fn hear(&self, theirs: &Salute) -> Result<(), OpeningError> {
         let mut acknowledged = Vec::new();
         let mut state = self.link.state();
         if state.epoch != self.epoch {
             return Err(OpeningError::Outdated);
         }
+        state.peer_epoch = state.peer_epoch.max(theirs.epoch);
+        let now = self.link.shared.now();
         let heard = state
             .session
-            .handle_hello_with(self.link.shared.now(), hello, |packet| {
-                acknowledged.push(packet);
-            });
+            .handle_hello_with(now, &theirs.hello, |packet| acknowledged.push(packet));
         drop(state);
         drop(acknowledged);
         heard.map_err(OpeningError::Session)
@@ -117,8 +118,8 @@ impl Opening {
     pub(super) fn accept(
         link: &Arc<Link>,
         card: Card,
-        theirs: &Hello,
-    ) -> Result<(Self, Hello), OpeningError> {
+        theirs: &Salute,
+    ) -> Result<(Self, Salute), OpeningError> {
         let now = link.shared.now();
         let mut acknowledged = Vec::new();
         let mut state = link.state();
@@ -133,23 +134,30 @@ impl Opening {
             return Err(OpeningError::Refused(Refusal::Busy));
         }
         // CO-3
+        if theirs.epoch <= state.peer_epoch {
+            return Err(OpeningError::Refused(Refusal::Stale));
+        }
         let old = state.take_connection();
         state.epoch += 1;
         state.stage = Stage::Greeting;
         state.card = Some(card);
         let hello = state.session.connection_opened(now);
+        let epoch = state.epoch;
         let opening = Self {
             link: Arc::clone(link),
-            epoch: state.epoch,
+            epoch,
         };
         let heard = state
             .session
-            .handle_hello_with(now, theirs, |packet| acknowledged.push(packet));
+            .handle_hello_with(now, &theirs.hello, |packet| acknowledged.push(packet));
+        if heard.is_ok() {
+            state.peer_epoch = theirs.epoch;
+        }
         drop(state);
         drop((old, acknowledged));
         link.abandon.notify_waiters();
         heard.map_err(OpeningError::Session)?;
-        Ok((opening, hello))
+        Ok((opening, Salute { epoch, hello }))
     }
 
     /// Both ends have greeted: frames flow.
@@ -302,7 +310,10 @@ impl Link {
             let channel = Channel::new(epoch, BULK, stream.write);
             let reader = reader::run(Arc::clone(self), Arc::clone(&channel), stream.read);
             connection.adopt(self.shared.spawn(reader));
-            connection.adopt(self.shared.spawn(Arc::clone(&channel).run(Arc::clone(self))));
+            connection.adopt(
+                self.shared
+                    .spawn(Arc::clone(&channel).run(Arc::clone(self))),
+            );
             connection.bulk = Some(Arc::clone(&channel));
             channel
         };

@@ -261,8 +261,5 @@ async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
         Ok(Err(failure)) => failure,
         Err(_) => HandshakeFailure::Timeout,
     };
-    link.lose(
-        epoch,
-        &format_args!("no stream for bulk data: {failure}"),
-    );
+    link.lose(epoch, &format_args!("no stream for bulk data: {failure}"));
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::connection::{Opening, OpeningError};
 use super::handshake::{
-    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, VERSION, Verdict,
-    connection_id,
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Salute, VERSION,
+    Verdict, connection_id,
 };
 use super::link::Link;
 use super::listen::Ticket;
@@ -22,12 +22,12 @@ pub(super) async fn dial_main(
     let shared = &link.shared;
     let mut talk = Conversation::new(&mut stream, &shared.key);
     let id = introduce(&mut talk, link).await?;
-    let (opening, hello) = Opening::greet(link).ok_or(HandshakeFailure::Superseded)?;
-    talk.claim(&claim(shared, Purpose::Main(hello))).await?;
+    let (opening, salute) = Opening::greet(link).ok_or(HandshakeFailure::Superseded)?;
+    talk.claim(&claim(shared, Purpose::Main(salute))).await?;
     let Verdict::Main {
         card,
         max_calls,
-        hello,
+        salute,
     } = hear_welcome(&mut talk).await?
     else {
         return Err(HandshakeFailure::Contradiction);
@@ -35,7 +35,7 @@ pub(super) async fn dial_main(
     if card.node != link.peer {
         return Err(HandshakeFailure::Contradiction);
     }
-    opening.hear(&hello)?;
+    opening.hear(&salute)?;
     // Before any message of the peer can be handed in.
     shared.contacts.met(&card, max_calls);
     link.state().card = Some(*card);
@@ -69,10 +69,7 @@ fn claim(shared: &Shared, purpose: Purpose) -> Claim {
 }
 
 /// The first exchange, from the dialer's end. Returns the id of a connection made by it.
-async fn introduce(
-    talk: &mut Conversation<'_>,
-    link: &Arc<Link>,
-) -> Result<u64, HandshakeFailure> {
+async fn introduce(talk: &mut Conversation<'_>, link: &Arc<Link>) -> Result<u64, HandshakeFailure> {
     let shared = &link.shared;
     talk.open(&Greeting {
         group: shared.identity.group,
@@ -147,11 +144,11 @@ pub(super) async fn accept(
             link.attach_bulk(id, stream)
                 .map_err(|_| HandshakeFailure::Superseded)
         }
-        Ok(Taken::Main(opening, hello)) => {
+        Ok(Taken::Main(opening, salute)) => {
             talk.judge(&Verdict::Main {
                 card: Box::new(shared.identity.card.clone()),
                 max_calls: shared.identity.max_calls,
-                hello,
+                salute,
             })
             .await?;
             // Before any message of the peer can be handed in.
@@ -165,29 +162,33 @@ pub(super) async fn accept(
 
 /// What an accepted stream becomes.
 enum Taken {
-    Main(Opening, farref_proto::Hello),
+    Main(Opening, Salute),
     Bulk(Arc<Link>, u64),
 }
 
 /// Decides about a stream whose dialer has proved itself.
 fn take(shared: &Arc<Shared>, claim: &Claim) -> Result<Taken, Refusal> {
+    if let Purpose::Main(salute) = &claim.purpose
+        && (salute.hello.from, salute.hello.to) != (claim.card.node, shared.node())
+    {
+        // Not worth the connection that it would replace.
+        return Err(Refusal::Session);
+    }
     let link = shared.link_for_dialer(claim.card.node)?;
     match &claim.purpose {
         Purpose::Bulk(id) if link.awaits_bulk(*id) => Ok(Taken::Bulk(link, *id)),
         Purpose::Bulk(_) => Err(Refusal::Stale),
-        Purpose::Main(hello) => {
-            match Opening::accept(&link, claim.card.clone(), hello) {
-                Ok((opening, hello)) => Ok(Taken::Main(opening, hello)),
-                Err(OpeningError::Refused(refusal)) => Err(refusal),
-                Err(OpeningError::Outdated) => Err(Refusal::Stale),
-                Err(OpeningError::Session(error)) => {
-                    if error.ends_session() {
-                        link.condemn(error.to_string());
-                    }
-                    Err(Refusal::Session)
+        Purpose::Main(hello) => match Opening::accept(&link, claim.card.clone(), hello) {
+            Ok((opening, hello)) => Ok(Taken::Main(opening, hello)),
+            Err(OpeningError::Refused(refusal)) => Err(refusal),
+            Err(OpeningError::Outdated) => Err(Refusal::Stale),
+            Err(OpeningError::Session(error)) => {
+                if error.ends_session() {
+                    link.condemn(error.to_string());
                 }
+                Err(Refusal::Session)
             }
-        }
+        },
     }
 }
 

@@ -75,9 +75,20 @@ pub(super) struct Claim {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Purpose {
     /// A new connection: control messages, calls, answers, signs of life.
-    Main(Hello),
+    Main(Salute),
     /// Bulk data of the connection with this [`connection_id`].
     Bulk(u64),
+}
+
+/// A greeting of the session, and when it was made: it counts up with all that this end of the link
+/// has greeted on or given up.
+///
+/// A greeting may arrive when its connection has long been given up for another one, and then says
+/// what is no longer true. The number shows that.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Salute {
+    pub(super) epoch: u64,
+    pub(super) hello: Hello,
 }
 
 /// Whether the acceptor takes the stream.
@@ -87,7 +98,7 @@ pub(super) enum Verdict {
     Main {
         card: Box<Card>,
         max_calls: u32,
-        hello: Hello,
+        salute: Salute,
     },
     Bulk,
 }
@@ -109,7 +120,7 @@ pub(super) enum Refusal {
     Busy,
     #[error("it is shutting down")]
     Closing,
-    #[error("the connection that the stream was meant for is over")]
+    #[error("the connection has been given up for another")]
     Stale,
     #[error("the session cannot go on")]
     Session,
@@ -237,7 +248,9 @@ impl<'a> Conversation<'a> {
     }
 
     /// Hears the first message of the other end.
-    pub(super) async fn hear_opening<T: DeserializeOwned>(&mut self) -> Result<T, HandshakeFailure> {
+    pub(super) async fn hear_opening<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<T, HandshakeFailure> {
         let mut bytes = Vec::new();
         self.read.read_until(&mut bytes, OPENING).await?;
         let (magic, rest) = bytes.split_at(MAGIC.len());

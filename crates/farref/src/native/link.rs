@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) session: Session<Packet>,
     /// The number of the present connection or attempt.
     pub(super) epoch: u64,
+    /// The latest such number that the peer has said of its own end.
+    pub(super) peer_epoch: u64,
     pub(super) stage: Stage,
     /// How to reach the peer, once it is known.
     pub(super) card: Option<Card>,
@@ -120,6 +122,7 @@ impl Link {
             state: Mutex::new(State {
                 session,
                 epoch: 0,
+                peer_epoch: 0,
                 stage: Stage::Apart,
                 card: None,
                 dialer: None,
@@ -239,7 +242,11 @@ impl Link {
                 ask_for_bulk = dial::ask_for_bulk(self, connection);
             }
             // What was taken makes the session want to be woken some time later.
-            if !self.shared.timer.fires_by(now + self.shared.config.patience()) {
+            if !self
+                .shared
+                .timer
+                .fires_by(now + self.shared.config.patience())
+            {
                 timeout = state.session.poll_timeout();
             }
         }

@@ -40,7 +40,7 @@ use std::time::Duration;
 use farref_proto::{Departure, NodeId};
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub use config::NativeConfig;
+pub(crate) use config::NativeConfig;
 pub(crate) use config::{BindOptions, Identity};
 pub use listen::BindError;
 pub(crate) use listen::Bound;

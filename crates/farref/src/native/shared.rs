@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use super::Contacts;
 use super::config::{Identity, NativeConfig};
 use super::frame::Limits;
 use super::handshake::{Nonce, Refusal};
@@ -22,7 +23,6 @@ use super::listen::Waiting;
 use super::memory::MemoryNetwork;
 use super::metering::Meters;
 use super::timer::Timer;
-use super::Contacts;
 use crate::agent::Inbound;
 
 /// The parts of an agent that its tasks need.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farref_proto::{Event, MessageId, NodeId, RefError, Waiter as Fetcher};
+use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
 use super::work::Work;
 use super::{Arrived, Core, Held, Stage, State};
@@ -35,8 +35,7 @@ impl Core {
             Event::Lost { rref, error } => {
                 for waiter in state.confirmations.remove(&rref).unwrap_or_default() {
                     let error = error.clone();
-                    work.woken
-                        .push(Box::new(|| drop(waiter.send(Err(error)))));
+                    work.woken.push(Box::new(|| drop(waiter.send(Err(error)))));
                 }
             }
             Event::PeerLost { node, request } => {
@@ -46,10 +45,15 @@ impl Core {
                     work.dropped.push(Box::new(call));
                 }
                 if let Some(waiter) = peer.waiter(request) {
-                    // The one who waits knows what it called.
-                    let error = Error::PeerLost {
-                        peer: name,
-                        function: FunctionName(""),
+                    let error = if *self.stage.borrow() == Stage::Evicted {
+                        // It is not the peer that was lost.
+                        self.not_member()
+                    } else {
+                        // The one who waits knows what it called.
+                        Error::PeerLost {
+                            peer: name,
+                            function: FunctionName(""),
+                        }
                     };
                     work.replies.push((waiter.reply, Err(error)));
                 }
@@ -66,6 +70,12 @@ impl Core {
                     work.dropped.push(Box::new(peer));
                 }
                 work.forgotten.push((node, departure));
+                // It may have been the host of the group's store.
+                if departure == Departure::Died {
+                    let core = Arc::clone(self);
+                    work.woken
+                        .push(Box::new(move || core.store_lost.notify_one()));
+                }
             }
             Event::Welcomed => self.reach(Stage::Member),
             Event::Evicted => {
@@ -98,7 +108,8 @@ impl Core {
         work: &mut Work,
     ) {
         let Fetcher { node, request } = waiter;
-        let Some(held) = state.peer(node).waiting.remove(&request) else {
+        let peer = state.peers.get_mut(&node);
+        let Some(held) = peer.and_then(|peer| peer.waiting.remove(&request)) else {
             return;
         };
         self.supply(state, node, request, held, outcome, work);
@@ -162,7 +173,9 @@ impl Core {
         request: MessageId,
         work: &mut Work,
     ) {
-        let peer = state.peer(node);
+        let Some(peer) = state.peers.get_mut(&node) else {
+            return;
+        };
         if let Some(signal) = peer.running.remove(&request) {
             work.cancelled.push(signal);
         } else if let Some(held) = peer.waiting.remove(&request) {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farref_proto::{Arrival, NodeId, PeerMisbehaved, Target};
+use farref_proto::{Arrival, Control, NodeId, PeerMisbehaved, Target};
 
 use super::work::Work;
-use super::{Arrived, Core, Held, State};
+use super::{Arrived, Core, Held, Stage, State};
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
 use crate::error::{Error, FunctionName};
 use crate::handle::Handle;
@@ -21,6 +21,9 @@ impl Inbound for Core {
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
         tracing::warn!(worker = %self.name, peer = %self.name_of(node), ?silent_for,
             "a worker cannot be reached");
+        if *self.stage.borrow() == Stage::Joining {
+            self.unreachable.send_modify(|nodes| drop(nodes.insert(node)));
+        }
         self.input(|protocol, out| protocol.suspect(node, out));
     }
 
@@ -48,7 +51,15 @@ impl Core {
         message: Message,
     ) -> Result<(), PeerMisbehaved> {
         match message {
-            Message::Control(control) => self.input(|node, out| node.handle(from, control, out)),
+            Message::Control(control) => {
+                // The first to ask for a shutdown starts the leader's clock, which the pump keeps.
+                let asks = matches!(control, Control::Report { round: 0, .. });
+                let handled = self.input(|node, out| node.handle(from, control, out));
+                if asks {
+                    self.pump.notify_one();
+                }
+                handled
+            }
             Message::Call(call) => self.receive_call(from, call),
             Message::Answer(answer) => self.receive_answer(from, answer),
             Message::Cancel(request) => {
@@ -257,7 +268,9 @@ fn checked(
     let has_receiver = is_fetch || on_first;
     match entry.transpose()? {
         None if is_fetch => Ok(None),
-        None => Err(Failure::BadArguments("the call names no function".to_owned())),
+        None => Err(Failure::BadArguments(
+            "the call names no function".to_owned(),
+        )),
         Some(entry) if entry.needs_receiver() == has_receiver => Ok(Some(entry)),
         Some(entry) if has_receiver => Err(Failure::BadArguments(format!(
             "`{}` is not a method",

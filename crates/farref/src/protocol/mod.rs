@@ -20,14 +20,14 @@ mod incoming;
 mod outgoing;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use farref_proto::{
-    CallHead, Fingerprint, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Target, Time,
-    WorkerId,
+    CallHead, Fingerprint, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId,
+    RefError, Target, Time, WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -76,6 +76,10 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Wakes the pump: there are control messages that nobody has queued yet.
     pub(crate) pump: Notify,
+    /// Members that this worker could not reach while it was joining.
+    pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
+    /// A worker died, which may have been the host of the group's store.
+    pub(crate) store_lost: Notify,
     began: Instant,
 }
 
@@ -186,6 +190,8 @@ impl Core {
                 confirmations: HashMap::new(),
             }),
             pump: Notify::new(),
+            unreachable: watch::Sender::default(),
+            store_lost: Notify::new(),
             began: Instant::now(),
         })
     }
@@ -382,7 +388,9 @@ impl Core {
             state: match stage {
                 Stage::Joining => "it is still joining",
                 Stage::Member => "it is leaving",
-                Stage::ShutDown | Stage::Departed | Stage::Evicted => "it has been shut down",
+                Stage::ShutDown | Stage::Departed | Stage::Evicted => {
+                    "it has been shut down; to go on, join again as a new worker"
+                }
             }
             .to_owned(),
         }

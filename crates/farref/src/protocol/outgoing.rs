@@ -58,7 +58,7 @@ impl Core {
             Ok(head) => head,
             Err(error) => {
                 self.settle(state, Work::default());
-                return Err(self.cannot_call(to, call.name, error));
+                return Err(self.cannot_call(to, call.name, call.receiver.is_some(), error));
             }
         };
         let request = super::request_of(&head).unwrap_or(MessageId(0));
@@ -95,6 +95,7 @@ impl Core {
             return self.create_here(call, entry, output, made);
         }
         self.check_size(to, &call)?;
+        let on_value = call.receiver.is_some();
         if let Some(receiver) = call.receiver.take() {
             call.encoded.references.insert(0, receiver);
             if let Some(function) = &mut call.function {
@@ -109,12 +110,16 @@ impl Core {
             Ok(head) => head,
             Err(error) => {
                 self.settle(state, Work::default());
-                return Err(self.cannot_call(to, name, error));
+                return Err(self.cannot_call(to, name, on_value, error));
             }
         };
         let rref = match head.target {
             Target::Stay(creation) => creation.share.rref,
-            _ => return Err(Error::Reference("the protocol made no reference".to_owned())),
+            _ => {
+                return Err(Error::Reference(
+                    "the protocol made no reference".to_owned(),
+                ));
+            }
         };
         let mut work = Work::default();
         let references = self.submit(&mut state, to, head, call, &mut work);
@@ -161,7 +166,13 @@ impl Core {
         match receiver {
             None => self.admit(&mut state, arrived, None, &mut work),
             Some((rref, fingerprint)) => {
-                self.fetch_here(&mut state, rref, fingerprint, Held::Receiver(arrived), &mut work);
+                self.fetch_here(
+                    &mut state,
+                    rref,
+                    fingerprint,
+                    Held::Receiver(arrived),
+                    &mut work,
+                );
             }
         }
         self.settle(state, work);
@@ -191,7 +202,13 @@ impl Core {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
         let mut work = Work::default();
-        self.fetch_here(&mut state, rref, fingerprint, Held::Local(sender), &mut work);
+        self.fetch_here(
+            &mut state,
+            rref,
+            fingerprint,
+            Held::Local(sender),
+            &mut work,
+        );
         self.settle(state, work);
         receiver
     }
@@ -264,8 +281,12 @@ impl Core {
     pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) {
         let mut state = self.lock();
         let mut work = Work::default();
-        let peer = state.peer(to);
-        if let Some(waiter) = peer.waiter(request) {
+        // A peer that is gone has nothing left to cancel.
+        let waiter = match state.peers.get_mut(&to) {
+            Some(peer) => peer.waiter(request).map(|waiter| (peer, waiter)),
+            None => None,
+        };
+        if let Some((peer, waiter)) = waiter {
             let bytes = waiter.bytes;
             work.dropped.push(Box::new(waiter));
             if let Some(parked) = peer.flow.withdraw(request) {
@@ -401,9 +422,22 @@ impl Core {
         })
     }
 
-    fn cannot_call(&self, to: NodeId, function: FunctionName, error: CallError) -> Error {
+    /// Why a call was not even sent. `on_value`: it is on a far value, which its owner took along.
+    fn cannot_call(
+        &self,
+        to: NodeId,
+        function: FunctionName,
+        on_value: bool,
+        error: CallError,
+    ) -> Error {
         match error {
             CallError::NotMember { .. } => self.not_member(),
+            CallError::PeerGone { node } if on_value => Error::OwnerLost {
+                owner: self.name_of(node),
+            },
+            CallError::Reference(RefError::ReceiverLost { .. }) if on_value => Error::OwnerLost {
+                owner: self.name_of(to),
+            },
             CallError::PeerGone { node } => Error::PeerLost {
                 peer: self.name_of(node),
                 function,

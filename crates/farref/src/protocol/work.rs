@@ -49,7 +49,9 @@ impl Work {
     pub(super) fn carry_out(self, core: &Arc<Core>) {
         if let Some(first) = self.first {
             core.agent().flush(first);
-            self.others.iter().for_each(|&peer| core.agent().flush(peer));
+            self.others
+                .iter()
+                .for_each(|&peer| core.agent().flush(peer));
         }
         for (sender, reply) in self.replies {
             // Whoever waited may have gone; what came for it is then let go.

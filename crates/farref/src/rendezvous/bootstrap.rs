@@ -19,14 +19,19 @@ use super::card::{Address, Card};
 use super::directory::Directory;
 use super::environment::check_name;
 use super::error::RendezvousError;
-use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, corrupt, into_number};
+use super::ledger::{
+    FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, Shortage, corrupt, into_number,
+};
 use super::store::{Store, StoreError, end_of};
 
 /// How long the other ranks leave the founding to rank 0: if all did it, each would read all cards.
 const GRACE: Duration = Duration::from_millis(500);
-/// How often a worker that waits for cards looks for a founding. It comes first only if the store
-/// lost its memory and the workers of a running group wrote theirs into it.
+/// How often a worker that waits for cards looks for a founding, which comes first only if the store
+/// lost its memory and the workers of a running group wrote theirs into it; and for word that rank 0
+/// has given up.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the store's host keeps it after it has given up, so that the others find its word.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// How a worker wants to enter.
 #[derive(Clone, Debug)]
@@ -90,7 +95,15 @@ pub(crate) async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, Re
 
 fn check_plan(plan: &Plan) -> Result<(), RendezvousError> {
     check_name(&plan.name)?;
-    let fits = match (plan.rank, plan.world_size) {
+    check_rank(plan.rank, plan.world_size)
+}
+
+/// Refuses a rank and a world size that do not go together.
+pub(crate) fn check_rank(
+    rank: Option<u32>,
+    world_size: Option<u32>,
+) -> Result<(), RendezvousError> {
+    let fits = match (rank, world_size) {
         (Some(rank), Some(size)) => size <= MAX_WORLD_SIZE && rank < size,
         (None, Some(_)) => false,
         (Some(rank), None) => rank < MAX_WORLD_SIZE,
@@ -99,8 +112,8 @@ fn check_plan(plan: &Plan) -> Result<(), RendezvousError> {
     match fits {
         true => Ok(()),
         false => Err(RendezvousError::Rank {
-            rank: plan.rank,
-            world_size: plan.world_size,
+            rank,
+            world_size,
             limit: MAX_WORLD_SIZE,
         }),
     }
@@ -129,7 +142,7 @@ impl Entrance<'_> {
         let mut me = self.come_to_life(id).await?;
         self.ledger.begin("waiting for the founding of the group");
         let founding = match kind {
-            Kind::Static(size) if id < size => self.found_together(size).await?,
+            Kind::Static(size) if id < size => self.found_together(size, &me).await?,
             // An additional worker that is early waits for those who found the group.
             Kind::Static(_) => self.ledger.await_founding(self.patience()).await?,
             Kind::Dynamic => self.found_alone(&me).await?,
@@ -273,13 +286,13 @@ impl Entrance<'_> {
         }
     }
 
-    async fn found_together(&self, size: u32) -> Result<Founding, RendezvousError> {
+    async fn found_together(&self, size: u32, me: &Card) -> Result<Founding, RendezvousError> {
         if let Some(founding) = self.ledger.founding().await? {
             return Ok(founding);
         }
         let cards: Vec<String> = (0..size).map(|id| self.ledger.latest_key(id)).collect();
         let waited = tokio::select! {
-            founding = self.look_for_founding() => return founding,
+            founding = self.look_for_founding(me) => return founding,
             waited = self.ledger.store.wait(&cards, self.patience()) => waited,
         };
         match waited {
@@ -288,7 +301,7 @@ impl Entrance<'_> {
                 let missing: HashSet<String> = missing.into_iter().collect();
                 let is_missing = |id: &u32| missing.contains(&self.ledger.latest_key(*id));
                 let (missing, there) = (0..size).partition(is_missing);
-                return Err(self.missing(size, missing, there).await);
+                return Err(self.give_up(size, missing, there).await);
             }
             Err(error) => return Err(self.ledger.failed(error)),
         }
@@ -315,31 +328,49 @@ impl Entrance<'_> {
         self.ledger.found(&Founding::new(founders)?).await
     }
 
-    async fn look_for_founding(&self) -> Result<Founding, RendezvousError> {
+    /// Waits for a founding, or for rank 0 to give up.
+    async fn look_for_founding(&self, me: &Card) -> Result<Founding, RendezvousError> {
         loop {
             sleep(LOOK).await;
             if let Some(founding) = self.ledger.founding().await? {
                 return Ok(founding);
             }
+            // What concerned an earlier life is history.
+            if let Some(shortage) = self.ledger.shortage().await?
+                && shortage.lives.contains(&me.node)
+            {
+                return Err(shortage.into_error(self.began.elapsed()));
+            }
         }
     }
 
-    async fn missing(&self, size: u32, missing: Vec<u32>, there: Vec<u32>) -> RendezvousError {
-        let mut have = Vec::new();
+    /// Finds out who came. Rank 0 leaves word of it: its store may go with it, and the others
+    /// would learn no more than that.
+    async fn give_up(&self, size: u32, missing: Vec<u32>, there: Vec<u32>) -> RendezvousError {
+        let mut shortage = Shortage {
+            world_size: size,
+            missing,
+            have: Vec::new(),
+            lives: Vec::new(),
+        };
         for id in there {
             // Whoever cannot be read is there all the same.
             let latest = timeout_at(self.end, self.ledger.latest(id)).await;
             let name = match latest {
-                Ok(Ok(Some(card))) => card.name,
+                Ok(Ok(Some(card))) => {
+                    shortage.lives.push(card.node);
+                    card.name
+                }
                 _ => "name unknown".into(),
             };
-            have.push((id, name));
+            shortage.have.push((id, name));
         }
-        RendezvousError::Missing {
-            have,
-            missing,
-            world_size: size,
-            waited: self.began.elapsed(),
+        if self.plan.rank == Some(0) {
+            let told = timeout_at(self.end, self.ledger.set_shortage(&shortage)).await;
+            if !matches!(told, Ok(Ok(()))) {
+                tracing::debug!(?told, "the others are not told who is missing");
+            }
         }
+        shortage.into_error(self.began.elapsed())
     }
 }

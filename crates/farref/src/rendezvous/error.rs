@@ -106,6 +106,20 @@ pub enum RendezvousError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The group was founded without this worker, and no member let it in.
+    #[error(
+        "no member of the group let worker {name:?} in within {waited:.1?}; asked: {}. Is the group \
+         still running, and does this worker have the group's token?",
+        listed(.asked.iter().cloned())
+    )]
+    NotLetIn {
+        /// This worker's name.
+        name: String,
+        /// Names of the workers that were asked.
+        asked: Vec<String>,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The store, or somebody who was waited for, took too long.
     #[error(
         "{doing} did not come to an end within {waited:.1?}; are the store's host and the other \

@@ -10,6 +10,7 @@
 //! | `card/<id>/<incarnation>` | the card of that life | never |
 //! | `latest/<id>` | the card of the latest life | grows |
 //! | `founders` | the group's id and the cards of its founders | never |
+//! | `shortage` | whom rank 0 missed when it gave up waiting | with each attempt |
 //!
 //! Nothing here ever goes back, which is what lets a worker write everything again into a store
 //! that lost its memory.
@@ -50,6 +51,18 @@ pub(crate) enum Kind {
 pub(crate) struct Founding {
     pub(crate) group: GroupId,
     pub(crate) founders: Vec<Card>,
+}
+
+/// Why a group did not come together.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Shortage {
+    pub(crate) world_size: u32,
+    /// Ranks of those that did not come.
+    pub(crate) missing: Vec<u32>,
+    /// Ranks and names of those that did.
+    pub(crate) have: Vec<(u32, String)>,
+    /// Their lives: it is for them only.
+    pub(crate) lives: Vec<NodeId>,
 }
 
 /// A group's part of a store.
@@ -128,6 +141,20 @@ impl Ledger {
             .map_err(|error| corrupt(&key, &error.to_string()))?;
         let bytes = self.run(self.store.compare_set(&key, b"", &proposal));
         Founding::decode(&key, &bytes.await?)
+    }
+
+    pub(crate) async fn set_shortage(&self, shortage: &Shortage) -> Result<(), RendezvousError> {
+        let key = self.key("shortage");
+        let bytes = postcard::to_extend(shortage, vec![VERSION])
+            .map_err(|error| corrupt(&key, &error.to_string()))?;
+        self.run(self.store.set(&key, &bytes)).await
+    }
+
+    /// What rank 0 said when it gave up; nothing if that cannot be read.
+    pub(crate) async fn shortage(&self) -> Result<Option<Shortage>, RendezvousError> {
+        let bytes = self.run(self.store.try_get(&self.key("shortage"))).await?;
+        let bytes = bytes.as_deref().and_then(|bytes| bytes.strip_prefix(&[VERSION]));
+        Ok(bytes.and_then(|bytes| postcard::from_bytes(bytes).ok()))
     }
 
     pub(crate) async fn set_card(&self, card: &Card) -> Result<(), RendezvousError> {
@@ -273,6 +300,17 @@ impl Kind {
         match self {
             Self::Static(size) => format!("a world size of {size}"),
             Self::Dynamic => "no fixed world size".into(),
+        }
+    }
+}
+
+impl Shortage {
+    pub(crate) fn into_error(self, waited: Duration) -> RendezvousError {
+        RendezvousError::Missing {
+            have: self.have,
+            missing: self.missing,
+            world_size: self.world_size,
+            waited,
         }
     }
 }

@@ -39,7 +39,7 @@ pub use store::{Store, StoreError, StoreFuture};
 pub use tcp_store::{StoreLimits, StoreServer, TcpStoreClient};
 
 pub(crate) use address::{advertised_address, host_id};
-pub(crate) use bootstrap::{Entry, Plan, enter};
+pub(crate) use bootstrap::{Entry, FAREWELL, Plan, check_rank, enter};
 pub(crate) use card::{Address, Card};
 pub(crate) use directory::Directory;
 pub(crate) use environment::{Settings, check_name};

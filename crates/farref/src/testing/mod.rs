@@ -45,7 +45,10 @@ impl Cluster {
 
     /// Starts workers of these names.
     pub async fn start_named(names: &[&str]) -> Result<Self> {
-        Self::launch(names.iter().map(ToString::to_string).collect(), |builder| builder).await
+        Self::launch(names.iter().map(ToString::to_string).collect(), |builder| {
+            builder
+        })
+        .await
     }
 
     /// Starts so many workers, each set up by `configure`.

@@ -39,7 +39,10 @@ impl WorkerBuilder {
             }
         }
         let own_name = own_name.ok_or_else(|| {
-            Error::Config(format!("{} is not among the members of its group", group.me))
+            Error::Config(format!(
+                "{} is not among the members of its group",
+                group.me
+            ))
         })?;
         let members = group.members.iter().map(|(node, _)| *node);
         let membership = Membership::founding(group.me, members);

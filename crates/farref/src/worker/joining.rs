@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
 
-use super::{Life, Place, Worker, WorkerBuilder, pump};
+use super::{Life, Place, Worker, WorkerBuilder, keep_store, pump};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
 use crate::names::{AddressBook, Names};
@@ -14,12 +14,14 @@ use crate::native::{BindOptions, Bound, Identity, NativeAgent};
 use crate::protocol::{Core, Stage};
 use crate::registry::Registry;
 use crate::rendezvous::{
-    self, Address, Entry, Opened, Plan, StoreServer, advertised_address, check_name, host_id,
+    self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError,
+    StoreServer, advertised_address, check_name, check_rank, host_id,
 };
 use crate::settings::{MessageLimits, Settings};
 
-/// How long a sponsor may take to let this worker in before another is asked.
-const SPONSOR_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a sponsor may take to let this worker in before another is asked too. One that refuses
+/// connections is not waited for.
+const SPONSOR_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
@@ -41,6 +43,7 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
         }
     };
     check_name(&name)?;
+    check_rank(builder.rank, builder.world_size)?;
     let deadline = Instant::now() + builder.join_timeout;
     let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
     let bound = Bound::bind(&bind).await?;
@@ -53,10 +56,20 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
         timeout: deadline.saturating_duration_since(Instant::now()),
         prefix: prefix(builder.run_id.as_deref()),
     };
-    let entry = rendezvous::enter(Arc::clone(&opened.store), plan).await?;
+    let entry = match rendezvous::enter(Arc::clone(&opened.store), plan).await {
+        Ok(entry) => entry,
+        Err(error) => {
+            let others_came = matches!(&error, RendezvousError::Missing { have, .. } if have.len() > 1);
+            if others_came && opened.server.is_some() {
+                tokio::time::sleep(FAREWELL).await;
+            }
+            return Err(error.into());
+        }
+    };
+    let patience = builder.join_timeout;
     let worker = start(builder, name, bound, entry, opened)?;
     if *worker.core.stage.borrow() == Stage::Joining {
-        let joined = worker.find_sponsor(deadline).await;
+        let joined = worker.find_sponsor(deadline, patience).await;
         if let Err(error) = joined {
             worker.crash().await;
             return Err(error);
@@ -88,8 +101,7 @@ async fn prepare(
             Ok((opened, BindOptions::memory(network, name), None))
         }
         Place::Shared(rendezvous) => {
-            let hosts = builder.rank == Some(0) && !builder.hosted_elsewhere;
-            let opened = rendezvous::open(rendezvous, hosts, builder.join_timeout).await?;
+            let opened = open_store(builder, rendezvous).await?;
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             check_security(builder, advertised)?;
             let mut bind = BindOptions::default();
@@ -99,6 +111,39 @@ async fn prepare(
             Ok((opened, bind, Some(advertised)))
         }
     }
+}
+
+/// Rank 0 hosts the store, or else it is an error. In a group without ranks, the first worker on the
+/// store's host does, and those who come later find it taken.
+async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<Opened> {
+    let patience = builder.join_timeout;
+    let may_host = match (builder.rank, rendezvous) {
+        _ if builder.hosted_elsewhere => false,
+        (None, Rendezvous::Tcp { host, .. }) if is_this_host(host).await => {
+            match rendezvous::open(rendezvous, true, patience).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => {
+                    tracing::debug!(%error, "somebody else hosts the store");
+                    false
+                }
+            }
+        }
+        (rank, _) => rank == Some(0),
+    };
+    Ok(rendezvous::open(rendezvous, may_host, patience).await?)
+}
+
+/// Whether a name stands for an address of this host: then one can listen at it.
+async fn is_this_host(name: &str) -> bool {
+    let Ok(addresses) = tokio::net::lookup_host((name, 0)).await else {
+        return false;
+    };
+    for address in addresses {
+        if tokio::net::TcpListener::bind(address).await.is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 /// What the others are told of the addresses at which this worker listens: where they reach them.
@@ -190,10 +235,13 @@ pub(super) fn launch<A: Agent>(
         random()?,
     );
     core.attach(agent(&core));
-    let pump = tokio::spawn(pump(Arc::downgrade(&core)));
+    let tasks = [
+        tokio::spawn(pump(Arc::downgrade(&core))),
+        tokio::spawn(keep_store(Arc::downgrade(&core))),
+    ];
     let life = Life {
         core: Arc::clone(&core),
-        pump,
+        tasks,
         _store: store,
     };
     Ok(Worker {
@@ -203,10 +251,12 @@ pub(super) fn launch<A: Agent>(
 }
 
 impl Worker {
-    /// Asks one member after the other to be let in.
-    async fn find_sponsor(&self, deadline: Instant) -> Result<()> {
+    /// Asks one member after the other to be let in. What was asked stays asked: whoever answers
+    /// first is the sponsor.
+    async fn find_sponsor(&self, deadline: Instant, waited: Duration) -> Result<()> {
         let core = &self.core;
         let mut stage = core.stage.subscribe();
+        let mut unreachable = core.unreachable.subscribe();
         let mut asked = Vec::new();
         let Some(directory) = core.names.directory() else {
             return Err(core.not_member());
@@ -215,20 +265,29 @@ impl Worker {
             let sponsors = directory.sponsors().await?;
             for card in sponsors {
                 let (sponsor, name) = (card.node, card.name.clone());
-                if core.is_gone(sponsor) {
+                if core.is_gone(sponsor) || core.unreachable.borrow().contains(&sponsor) {
                     continue;
                 }
                 core.names.insert(card);
                 core.input(|node, out| node.join(sponsor, out));
-                let patience = SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
-                let decided = stage.wait_for(|stage| *stage != Stage::Joining);
-                match tokio::time::timeout(patience, decided).await {
-                    Ok(_) => {}
-                    Err(_) => asked.push(name),
+                let patience =
+                    SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
+                let decided = async {
+                    tokio::select! {
+                        _ = stage.wait_for(|stage| *stage != Stage::Joining) => {}
+                        _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
+                    }
+                };
+                if tokio::time::timeout(patience, decided).await.is_err() {
+                    asked.push(name);
                 }
-                match *stage.borrow() {
+                let reached = *stage.borrow();
+                match reached {
                     Stage::Joining => {}
-                    Stage::Member => return Ok(()),
+                    Stage::Member => {
+                        self.learn_names(directory, deadline).await;
+                        return Ok(());
+                    }
                     _ => return Err(core.not_member()),
                 }
                 if Instant::now() >= deadline {
@@ -238,13 +297,33 @@ impl Worker {
             if Instant::now() >= deadline {
                 asked.sort();
                 asked.dedup();
-                return Err(Error::Config(format!(
-                    "no member of the group let worker `{}` in; asked: {}. Is the group still running?",
-                    core.name,
-                    if asked.is_empty() { "nobody was there".to_owned() } else { asked.join(", ") }
-                )));
+                return Err(Error::from(RendezvousError::NotLetIn {
+                    name: core.name.to_string(),
+                    asked,
+                    waited,
+                }));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
+            let reached = *stage.borrow();
+            if reached == Stage::Member {
+                self.learn_names(directory, deadline).await;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whoever was let in can call the others by their names at once.
+    async fn learn_names(&self, directory: &Directory, deadline: Instant) {
+        let core = &self.core;
+        let members: Vec<NodeId> =
+            core.look(|node| node.membership().view().members().collect());
+        let unknown = members.into_iter().filter(|node| core.names.of(*node).is_none());
+        for node in unknown {
+            // One that cannot be found greets by name when it is called.
+            match tokio::time::timeout_at(deadline.into(), directory.lookup(node)).await {
+                Ok(Ok(card)) => core.names.insert(card),
+                _ => return,
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 
 pub use attaching::Group;
-pub use builder::WorkerBuilder;
 pub(crate) use builder::Place;
+pub use builder::WorkerBuilder;
 
 use crate::current::Current;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ use crate::handle::Made;
 use crate::leaks::LeakReport;
 use crate::peer::Peer;
 use crate::protocol::Core;
-use crate::rendezvous::StoreServer;
+use crate::rendezvous::{RendezvousError, StoreServer};
 use crate::rref::RRef;
 use crate::snapshot::Snapshot;
 use crate::value::Value;
@@ -64,7 +64,7 @@ pub struct Worker {
 /// Ends the worker when the last handle is gone.
 struct Life {
     core: Arc<Core>,
-    pump: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
     /// The group's store, if this worker hosts it.
     _store: Option<StoreServer>,
 }
@@ -128,7 +128,11 @@ impl Worker {
     pub fn peer(&self, name: &str) -> Result<Peer> {
         self.find(name).ok_or_else(|| Error::NoSuchPeer {
             name: name.to_owned(),
-            known: self.peers().iter().map(|peer| peer.name().to_owned()).collect(),
+            known: self
+                .peers()
+                .iter()
+                .map(|peer| peer.name().to_owned())
+                .collect(),
         })
     }
 
@@ -228,7 +232,7 @@ impl fmt::Debug for Worker {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        self.pump.abort();
+        self.stop_tasks();
         let stage = *self.core.stage.borrow();
         if stage <= crate::protocol::Stage::Member {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
@@ -236,9 +240,42 @@ impl Drop for Life {
         let core = Arc::clone(&self.core);
         // Without a runtime there is nothing left to close either.
         if tokio::runtime::Handle::try_current().is_ok() {
-            self.core
-                .runtime
-                .spawn(async move { core.agent().close(Duration::ZERO).await });
+            self.core.runtime.spawn(async move {
+                core.agent().close(Duration::ZERO).await;
+                core.end();
+            });
+        }
+    }
+}
+
+impl Life {
+    fn stop_tasks(&self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// When a worker died, which may have been the store's host: tells the store of its next life what the group knows, so that
+/// others, that host among them, can join again (S3).
+async fn keep_store(core: Weak<Core>) {
+    const RETRY: Duration = Duration::from_millis(500);
+    loop {
+        let Some(strong) = core.upgrade() else {
+            return;
+        };
+        let Some(directory) = strong.names.directory() else {
+            return;
+        };
+        strong.store_lost.notified().await;
+        while strong.is_member() {
+            tokio::time::sleep(RETRY).await;
+            match directory.republish().await {
+                Ok(()) => break,
+                Err(error @ RendezvousError::OtherGroup { .. }) => {
+                    tracing::warn!(worker = %strong.name, %error, "nobody can join this group any more");
+                    break;
+                }
+                Err(error) => tracing::debug!(%error, "the group's store is not back yet"),
+            }
         }
     }
 }

@@ -86,7 +86,10 @@ impl Worker {
                 waited: core.settings.shutdown_timeout,
                 waiting_for: core.look(|node| {
                     let awaited = node.membership().awaited();
-                    awaited.into_iter().map(|node| core.name_of(node).to_string()).collect()
+                    awaited
+                        .into_iter()
+                        .map(|node| core.name_of(node).to_string())
+                        .collect()
                 }),
                 leaks: LeakReport::default(),
             }),
@@ -104,7 +107,7 @@ impl Worker {
     async fn close(&self, patience: Duration) {
         self.core.agent().close(patience).await;
         if let Some(life) = &self.life {
-            life.pump.abort();
+            life.stop_tasks();
         }
         self.core.end();
     }
@@ -124,13 +127,16 @@ fn only_references_left(core: &Core) -> bool {
 
 /// Who is not done, and what it has left.
 fn waiting_for(core: &Core) -> Vec<String> {
-    let known: Vec<(NodeId, Residue)> = core.look(|node| {
-        let mut known = node.quiescence().waiting_for().to_vec();
-        if known.is_empty() {
-            known.push((node.me(), node.residue()));
-        }
-        known
+    let (known, mine, leader): (Vec<(NodeId, Residue)>, _, _) = core.look(|node| {
+        let known = node.quiescence().waiting_for().to_vec();
+        let mine = (node.me(), node.residue());
+        (known, mine, node.membership().leader())
     });
+    if known.is_empty() && mine.1.is_idle() && leader != core.me {
+        let leader = core.name_of(leader);
+        return vec![format!("`{leader}`, which has not said who is not done")];
+    }
+    let known = if known.is_empty() { vec![mine] } else { known };
     known
         .into_iter()
         .map(|(node, residue)| {

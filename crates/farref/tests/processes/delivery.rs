@@ -1,10 +1,20 @@
-//! LOST, 07:06:30 UTC: a script of the engineer of failure.rs and membership.rs (t2) ran in the wrong
-//! directory and deleted delivery.rs and delivery/{bounds,cancelling,deadlines,exactly,once}.rs
-//! as they were in the working tree. No copy was found on disk. Please write them again from your
-//! session; I do not touch these files any more. I am sorry. This stub only keeps the target building.
+//! Guarantees D1-D5: calls arrive once, in time, cancellably, and bounded.
+
+mod bounds;
+mod cancelling;
+mod deadlines;
+mod exactly;
+mod once;
 
 use crate::Tests;
 
 pub(crate) fn tests() -> Tests {
-    vec![]
+    let files = [
+        once::tests(),
+        exactly::tests(),
+        deadlines::tests(),
+        cancelling::tests(),
+        bounds::tests(),
+    ];
+    files.into_iter().flatten().collect()
 }

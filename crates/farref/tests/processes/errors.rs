@@ -106,7 +106,12 @@ fn calls() -> anyhow::Result<()> {
                 matches!(error, Error::PeerLost { peer, function }
                     if &**peer == "a" && function.as_str().ends_with("wait_at"))
             },
-            &["`a`", "wait_at", "whether it ran is unknown", "call another worker"],
+            &[
+                "`a`",
+                "wait_at",
+                "whether it ran is unknown",
+                "call another worker",
+            ],
         )
     })
 }
@@ -125,15 +130,17 @@ fn references() -> anyhow::Result<()> {
             |error| matches!(error, Error::NotOwner { owner } if &**owner == "a"),
             &["`a`", "to_here()"],
         )?;
+        let object = group.me.rref_to_object("not to be copied".to_owned())?;
         expect(
             "fetching what cannot be sent",
-            probe.to_here().await.map(|probe: Probe| probe.value),
-            |error| {
-                matches!(error, Error::NotSerializable { type_name } if type_name.contains("Probe"))
-            },
-            &["Probe", "derive it", "methods"],
+            object.to_here().await,
+            |error| matches!(error, Error::NotSerializable { type_name } if type_name.contains("String")),
+            &["String", "derive it", "methods"],
         )?;
-        let outside = serde_json::to_string(&probe).err().context("it was written")?;
+        drop(object);
+        let outside = serde_json::to_string(&probe)
+            .err()
+            .context("it was written")?;
         ensure!(
             outside.to_string().contains("only be sent inside a call"),
             "{outside}"
@@ -238,7 +245,11 @@ fn joining() -> anyhow::Result<()> {
                 matches!(error, RendezvousError::Missing { have, missing, world_size: 3, .. }
                     if *have == [(0, "there".to_owned())] && *missing == [1, 2])
             }),
-            &["rank 1, 2 did not come", "0 (there)", "Check that every rank was started"],
+            &[
+                "rank 1, 2 did not come",
+                "0 (there)",
+                "Check that every rank was started",
+            ],
         )?;
         let nobody = Worker::builder("a").rank(1).world_size(2);
         expect(
@@ -249,7 +260,13 @@ fn joining() -> anyhow::Result<()> {
                 .join()
                 .await,
             is_rendezvous(|error| {
-                matches!(error, RendezvousError::Store { source: StoreError::Unreachable { .. }, .. })
+                matches!(
+                    error,
+                    RendezvousError::Store {
+                        source: StoreError::Unreachable { .. },
+                        ..
+                    }
+                )
             }),
             &["no store answers at 127.0.0.1", "rank 0", "running"],
         )?;
@@ -259,11 +276,22 @@ fn joining() -> anyhow::Result<()> {
         let host = Worker::builder("a").rank(0).world_size(1);
         expect(
             "a store's port that is in use",
-            host.rendezvous(&format!("tcp://127.0.0.1:{port}")).join().await,
+            host.rendezvous(&format!("tcp://127.0.0.1:{port}"))
+                .join()
+                .await,
             is_rendezvous(|error| {
-                matches!(error, RendezvousError::Store { source: StoreError::Bind { .. }, .. })
+                matches!(
+                    error,
+                    RendezvousError::Store {
+                        source: StoreError::Bind { .. },
+                        ..
+                    }
+                )
             }),
-            &[&format!("127.0.0.1, {port}"), "does another process use that port?"],
+            &[
+                &format!("127.0.0.1, {port}"),
+                "does another process use that port?",
+            ],
         )?;
         let worker = Worker::builder("a").rank(0).world_size(1).port(port);
         expect(
@@ -299,13 +327,43 @@ fn after_the_end() -> anyhow::Result<()> {
                 if &**name == "driver" && state.contains("has been shut down"))
         };
         let advice = ["`driver`", "join again"];
-        expect("calling after the end", add::on(&a, 1, 2).await, is_over, &advice)?;
-        expect("calling oneself", add::on(&group.me.me(), 1, 2).await, is_over, &advice)?;
-        expect("fetching after the end", late.to_here().await, is_over, &advice)?;
-        expect("looking after the end", late.local().await.map(|_| ()), is_over, &advice)?;
-        expect("making after the end", group.me.rref(1_u8).map(|_| ()), is_over, &advice)?;
+        expect(
+            "calling after the end",
+            add::on(&a, 1, 2).await,
+            is_over,
+            &advice,
+        )?;
+        expect(
+            "calling oneself",
+            add::on(&group.me.me(), 1, 2).await,
+            is_over,
+            &advice,
+        )?;
+        expect(
+            "fetching after the end",
+            late.to_here().await,
+            is_over,
+            &advice,
+        )?;
+        expect(
+            "looking after the end",
+            late.local().await.map(|_| ()),
+            is_over,
+            &advice,
+        )?;
+        expect(
+            "making after the end",
+            group.me.rref(1_u8).map(|_| ()),
+            is_over,
+            &advice,
+        )?;
         let stay = Probe::new_on(&a, 1).remote();
-        expect("using what was made after the end", stay.value().await, is_over, &advice)?;
+        expect(
+            "using what was made after the end",
+            stay.value().await,
+            is_over,
+            &advice,
+        )?;
         drop(late);
         group.me.shutdown().await?;
         Ok(())

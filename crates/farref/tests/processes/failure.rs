@@ -7,8 +7,8 @@ use anyhow::{bail, ensure};
 use farref::{Error, Peer, Result};
 
 use crate::functions::{
-    Probe, ProbeRRef, add, add_on, hand_on, hold, open, pid, probes, release, until_waiting, use_held, wait_at,
-    wait_at_other, write_what_comes,
+    Probe, ProbeRRef, add, add_on, hand_on, hold, open, pid, probes, release, until_waiting,
+    use_held, wait_at, wait_at_other, write_what_comes,
 };
 use crate::group::{Group, Options, run};
 use crate::launch::Launch;
@@ -23,14 +23,20 @@ pub(crate) fn tests() -> Tests {
         ("f1_a_killed_process_is_noticed_at_once_over_tcp", || {
             killed_is_noticed(false)
         }),
-        ("f1_a_process_that_is_silent_for_too_long_is_dead", silent_is_dead),
+        (
+            "f1_a_process_that_is_silent_for_too_long_is_dead",
+            silent_is_dead,
+        ),
         (
             "f1_a_process_that_is_silent_for_a_while_loses_nothing",
             short_silence,
         ),
         ("f2_the_death_of_an_owner_fails_what_needs_it", owner_dies),
         ("f2_what_a_dead_holder_held_is_freed", holder_dies),
-        ("f2_a_call_through_a_dead_worker_ends_on_both_sides", middle_dies),
+        (
+            "f2_a_call_through_a_dead_worker_ends_on_both_sides",
+            middle_dies,
+        ),
         ("f2_the_death_of_the_stores_host_stops_nobody", host_dies),
         ("f3_a_worker_comes_back_under_its_name", comes_back),
         ("f3_a_new_life_ends_the_old_one", new_life_ends_old),
@@ -48,7 +54,11 @@ async fn waiting(peer: &Peer, gate: &str) -> anyhow::Result<farref::Pending<()>>
     Ok(pending)
 }
 
-fn ensure_lost<T: std::fmt::Debug>(outcome: Result<T>, name: &str, what: &str) -> anyhow::Result<()> {
+fn ensure_lost<T: std::fmt::Debug>(
+    outcome: Result<T>,
+    name: &str,
+    what: &str,
+) -> anyhow::Result<()> {
     match outcome {
         Err(Error::PeerLost { peer, function }) if &*peer == name => {
             ensure!(function.as_str().ends_with(what), "lost in {function}");
@@ -133,7 +143,10 @@ fn silent_is_dead() -> anyhow::Result<()> {
         let status = group.ended("a").await?;
         ensure!(status.code() == Some(EVICTED), "it ended with {status}");
         let outcome = std::fs::read_to_string(outcome)?;
-        ensure!(outcome.contains("Evicted"), "its own call ended with {outcome}");
+        ensure!(
+            outcome.contains("Evicted"),
+            "its own call ended with {outcome}"
+        );
         ensure!(add_on::on(&b, "driver".into(), 1, 2).await? == 3);
         Ok(())
     })
@@ -167,7 +180,11 @@ fn short_silence() -> anyhow::Result<()> {
         }
         ensure!(probe.add(1).await? == 6);
         ensure!(pid::on(&a).await? == before);
-        for worker in [group.me.snapshot(), a.snapshot().await?, b.snapshot().await?] {
+        for worker in [
+            group.me.snapshot(),
+            a.snapshot().await?,
+            b.snapshot().await?,
+        ] {
             let alive = worker.peers.iter().filter(|peer| peer.status == "alive");
             ensure!(alive.count() == 3, "{worker:?}");
         }
@@ -283,7 +300,10 @@ fn host_dies() -> anyhow::Result<()> {
         let host = member("host", 0)?;
         let others = [member("a", 1)?, member("b", 2)?];
         let builder = farref::Worker::builder("driver").rank(3).world_size(4);
-        let me = options.apply(builder.rendezvous(&rendezvous)).join().await?;
+        let me = options
+            .apply(builder.rendezvous(&rendezvous))
+            .join()
+            .await?;
         let (a, b) = (me.peer("a")?, me.peer("b")?);
         let lost = waiting(&me.peer("host")?, "gate").await?;
         let probe = Probe::new_on(&a, 11).remote();
@@ -325,7 +345,10 @@ fn comes_back() -> anyhow::Result<()> {
             let life = pid::on(&new_handle).await?;
             ensure!(!lives.contains(&life), "an old life answered");
             lives.push(life);
-            ensure!(pid::on(&old_handle).await? == life, "a handle stands for the name");
+            ensure!(
+                pid::on(&old_handle).await? == life,
+                "a handle stands for the name"
+            );
             ensure!(new_handle.rank() == old_handle.rank());
             ensure_owner_lost(probe.value().await, "a")?;
             ensure!(probes::on(&old_handle).await? == 0);
@@ -417,7 +440,10 @@ fn old_life_wakes() -> anyhow::Result<()> {
         ensure!(status.code() == Some(EVICTED), "it ended with {status}");
         ensure!(Path::new(&outcome).exists(), "its call hangs");
         let outcome = std::fs::read_to_string(outcome)?;
-        ensure!(outcome.contains("Evicted"), "its own call ended with {outcome}");
+        ensure!(
+            outcome.contains("Evicted"),
+            "its own call ended with {outcome}"
+        );
 
         ensure!(pid::on(&new).await? == life && pid::on(&a).await? == life);
         ensure!(use_held::on(&b, "k".into()).await? == 4);

@@ -158,11 +158,7 @@ pub(crate) async fn wait_at_other(to: String, name: String) -> farref::Result<()
 /// Begins to wait at a gate of a third worker and returns. What comes of it, and only then, is written
 /// to a file.
 #[farref::remote]
-pub(crate) async fn write_what_comes(
-    to: String,
-    gate: String,
-    path: String,
-) -> anyhow::Result<()> {
+pub(crate) async fn write_what_comes(to: String, gate: String, path: String) -> anyhow::Result<()> {
     let peer = Worker::current().context("no worker")?.peer(&to)?;
     let pending = wait_at::on(&peer, gate).timeout(None).start();
     tokio::spawn(async move {
@@ -225,7 +221,12 @@ pub(crate) async fn share_with(to: String, value: u64) -> farref::Result<u64> {
     let me = Worker::current().ok_or_else(no_worker)?;
     let neighbour = me.peer(&to)?;
     let key = format!("of {}", me.name());
-    hold::on(&neighbour, key.clone(), me.rref_to_object(Probe::new(value))?).await?;
+    hold::on(
+        &neighbour,
+        key.clone(),
+        me.rref_to_object(Probe::new(value))?,
+    )
+    .await?;
     let used = use_held::on(&neighbour, key.clone()).await?;
     release::on(&neighbour, key).await?;
     Ok(used)

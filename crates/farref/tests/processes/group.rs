@@ -161,7 +161,10 @@ impl Group {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.children.values().map(|process| process.child.id()).collect()
+        self.children
+            .values()
+            .map(|process| process.child.id())
+            .collect()
     }
 
     fn process(&mut self, name: &str) -> anyhow::Result<&mut Process> {

@@ -135,7 +135,10 @@ impl Launched {
     pub(crate) async fn ended_well(self) -> anyhow::Result<()> {
         let name = self.name.clone();
         let (status, complaints) = self.ended().await?;
-        anyhow::ensure!(status.success(), "`{name}` ended with {status}: {complaints}");
+        anyhow::ensure!(
+            status.success(),
+            "`{name}` ended with {status}: {complaints}"
+        );
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use farref::{Error, LeakedReference, Worker};
 
 use crate::functions::{
-    Probe, ProbeRRef, add, add_on, hold, open, pid, release, release_later, until_waiting, use_held, wait_at,
-    write_what_comes,
+    Probe, ProbeRRef, add, add_on, hold, open, pid, release, release_later, until_waiting,
+    use_held, wait_at, write_what_comes,
 };
 use crate::group::{Group, Options, free_port, run};
 use crate::launch::{self, Launch};
@@ -18,18 +18,54 @@ use crate::{Scratch, Tests};
 
 pub(crate) fn tests() -> Tests {
     vec![
-        ("s1_a_shutdown_waits_for_calls_between_others", waits_for_calls),
-        ("s1_a_shutdown_waits_for_references_of_others", waits_for_references),
-        ("s1_a_shutdown_that_takes_too_long_names_who_is_not_done", names_who_is_busy),
-        ("s1_a_shutdown_names_who_has_not_asked_for_it", names_who_has_not_asked),
-        ("s1_a_shutdown_does_not_wait_for_the_dead", does_not_wait_for_the_dead),
-        ("s2_a_leak_is_reported_by_holder_and_owner", leak_is_reported),
-        ("s2_a_leak_is_a_warning_unless_it_is_to_be_an_error", leak_is_a_warning),
-        ("s3_workers_join_and_leave_a_group_without_a_size", grows_and_shrinks),
-        ("s3_a_worker_may_be_added_to_a_group_of_fixed_size", addition),
-        ("s3_who_vanishes_while_joining_wedges_nobody", vanishes_while_joining),
-        ("s3_many_that_are_gone_do_not_keep_a_newcomer_out", many_are_gone),
-        ("s4_a_worker_may_be_started_again_in_one_process", again_and_again),
+        (
+            "s1_a_shutdown_waits_for_calls_between_others",
+            waits_for_calls,
+        ),
+        (
+            "s1_a_shutdown_waits_for_references_of_others",
+            waits_for_references,
+        ),
+        (
+            "s1_a_shutdown_that_takes_too_long_names_who_is_not_done",
+            names_who_is_busy,
+        ),
+        (
+            "s1_a_shutdown_names_who_has_not_asked_for_it",
+            names_who_has_not_asked,
+        ),
+        (
+            "s1_a_shutdown_does_not_wait_for_the_dead",
+            does_not_wait_for_the_dead,
+        ),
+        (
+            "s2_a_leak_is_reported_by_holder_and_owner",
+            leak_is_reported,
+        ),
+        (
+            "s2_a_leak_is_a_warning_unless_it_is_to_be_an_error",
+            leak_is_a_warning,
+        ),
+        (
+            "s3_workers_join_and_leave_a_group_without_a_size",
+            grows_and_shrinks,
+        ),
+        (
+            "s3_a_worker_may_be_added_to_a_group_of_fixed_size",
+            addition,
+        ),
+        (
+            "s3_who_vanishes_while_joining_wedges_nobody",
+            vanishes_while_joining,
+        ),
+        (
+            "s3_many_that_are_gone_do_not_keep_a_newcomer_out",
+            many_are_gone,
+        ),
+        (
+            "s4_a_worker_may_be_started_again_in_one_process",
+            again_and_again,
+        ),
         ("s4_workers_of_two_groups_live_in_one_process", two_groups),
     ]
 }
@@ -117,7 +153,10 @@ fn names_who_has_not_asked() -> anyhow::Result<()> {
     launch::run(async || {
         let at = format!("tcp://127.0.0.1:{}", free_port()?);
         let member = |name: &str, rank| {
-            let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&at);
+            let builder = Worker::builder(name)
+                .rank(rank)
+                .world_size(2)
+                .rendezvous(&at);
             builder.shutdown_timeout(Duration::from_secs(1)).join()
         };
         let (lazy, eager) = tokio::try_join!(member("lazy", 0), member("eager", 1))?;
@@ -177,11 +216,17 @@ fn leak_is_reported() -> anyhow::Result<()> {
         ensure!(near.holders == ["driver"], "{near:?}");
         ensure_at(near, own_line)?;
         let text = report.to_string();
-        ensure!(text.contains("Probe on `owner`, held by driver, made at "), "{text}");
+        ensure!(
+            text.contains("Probe on `owner`, held by driver, made at "),
+            "{text}"
+        );
 
         let (status, complaints) = owner.ended().await?;
         ensure!(!status.success(), "the owner found nothing wrong");
-        ensure!(complaints.contains("references were never dropped"), "{complaints}");
+        ensure!(
+            complaints.contains("references were never dropped"),
+            "{complaints}"
+        );
         ensure!(
             complaints.contains("functions::Probe on `owner`, held by driver"),
             "{complaints}"
@@ -196,7 +241,9 @@ fn reference<'a>(
     owner: &str,
 ) -> anyhow::Result<&'a LeakedReference> {
     let mut owned = references.iter().filter(|leak| leak.owner == owner);
-    owned.next().with_context(|| format!("no leak of {owner}'s"))
+    owned
+        .next()
+        .with_context(|| format!("no leak of {owner}'s"))
 }
 
 fn ensure_at(leak: &LeakedReference, line: u32) -> anyhow::Result<()> {
@@ -237,7 +284,10 @@ fn leak_is_a_warning() -> anyhow::Result<()> {
         group.finish().await?;
         drop(leaked);
         let text = log.text();
-        ensure!(text.contains("WARN") && text.contains("references were never dropped"), "{text}");
+        ensure!(
+            text.contains("WARN") && text.contains("references were never dropped"),
+            "{text}"
+        );
         let made = format!("Probe on `a`, held by driver, made at {}:{line}:", file!());
         ensure!(text.contains(&made), "{text}");
         Ok(())
@@ -299,7 +349,10 @@ fn grows_and_shrinks() -> anyhow::Result<()> {
             let guest = options.apply(Worker::builder("guest").rendezvous(&at));
             let guest = guest.join().await?;
             ensure!(guest.peers().len() == 5, "{:?}", guest.peers());
-            ensure!(add::on(&guest.peer("worker-1")?, 1, 2).await? == 3, "known at once");
+            ensure!(
+                add::on(&guest.peer("worker-1")?, 1, 2).await? == 3,
+                "known at once"
+            );
             let mine = me.wait_for_peer("guest", PATIENCE).await?;
             ensure!(add_on::on(&mine, "worker-1".into(), 1, 2).await? == 3);
             let life = guest.snapshot().incarnation;
@@ -337,7 +390,10 @@ fn addition() -> anyhow::Result<()> {
     run(Options::default(), &["a", "b"], async |group| {
         let extra = Launch::addition(group, "extra-1")?.start("extra-1")?;
         let peer = group.me.wait_for_peer("extra-1", PATIENCE).await?;
-        ensure!(peer.rank() >= group.world_size, "it has no rank of the founders");
+        ensure!(
+            peer.rank() >= group.world_size,
+            "it has no rank of the founders"
+        );
         for name in ["driver", "a", "b"] {
             ensure!(add_on::on(&peer, name.into(), 1, 2).await? == 3);
         }
@@ -448,7 +504,10 @@ fn again_and_again() -> anyhow::Result<()> {
         for round in 0..20 {
             let at = format!("tcp://127.0.0.1:{port}");
             let member = |name: &str, rank| {
-                let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&at);
+                let builder = Worker::builder(name)
+                    .rank(rank)
+                    .world_size(2)
+                    .rendezvous(&at);
                 builder.fail_on_leaks(true).join()
             };
             let (one, other) = tokio::try_join!(member("one", 0), member("other", 1))?;
@@ -541,7 +600,10 @@ fn two_groups() -> anyhow::Result<()> {
         let (first, second) = (&groups[0], &groups[1]);
         let (a1, a2) = (first.peer("a")?, second.peer("a")?);
         ensure!(pid::on(&a1).await? != pid::on(&a2).await?);
-        let (p1, p2) = (Probe::new_on(&a1, 1).remote(), Probe::new_on(&a2, 2).remote());
+        let (p1, p2) = (
+            Probe::new_on(&a1, 1).remote(),
+            Probe::new_on(&a2, 2).remote(),
+        );
         ensure!(p1.value().await? == 1 && p2.value().await? == 2);
         let waiting = wait_at::on(&a2, "gate".into()).timeout(None).start();
         until_waiting::on(&a2, "gate".into(), 1).await?;

@@ -127,7 +127,9 @@ impl Proxy {
 
     /// Cuts all connections there are.
     pub(crate) fn cut_once(&self) {
-        self.shared.generation.send_modify(|generation| *generation += 1);
+        self.shared
+            .generation
+            .send_modify(|generation| *generation += 1);
     }
 
     /// How many connections have been cut.
@@ -199,7 +201,9 @@ async fn pipe(
         let now = *rule.borrow_and_update();
         let room = match now {
             Rule::Pass => buffer.len(),
-            Rule::StallAfter(most) => usize::try_from(most.saturating_sub(passed)).unwrap_or(usize::MAX),
+            Rule::StallAfter(most) => {
+                usize::try_from(most.saturating_sub(passed)).unwrap_or(usize::MAX)
+            }
             Rule::Cut => {
                 if budget.load(Ordering::Relaxed) == UNDECIDED {
                     budget.store(random_budget(), Ordering::Relaxed);

@@ -16,10 +16,19 @@ pub(crate) fn tests() -> Tests {
     vec![
         ("processes_meet_in_a_file", in_a_file),
         ("processes_meet_as_torchrun_says", as_torchrun_says),
-        ("processes_meet_as_torchruns_agent_says", as_torchruns_agent_says),
+        (
+            "processes_meet_as_torchruns_agent_says",
+            as_torchruns_agent_says,
+        ),
         ("processes_meet_as_slurm_says", as_slurm_says),
-        ("a_worker_that_does_not_come_is_named_by_all_others", missing),
-        ("who_has_another_token_is_refused_and_the_group_goes_on", other_token),
+        (
+            "a_worker_that_does_not_come_is_named_by_all_others",
+            missing,
+        ),
+        (
+            "who_has_another_token_is_refused_and_the_group_goes_on",
+            other_token,
+        ),
         ("who_expects_another_group_size_is_told", other_size),
         ("who_finds_the_port_taken_is_told", port_taken),
     ]
@@ -50,7 +59,10 @@ fn in_a_file() -> anyhow::Result<()> {
                 .start(name)
         };
         let others = [start("a", 0)?, start("b", 2)?];
-        let me = Worker::builder("driver").rank(1).world_size(3).rendezvous(&at);
+        let me = Worker::builder("driver")
+            .rank(1)
+            .world_size(3)
+            .rendezvous(&at);
         let me = options.apply(me).join().await?;
         work_and_end(&me, "a", "b").await?;
         for other in others {
@@ -151,7 +163,10 @@ fn missing() -> anyhow::Result<()> {
                 .start(name)
         };
         let others = [start("a", 1)?, start("c", 3)?];
-        let me = Worker::builder("driver").rank(0).world_size(4).rendezvous(&at);
+        let me = Worker::builder("driver")
+            .rank(0)
+            .world_size(4)
+            .rendezvous(&at);
         match options.apply(me).join().await {
             Err(Error::Rendezvous(error)) => match &*error {
                 RendezvousError::Missing { have, missing, .. } => {
@@ -221,7 +236,11 @@ fn other_size() -> anyhow::Result<()> {
                     let fits = matches!(&*error, RendezvousError::Mismatch { mine, group }
                         if mine == "a world size of 3" && group == "a world size of 2");
                     ensure!(fits, "{error:?}");
-                    ensure!(error.to_string().contains("give all workers the same world size"));
+                    ensure!(
+                        error
+                            .to_string()
+                            .contains("give all workers the same world size")
+                    );
                 }
                 other => bail!("{other:?}"),
             }

@@ -30,11 +30,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let me = me.context("joining")?;
         if options.calls_everyone {
             let called = crate::functions::call_everyone::on(&me.me()).await?;
-            anyhow::ensure!(called as usize == me.peers().len(), "{called} answered rightly");
+            anyhow::ensure!(
+                called as usize == me.peers().len(),
+                "{called} answered rightly"
+            );
         }
         let ended = me.shutdown().await;
         let left = crate::functions::held_count();
-        anyhow::ensure!(left == 0, "{left} references are still held by this process");
+        anyhow::ensure!(
+            left == 0,
+            "{left} references are still held by this process"
+        );
         // A worker that was declared dead while it was stopped has been told so by its test.
         match ended {
             Err(farref::Error::Evicted { .. }) if options.may_be_evicted => {

@@ -301,7 +301,8 @@ impl Filling {
     fn take_from(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
         let room = self.length.min(self.bytes.capacity()) - self.bytes.len();
         let there = room.min(buffer.len());
-        self.bytes.extend_from_slice(buffer.get(..there).unwrap_or_default());
+        self.bytes
+            .extend_from_slice(buffer.get(..there).unwrap_or_default());
         buffer.advance(there);
         if self.bytes.len() == self.length {
             return Ok(true);

@@ -105,9 +105,7 @@ impl Packet {
 
     /// How long it has waited, in nanoseconds, if that matters to the receiver.
     pub(super) fn age(&self, now: Time) -> Option<u64> {
-        self.0
-            .queued
-            .map(|queued| now.0.saturating_sub(queued.0))
+        self.0.queued.map(|queued| now.0.saturating_sub(queued.0))
     }
 }
 

@@ -110,9 +110,8 @@ fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameErr
 }
 
 fn messages() -> impl Strategy<Value = Message> {
-    let bytes = |most: usize| {
-        (0..most, any::<u8>()).prop_map(|(size, fill)| Bytes::from(vec![fill; size]))
-    };
+    let bytes =
+        |most: usize| (0..most, any::<u8>()).prop_map(|(size, fill)| Bytes::from(vec![fill; size]));
     let payload = (
         bytes(100 << 10),
         prop::collection::vec(bytes(60 << 10), 0..4),
@@ -140,8 +139,7 @@ fn messages() -> impl Strategy<Value = Message> {
         })),
         any::<u64>().prop_map(|id| Message::Cancel(MessageId(id))),
         any::<(u32, u64)>().prop_map(|(calls, bytes)| Message::Credit { calls, bytes }),
-        any::<u32>()
-            .prop_map(|worker| Message::Control(Control::Suspect(NodeId::new(worker, 1)))),
+        any::<u32>().prop_map(|worker| Message::Control(Control::Suspect(NodeId::new(worker, 1)))),
     ]
 }
 
@@ -360,7 +358,10 @@ fn large_pieces_leave_from_where_they_are() {
 #[test]
 fn time_in_the_queue_is_taken_from_what_remains() {
     // D3
-    let frame = data(0, call(Bytes::new(), Vec::new(), Some(Duration::from_secs(1))));
+    let frame = data(
+        0,
+        call(Bytes::new(), Vec::new(), Some(Duration::from_secs(1))),
+    );
     let later = Time(5) + Duration::from_millis(400);
     let (received, _) = decode(&encode([frame], later), &[usize::MAX]);
     let Some(Received::Session(Frame::Data { payload, .. })) = received.first() else {

@@ -150,7 +150,11 @@ impl MemoryNetwork {
 
     pub(super) fn bind(&self, name: &str) -> io::Result<MemoryListener> {
         let mut state = self.0.state();
-        if state.listeners.get(name).is_some_and(|old| !old.is_closed()) {
+        if state
+            .listeners
+            .get(name)
+            .is_some_and(|old| !old.is_closed())
+        {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         // Unbounded, as connection attempts are few; each holds two empty pipes.
@@ -159,7 +163,11 @@ impl MemoryNetwork {
         Ok(MemoryListener { incoming })
     }
 
-    pub(super) async fn connect(&self, from: &str, to: &str) -> io::Result<(PipeReader, PipeWriter)> {
+    pub(super) async fn connect(
+        &self,
+        from: &str,
+        to: &str,
+    ) -> io::Result<(PipeReader, PipeWriter)> {
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);

@@ -48,13 +48,21 @@ async fn assert_all_arrived_once_and_in_order(sides: &[Side; 2], count: u64) {
     for side in sides {
         for lane in Lane::ALL {
             let expected: Vec<u64> = (0..count).collect();
-            assert_eq!(side.received_on(lane), expected, "{lane} lane of {}", side.node);
+            assert_eq!(
+                side.received_on(lane),
+                expected,
+                "{lane} lane of {}",
+                side.node
+            );
         }
         assert_eq!(*lock(&side.inbound.misbehaved), []);
     }
     for side in sides {
         eventually("everything is acknowledged", || {
-            side.agent.links().iter().all(|link| link.queued_messages == 0)
+            side.agent
+                .links()
+                .iter()
+                .all(|link| link.queued_messages == 0)
         })
         .await;
     }
@@ -175,7 +183,11 @@ async fn a_unix_socket_out_of_reach_gives_way_to_tcp() {
             *name = "@farref-in-another-namespace".to_owned();
         }
     }
-    let link = sides[0].agent.shared.link_or_new(sides[1].node).expect("a link");
+    let link = sides[0]
+        .agent
+        .shared
+        .link_or_new(sides[1].node)
+        .expect("a link");
     link.state().card = Some(card);
     sides[0].send(&sides[1], control(1));
     eventually("it arrives", || sides[1].received_count() == 1).await;
@@ -194,7 +206,8 @@ async fn a_cancellation_never_overtakes_its_call() {
     for number in 0..100 {
         let size = if number % 2 == 0 { 10 } else { 1 << 20 };
         left.agent.enqueue(right.node, call(number, size));
-        left.agent.enqueue(right.node, Message::Cancel(MessageId(number)));
+        left.agent
+            .enqueue(right.node, Message::Cancel(MessageId(number)));
         left.agent.flush(right.node);
     }
     eventually("all arrive", || right.received_count() == 201).await;
@@ -272,10 +285,8 @@ async fn payloads_arrive_as_they_were_whatever_their_shape() {
     ];
     for (number, (body, parts)) in shapes.iter().enumerate() {
         let parts = parts.iter().map(|size| pattern(*size)).collect();
-        left.agent.enqueue(
-            right.node,
-            answerable(number as u64, pattern(*body), parts),
-        );
+        left.agent
+            .enqueue(right.node, answerable(number as u64, pattern(*body), parts));
     }
     left.agent.flush(right.node);
     eventually("all arrive", || right.received_count() == shapes.len()).await;

@@ -50,7 +50,11 @@ async fn a_silent_peer_is_suspected_in_time() {
     let [left, right] = Side::memory_pair_with(&network, config).await;
     left.meet(&right).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(*lock(&left.inbound.suspected), [], "heartbeats keep it alive");
+    assert_eq!(
+        *lock(&left.inbound.suspected),
+        [],
+        "heartbeats keep it alive"
+    );
     network.partition("w1#1", "w2#1");
     eventually("each suspects the other", || {
         *lock(&left.inbound.suspected) == [right.node]
@@ -83,7 +87,8 @@ async fn a_stuck_connection_is_replaced_and_nothing_is_lost() {
     network.partition("w1#1", "w2#1");
     left.send(&right, control(1));
     eventually("the connection is given up", || {
-        left.link_to(&right).is_some_and(|link| link.transport.is_none())
+        left.link_to(&right)
+            .is_some_and(|link| link.transport.is_none())
     })
     .await;
     network.heal("w1#1", "w2#1");
@@ -104,7 +109,8 @@ async fn a_peer_that_breaks_the_rules_is_cut_off_for_good() {
     })));
     left.meet(&right).await;
     left.agent.enqueue(right.node, call(1, 1));
-    left.agent.enqueue(right.node, control(1));
+    left.agent
+        .enqueue(right.node, Message::Cancel(farref_proto::MessageId(1)));
     left.agent.flush(right.node);
     eventually("it is reported", || {
         let misbehaved = lock(&right.inbound.misbehaved);

@@ -183,7 +183,10 @@ impl Side {
 
     pub(super) fn received(&self) -> Vec<Message> {
         let received = lock(&self.inbound.received);
-        received.iter().map(|(_, message)| message.clone()).collect()
+        received
+            .iter()
+            .map(|(_, message)| message.clone())
+            .collect()
     }
 
     pub(super) fn received_count(&self) -> usize {
@@ -262,9 +265,10 @@ pub(super) fn answerable(number: u64, body: Bytes, parts: Vec<Bytes>) -> Message
 /// The numbers of those messages that travelled on a lane.
 pub(super) fn numbers(messages: &[Message], lane: Lane) -> Vec<u64> {
     let number = |message: &Message| match message {
-        Message::Control(Control::ContextCleaned(contexts)) => {
-            (Lane::Control, contexts.first().map(|context| context.counter))
-        }
+        Message::Control(Control::ContextCleaned(contexts)) => (
+            Lane::Control,
+            contexts.first().map(|context| context.counter),
+        ),
         Message::Call(call) => {
             let number = match call.head.target {
                 Target::Answer(id) => Some(id.0),

@@ -1,1 +1,351 @@
-//! t
+//! HS-1 to HS-4: strangers are turned away with a reason, and disturb nobody.
+
+use std::time::Duration;
+
+use farref_proto::{GroupId, Hello, SESSION_VERSION};
+use ring::hmac;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::fixture::{GROUP, Setup, impatient};
+use super::*;
+use crate::native::handshake::{
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Salute, Verdict,
+};
+use crate::native::shared::lock;
+use crate::native::stream::Stream;
+use crate::rendezvous::Address;
+
+const TOKEN: &[u8] = b"the group's secret";
+
+fn key(token: &[u8]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, token)
+}
+
+/// Two workers that share a token and talk by TCP.
+async fn guarded_pair(config: NativeConfig) -> [Side; 2] {
+    let book = Arc::default();
+    let side = |worker| {
+        let bind = BindOptions {
+            unix: false,
+            ..BindOptions::default()
+        };
+        let mut setup = Setup::new(worker, bind, &book);
+        setup.token = Some(TOKEN.to_vec());
+        setup.config = config.clone();
+        setup.start()
+    };
+    [side(1).await, side(2).await]
+}
+
+async fn raw(to: &Side) -> TcpStream {
+    TcpStream::connect(to.tcp_address())
+        .await
+        .expect("a connection")
+}
+
+async fn stream(to: &Side) -> Stream {
+    Stream::tcp(raw(to).await).expect("a stream")
+}
+
+fn greeting(to: &Side) -> Greeting {
+    Greeting {
+        group: GROUP,
+        to: to.node,
+        nonce: [7; 16],
+    }
+}
+
+fn claim(from: NodeId, to: &Side) -> Claim {
+    let mut card = to.card.clone();
+    card.node = from;
+    Claim {
+        card,
+        max_calls: 1,
+        purpose: Purpose::Main(Salute {
+            epoch: 1000,
+            hello: Hello {
+                version: SESSION_VERSION,
+                group: GROUP,
+                from,
+                to: to.node,
+                expected: [0; 3],
+            },
+        }),
+    }
+}
+
+/// What the acceptor says to a greeting.
+async fn reply_to(to: &Side, greeting: &Greeting) -> Result<Reply, HandshakeFailure> {
+    let mut stream = stream(to).await;
+    let key = key(TOKEN);
+    let mut talk = Conversation::new(&mut stream, &key);
+    talk.open(greeting).await?;
+    talk.hear_opening().await
+}
+
+/// What the acceptor says to a claim made under a token.
+async fn verdict_on(to: &Side, claim: &Claim, token: &[u8]) -> (Verdict, bool) {
+    let mut stream = stream(to).await;
+    let key = key(token);
+    let mut talk = Conversation::new(&mut stream, &key);
+    talk.open(&greeting(to)).await.expect("said");
+    let reply: Reply = talk.hear_opening().await.expect("a reply");
+    assert!(matches!(reply, Reply::Challenge(_)), "{reply:?}");
+    talk.claim(claim).await.expect("said");
+    talk.hear_verdict().await.expect("a verdict")
+}
+
+/// Whether the acceptor closes the connection without a word.
+async fn is_closed_silently(stream: &mut TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    // A reset is a way of closing too.
+    let _ = stream.read_to_end(&mut bytes).await;
+    bytes.is_empty()
+}
+
+#[tokio::test]
+async fn strangers_are_told_why() {
+    let [left, right] = guarded_pair(impatient()).await;
+    left.meet(&right).await;
+
+    let mut foreign = greeting(&right);
+    foreign.group = GroupId(1);
+    let reply = reply_to(&right, &foreign).await;
+    assert!(matches!(reply, Ok(Reply::Refused(Refusal::Group))));
+
+    let mut misdirected = greeting(&right);
+    misdirected.to = left.node;
+    match reply_to(&right, &misdirected).await {
+        Ok(Reply::Refused(Refusal::WrongLife { here })) => assert_eq!(here, right.node),
+        other => panic!("{other:?}"),
+    }
+
+    let newcomer = NodeId::new(9, 1);
+    let wrong = verdict_on(&right, &claim(newcomer, &right), b"guess").await;
+    assert!(matches!(wrong, (Verdict::Refused(Refusal::Token), false)));
+
+    lock(&right.inbound.gone).insert(newcomer);
+    let gone = verdict_on(&right, &claim(newcomer, &right), TOKEN).await;
+    assert!(matches!(gone, (Verdict::Refused(Refusal::Gone), true)));
+
+    let bulk = Claim {
+        purpose: Purpose::Bulk(12),
+        ..claim(NodeId::new(8, 1), &right)
+    };
+    let stale = verdict_on(&right, &bulk, TOKEN).await;
+    assert!(matches!(stale, (Verdict::Refused(Refusal::Stale), true)));
+
+    // Nobody has noticed.
+    left.send(&right, control(1));
+    eventually("a good peer is undisturbed", || right.received_count() == 2).await;
+    assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+}
+
+#[tokio::test]
+async fn a_greeting_that_arrives_late_is_a_leftover() {
+    // CO-3: the left end made it before the connection that stands, and gave it up.
+    let [left, right] = guarded_pair(impatient()).await;
+    left.meet(&right).await;
+    let mut late = claim(left.node, &right);
+    if let Purpose::Main(salute) = &mut late.purpose {
+        salute.epoch = 0;
+    }
+    let verdict = verdict_on(&right, &late, TOKEN).await;
+    assert!(matches!(verdict, (Verdict::Refused(Refusal::Stale), true)));
+    left.send(&right, control(1));
+    eventually("messages still arrive", || right.received_count() == 2).await;
+    assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+}
+
+#[tokio::test]
+async fn a_claim_in_somebody_elses_name_harms_nobody() {
+    let [left, right] = guarded_pair(impatient()).await;
+    left.meet(&right).await;
+    let mut forged = claim(left.node, &right);
+    if let Purpose::Main(salute) = &mut forged.purpose {
+        salute.hello.from = NodeId::new(5, 5);
+    }
+    let verdict = verdict_on(&right, &forged, TOKEN).await;
+    assert!(matches!(
+        verdict,
+        (Verdict::Refused(Refusal::Session), true)
+    ));
+    left.send(&right, control(1));
+    eventually("messages still arrive", || right.received_count() == 2).await;
+    assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+}
+
+#[tokio::test]
+async fn another_version_is_refused_and_named() {
+    let [_, right] = guarded_pair(impatient()).await;
+    let mut stream = raw(&right).await;
+    let mut hello = b"farref".to_vec();
+    hello.extend(9_u16.to_le_bytes());
+    hello.extend(0_u32.to_le_bytes());
+    stream.write_all(&hello).await.expect("said");
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(
+        &answer, b"farref\x01\0",
+        "whatever else it says, it says its version"
+    );
+}
+
+#[tokio::test]
+async fn garbage_and_oversized_greetings_are_cut_off() {
+    let [left, right] = guarded_pair(impatient()).await;
+    let mut oversized = b"farref\x01\0".to_vec();
+    oversized.extend(u32::MAX.to_le_bytes());
+    let malformed = b"farref\x01\0\x02\0\0\0\xff\xff".to_vec();
+    let garbage = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+        vec![0; 1000],
+        oversized,
+        malformed,
+    ];
+    for bytes in garbage {
+        let mut stream = raw(&right).await;
+        stream.write_all(&bytes).await.expect("said");
+        assert!(is_closed_silently(&mut stream).await, "{bytes:?}");
+    }
+    left.meet(&right).await;
+}
+
+#[tokio::test]
+async fn an_oversized_claim_is_cut_off() {
+    // HS-4
+    let [_, right] = guarded_pair(impatient()).await;
+    let mut claim = claim(NodeId::new(9, 1), &right);
+    claim.card.name = "x".repeat(100 << 10);
+    let mut stream = stream(&right).await;
+    let key = key(TOKEN);
+    let mut talk = Conversation::new(&mut stream, &key);
+    talk.open(&greeting(&right)).await.expect("said");
+    let _challenge: Reply = talk.hear_opening().await.expect("a reply");
+    // It may be cut off before it has said all.
+    let _ = talk.claim(&claim).await;
+    assert!(talk.hear_verdict().await.is_err());
+    assert!(right.agent.links().is_empty());
+}
+
+#[tokio::test]
+async fn those_who_dawdle_are_cut_off_and_keep_nobody_out() {
+    // HS-4
+    let mut config = impatient();
+    config.max_handshakes = 8;
+    config.handshake_timeout = Duration::from_millis(500);
+    let [left, right] = guarded_pair(config).await;
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = raw(&right).await;
+        stream.write_all(b"farr").await.expect("said");
+        slow.push(stream);
+    }
+    left.meet(&right).await;
+    for mut stream in slow {
+        assert!(is_closed_silently(&mut stream).await);
+    }
+}
+
+#[tokio::test]
+async fn workers_with_different_tokens_never_meet() {
+    let book = Arc::default();
+    let side = |worker: u32, token: &[u8]| {
+        let mut setup = Setup::new(worker, BindOptions::default(), &book);
+        setup.token = Some(token.to_vec());
+        setup.config.peer_timeout = Duration::from_millis(300);
+        setup.start()
+    };
+    let (left, right) = (side(1, b"one").await, side(2, b"two").await);
+    left.send(&right, control(1));
+    right.send(&left, control(1));
+    eventually("they give up on each other", || {
+        *lock(&left.inbound.suspected) == [right.node]
+            && *lock(&right.inbound.suspected) == [left.node]
+    })
+    .await;
+    assert_eq!(left.received_count() + right.received_count(), 0);
+    assert_eq!(*lock(&book.met), []);
+}
+
+#[tokio::test]
+async fn an_impostor_cannot_tell_a_worker_that_it_is_gone() {
+    // HS-3
+    let [left, _] = guarded_pair(impatient()).await;
+    let impostor = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let victim = NodeId::new(7, 1);
+    let link = left.agent.shared.link_or_new(victim).expect("a link");
+    let mut card = left.card.clone();
+    card.node = victim;
+    card.addresses = vec![Address::Tcp(impostor.local_addr().expect("an address"))];
+    link.state().card = Some(card);
+    left.agent.enqueue(victim, control(1));
+    let guess = key(b"guess");
+    for round in 0..10 {
+        let (stream, _) = impostor.accept().await.expect("a dialer");
+        let mut stream = Stream::tcp(stream).expect("a stream");
+        let mut talk = Conversation::new(&mut stream, &guess);
+        let _greeting: Greeting = talk.hear_opening().await.expect("a greeting");
+        if round % 2 == 0 {
+            let gone = Reply::Refused(Refusal::Gone);
+            talk.open(&gone).await.expect("said");
+        } else {
+            let challenge = Reply::Challenge([1; 16]);
+            talk.open(&challenge).await.expect("said");
+            let (_, proved) = talk.hear_claim().await.expect("a claim");
+            assert!(!proved, "not under the impostor's token");
+            let gone = Verdict::Refused(Refusal::Gone);
+            talk.judge(&gone).await.expect("said");
+        }
+    }
+    assert_eq!(*lock(&left.inbound.refused), []);
+}
+
+#[tokio::test]
+async fn a_proof_is_good_for_one_handshake_and_one_direction() {
+    // HS-1
+    let network = MemoryNetwork::new();
+    let mut listener = network.bind("acceptor").expect("a name");
+    let [_, right] = guarded_pair(impatient()).await;
+    let key = key(TOKEN);
+    let claim = claim(NodeId::new(9, 1), &right);
+    let mut recorded: Option<Vec<u8>> = None;
+    for nonce in [1, 2] {
+        let dialed = network.connect("dialer", "acceptor").await.expect("one");
+        let mut dialed = Stream::memory(dialed);
+        let mut accepted = Stream::memory(listener.accept().await);
+        let mut dialer = Conversation::new(&mut dialed, &key);
+        let mut acceptor = Conversation::new(&mut accepted, &key);
+        dialer.open(&greeting(&right)).await.expect("said");
+        let _: Greeting = acceptor.hear_opening().await.expect("heard");
+        let challenge = Reply::Challenge([nonce; 16]);
+        acceptor.open(&challenge).await.expect("said");
+        let _: Reply = dialer.hear_opening().await.expect("heard");
+        if let Some(recorded) = &recorded {
+            // The dialer's own words of another handshake.
+            dialer.write.write_all(recorded).await.expect("said");
+            let (_, proved) = acceptor.hear_claim().await.expect("heard");
+            assert!(!proved, "a recorded claim proves nothing");
+        } else {
+            dialer.claim(&claim).await.expect("said");
+            let mut bytes = Vec::new();
+            acceptor
+                .read
+                .read_until(&mut bytes, 4)
+                .await
+                .expect("heard");
+            let length = 4 + u32::from_le_bytes(bytes[..4].try_into().expect("4")) as usize;
+            acceptor
+                .read
+                .read_until(&mut bytes, length)
+                .await
+                .expect("heard");
+            // Sent back, the dialer's words are not the acceptor's.
+            acceptor.write.write_all(&bytes).await.expect("said");
+            let reflected = dialer.hear_verdict().await;
+            assert!(!matches!(reflected, Ok((_, true))));
+            recorded = Some(bytes);
+        }
+    }
+}

@@ -73,7 +73,8 @@ async fn control_messages_overtake_bulk_data_that_is_under_way() {
     left.meet(&right).await;
     left.send(&right, call(1, 256 << 20));
     eventually("the bulk message is under way", || {
-        left.link_to(&right).is_some_and(|link| link.bytes_sent > 1 << 20)
+        left.link_to(&right)
+            .is_some_and(|link| link.bytes_sent > 1 << 20)
     })
     .await;
     for round in 1..=50_usize {
@@ -133,7 +134,10 @@ async fn a_broken_bulk_stream_takes_the_connection_with_it() {
     // Only bulk data is long enough to blow these fuses.
     network.cut_after("w1#1", "w2#1", 1 << 20);
     left.send(&right, call(2, 2 << 20));
-    eventually("it arrives after all", || right.received_on(Lane::Bulk) == [1, 2]).await;
+    eventually("it arrives after all", || {
+        right.received_on(Lane::Bulk) == [1, 2]
+    })
+    .await;
     assert!(left.link_to(&right).expect("a link").connections > before);
 }
 
@@ -143,7 +147,10 @@ async fn buffers_are_let_go_when_their_message_is_acknowledged() {
     let network = MemoryNetwork::new();
     let [left, right] = Side::memory_pair(&network).await;
     let part = bytes::Bytes::from(vec![1; 1 << 20]);
-    left.send(&right, answerable(1, bytes::Bytes::new(), vec![part.clone()]));
+    left.send(
+        &right,
+        answerable(1, bytes::Bytes::new(), vec![part.clone()]),
+    );
     eventually("it arrives", || right.received_count() == 1).await;
     eventually("the sender lets go", || part.is_unique()).await;
 }

@@ -1,0 +1,144 @@
+//! D5: what is in flight is bounded, and control traffic is never stuck behind user traffic.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use farref::{Blob, RRef};
+
+use crate::counts::{InCrowd, largest_crowd};
+use crate::functions::{Probe, add, hold, probes, release, use_held};
+use crate::group;
+use crate::proxy::Proxy;
+use crate::{Options, Tests};
+
+pub(crate) fn tests() -> Tests {
+    vec![
+        (
+            "no_more_calls_run_at_once_than_the_callee_accepts",
+            no_more_calls_run_at_once_than_the_callee_accepts,
+        ),
+        (
+            "no_more_values_are_made_at_once_than_the_owner_accepts",
+            no_more_values_are_made_at_once_than_the_owner_accepts,
+        ),
+        (
+            "control_traffic_passes_a_stuck_bulk_transfer",
+            control_traffic_passes_a_stuck_bulk_transfer,
+        ),
+    ]
+}
+
+const LIMIT: u32 = 64;
+const CALLS: u64 = 20_000;
+
+fn narrow() -> Options {
+    Options {
+        max_calls: LIMIT,
+        ..Options::default()
+    }
+}
+
+/// Takes some turns of the scheduler, so that others come in between.
+#[farref::remote]
+async fn crowd_in(number: u64) -> u64 {
+    let _inside = InCrowd::enter();
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    number
+}
+
+/// A value whose constructor does.
+struct Crowded(Probe);
+
+#[farref::remote]
+impl Crowded {
+    pub(crate) async fn new(number: u64) -> Self {
+        Self(Probe::new(crowd_in(number).await))
+    }
+
+    pub(crate) async fn number(&self) -> u64 {
+        self.0.value
+    }
+}
+
+/// D5
+fn no_more_calls_run_at_once_than_the_callee_accepts() -> anyhow::Result<()> {
+    group::run(narrow(), &["a"], async |group| {
+        let a = group.peer("a")?;
+        let calls: Vec<_> = (0..CALLS).map(|n| crowd_in::on(&a, n).start()).collect();
+        for (n, call) in (0..).zip(calls) {
+            ensure!(call.await? == n);
+        }
+        let most = largest_crowd::on(&a).await?;
+        ensure!((2..=LIMIT.into()).contains(&most), "{most} at once");
+        Ok(())
+    })
+}
+
+/// D5
+fn no_more_values_are_made_at_once_than_the_owner_accepts() -> anyhow::Result<()> {
+    group::run(narrow(), &["a"], async |group| {
+        let a = group.peer("a")?;
+        let made: Vec<RRef<Crowded>> = (0..CALLS)
+            .map(|n| Crowded::new_on(&a, n).remote())
+            .collect();
+        let numbers: Vec<_> = made.iter().map(|value| value.number().start()).collect();
+        for (n, number) in (0..).zip(numbers) {
+            ensure!(number.await? == n);
+        }
+        ensure!(probes::on(&a).await? == CALLS);
+        let most = largest_crowd::on(&a).await?;
+        ensure!((2..=LIMIT.into()).contains(&most), "{most} at once");
+        drop(made);
+        group
+            .eventually("all are freed", async || Ok(probes::on(&a).await? == 0))
+            .await
+    })
+}
+
+#[farref::remote]
+async fn reverse(blob: Blob) -> Blob {
+    let mut bytes = blob.to_vec();
+    bytes.reverse();
+    bytes.into()
+}
+
+/// D5 (monarch #1041)
+fn control_traffic_passes_a_stuck_bulk_transfer() -> anyhow::Result<()> {
+    let proxy = Proxy::between(&["driver", "a", "b"])?;
+    let options = Options {
+        // The transfer is stuck for longer than a peer may be silent.
+        peer_timeout_ms: 2_000,
+        ..proxy.options()
+    };
+    group::run(options, &["a", "b"], async |group| {
+        let (a, b) = (group.peer("a")?, group.peer("b")?);
+        add::on(&a, 1, 1).await?;
+        // More than all else needs, and a part of the transfer.
+        proxy.stall_after(4 << 20);
+        let bytes: Vec<u8> = (0..40 << 20).map(|n: u32| n as u8).collect();
+        let stuck = reverse::on(&a, bytes.clone().into()).start();
+        let began = Instant::now();
+        let mut rounds = 0;
+        while began.elapsed() < Duration::from_secs(5) {
+            let key = format!("round {rounds}");
+            let probe = Probe::new_on(&a, rounds).remote();
+            probe.confirmed().await?;
+            hold::on(&b, key.clone(), probe).await?;
+            ensure!(use_held::on(&b, key.clone()).await? == rounds);
+            ensure!(release::on(&b, key).await?);
+            group
+                .eventually("the probe is freed", async || Ok(probes::on(&a).await? == 0))
+                .await?;
+            rounds += 1;
+        }
+        ensure!(a.is_alive() && b.is_alive());
+        ensure!(group.me.snapshot().open_calls == 1, "the transfer was not stuck");
+        proxy.pass();
+        let reversed = stuck.await?;
+        ensure!(reversed.iter().rev().eq(&bytes), "the transfer came out wrong");
+        println!("D5: {rounds} rounds beside a stuck transfer");
+        Ok(())
+    })
+}
