@@ -3,7 +3,7 @@
 //! | whose | variants |
 //! | --- | --- |
 //! | the remote function's | [`Error::Remote`] |
-//! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::Evicted`] |
+//! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::Evicted`] |
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
 //! | this program's | the others |
@@ -46,6 +46,14 @@ pub enum Error {
     OwnerLost {
         /// Who had it.
         owner: Arc<str>,
+    },
+
+    /// The worker that asked for the value died before its owner got to know of it. There never was
+    /// a value.
+    #[error("the value was never made: worker `{creator}` died before its request arrived")]
+    CreatorLost {
+        /// Who asked for it.
+        creator: Arc<str>,
     },
 
     /// The call took longer than it was allowed to. It has been cancelled.

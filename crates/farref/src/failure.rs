@@ -42,14 +42,11 @@ pub(crate) fn to_error(
         },
         Failure::Cancelled => Error::Cancelled { peer, function },
         Failure::ShuttingDown => Error::PeerLost { peer, function },
-        Failure::Protocol(CallError::Reference(RefError::OwnerLost { owner, .. })) => {
-            Error::OwnerLost {
-                owner: core.name_of(owner),
-            }
-        }
-        Failure::Protocol(CallError::Reference(error @ RefError::TypeMismatch { .. })) => {
-            core.explain(error)
-        }
+        Failure::Protocol(CallError::Reference(
+            error @ (RefError::OwnerLost { .. }
+            | RefError::CreatorLost { .. }
+            | RefError::TypeMismatch { .. }),
+        )) => core.explain(error),
         Failure::Protocol(error) => Error::Reference(error.to_string()),
     }
 }

@@ -24,6 +24,13 @@ pub(crate) struct Settings {
     pub(crate) message: MessageLimits,
 }
 
+impl Settings {
+    /// After how many calls whose results stay their caller is told that there is room again.
+    pub(crate) fn credit_lot(&self) -> u32 {
+        (self.max_calls / 4).clamp(1, 16)
+    }
+}
+
 /// What one message may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageLimits {
@@ -74,12 +81,5 @@ impl MessageLimits {
             )));
         }
         Ok(())
-    }
-}
-
-impl Settings {
-    /// After how many calls whose results stay their caller is told that there is room again.
-    pub(crate) fn credit_lot(&self) -> u32 {
-        (self.max_calls / 4).clamp(1, 16)
     }
 }

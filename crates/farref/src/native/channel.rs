@@ -22,7 +22,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use farref_proto::Lane;
 use tokio::sync::Notify;
@@ -52,8 +52,6 @@ pub(super) struct Channel {
     pub(super) lanes: &'static [Lane],
     write: WriteHalf,
     baton: Baton,
-    /// Writes by callers since the peer was last heard on this stream.
-    burst: AtomicU32,
     /// What is being written. Only the holder of the baton locks it.
     batch: Mutex<Batch>,
     handover: Notify,
@@ -78,7 +76,6 @@ impl Channel {
             lanes,
             write,
             baton: Baton::default(),
-            burst: AtomicU32::new(0),
             batch: Mutex::default(),
             handover: Notify::new(),
         })
@@ -87,7 +84,7 @@ impl Channel {
     /// Sees to it that what the session has for this stream is written (CH-1).
     pub(super) fn pump(&self, link: &Arc<Link>) {
         if self.baton.take_or_mark() {
-            if self.burst.fetch_add(1, Ordering::Relaxed) >= BURST {
+            if link.burst.fetch_add(1, Ordering::Relaxed) >= BURST {
                 self.handover.notify_one();
                 return;
             }
@@ -96,11 +93,6 @@ impl Channel {
                 Outcome::Blocked | Outcome::Tired => self.handover.notify_one(),
             }
         }
-    }
-
-    /// The peer was heard on this stream.
-    pub(super) fn heard(&self) {
-        self.burst.store(0, Ordering::Relaxed);
     }
 
     /// The task that goes on where callers cannot.

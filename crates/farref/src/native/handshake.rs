@@ -279,7 +279,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Tells a dialer that has not proved itself so. Without a proof of our own (HS-2).
-    pub(super) async fn turn_away(&mut self) -> Result<(), HandshakeFailure> {
+    pub(super) async fn turn_away(&self) -> Result<(), HandshakeFailure> {
         let mut bytes = encode(&Verdict::Refused(Refusal::Token))?;
         bytes.extend_from_slice(&[0; PROOF]);
         let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();

@@ -17,7 +17,7 @@
 //!   buffers may be the program's, with destructors of their own.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farref_proto::{Frame, Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
@@ -52,6 +52,8 @@ pub(super) struct Link {
     pub(super) progress: Notify,
     /// An attempt to connect that is under way has become pointless.
     pub(super) abandon: Notify,
+    /// Writes by callers since the peer was last heard.
+    pub(super) burst: AtomicU32,
     sent: AtomicU64,
     pub(super) received: AtomicU64,
 }
@@ -135,6 +137,7 @@ impl Link {
             gate: Mutex::new(()),
             progress: Notify::new(),
             abandon: Notify::new(),
+            burst: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
         })
@@ -361,6 +364,8 @@ impl Link {
     /// Says all that is owed, before the connection is closed for good.
     pub(super) fn say_last(self: &Arc<Self>) {
         self.state().session.acknowledge_now();
+        // From here, not by a task that may not live to do it.
+        self.burst.store(0, Ordering::Relaxed);
         self.flush();
     }
 

@@ -71,7 +71,11 @@ pub enum BindError {
 enum Listener {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(UnixListener, Option<RemoveOnDrop>),
+    Unix {
+        listener: UnixListener,
+        /// Held for its destructor.
+        _file: Option<RemoveOnDrop>,
+    },
     Memory(MemoryListener),
 }
 
@@ -148,8 +152,12 @@ fn bind_unix() -> Result<(Listener, String), BindError> {
     filled.map_err(|_| failed(io::Error::other("no random numbers")))?;
     let path = super::stream::unix_path(&name);
     let listener = UnixListener::bind(&path).map_err(failed)?;
-    let remove = (!name.starts_with('@')).then_some(RemoveOnDrop(path));
-    Ok((Listener::Unix(listener, remove), name))
+    let file = (!name.starts_with('@')).then_some(RemoveOnDrop(path));
+    let listener = Listener::Unix {
+        listener,
+        _file: file,
+    };
+    Ok((listener, name))
 }
 
 /// A socket's path, which is removed with the listener.
@@ -170,7 +178,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => Stream::tcp(listener.accept().await?.0),
             #[cfg(unix)]
-            Self::Unix(listener, _) => Ok(Stream::unix(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Ok(Stream::unix(listener.accept().await?.0)),
             Self::Memory(listener) => Ok(Stream::memory(listener.accept().await)),
         }
     }

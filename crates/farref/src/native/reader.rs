@@ -31,7 +31,7 @@ enum End {
 /// Reads to its end the stream that `channel` writes to.
 pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: ReadHalf) {
     let epoch = channel.epoch;
-    let mut decoder = Decoder::new(link.shared.limits);
+    let mut decoder = Decoder::new(link.shared.limits, Arc::clone(&link.shared.recycler));
     let end = loop {
         let read = match decoder.space() {
             Space::Buffer(buffer) => stream.read_buf(buffer).await,
@@ -61,7 +61,7 @@ pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: Read
 fn hand_in(link: &Arc<Link>, channel: &Channel, decoder: &mut Decoder) -> Result<(), End> {
     let epoch = channel.epoch;
     let now = link.shared.now();
-    channel.heard();
+    link.burst.store(0, Ordering::Relaxed);
     // LI-2
     let gate = lock(&link.gate);
     let mut frames = 0_u32;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Contacts;
 use super::config::{Identity, NativeConfig};
-use super::frame::Limits;
+use super::frame::{Limits, Recycler};
 use super::handshake::{Nonce, Refusal};
 use super::link::Link;
 use super::listen::Waiting;
@@ -31,6 +31,7 @@ pub(super) struct Shared {
     pub(super) key: hmac::Key,
     pub(super) config: NativeConfig,
     pub(super) limits: Limits,
+    pub(super) recycler: Arc<Recycler>,
     pub(super) contacts: Arc<dyn Contacts>,
     pub(super) inbound: Weak<dyn Inbound>,
     pub(super) network: Option<(MemoryNetwork, String)>,
@@ -77,6 +78,7 @@ impl Shared {
                 head_bytes: config.max_head_bytes,
                 parts: config.max_parts,
             },
+            recycler: Recycler::new(config.recycle_bytes),
             waiting: Waiting::new(config.max_handshakes),
             identity,
             config,

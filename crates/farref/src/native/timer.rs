@@ -65,6 +65,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         // TI-1
         timer.until.store(u64::MAX, Ordering::SeqCst);
         let now = shared.now();
+        shared.recycler.sweep(now);
         let next = shared
             .links()
             .iter()

@@ -349,6 +349,9 @@ impl Core {
             RefError::OwnerLost { owner, .. } => Error::OwnerLost {
                 owner: self.name_of(owner),
             },
+            RefError::CreatorLost { rref } => Error::CreatorLost {
+                creator: self.name_of(rref.origin),
+            },
             RefError::NotOwner { owner, .. } => Error::NotOwner {
                 owner: self.name_of(owner),
             },

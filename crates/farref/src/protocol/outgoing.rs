@@ -187,6 +187,7 @@ impl Core {
         fingerprint: Fingerprint,
         made: Made,
     ) -> Result<Arc<Handle>> {
+        self.check_member()?;
         let created = self.input(|node, _| node.create_local(value, fingerprint));
         let rref = created.map_err(|error| self.explain(error))?;
         self.telemetry.created.increment(1);

@@ -1,7 +1,7 @@
 //! From a set-up to a member: store, listeners, agent, protocol, sponsor.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
@@ -46,24 +46,25 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     check_rank(builder.rank, builder.world_size)?;
     let deadline = Instant::now() + builder.join_timeout;
     let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
-    let bound = Bound::bind(&bind).await?;
-    let plan = Plan {
-        name: name.clone(),
-        rank: builder.rank,
-        world_size: builder.world_size,
-        addresses: told(bound.addresses(), advertised, builder.advertise_port),
-        host: host_id(),
-        timeout: deadline.saturating_duration_since(Instant::now()),
-        prefix: prefix(builder.run_id.as_deref()),
+    let entering = async {
+        let bound = Bound::bind(&bind).await?;
+        let plan = Plan {
+            name: name.clone(),
+            rank: builder.rank,
+            world_size: builder.world_size,
+            addresses: told(bound.addresses(), advertised, builder.advertise_port),
+            host: host_id(),
+            timeout: deadline.saturating_duration_since(Instant::now()),
+            prefix: prefix(builder.run_id.as_deref()),
+        };
+        let entry = rendezvous::enter(Arc::clone(&opened.store), plan).await?;
+        Ok((bound, entry))
     };
-    let entry = match rendezvous::enter(Arc::clone(&opened.store), plan).await {
-        Ok(entry) => entry,
+    let (bound, entry) = match entering.await {
+        Ok(entered) => entered,
         Err(error) => {
-            let others_came = matches!(&error, RendezvousError::Missing { have, .. } if have.len() > 1);
-            if others_came && opened.server.is_some() {
-                tokio::time::sleep(FAREWELL).await;
-            }
-            return Err(error.into());
+            give_up(opened, &error).await;
+            return Err(error);
         }
     };
     let patience = builder.join_timeout;
@@ -76,6 +77,21 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
         }
     }
     Ok(worker)
+}
+
+/// Ends the store that this worker hosts, so that its port is free for the next attempt.
+async fn give_up(opened: Opened, error: &Error) {
+    let Some(store) = opened.server else {
+        return;
+    };
+    if let Error::Rendezvous(error) = error
+        && let RendezvousError::Missing { have, .. } = &**error
+        && have.len() > 1
+    {
+        // The others are still to find out from it whom they wait for in vain.
+        tokio::time::sleep(FAREWELL).await;
+    }
+    store.close().await;
 }
 
 /// Groups of different runs in one long-lived store keep apart.
@@ -101,9 +117,9 @@ async fn prepare(
             Ok((opened, BindOptions::memory(network, name), None))
         }
         Place::Shared(rendezvous) => {
-            let opened = open_store(builder, rendezvous).await?;
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             check_security(builder, advertised)?;
+            let opened = open_store(builder, rendezvous).await?;
             let mut bind = BindOptions::default();
             let ip = builder.bind.unwrap_or(advertised);
             bind.tcp = Some(SocketAddr::new(ip, builder.port));
@@ -242,7 +258,7 @@ pub(super) fn launch<A: Agent>(
     let life = Life {
         core: Arc::clone(&core),
         tasks,
-        _store: store,
+        store: Mutex::new(store),
     };
     Ok(Worker {
         core,

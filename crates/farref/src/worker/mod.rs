@@ -7,7 +7,7 @@ mod shutdown;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -65,8 +65,8 @@ pub struct Worker {
 struct Life {
     core: Arc<Core>,
     tasks: [JoinHandle<()>; 2],
-    /// The group's store, if this worker hosts it.
-    _store: Option<StoreServer>,
+    /// The group's store, if this worker hosts it. One that leaves keeps it for the others.
+    store: Mutex<Option<StoreServer>>,
 }
 
 impl Worker {
@@ -251,6 +251,14 @@ impl Drop for Life {
 impl Life {
     fn stop_tasks(&self) {
         self.tasks.iter().for_each(JoinHandle::abort);
+    }
+
+    /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
+    async fn close_store(&self) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(store) = store {
+            store.close().await;
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use crate::protocol::{Core, Stage};
 /// How long the last messages may take to be delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// How much later than another a worker may learn that only references are left.
+const LAG: Duration = Duration::from_secs(1);
+
 /// How often is looked whether only forgotten references are left.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -20,7 +23,7 @@ impl Worker {
     /// done everywhere.
     ///
     /// References that a program still holds then can be of no more use to it; they are given a moment
-    /// to go (`leak_grace`), logged with the source lines that made them, and released. With
+    /// to go (`leak_grace`), logged with the source lines that made them, and a moment later released. With
     /// [`fail_on_leaks`](super::WorkerBuilder::fail_on_leaks) they are an error. Workers that died are
     /// not waited for. If the group is not at rest within `shutdown_timeout`, the error names who was
     /// not and what it had left; this worker has ended all the same.
@@ -51,12 +54,17 @@ impl Worker {
                 });
             }
             if only_references_left(core) {
-                let since = *idle_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= core.settings.leak_grace && leaks.is_empty() {
+                let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
+                let grace = core.settings.leak_grace;
+                if idle_for >= grace && leaks.is_empty() {
                     leaks = self.references();
                     if !leaks.is_empty() {
                         tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
                     }
+                }
+                // Not all learn at one moment that only references are left. Whoever released its own
+                // at once would take them out of the owner's report.
+                if idle_for >= grace + grace.min(LAG) {
                     core.input(|node, out| node.release_everything(out));
                 }
             } else {
@@ -65,6 +73,7 @@ impl Worker {
             let _ = tokio::time::timeout(LOOK, stage.changed()).await;
         };
         self.close(LAST_WORDS).await;
+        self.close_store().await;
         outcome?;
         if core.settings.fail_on_leaks && !leaks.is_empty() {
             return Err(Error::Leaked(leaks));
@@ -102,6 +111,13 @@ impl Worker {
     /// find out by themselves. For tests of what survives.
     pub async fn crash(&self) {
         self.close(Duration::ZERO).await;
+        self.close_store().await;
+    }
+
+    async fn close_store(&self) {
+        if let Some(life) = &self.life {
+            life.close_store().await;
+        }
     }
 
     async fn close(&self, patience: Duration) {

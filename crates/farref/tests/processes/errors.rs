@@ -163,6 +163,9 @@ fn references() -> anyhow::Result<()> {
         other.shutdown().await?;
 
         group.kill("a")?;
+        group
+            .eventually("its death is known", async || Ok(!a.is_alive()))
+            .await?;
         expect(
             "using a value that died with its owner",
             probe.value().await,

@@ -214,10 +214,10 @@ fn owner_dies() -> anyhow::Result<()> {
         ensure_owner_lost(probe.confirmed().await, "a")?;
         let elsewhere = use_held::on(&b, "k".into()).await;
         ensure_told_of_loss(elsewhere, "a")?;
-        // Handing on what is lost neither fails nor hangs: whoever uses it is told.
-        hold::on(&b, "lost".into(), probe.clone()).await?;
-        ensure_told_of_loss(use_held::on(&b, "lost".into()).await, "a")?;
-        ensure!(release::on(&b, "k".into()).await? && release::on(&b, "lost".into()).await?);
+        // It cannot be handed on either, nor anything be made of it.
+        ensure_owner_lost(hold::on(&b, "lost".into(), probe.clone()).await, "a")?;
+        ensure_owner_lost(probe.add(1).remote().to_here().await, "a")?;
+        ensure!(release::on(&b, "k".into()).await?);
         Ok(())
     })
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use farref::{RRef, Worker};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// References that a worker was told to keep.
 static HELD: Mutex<BTreeMap<String, RRef<Probe>>> = Mutex::new(BTreeMap::new());
@@ -155,13 +156,30 @@ pub(crate) async fn wait_at_other(to: String, name: String) -> farref::Result<()
     wait_at::on(&me.peer(&to)?, name).timeout(None).await
 }
 
+/// What a worker's program does beside serving calls.
+static BACKGROUND: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+    let mut tasks = BACKGROUND.lock().unwrap_or_else(PoisonError::into_inner);
+    tasks.push(tokio::spawn(task));
+}
+
+/// Waits for all that [`write_what_comes`] and its like have begun on this worker.
+pub(crate) async fn finish_background() {
+    let tasks = std::mem::take(&mut *BACKGROUND.lock().unwrap_or_else(PoisonError::into_inner));
+    for task in tasks {
+        // One that panicked has said so.
+        let _ = task.await;
+    }
+}
+
 /// Begins to wait at a gate of a third worker and returns. What comes of it, and only then, is written
 /// to a file.
 #[farref::remote]
 pub(crate) async fn write_what_comes(to: String, gate: String, path: String) -> anyhow::Result<()> {
     let peer = Worker::current().context("no worker")?.peer(&to)?;
     let pending = wait_at::on(&peer, gate).timeout(None).start();
-    tokio::spawn(async move {
+    in_background(async move {
         let outcome = pending.await;
         // In one step: whoever sees the file sees all of it.
         let part = format!("{path}.part");
@@ -174,7 +192,7 @@ pub(crate) async fn write_what_comes(to: String, gate: String, path: String) -> 
 /// Keeps what it held for so long, and says in a file that it has let it go.
 #[farref::remote]
 pub(crate) async fn release_later(key: String, ms: u64, path: String) {
-    tokio::spawn(async move {
+    in_background(async move {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         let _ = std::fs::write(path, "released");
         drop(held().remove(&key));

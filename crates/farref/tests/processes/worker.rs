@@ -36,6 +36,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
             );
         }
         let ended = me.shutdown().await;
+        crate::functions::finish_background().await;
         let left = crate::functions::held_count();
         anyhow::ensure!(
             left == 0,

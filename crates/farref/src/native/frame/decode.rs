@@ -6,12 +6,14 @@
 //! keep them, and a slice would keep the whole buffer alive.
 
 use std::mem::take;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf};
 use farref_proto::Frame;
 
 use super::packet::{Head, put_together};
+use super::recycle::Recycler;
 use super::{FrameError, PREFIX, Received, Wire};
 
 /// The read buffer's size.
@@ -55,6 +57,7 @@ pub(in crate::native) enum Space<'a> {
 #[derive(Debug)]
 pub(in crate::native) struct Decoder {
     limits: Limits,
+    recycler: Arc<Recycler>,
     buffer: BytesMut,
     /// The frame whose head has come.
     pending: Option<Pending>,
@@ -74,9 +77,10 @@ struct Pending {
 }
 
 impl Decoder {
-    pub(in crate::native) fn new(limits: Limits) -> Self {
+    pub(in crate::native) fn new(limits: Limits, recycler: Arc<Recycler>) -> Self {
         Self {
             limits,
+            recycler,
             buffer: BytesMut::new(),
             pending: None,
         }
@@ -105,7 +109,7 @@ impl Decoder {
         let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
-        if !pending.collect(&mut self.buffer)? {
+        if !pending.collect(&mut self.buffer, &self.recycler)? {
             return Ok(None);
         }
         let received = pending.finish();
@@ -202,12 +206,16 @@ fn decode_head(bytes: &[u8]) -> Result<(Wire, Option<Head>), FrameError> {
 
 impl Pending {
     /// Takes what has come. Says whether that is all.
-    fn collect(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
+    fn collect(
+        &mut self,
+        buffer: &mut BytesMut,
+        recycler: &Arc<Recycler>,
+    ) -> Result<bool, FrameError> {
         if self.body.is_none() {
             self.body = if self.body_length == 0 {
                 Some(Bytes::new())
             } else if self.body_length > INLINE_BODY {
-                self.fill(self.body_length, buffer)?
+                self.fill(self.body_length, buffer, recycler)?
             } else if buffer.len() >= self.body_length {
                 Some(buffer.split_to(self.body_length).freeze())
             } else {
@@ -218,7 +226,7 @@ impl Pending {
             }
         }
         while let Some(&length) = self.part_lengths.get(self.parts.len()) {
-            let Some(part) = self.fill(length, buffer)? else {
+            let Some(part) = self.fill(length, buffer, recycler)? else {
                 return Ok(false);
             };
             self.parts.push(part);
@@ -227,13 +235,18 @@ impl Pending {
     }
 
     /// The next piece, if all of it has come.
-    fn fill(&mut self, length: usize, buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+    fn fill(
+        &mut self,
+        length: usize,
+        buffer: &mut BytesMut,
+        recycler: &Arc<Recycler>,
+    ) -> Result<Option<Bytes>, FrameError> {
         let mut filling = match self.filling.take() {
             Some(filling) => filling,
-            None => Filling::new(length)?,
+            None => Filling::new(length, recycler.take(length))?,
         };
         if filling.take_from(buffer)? {
-            return Ok(Some(filling.bytes.into()));
+            return Ok(Some(recycler.lend(filling.bytes)));
         }
         self.filling = Some(filling);
         Ok(None)
@@ -280,9 +293,10 @@ struct Filling {
 }
 
 impl Filling {
-    fn new(length: usize) -> Result<Self, FrameError> {
+    /// A piece of this length, in a buffer that was used before if there is one.
+    fn new(length: usize, used: Option<Vec<u8>>) -> Result<Self, FrameError> {
         let mut filling = Self {
-            bytes: Vec::new(),
+            bytes: used.unwrap_or_default(),
             length,
         };
         filling.grow(FIRST_RESERVE)?;

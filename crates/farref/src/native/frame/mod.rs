@@ -26,6 +26,7 @@
 mod batch;
 mod decode;
 mod packet;
+mod recycle;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use batch::Batch;
 pub(super) use decode::{Decoder, Limits, Space};
 pub(super) use packet::{Incoming, Packet};
+pub(super) use recycle::Recycler;
 
 /// The length of what precedes the head.
 const PREFIX: usize = 16;

@@ -77,7 +77,7 @@ fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8>
 
 /// Feeds bytes as a reader would, in pieces of these sizes, the last repeated.
 fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameError>) {
-    let mut decoder = Decoder::new(LIMITS);
+    let mut decoder = Decoder::new(LIMITS, Recycler::new(0));
     let mut received = Vec::new();
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(
         pieces.last().copied().unwrap_or(usize::MAX),
@@ -300,7 +300,7 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
         .expect("the length of the part");
     bytes[at..at + 8].copy_from_slice(&claimed);
 
-    let mut decoder = Decoder::new(limits);
+    let mut decoder = Decoder::new(limits, Recycler::new(0));
     let mut fed = 0;
     while fed < bytes.len() {
         let (room, taken) = match decoder.space() {

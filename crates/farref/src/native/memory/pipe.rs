@@ -161,10 +161,7 @@ impl Pipe {
 }
 
 impl PipeReader {
-    pub(in crate::native) async fn read_buf(
-        &mut self,
-        buffer: &mut impl BufMut,
-    ) -> io::Result<usize> {
+    pub(in crate::native) async fn read_buf(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
         loop {
             let arrives = match self.try_read(buffer)? {
                 Read::Some(read) => return Ok(read),

@@ -94,7 +94,7 @@ async fn a_stuck_connection_is_replaced_and_nothing_is_lost() {
     network.heal("w1#1", "w2#1");
     eventually("the message arrives", || right.received_count() == 2).await;
     assert!(left.link_to(&right).expect("a link").connections > 1);
-    assert_eq!(*lock(&left.inbound.suspected), []);
+    assert!(lock(&left.inbound.suspected).is_empty());
 }
 
 #[tokio::test]

@@ -10,4 +10,4 @@ mod refusals;
 mod writing;
 
 use super::*;
-use fixture::{Side, answerable, call, control, eventually, numbers};
+use fixture::{Side, answerable, call, control, eventually};

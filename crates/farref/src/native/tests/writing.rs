@@ -68,7 +68,7 @@ async fn no_message_is_left_behind_when_eight_threads_write_at_once() {
 async fn control_messages_overtake_bulk_data_that_is_under_way() {
     // AG-4, D5
     let network = MemoryNetwork::new();
-    network.set_capacity(4 << 10);
+    network.set_capacity(16 << 10);
     let [left, right] = Side::memory_pair(&network).await;
     left.meet(&right).await;
     left.send(&right, call(1, 256 << 20));
@@ -89,9 +89,8 @@ async fn control_messages_overtake_bulk_data_that_is_under_way() {
         })
         .await;
     }
-    assert_eq!(
-        right.received_on(Lane::Bulk),
-        [],
+    assert!(
+        right.received_on(Lane::Bulk).is_empty(),
         "a hundred control messages were quicker than the bulk data"
     );
     eventually("the bulk message arrives", || {

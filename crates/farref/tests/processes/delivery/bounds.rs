@@ -129,15 +129,24 @@ fn control_traffic_passes_a_stuck_bulk_transfer() -> anyhow::Result<()> {
             ensure!(use_held::on(&b, key.clone()).await? == rounds);
             ensure!(release::on(&b, key).await?);
             group
-                .eventually("the probe is freed", async || Ok(probes::on(&a).await? == 0))
+                .eventually(
+                    "the probe is freed",
+                    async || Ok(probes::on(&a).await? == 0),
+                )
                 .await?;
             rounds += 1;
         }
         ensure!(a.is_alive() && b.is_alive());
-        ensure!(group.me.snapshot().open_calls == 1, "the transfer was not stuck");
+        ensure!(
+            group.me.snapshot().open_calls == 1,
+            "the transfer was not stuck"
+        );
         proxy.pass();
         let reversed = stuck.await?;
-        ensure!(reversed.iter().rev().eq(&bytes), "the transfer came out wrong");
+        ensure!(
+            reversed.iter().rev().eq(&bytes),
+            "the transfer came out wrong"
+        );
         println!("D5: {rounds} rounds beside a stuck transfer");
         Ok(())
     })

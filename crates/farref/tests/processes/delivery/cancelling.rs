@@ -1,16 +1,17 @@
 //! D4: dropping a call cancels it, wherever it is, and releases what it carries.
 //!
 //! Each test hands the only reference to a value on `b` to a call on `a`, drops the call, and waits
-//! until the value is gone.
+//! until the value is gone. The calls have no deadline, so that nothing else ends them.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use anyhow::ensure;
-use farref::{Peer, RRef};
+use farref::{Blob, Peer, RRef};
 
 use crate::counts::{CountDrop, count, counted, has_counted, never_end_with};
 use crate::functions::{Probe, ProbeRRef as _, add, open, probes, until_waiting, wait_at};
 use crate::group::{self, Group};
+use crate::proxy::Proxy;
 use crate::{Options, Tests};
 
 pub(crate) fn tests() -> Tests {
@@ -30,6 +31,10 @@ pub(crate) fn tests() -> Tests {
         (
             "a_call_cancelled_while_it_waits_for_a_thread_never_begins",
             a_call_cancelled_while_it_waits_for_a_thread_never_begins,
+        ),
+        (
+            "a_large_call_cancelled_on_its_way_leaves_nothing_behind",
+            a_large_call_cancelled_on_its_way_leaves_nothing_behind,
         ),
         (
             "a_running_call_that_is_cancelled_is_dropped_where_it_waits",
@@ -161,7 +166,7 @@ fn a_call_cancelled_before_it_is_sent_is_never_sent() -> anyhow::Result<()> {
         let mut full: Vec<_> = (0..64)
             .map(|_| wait_at::on(&a, "room".to_owned()).start())
             .collect();
-        let parked = take::on(&a, probe(group).await?).start();
+        let parked = take::on(&a, probe(group).await?).timeout(None).start();
         ensure!(probes::on(&group.peer("b")?).await? == 1);
         drop(parked);
         // While `a` is as busy as before.
@@ -187,9 +192,9 @@ fn a_call_cancelled_while_it_waits_for_its_turn_never_begins() -> anyhow::Result
             until_waiting::on(&a, gate.clone(), 1).await?;
             let probe = probe(group).await?;
             let queued = if on_a_thread {
-                desk.take_on_a_thread(probe).start()
+                desk.take_on_a_thread(probe).timeout(None).start()
             } else {
-                desk.take(probe).start()
+                desk.take(probe).timeout(None).start()
             };
             let behind = desk.served().start();
             arrived(group, &a).await?;
@@ -210,7 +215,7 @@ fn a_call_cancelled_while_it_waits_for_its_value_never_begins() -> anyhow::Resul
     group::run(narrow(), &["a", "b"], async |group| {
         let a = group.peer("a")?;
         let desk = Desk::made_at_on(&a, "constructor".to_owned()).remote();
-        let queued = desk.take(probe(group).await?).start();
+        let queued = desk.take(probe(group).await?).timeout(None).start();
         let behind = desk.served().start();
         arrived(group, &a).await?;
         drop(queued);
@@ -235,14 +240,19 @@ fn a_call_cancelled_while_it_waits_for_a_thread_never_begins() -> anyhow::Result
                 has_counted(&a, "thread began", 1).await
             })
             .await?;
-        let queued = take_on_a_thread::on(&a, probe(group).await?).start();
+        let queued = take_on_a_thread::on(&a, probe(group).await?)
+            .timeout(None)
+            .start();
         arrived(group, &a).await?;
         drop(queued);
         // While the thread is as busy as before.
         released(group).await?;
 
         // A method has its turn already when it waits for a thread: that goes back too.
-        let queued = desk.take_on_a_thread(probe(group).await?).start();
+        let queued = desk
+            .take_on_a_thread(probe(group).await?)
+            .timeout(None)
+            .start();
         arrived(group, &a).await?;
         drop(queued);
         released(group).await?;
@@ -254,11 +264,38 @@ fn a_call_cancelled_while_it_waits_for_a_thread_never_begins() -> anyhow::Result
     })
 }
 
+/// Keeps what it got, if it ever runs.
+#[farref::remote]
+async fn keep(probe: RRef<Probe>, blob: Blob) {
+    let _kept = (probe, blob);
+    std::future::pending().await
+}
+
+/// D4: half sent.
+fn a_large_call_cancelled_on_its_way_leaves_nothing_behind() -> anyhow::Result<()> {
+    let proxy = Proxy::between(&["driver", "a", "b"])?;
+    group::run(proxy.options(), &["a", "b"], async |group| {
+        let a = group.peer("a")?;
+        add::on(&a, 1, 1).await?;
+        let probe = probe(group).await?;
+        proxy.stall_after(1 << 20);
+        let on_its_way = keep::on(&a, probe, vec![0; 20 << 20].into())
+            .timeout(None)
+            .start();
+        ensure!(probes::on(&group.peer("b")?).await? == 1);
+        drop(on_its_way);
+        proxy.pass();
+        released(group).await
+    })
+}
+
 /// D4: while it runs.
 fn a_running_call_that_is_cancelled_is_dropped_where_it_waits() -> anyhow::Result<()> {
     group::run(narrow(), &["a", "b"], async |group| {
         let a = group.peer("a")?;
-        let running = never_end_with::on(&a, "runs".to_owned(), probe(group).await?).start();
+        let running = never_end_with::on(&a, "runs".to_owned(), probe(group).await?)
+            .timeout(None)
+            .start();
         group
             .eventually("it runs", async || has_counted(&a, "runs began", 1).await)
             .await?;
@@ -277,7 +314,7 @@ fn a_running_call_that_is_cancelled_is_dropped_where_it_waits() -> anyhow::Resul
 fn a_plain_function_that_is_cancelled_runs_to_its_end() -> anyhow::Result<()> {
     group::run(narrow(), &["a"], async |group| {
         let a = group.peer("a")?;
-        let running = block::on(&a, "plain".to_owned()).start();
+        let running = block::on(&a, "plain".to_owned()).timeout(None).start();
         group
             .eventually("it runs", async || has_counted(&a, "plain began", 1).await)
             .await?;
@@ -300,7 +337,7 @@ async fn give_back(probe: RRef<Probe>) -> RRef<Probe> {
 fn an_answer_that_nobody_takes_is_let_go() -> anyhow::Result<()> {
     group::run(narrow(), &["a", "b"], async |group| {
         let a = group.peer("a")?;
-        let answered = give_back::on(&a, probe(group).await?).start();
+        let answered = give_back::on(&a, probe(group).await?).timeout(None).start();
         group
             .eventually("it is answered", async || {
                 Ok(group.me.snapshot().open_calls == 0)
@@ -316,9 +353,13 @@ fn an_answer_that_nobody_takes_is_let_go() -> anyhow::Result<()> {
 fn a_worker_cancels_calls_to_itself() -> anyhow::Result<()> {
     group::run(narrow(), &["b"], async |group| {
         let me = group.me.me();
-        let running = never_end_with::on(&me, "itself".to_owned(), probe(group).await?).start();
+        let running = never_end_with::on(&me, "itself".to_owned(), probe(group).await?)
+            .timeout(None)
+            .start();
         group
-            .eventually("it runs", async || has_counted(&me, "itself began", 1).await)
+            .eventually("it runs", async || {
+                has_counted(&me, "itself began", 1).await
+            })
             .await?;
         drop(running);
         group

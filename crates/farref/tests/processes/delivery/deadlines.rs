@@ -53,7 +53,10 @@ fn timed_out<T>(outcome: farref::Result<T>, called: &str, given: Duration) -> an
             function,
             limit,
         }) => {
-            ensure!(&*peer == "a" && function.as_str().ends_with(called), "{peer} {function}");
+            ensure!(
+                &*peer == "a" && function.as_str().ends_with(called),
+                "{peer} {function}"
+            );
             ensure!(limit == given, "{limit:?} instead of {given:?}");
             Ok(())
         }
@@ -75,7 +78,9 @@ fn a_deadline_covers_the_wait_for_room() -> anyhow::Result<()> {
         let mut full: Vec<_> = (0..64)
             .map(|_| wait_at::on(&a, "room".to_owned()).timeout(None).start())
             .collect();
-        let parked = never_end::on(&a, "parked".to_owned()).timeout(LIMIT).start();
+        let parked = never_end::on(&a, "parked".to_owned())
+            .timeout(LIMIT)
+            .start();
         let held_back = || -> usize {
             let snapshot = group.me.snapshot();
             snapshot.peers.iter().map(|peer| peer.calls_held_back).sum()
@@ -106,8 +111,12 @@ fn a_deadline_covers_the_way_there() -> anyhow::Result<()> {
         let a = group.peer("a")?;
         add::on(&a, 1, 1).await?;
         proxy.stall();
-        let small = never_end::on(&a, "stalled".to_owned()).timeout(LIMIT).start();
-        let large = measure::on(&a, vec![0; 20 << 20].into()).timeout(LIMIT).start();
+        let small = never_end::on(&a, "stalled".to_owned())
+            .timeout(LIMIT)
+            .start();
+        let large = measure::on(&a, vec![0; 20 << 20].into())
+            .timeout(LIMIT)
+            .start();
         timed_out(small.await, "never_end", LIMIT)?;
         timed_out(large.await, "measure", LIMIT)?;
         proxy.pass();
@@ -136,7 +145,9 @@ fn a_deadline_covers_the_execution() -> anyhow::Result<()> {
             .await?;
 
         // The callee looks at its own clock: nobody cancels this one, because nobody polls it.
-        let unwatched = never_end::on(&a, "unwatched".to_owned()).timeout(LIMIT).start();
+        let unwatched = never_end::on(&a, "unwatched".to_owned())
+            .timeout(LIMIT)
+            .start();
         group
             .eventually("it is dropped", async || {
                 has_counted(&a, "unwatched dropped", 1).await
@@ -191,7 +202,9 @@ async fn limit_of(key: String) -> Option<Duration> {
 async fn note_limit(to: String, key: String, delay: Duration) -> anyhow::Result<()> {
     let me = Worker::current().context("no worker")?;
     tokio::time::sleep(delay).await;
-    let nested = never_end::on(&me.peer(&to)?, key.clone()).timeout(None).start();
+    let nested = never_end::on(&me.peer(&to)?, key.clone())
+        .timeout(None)
+        .start();
     // Outlives the function, and with it any cancellation by its caller.
     tokio::spawn(async move {
         if let Err(Error::Timeout { limit, .. }) = nested.await {
@@ -206,7 +219,9 @@ async fn note_limit(to: String, key: String, delay: Duration) -> anyhow::Result<
 async fn have_noted(by: String, to: String, key: String, delay: Duration) -> anyhow::Result<()> {
     let me = Worker::current().context("no worker")?;
     tokio::time::sleep(delay).await;
-    Ok(note_limit::on(&me.peer(&by)?, to, key, delay).timeout(None).await?)
+    Ok(note_limit::on(&me.peer(&by)?, to, key, delay)
+        .timeout(None)
+        .await?)
 }
 
 /// D3: what is left travels.
@@ -216,7 +231,9 @@ fn nested_calls_inherit_the_time_that_is_left() -> anyhow::Result<()> {
         let (limit, delay) = (Duration::from_secs(3), Duration::from_millis(400));
         let key = |text: &str| text.to_owned();
 
-        note_limit::on(&a, key("b"), key("once"), delay).timeout(limit).await?;
+        note_limit::on(&a, key("b"), key("once"), delay)
+            .timeout(limit)
+            .await?;
         have_noted::on(&b, key("a"), key("driver"), key("twice"), delay)
             .timeout(limit)
             .await?;
@@ -240,7 +257,9 @@ fn nested_calls_inherit_the_time_that_is_left() -> anyhow::Result<()> {
             .timeout(None)
             .await?;
         group
-            .eventually("it has begun", async || has_counted(&b, "free began", 1).await)
+            .eventually("it has begun", async || {
+                has_counted(&b, "free began", 1).await
+            })
             .await?;
         ensure!(has_counted(&b, "once dropped", 1).await?);
         ensure!(has_counted(&b, "free dropped", 0).await?);

@@ -89,7 +89,10 @@ fn every_call_is_answered_exactly_once_over_a_thousand_broken_connections() -> a
             began.elapsed(),
         );
         let entries = log.entries().await?;
-        ensure!(entries == (0..50 * round).collect::<Vec<_>>(), "out of order");
+        ensure!(
+            entries == (0..50 * round).collect::<Vec<_>>(),
+            "out of order"
+        );
         ensure!(counted::on(&a, "visits".to_owned()).await? == 50 * round);
         let here = counted::on(&group.me.me(), "visits".to_owned()).await?;
         ensure!(here == 5 * round, "{here} calls back in {round} rounds");

@@ -221,11 +221,17 @@ fn calls_to_a_worker_that_dies_leave_no_reference_open() -> anyhow::Result<()> {
         group.kill("b")?;
         for call in calls.into_iter().chain(late) {
             let error = call.await.err().context("it never ends")?;
-            ensure!(matches!(&error, Error::PeerLost { peer, .. } if &**peer == "b"), "{error:?}");
+            ensure!(
+                matches!(&error, Error::PeerLost { peer, .. } if &**peer == "b"),
+                "{error:?}"
+            );
         }
         for value in there {
             let error = value.to_here().await.err().context("it never ends")?;
-            ensure!(matches!(&error, Error::OwnerLost { owner } if &**owner == "b"), "{error:?}");
+            ensure!(
+                matches!(&error, Error::OwnerLost { owner } if &**owner == "b"),
+                "{error:?}"
+            );
         }
         // After its death no fork is made for it either.
         let error = never_end_with::on(&b, "dies".to_owned(), probe.clone()).await;
@@ -241,7 +247,8 @@ fn calls_that_are_cancelled_leave_no_reference_open() -> anyhow::Result<()> {
         let probe = probe(group).await?;
         for round in 0..20 {
             let calls: Vec<_> = (0..50)
-                .map(|_| never_end_with::on(&b, "cancelled".to_owned(), probe.clone()).start())
+                .map(|_| never_end_with::on(&b, "cancelled".to_owned(), probe.clone()))
+                .map(|call| call.timeout(None).start())
                 .collect();
             // At any stage.
             for _ in 0..round % 4 {

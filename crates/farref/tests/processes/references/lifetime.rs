@@ -104,7 +104,10 @@ fn what_a_killed_worker_held_is_freed() -> anyhow::Result<()> {
             .await?;
         ensure!(shared.value().await? == 1);
         let error = lost.value().await.err().context("its owner is dead")?;
-        ensure!(matches!(&error, Error::OwnerLost { owner } if &**owner == "b"), "{error:?}");
+        ensure!(
+            matches!(&error, Error::OwnerLost { owner } if &**owner == "b"),
+            "{error:?}"
+        );
         ensure!(release::on(&a, "lost".to_owned()).await?);
         drop((shared, lost));
         nothing_is_left(group, &a).await

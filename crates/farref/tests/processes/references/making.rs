@@ -63,7 +63,10 @@ fn a_slow_constructor_is_no_timeout() -> anyhow::Result<()> {
         until_waiting::on(&a, gate(), 1).await?;
         // A use waits for the value, as long as it is willing to.
         let impatient = slow.value().timeout(Duration::from_millis(100)).await;
-        ensure!(matches!(impatient, Err(Error::Timeout { .. })), "{impatient:?}");
+        ensure!(
+            matches!(impatient, Err(Error::Timeout { .. })),
+            "{impatient:?}"
+        );
         let patient = slow.value().start();
         live(&a, 0).await?;
         open::on(&a, gate()).await?;
@@ -96,7 +99,10 @@ fn a_constructor_that_fails_fails_every_use() -> anyhow::Result<()> {
                 let Error::Remote(remote) = &error else {
                     bail!("{error:?}");
                 };
-                ensure!(&*remote.worker == "a" && remote.panicked == *panics, "{error:?}");
+                ensure!(
+                    &*remote.worker == "a" && remote.panicked == *panics,
+                    "{error:?}"
+                );
                 ensure!(remote.message().contains(message), "{error}");
             }
         }

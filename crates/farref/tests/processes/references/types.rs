@@ -63,7 +63,10 @@ fn a_reference_is_not_read_as_one_to_another_type() -> anyhow::Result<()> {
             let error = error.context("a probe was read as a text")?;
             ensure!(matches!(error, Error::Codec { .. }), "{error:?}");
             let text = error.to_string();
-            ensure!(text.contains("String"), "does not say what was expected: {text}");
+            ensure!(
+                text.contains("String"),
+                "does not say what was expected: {text}"
+            );
             ensure!(text.contains("Probe"), "does not say what there is: {text}");
         }
         ensure!(probe.value().await? == 1);
