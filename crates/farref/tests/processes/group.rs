@@ -292,7 +292,11 @@ fn spawn(
     command.spawn().context("starting a worker")
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, and not one that the system gives to the next connection.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(10_000..20_000))
+        .take(1_000)
+        .find(is_free)
+        .context("no port is free")
 }

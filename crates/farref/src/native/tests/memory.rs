@@ -18,7 +18,7 @@ fn write(end: &End, bytes: &[u8]) -> io::Result<usize> {
     end.1.try_write_vectored(&[IoSlice::new(bytes)])
 }
 
-async fn read(end: &mut End) -> io::Result<Vec<u8>> {
+async fn read(end: &End) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::with_capacity(1 << 20);
     end.0.read_buf(&mut buffer).await?;
     Ok(buffer)
@@ -28,12 +28,12 @@ async fn read(end: &mut End) -> io::Result<Vec<u8>> {
 async fn a_full_pipe_holds_the_writer_back() {
     let network = MemoryNetwork::new();
     network.set_capacity(10);
-    let (near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     assert_eq!(write(&near, b"0123456").expect("room"), 7);
     assert_eq!(write(&near, b"789ab").expect("some room"), 3);
     let full = write(&near, b"ab").expect_err("full");
     assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-    assert_eq!(read(&mut far).await.expect("bytes"), b"0123456789");
+    assert_eq!(read(&far).await.expect("bytes"), b"0123456789");
     near.1.writable().await.expect("room again");
     assert_eq!(write(&near, b"ab").expect("room"), 2);
 }
@@ -41,11 +41,11 @@ async fn a_full_pipe_holds_the_writer_back() {
 #[tokio::test]
 async fn the_end_of_a_stream_comes_after_its_bytes() {
     let network = MemoryNetwork::new();
-    let (near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     write(&near, b"last").expect("room");
     drop(near);
-    assert_eq!(read(&mut far).await.expect("bytes"), b"last");
-    assert_eq!(read(&mut far).await.expect("the end"), b"");
+    assert_eq!(read(&far).await.expect("bytes"), b"last");
+    assert_eq!(read(&far).await.expect("the end"), b"");
     let broken = write(&far, b"x").expect_err("nobody reads");
     assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
 }
@@ -53,10 +53,10 @@ async fn the_end_of_a_stream_comes_after_its_bytes() {
 #[tokio::test]
 async fn a_cut_breaks_both_ways_and_loses_what_is_under_way() {
     let network = MemoryNetwork::new();
-    let (mut near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     write(&near, b"lost").expect("room");
     assert_eq!(network.cut("b", "a"), 1);
-    for end in [&mut near, &mut far] {
+    for end in [&near, &far] {
         let reset = read(end).await.expect_err("broken");
         assert_eq!(reset.kind(), io::ErrorKind::ConnectionReset);
         assert!(write(end, b"x").is_err());
@@ -67,25 +67,25 @@ async fn a_cut_breaks_both_ways_and_loses_what_is_under_way() {
 #[tokio::test]
 async fn a_fuse_lets_so_many_bytes_pass_and_no_more() {
     let network = MemoryNetwork::new();
-    let (near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     network.cut_after("a", "b", 6);
     assert_eq!(write(&near, b"abcd").expect("room"), 4);
     assert_eq!(write(&near, b"efgh").expect("room for two"), 2);
     assert!(write(&near, b"gh").is_err());
-    assert_eq!(read(&mut far).await.expect("bytes"), b"abcdef");
-    assert!(read(&mut far).await.is_err());
+    assert_eq!(read(&far).await.expect("bytes"), b"abcdef");
+    assert!(read(&far).await.is_err());
 }
 
 #[tokio::test]
 async fn a_partition_loses_nothing_and_makes_connections_hang() {
     let network = MemoryNetwork::new();
-    let (near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     network.partition("a", "b");
     write(&near, b"later").expect("room");
     let moment = Duration::from_millis(20);
-    assert!(timeout(moment, read(&mut far)).await.is_err());
+    assert!(timeout(moment, read(&far)).await.is_err());
     assert!(timeout(moment, network.connect("a", "b")).await.is_err());
-    let reading = tokio::spawn(async move { read(&mut far).await });
+    let reading = tokio::spawn(async move { read(&far).await });
     tokio::time::sleep(moment).await;
     network.heal("a", "b");
     let bytes = reading.await.expect("no panic").expect("bytes");
@@ -98,9 +98,9 @@ async fn a_crash_refuses_connections_until_the_name_is_bound_again() {
     let refused = |result: io::Result<End>| result.err().map(|error| error.kind());
     let nobody = refused(network.connect("a", "b").await);
     assert_eq!(nobody, Some(io::ErrorKind::ConnectionRefused));
-    let (mut near, _far) = pair(&network).await;
+    let (near, _far) = pair(&network).await;
     network.crash("b");
-    assert!(read(&mut near).await.is_err());
+    assert!(read(&near).await.is_err());
     let crashed = refused(network.connect("a", "b").await);
     assert_eq!(crashed, Some(io::ErrorKind::ConnectionRefused));
     let _listener = network.bind("b").expect("the name is free");
@@ -112,11 +112,11 @@ async fn a_crash_refuses_connections_until_the_name_is_bound_again() {
 async fn latency_delays_and_keeps_the_order() {
     let network = MemoryNetwork::new();
     network.set_latency("a", "b", Duration::from_millis(30));
-    let (near, mut far) = pair(&network).await;
+    let (near, far) = pair(&network).await;
     let sent = Instant::now();
     write(&near, b"first").expect("room");
     network.set_latency("a", "b", Duration::ZERO);
     write(&near, b"second").expect("room");
-    assert_eq!(read(&mut far).await.expect("bytes"), b"firstsecond");
+    assert_eq!(read(&far).await.expect("bytes"), b"firstsecond");
     assert!(sent.elapsed() >= Duration::from_millis(30));
 }
