@@ -14,6 +14,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -125,7 +126,11 @@ impl Shared {
             }
             if let Some(task) = state.tasks.pop_front() {
                 drop(state);
-                task();
+                // Jobs see to their panics themselves. One that slips through must not take the
+                // thread's place in the count along (BP-2).
+                if catch_unwind(AssertUnwindSafe(task)).is_err() {
+                    tracing::error!("a remote function panicked after its end");
+                }
                 state = self.lock();
                 continue;
             }

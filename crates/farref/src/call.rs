@@ -12,7 +12,6 @@ use farref_proto::NodeId;
 use serde::de::DeserializeOwned;
 use tokio::time::{Sleep, sleep_until};
 
-use crate::agent::TraceContext;
 use crate::blocking;
 use crate::codec::{CodecError, scope};
 use crate::current::Current;
@@ -24,6 +23,7 @@ use crate::peer::Peer;
 use crate::protocol::{Core, Receipt, Request};
 use crate::registry::Entry;
 use crate::rref::RRef;
+use crate::trace;
 use crate::value::Access;
 
 /// What a fetch is called in errors.
@@ -173,7 +173,7 @@ impl<T: Send + Sync + 'static> Call<T> {
             receiver: self.receiver,
             encoded: self.encoded?,
             deadline,
-            trace: trace(),
+            trace: trace::of_call(Current::get().as_ref()),
         };
         core.create(to, request, entry, fingerprint::of_type::<T>(), made)
     }
@@ -243,13 +243,13 @@ impl<T> Call<T> {
             (Some(own), Some(inherited)) => Some(own.min(inherited)),
             (own, inherited) => own.or(inherited),
         };
-        let trace = current.map_or_else(trace, |current| next_trace(current.trace));
+        let trace = trace::of_call(current.as_ref());
         tracing::trace!(
             worker = %core.name,
             function = self.name.as_str(),
             location = %self.location,
             trace = trace.trace,
-            span = trace.span,
+            parent = trace.span,
             "call"
         );
         let request = Request {
@@ -460,39 +460,4 @@ impl<T> fmt::Debug for Pending<T> {
             .field("function", &self.name)
             .finish_non_exhaustive()
     }
-}
-
-/// A trace that begins here, if anybody looks.
-fn trace() -> TraceContext {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
-        return TraceContext::default();
-    }
-    let id = next_id();
-    TraceContext {
-        trace: id,
-        span: id,
-    }
-}
-
-/// The next step of a trace.
-fn next_trace(parent: TraceContext) -> TraceContext {
-    if parent.trace == 0 {
-        return trace();
-    }
-    TraceContext {
-        trace: parent.trace,
-        span: next_id(),
-    }
-}
-
-/// Ids of spans: unlikely to meet those of other processes.
-fn next_id() -> u64 {
-    use std::hash::BuildHasher as _;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    static SEED: std::sync::OnceLock<std::hash::RandomState> = std::sync::OnceLock::new();
-    let count = NEXT.fetch_add(1, Ordering::Relaxed);
-    SEED.get_or_init(std::hash::RandomState::new)
-        .hash_one(count)
-        .max(1)
 }

@@ -96,6 +96,8 @@ mod error;
 mod failure;
 mod fingerprint;
 mod function;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod handle;
 mod leaks;
 mod names;
@@ -111,6 +113,7 @@ mod signal;
 mod snapshot;
 mod telemetry;
 pub mod testing;
+mod trace;
 mod value;
 mod worker;
 
@@ -129,6 +132,13 @@ pub use rref::RRef;
 pub use snapshot::{PeerSnapshot, Snapshot};
 pub use value::{Ref, RefMut};
 pub use worker::{Worker, WorkerBuilder};
+
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::fuzzing::{frames, handshake, runtime, store_request, values};
+}
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.
 #[doc(hidden)]

@@ -9,6 +9,7 @@
 //!   waits (D4).
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,7 @@ use crate::handle::Handle;
 use crate::protocol::{Arrived, Core};
 use crate::registry::Entry;
 use crate::signal::CancelSignal;
+use crate::trace;
 use crate::value::sealed::Permit;
 use crate::value::{Access, Admission, Ticket, Value};
 
@@ -126,8 +128,9 @@ impl Job {
                 core: Arc::clone(&self.core),
                 caller: self.from,
                 deadline: self.deadline,
-                trace: self.trace,
+                trace: trace::of_serving(self.trace),
             },
+            parent: self.trace.span,
             signal: self.signal,
         };
         let responder = Responder {
@@ -155,6 +158,8 @@ impl fmt::Debug for Job {
 #[derive(Clone)]
 struct Call {
     current: Current,
+    /// The caller's span.
+    parent: u64,
     signal: Option<Arc<CancelSignal>>,
 }
 
@@ -182,7 +187,7 @@ impl Responder {
         self.measure(outcome.is_ok());
         match target {
             Target::Answer(request) => {
-                let outcome = outcome.and_then(|value| encoded(&self.core, &value, encode));
+                let outcome = outcome.and_then(|value| encoded(&self.core, value, encode));
                 self.core.respond(self.from, request, outcome);
             }
             Target::Stay { .. } => {
@@ -267,13 +272,37 @@ pub(crate) fn serve<F: Function>(job: Job) {
         Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, arguments).instrument(span))),
         Mode::Inline => {
             let mut task = Box::pin(run::<F>(responder, ticket, arguments).instrument(span));
-            let polled = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if polled.is_pending() {
+            let polled = inline(|| task.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            if polled.is_none_or(|polled| polled.is_pending()) {
                 // A task polls it again at once, and then with a waker that is its own.
                 drop(runtime.spawn(task));
             }
         }
     }
+}
+
+/// Runs something right here, unless too much of that kind is on the stack already: a function that
+/// calls its own worker is polled inside of the poll that makes the call.
+fn inline<T>(run: impl FnOnce() -> T) -> Option<T> {
+    const MOST: u32 = 8;
+    thread_local! {
+        static NESTED: Cell<u32> = const { Cell::new(0) };
+    }
+    struct Leave(u32);
+
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            NESTED.set(self.0);
+        }
+    }
+
+    let nested = NESTED.get();
+    if nested == MOST {
+        return None;
+    }
+    NESTED.set(nested + 1);
+    let _leave = Leave(nested);
+    Some(run())
 }
 
 async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, arguments: F::Arguments) {
@@ -383,12 +412,18 @@ async fn supervise<T>(
     call: &Call,
     future: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let mut future = pin!(future);
+    let mut future = pin!(Some(future));
     let mut timer: Option<Pin<Box<Sleep>>> = None;
-    call.check()?;
-    poll_fn(|context| {
+    if let Err(failure) = call.check() {
+        let_go(|| future.set(None));
+        return Err(failure);
+    }
+    let outcome = poll_fn(|context| {
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            call.current.enter(|| future.as_mut().poll(context))
+            call.current.enter(|| match future.as_mut().as_pin_mut() {
+                Some(future) => future.poll(context),
+                None => Poll::Pending,
+            })
         }));
         match polled {
             Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
@@ -409,7 +444,17 @@ async fn supervise<T>(
         }
         Poll::Pending
     })
-    .await
+    .await;
+    let_go(|| future.set(None));
+    outcome
+}
+
+/// Lets go of what a function leaves behind that did not come to its end. Its destructors are the
+/// program's: if one panics, the call has an outcome all the same.
+fn let_go(drop: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(drop)) {
+        tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
+    }
 }
 
 async fn admission(ticket: Option<Ticket>) -> Result<Option<Admission>, Failure> {
@@ -428,25 +473,21 @@ fn enter<F: Function>(
     })
 }
 
+/// Writes a result and lets go of it. Either may panic.
 fn encoded<T>(
     core: &Arc<Core>,
-    value: &T,
+    value: T,
     encode: Option<Encode<T>>,
 ) -> Result<scope::Encoded, Failure> {
-    let Some(encode) = encode else {
-        return Err(Failure::NotSerializable(
-            std::any::type_name::<T>().to_owned(),
-        ));
-    };
-    let codec = core.agent().codec();
-    let written = catch_unwind(AssertUnwindSafe(|| {
-        scope::write(core, || encode(value, codec))
+    let written = catch_unwind(AssertUnwindSafe(move || {
+        let Some(encode) = encode else {
+            let type_name = std::any::type_name::<T>().to_owned();
+            return Err(Failure::NotSerializable(type_name));
+        };
+        scope::write(core, || encode(&value, core.agent().codec()))
+            .map_err(|error| Failure::BadResult(error.to_string()))
     }));
-    match written {
-        Ok(Ok(encoded)) => Ok(encoded),
-        Ok(Err(error)) => Err(Failure::BadResult(error.to_string())),
-        Err(panic) => Err(panicked(&*panic)),
-    }
+    written.unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
 /// What a user of a value learns if its constructor failed.
@@ -461,6 +502,10 @@ fn unmade(constructor: &str, failure: Failure) -> Failure {
         Failure::Panicked(message) => Failure::Panicked(format!(
             "the value was never made, `{constructor}` panicked: {message}"
         )),
+        // Not the user's own limit, which an error of that kind would speak of.
+        Failure::DeadlineExceeded => Failure::Returned(vec![format!(
+            "the value was never made, `{constructor}` took longer than the call was given"
+        )]),
         other => other,
     }
 }
@@ -480,7 +525,8 @@ fn span_of(responder: &Responder) -> tracing::Span {
         function = responder.name,
         caller = tracing::field::Empty,
         trace = responder.call.current.trace.trace,
-        parent = responder.call.current.trace.span,
+        span = responder.call.current.trace.span,
+        parent = responder.call.parent,
     );
     if !span.is_disabled() {
         let caller = responder.core.name_of(responder.from);

@@ -5,9 +5,16 @@
 //! - **VA-1** Calls on one value are let in in the order of their [`Ticket`]s: those with `&mut self`
 //!   one at a time, those with `&self` in parallel between them.
 //! - **VA-2** A ticket that is dropped lets the next ones in.
+//! - **VA-3** A value whose destructor lets other values go is dropped before them, not around them: how
+//!   long a chain of values is that hold references to each other is up to whoever made it, and the
+//!   stack is not.
+//! - **VA-4** A destructor that panics harms nobody: not the thread that happens to run it, nor the
+//!   values that go with it.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -40,6 +47,7 @@ impl fmt::Debug for Value {
 
 impl Value {
     pub(crate) fn new<T: Send + Sync + 'static>(value: T, encode: Option<Encode<T>>) -> Self {
+        let value = Some(value);
         Self::Ready(Arc::new(RwLock::new(Cell { value, encode })))
     }
 
@@ -65,18 +73,68 @@ pub(crate) trait Object: Any + Send + Sync {
     fn type_name(&self) -> &'static str;
 }
 
-struct Cell<T> {
-    value: T,
+struct Cell<T: Send + Sync + 'static> {
+    /// There until the cell is dropped.
+    value: Option<T>,
     encode: Option<Encode<T>>,
 }
 
 impl<T: Send + Sync + 'static> Object for Cell<T> {
     fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>> {
-        self.encode.map(|encode| encode(&self.value, codec))
+        let value = self.value.as_ref()?;
+        self.encode.map(|encode| encode(value, codec))
     }
 
     fn type_name(&self) -> &'static str {
         std::any::type_name::<T>()
+    }
+}
+
+/// VA-3, VA-4
+impl<T: Send + Sync + 'static> Drop for Cell<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take()
+            && std::mem::needs_drop::<T>()
+        {
+            let_go(value);
+        }
+    }
+}
+
+thread_local! {
+    /// Values that are to go after the one that this thread is letting go of.
+    static GOING: RefCell<Option<Vec<Box<dyn Send>>>> = const { RefCell::new(None) };
+}
+
+fn let_go<T: Send + 'static>(value: T) {
+    let mut value = Some(value);
+    // Without its local state a thread is about to end, and does without the care.
+    let first = GOING.try_with(|going| match &mut *going.borrow_mut() {
+        Some(going) => {
+            let value: Option<Box<dyn Send>> = value.take().map(|value| Box::new(value) as _);
+            going.extend(value);
+            false
+        }
+        going @ None => {
+            *going = Some(Vec::new());
+            true
+        }
+    });
+    drop_safely(value);
+    if first == Ok(true) {
+        while let Some(next) = GOING.with_borrow_mut(|going| going.as_mut()?.pop()) {
+            drop_safely(next);
+        }
+        GOING.set(None);
+    }
+}
+
+fn drop_safely<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!(
+            value = std::any::type_name::<T>(),
+            "a value panicked when it was dropped"
+        );
     }
 }
 
@@ -223,7 +281,7 @@ impl<T: Send + Sync + 'static> Access for Shared<T> {
         };
         OwnedRwLockReadGuard::try_map(guard, |object| {
             let any: &dyn Any = object;
-            any.downcast_ref::<Cell<T>>().map(|cell| &cell.value)
+            any.downcast_ref::<Cell<T>>()?.value.as_ref()
         })
         .ok()
         .map(Ref)
@@ -248,7 +306,7 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
         };
         OwnedRwLockWriteGuard::try_map(guard, |object| {
             let any: &mut dyn Any = object;
-            any.downcast_mut::<Cell<T>>().map(|cell| &mut cell.value)
+            any.downcast_mut::<Cell<T>>()?.value.as_mut()
         })
         .ok()
         .map(RefMut)

@@ -6,6 +6,7 @@
 //! [`scope`] collects or provides them, and the codec sees their index only.
 
 mod blob;
+mod depth;
 pub(crate) mod scope;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use blob::Blob;
+use depth::Limited;
 
 /// An encoded value: its body, and the buffers that travel beside it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -102,7 +104,9 @@ impl Codec {
     pub(crate) fn decode<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CodecError> {
         match self {
             Self::Postcard => {
-                let (value, rest) = postcard::take_from_bytes(body).map_err(CodecError::new)?;
+                let mut postcard = postcard::Deserializer::from_bytes(body);
+                let value = T::deserialize(Limited::new(&mut postcard)).map_err(CodecError::new)?;
+                let rest = postcard.finalize().map_err(CodecError::new)?;
                 if !rest.is_empty() {
                     return Err(CodecError::new(format_args!(
                         "{} bytes are left over",
@@ -114,7 +118,7 @@ impl Codec {
             Self::Custom(codec) => {
                 let mut value = None;
                 codec.decode(body, &mut |deserializer| {
-                    value = Some(erased_serde::deserialize::<T>(deserializer)?);
+                    value = Some(T::deserialize(Limited::new(deserializer))?);
                     Ok(())
                 })?;
                 value.ok_or_else(|| CodecError::new("the codec read nothing"))

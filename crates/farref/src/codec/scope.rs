@@ -38,6 +38,7 @@ struct Writing {
 struct Reading {
     references: Vec<Arc<Handle>>,
     parts: Vec<Bytes>,
+    /// What is wrong with the value. Not every codec keeps the words of such an error.
     complaint: Option<String>,
 }
 
@@ -180,6 +181,15 @@ pub(crate) fn carried(
         }
         found
     })
+}
+
+/// Says what is wrong with the value being read, in words that the codec may not keep.
+pub(super) fn complain(complaint: String) {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Scope::Reading(reading) = scope {
+            reading.complaint = Some(complaint);
+        }
+    });
 }
 
 /// Takes a buffer along with the value being written, if one is; says under which number.

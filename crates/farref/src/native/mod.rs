@@ -18,6 +18,8 @@ mod config;
 mod connection;
 mod dial;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod greet;
 mod handshake;
 mod link;

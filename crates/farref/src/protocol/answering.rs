@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farref_proto::{MessageId, NodeId, RRefId};
 
+use super::flow::weigh;
 use super::work::Work;
 use super::{Arrived, Core, State};
 use crate::agent::{AnswerMessage, Failure, Message};
@@ -104,7 +105,7 @@ impl Core {
         };
         peer.creations_open = peer.creations_open.saturating_sub(1);
         peer.creations_done += 1;
-        peer.bytes_done += bytes;
+        peer.bytes_done += weigh(bytes);
         // In lots, so that a quick constructor costs no message; early enough that nobody stalls.
         if peer.creations_done >= self.settings.credit_lot() || peer.bytes_done >= CREDIT_BYTES {
             let calls = std::mem::take(&mut peer.creations_done);

@@ -8,7 +8,7 @@ use farref_proto::{
 };
 use tokio::sync::oneshot;
 
-use super::flow::Parked;
+use super::flow::{Parked, weigh};
 use super::work::{Reply, Work};
 use super::{Arrived, Core, Held, State, Waiter};
 use crate::agent::{CallMessage, FunctionRef, Message, TraceContext};
@@ -63,7 +63,7 @@ impl Core {
         };
         let request = super::request_of(&head).unwrap_or(MessageId(0));
         let (sender, reply) = oneshot::channel();
-        let bytes = call.encoded.payload.len() as u64;
+        let bytes = weigh(call.encoded.payload.len() as u64);
         state.peer(to).wait(Waiter {
             request,
             bytes,

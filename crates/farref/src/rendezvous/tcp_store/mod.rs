@@ -17,3 +17,19 @@ mod server_tests;
 
 pub use client::TcpStoreClient;
 pub use server::{StoreLimits, StoreServer};
+
+/// For `crate::fuzzing`: bytes that a client sends to the store.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz_store_request(data: &[u8]) {
+    use bytes::BytesMut;
+    use protocol::Request;
+
+    let mut buffer = BytesMut::from(data);
+    while let Ok(Some(request)) = Request::parse(&mut buffer, 1 << 20) {
+        // What was understood means the same when it is said again.
+        let mut again = BytesMut::new();
+        request.encode(&mut again);
+        let parsed = Request::parse(&mut again, usize::MAX);
+        assert_eq!(parsed, Ok(Some(request)));
+    }
+}

@@ -1,0 +1,83 @@
+//! What `crate::fuzzing` needs of this module's inside.
+
+use bytes::BufMut;
+use ring::hmac;
+
+use super::frame::{Decoder, Limits, Recycler, Space};
+use super::handshake::{Conversation, Greeting, Reply};
+use super::memory::MemoryNetwork;
+use super::stream::Stream;
+
+/// Bytes that come on a stream after the handshake: no panic, and the same frames however the bytes
+/// were split (FR-3).
+pub fn frames(data: &[u8]) {
+    let Some((&split, data)) = data.split_first() else {
+        return;
+    };
+    let whole = decode(data, usize::MAX);
+    let split = decode(data, usize::from(split).max(1));
+    assert_eq!(whole, split, "what is read depends on how it came");
+}
+
+fn decode(mut data: &[u8], chunk: usize) -> (Vec<String>, Option<String>) {
+    let limits = Limits {
+        message_bytes: 1 << 20,
+        head_bytes: 1 << 16,
+        parts: 64,
+    };
+    let mut decoder = Decoder::new(limits, Recycler::new(1 << 20));
+    let mut seen = Vec::new();
+    loop {
+        match decoder.next() {
+            Ok(Some(received)) => seen.push(format!("{received:?}")),
+            Ok(None) if data.is_empty() => return (seen, None),
+            Ok(None) => {
+                let mut put = |space: &mut dyn BufMut| {
+                    let size = chunk.min(data.len()).min(space.remaining_mut());
+                    let (now, later) = data.split_at(size);
+                    space.put_slice(now);
+                    data = later;
+                };
+                match decoder.space() {
+                    Space::Buffer(buffer) => put(buffer),
+                    Space::Piece(mut piece) => put(&mut piece),
+                }
+            }
+            Err(error) => return (seen, Some(error.to_string())),
+        }
+    }
+}
+
+/// Bytes that come on a fresh stream, to either end of a handshake.
+pub fn handshake(data: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let Ok(runtime) = runtime else {
+        panic!("the fuzzer has no runtime");
+    };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"");
+    runtime.block_on(async {
+        for accepts in [true, false] {
+            let network = MemoryNetwork::new();
+            let Ok(mut listener) = network.bind("a") else {
+                panic!("the fuzzer has no network");
+            };
+            let Ok(other) = network.connect("b", "a").await else {
+                panic!("the fuzzer has no network");
+            };
+            let other = Stream::memory(other);
+            let mut stream = Stream::memory(listener.accept().await);
+            if other.write.write_all(data).await.is_err() {
+                continue;
+            }
+            drop(other);
+            let mut talk = Conversation::new(&mut stream, &key);
+            if accepts {
+                if talk.hear_opening::<Greeting>().await.is_ok() {
+                    drop(talk.hear_claim().await);
+                }
+            } else if talk.hear_opening::<Reply>().await.is_ok() {
+                drop(talk.hear_verdict().await);
+            }
+        }
+    });
+}

@@ -1,0 +1,354 @@
+//! Large values between two processes: what arrives, what it costs in memory, and whom it holds up.
+//!
+//! Run as a worker of its own when the environment says so, and as the tests otherwise. The tests run
+//! one after the other: they measure the memory of the process.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use farref::{Blob, Error, Peer, RRef, Worker, WorkerBuilder};
+use libtest_mimic::{Arguments, Trial};
+
+/// Says that this process is a worker, and whether it uses Unix sockets.
+const ROLE: &str = "FARREF_LARGE_VALUES_UNIX";
+
+/// The large value.
+const LARGE: usize = 1 << 30;
+
+/// What a process may use beside it.
+const BESIDE: usize = 64 << 20;
+
+/// How long anything may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Below this a blob is a part of its value, from here on it travels beside it.
+const THRESHOLD: usize = 4096;
+
+fn main() -> Result<()> {
+    if let Ok(unix) = std::env::var(ROLE) {
+        return serve(unix == "true");
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let mut trials = Vec::new();
+    for (unix, transport) in [(true, "unix"), (false, "tcp")] {
+        let mut add = |name: &str, test: fn(&Worker, &Peer) -> Result<()>| {
+            let run = move || run(unix, test).map_err(|error| format!("{error:?}").into());
+            trials.push(Trial::test(format!("{transport}_{name}"), run));
+        };
+        add(
+            "a_large_argument_takes_its_own_size_and_holds_up_nobody",
+            large_argument,
+        );
+        add(
+            "a_large_result_takes_its_own_size_and_holds_up_nobody",
+            large_result,
+        );
+        add("large_values_in_both_directions_at_once", both_directions);
+        add("blobs_of_all_sizes_arrive_as_they_were", all_sizes);
+        add("a_value_of_ten_thousand_blobs_arrives", many_blobs);
+        add("a_value_of_too_many_blobs_is_a_typed_error", too_many_blobs);
+    }
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+fn set_up(builder: WorkerBuilder, unix: bool) -> WorkerBuilder {
+    builder
+        .unix_sockets(unix)
+        .peer_timeout(Duration::from_millis(1500))
+        .call_timeout(PATIENCE)
+        .shutdown_timeout(PATIENCE)
+        .fail_on_leaks(true)
+}
+
+/// The other process.
+fn serve(unix: bool) -> Result<()> {
+    runtime()?.block_on(async {
+        let me = set_up(Worker::from_env(), unix).join().await?;
+        Ok(me.shutdown().await?)
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Ok(builder.worker_threads(2).enable_all().build()?)
+}
+
+/// Ends its process whatever becomes of the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a test with a second process, on a thread that may block.
+fn run(unix: bool, test: fn(&Worker, &Peer) -> Result<()>) -> Result<()> {
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .env(ROLE, unix.to_string())
+        .env("FARREF_NAME", "other")
+        .env("MASTER_ADDR", address.ip().to_string())
+        .env("MASTER_PORT", address.port().to_string())
+        .env("RANK", "1")
+        .env("WORLD_SIZE", "2")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let mut process = Process(command.spawn().context("starting the other process")?);
+    let runtime = runtime()?;
+    let builder = Worker::builder("driver")
+        .rank(0)
+        .world_size(2)
+        .rendezvous(&format!("tcp://{address}"));
+    let me = runtime.block_on(set_up(builder, unix).join())?;
+    let other = me.peer("other")?;
+
+    test(&me, &other)?;
+
+    // Nobody was suspected, and no connection had to be replaced.
+    let expected = if unix { "unix" } else { "tcp" };
+    for (snapshot, peer) in [
+        (me.snapshot(), "other"),
+        (runtime.block_on(other.snapshot())?, "driver"),
+    ] {
+        let peer = snapshot.peers.iter().find(|known| known.name == peer);
+        let peer = peer.context("the other is no member")?;
+        ensure!(peer.status == "alive", "{peer:?}");
+        ensure!(peer.transport.as_deref() == Some(expected), "{peer:?}");
+        ensure!(peer.connections == 1, "{peer:?}");
+    }
+    runtime.block_on(me.shutdown())?;
+    let left = me.snapshot();
+    ensure!(left.references.is_empty() && left.open_calls == 0, "{left:?}");
+    let began = Instant::now();
+    let status = loop {
+        match process.0.try_wait()? {
+            Some(status) => break status,
+            None if began.elapsed() > PATIENCE => bail!("the other process does not end"),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    ensure!(status.success(), "the other process ended with {status}");
+    Ok(())
+}
+
+/// The words of a blob, each different from its neighbours, so that no shift goes unnoticed.
+fn word(index: usize, seed: u64) -> u64 {
+    (index as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn fill(size: usize, seed: u64) -> Blob {
+    let mut bytes = vec![0; size];
+    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+        let word = word(index, seed).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes.into()
+}
+
+fn check(blob: &Blob, seed: u64) -> bool {
+    blob.chunks(8).enumerate().all(|(index, chunk)| {
+        let word = word(index, seed).to_le_bytes();
+        chunk == &word[..chunk.len()]
+    })
+}
+
+/// Makes the present memory of this process its peak.
+#[farref::remote]
+fn reset_peak() -> Result<(), std::io::Error> {
+    std::fs::write("/proc/self/clear_refs", "5")
+}
+
+/// The most memory that this process has had, in bytes.
+#[farref::remote]
+fn peak() -> Result<usize, String> {
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok());
+    Ok(kibibytes.ok_or("no VmHWM")? * 1024)
+}
+
+#[farref::remote]
+fn receive(blob: Blob, seed: u64) -> (usize, bool) {
+    (blob.len(), check(&blob, seed))
+}
+
+#[farref::remote]
+fn send(size: usize, seed: u64) -> Blob {
+    fill(size, seed)
+}
+
+#[farref::remote]
+fn exchange(blob: Blob, seed: u64) -> (bool, Blob) {
+    let good = check(&blob, seed);
+    let size = blob.len();
+    drop(blob);
+    (good, fill(size, seed + 1))
+}
+
+#[farref::remote]
+async fn small(n: u64) -> u64 {
+    n
+}
+
+#[farref::remote]
+async fn echo(blobs: Vec<Blob>) -> Vec<Blob> {
+    blobs
+}
+
+#[farref::remote]
+async fn count(blobs: Vec<Blob>) -> (usize, usize) {
+    (blobs.len(), blobs.iter().map(|blob| blob.len()).sum())
+}
+
+/// Makes small calls to the peer until `big` is there; says how many were answered by then.
+fn meanwhile<T: Send + 'static>(
+    peer: &Peer,
+    big: impl FnOnce() -> farref::Result<T> + Send + 'static,
+) -> Result<(T, u64)> {
+    let big = std::thread::spawn(big);
+    let mut answered = 0;
+    while !big.is_finished() {
+        ensure!(small::on(peer, answered).wait()? == answered, "a wrong answer");
+        if !big.is_finished() {
+            answered += 1;
+        }
+    }
+    let big = big.join().map_err(|_| anyhow::anyhow!("the large call panicked"))?;
+    Ok((big?, answered))
+}
+
+/// The peaks of both processes since they were last reset.
+fn check_peaks(other: &Peer, value: usize) -> Result<()> {
+    let peaks = [("this process", peak()), ("the other", Ok(peak::on(other).wait()?))];
+    for (who, peak) in peaks {
+        let peak = peak.map_err(anyhow::Error::msg)?;
+        println!("{who}: {} MiB for {} MiB", peak >> 20, value >> 20);
+        ensure!(peak >= value, "{who} cannot have had it in {peak} bytes");
+        let most = value + BESIDE;
+        ensure!(peak <= most, "{who} took {peak} bytes, more than {most}");
+    }
+    Ok(())
+}
+
+fn large_argument(_: &Worker, other: &Peer) -> Result<()> {
+    let blob = fill(LARGE, 1);
+    reset_peak()?;
+    reset_peak::on(other).wait()?;
+    let call = receive::on(other, blob.clone(), 1);
+    let (received, answered) = meanwhile(other, move || call.wait())?;
+    assert_eq!(received, (LARGE, true));
+    ensure!(answered > 0, "small calls waited for the large one");
+    check_peaks(other, LARGE)?;
+    drop(blob);
+    Ok(())
+}
+
+fn large_result(_: &Worker, other: &Peer) -> Result<()> {
+    reset_peak()?;
+    reset_peak::on(other).wait()?;
+    let call = send::on(other, LARGE, 2);
+    let (blob, answered) = meanwhile(other, move || call.wait())?;
+    ensure!(blob.len() == LARGE && check(&blob, 2), "something else arrived");
+    ensure!(answered > 0, "small calls waited for the large one");
+    check_peaks(other, LARGE)?;
+    drop(blob);
+
+    // Left there, and fetched: the same.
+    let left_there: RRef<Blob> = send::on(other, LARGE, 3).remote();
+    wait_until_made(&left_there)?;
+    reset_peak()?;
+    let call = left_there.to_here();
+    let (blob, _) = meanwhile(other, move || call.wait())?;
+    ensure!(blob.len() == LARGE && check(&blob, 3), "something else arrived");
+    check_peaks(other, LARGE)?;
+    drop(left_there);
+    Ok(())
+}
+
+/// Waits until the value is there, without fetching it.
+fn wait_until_made(blob: &RRef<Blob>) -> Result<()> {
+    let there = length::on(&blob.owner()?, blob.clone()).wait()?;
+    ensure!(there == LARGE, "{there}");
+    Ok(())
+}
+
+#[farref::remote]
+async fn length(blob: RRef<Blob>) -> farref::Result<usize> {
+    Ok(blob.local().await?.len())
+}
+
+fn both_directions(_: &Worker, other: &Peer) -> Result<()> {
+    let size = LARGE / 4;
+    let calls: Vec<_> = (0..3).map(|seed| exchange::on(other, fill(size, seed), seed)).collect();
+    let threads: Vec<_> = calls
+        .into_iter()
+        .map(|call| std::thread::spawn(move || call.wait()))
+        .collect();
+    for (seed, thread) in threads.into_iter().enumerate() {
+        let (good, back) = thread.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        ensure!(good, "something else arrived there");
+        ensure!(back.len() == size && check(&back, seed as u64 + 1), "something else came back");
+    }
+    Ok(())
+}
+
+fn all_sizes(_: &Worker, other: &Peer) -> Result<()> {
+    let sizes = [
+        0,
+        1,
+        THRESHOLD - 1,
+        THRESHOLD,
+        THRESHOLD + 1,
+        (16 << 10) - 1,
+        16 << 10,
+        (64 << 10) - 1,
+        64 << 10,
+        (64 << 10) + 1,
+        1 << 20,
+        (5 << 20) + 3,
+    ];
+    // Each alone, all in one value, and in other orders.
+    for size in sizes {
+        let blobs = vec![fill(size, 7)];
+        ensure!(echo::on(other, blobs.clone()).wait()? == blobs, "a blob of {size}");
+    }
+    for turn in 0..sizes.len() {
+        let mut blobs: Vec<_> = sizes.map(|size| fill(size, turn as u64)).to_vec();
+        blobs.rotate_left(turn);
+        ensure!(echo::on(other, blobs.clone()).wait()? == blobs, "turn {turn}");
+    }
+    ensure!(echo::on(other, vec![]).wait()?.is_empty(), "no blob at all");
+    Ok(())
+}
+
+fn many_blobs(_: &Worker, other: &Peer) -> Result<()> {
+    for size in [0, 10, THRESHOLD - 1, THRESHOLD] {
+        let blobs: Vec<_> = (0..10_000).map(|seed| fill(size, seed)).collect();
+        ensure!(echo::on(other, blobs.clone()).wait()? == blobs, "10,000 blobs of {size}");
+    }
+    Ok(())
+}
+
+/// A message has at most 65,536 parts. One part too many is for the caller to hear about, at once.
+fn too_many_blobs(_: &Worker, other: &Peer) -> Result<()> {
+    let blob = fill(THRESHOLD, 1);
+    let most = vec![blob.clone(); 65_536];
+    ensure!(count::on(other, most).wait()? == (65_536, 65_536 * THRESHOLD), "as many as allowed");
+    let too_many = vec![blob.clone(); 65_537];
+    let refused = count::on(other, too_many).timeout(Duration::from_secs(10)).wait();
+    ensure!(matches!(refused, Err(Error::Codec { .. })), "the argument: {refused:?}");
+    let refused = repeat::on(other, blob, 65_537).timeout(Duration::from_secs(10)).wait();
+    let refused = refused.map(|blobs| blobs.len());
+    ensure!(matches!(refused, Err(Error::Codec { .. })), "the result: {refused:?}");
+    Ok(())
+}
+
+#[farref::remote]
+async fn repeat(blob: Blob, times: usize) -> Vec<Blob> {
+    vec![blob; times]
+}

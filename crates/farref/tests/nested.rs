@@ -1,0 +1,691 @@
+//! Calls within calls, calls that share a value, and functions that panic wherever they can.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use farref::testing::Cluster;
+use farref::{Error, Peer, RRef, RemoteError, Worker};
+
+/// How long anything here may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+async fn pair() -> Result<(Cluster, Peer)> {
+    let cluster = Cluster::start(2).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    Ok((cluster, peer))
+}
+
+async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let began = Instant::now();
+    while !is_so() {
+        ensure!(began.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// Waits until nobody refers to anything, and shuts down.
+async fn finish(cluster: Cluster) -> Result<()> {
+    for worker in cluster.workers() {
+        eventually("nothing is referred to", || worker.references().is_empty()).await?;
+    }
+    Ok(cluster.shutdown().await?)
+}
+
+/// The worker that this function runs on.
+fn here() -> farref::Result<Worker> {
+    Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))
+}
+
+/// The next one of the group, in a circle.
+fn next() -> farref::Result<Peer> {
+    let me = here()?;
+    let peers = me.peers();
+    let next = (me.rank() as usize + 1) % peers.len();
+    Ok(peers[next].clone())
+}
+
+/// The time of a call is up everywhere at once. Either the caller notices first, or the function does,
+/// whose own call fails, and the caller hears of that.
+#[track_caller]
+fn ensure_out_of_time(error: &Error) {
+    match error {
+        Error::Timeout { .. } => {}
+        Error::Remote(error) if !error.panicked && error.message().contains("took longer") => {}
+        error => panic!("expected that time was up, got {error}"),
+    }
+}
+
+mod recursion {
+    //! Calls that go back and forth.
+
+    use super::*;
+
+    #[farref::remote]
+    fn descend_blocking(depth: u32) -> farref::Result<u32> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        Ok(descend_blocking::on(&next()?, depth - 1).timeout(None).wait()? + 1)
+    }
+
+    /// PyTorch #26362, #44169: as many nested blocking calls as its pool has threads hang for ever.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nested_blocking_calls_do_not_use_the_pool_up() -> Result<()> {
+        let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let call = || descend_blocking::on(&peer, 500).timeout(PATIENCE);
+        assert_eq!(call().await?, 500);
+        // Several at once, and from a thread that is none of the runtime's.
+        let (a, b) = (call().start(), call().start());
+        let waiting = call();
+        let thread = std::thread::spawn(move || waiting.wait());
+        assert_eq!((a.await?, b.await?), (500, 500));
+        assert_eq!(thread.join().map_err(|_| anyhow::anyhow!("panicked"))??, 500);
+        finish(cluster).await
+    }
+
+    #[farref::remote]
+    fn descend_on_self(depth: u32) -> farref::Result<u32> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        Ok(descend_on_self::on(&here()?.me(), depth - 1).wait()? + 1)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_worker_may_block_on_calls_to_itself() -> Result<()> {
+        let cluster = Cluster::start_with(1, |builder| builder.blocking_threads(1)).await?;
+        let me = cluster.worker(0).me();
+        assert_eq!(descend_on_self::on(&me, 200).timeout(PATIENCE).await?, 200);
+        finish(cluster).await
+    }
+
+    #[farref::remote]
+    async fn descend(depth: u32) -> farref::Result<u32> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        Ok(descend::on(&next()?, depth - 1).await? + 1)
+    }
+
+    #[farref::remote(inline)]
+    async fn descend_inline(depth: u32) -> farref::Result<u32> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        Ok(descend_inline::on(&next()?, depth - 1).await? + 1)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn async_functions_recur_over_workers_as_deep_as_they_like() -> Result<()> {
+        for workers in [1, 2, 3] {
+            let cluster = Cluster::start(workers).await?;
+            let me = cluster.worker(0).me();
+            assert_eq!(descend::on(&me, 2_000).timeout(PATIENCE).await?, 2_000);
+            finish(cluster).await?;
+        }
+        Ok(())
+    }
+
+    /// An inline function runs where its call is read; one that calls itself must not stay on that
+    /// stack for ever.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn inline_functions_recur_without_using_the_stack_up() -> Result<()> {
+        for workers in [1, 2] {
+            let cluster = Cluster::start(workers).await?;
+            let me = cluster.worker(0).me();
+            assert_eq!(descend_inline::on(&me, 5_000).timeout(PATIENCE).await?, 5_000);
+            finish(cluster).await?;
+        }
+        Ok(())
+    }
+
+    /// D3: what is called inside of a call has no more time than the call.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nested_calls_end_with_the_outermost_deadline() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let error = outlast::on(&peer, 5).timeout(Duration::from_millis(100)).await.unwrap_err();
+        ensure_out_of_time(&error);
+        let quiet = || cluster.workers().iter().all(|worker| worker.snapshot().open_calls == 0);
+        eventually("all of them have ended", quiet).await?;
+        finish(cluster).await
+    }
+
+    #[farref::remote]
+    async fn outlast(depth: u32) -> farref::Result<u32> {
+        if depth == 0 {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            return Ok(0);
+        }
+        outlast::on(&next()?, depth - 1).timeout(None).await
+    }
+}
+
+mod sharing {
+    //! Calls that share a value.
+
+    use super::*;
+
+    pub(crate) struct Log {
+        entries: Vec<(u32, u32)>,
+        readers: AtomicU64,
+        most_readers: AtomicU64,
+    }
+
+    #[farref::remote]
+    impl Log {
+        /// Takes a while, so that the first calls are there before the value.
+        pub(crate) async fn new() -> Self {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Self {
+                entries: Vec::new(),
+                readers: AtomicU64::new(0),
+                most_readers: AtomicU64::new(0),
+            }
+        }
+
+        pub(crate) async fn append(&mut self, caller: u32, number: u32) -> usize {
+            let length = self.entries.len();
+            if number % 64 == 0 {
+                tokio::task::yield_now().await;
+            }
+            self.entries.push((caller, number));
+            assert_eq!(self.entries.len(), length + 1, "somebody else was in here");
+            length
+        }
+
+        /// The same on a thread.
+        pub(crate) fn append_blocking(&mut self, caller: u32, number: u32) -> usize {
+            self.entries.push((caller, number));
+            self.entries.len()
+        }
+
+        pub(crate) fn entries(&self) -> Vec<(u32, u32)> {
+            self.entries.clone()
+        }
+
+        /// Comes back when so many are in it at once.
+        pub(crate) async fn meet(&self, others: u64) -> u64 {
+            let now = self.readers.fetch_add(1, Ordering::AcqRel) + 1;
+            self.most_readers.fetch_max(now, Ordering::AcqRel);
+            while self.most_readers.load(Ordering::Acquire) < others {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            self.readers.fetch_sub(1, Ordering::AcqRel);
+            self.most_readers.load(Ordering::Acquire)
+        }
+
+        /// Calls a method of its own value while it is in one.
+        pub(crate) async fn count_through(&self, me: RRef<Log>, depth: u32) -> farref::Result<usize> {
+            if depth == 0 {
+                return Ok(self.entries.len());
+            }
+            me.count_through(me.clone(), depth - 1).await
+        }
+
+        /// The same while others want to write: waits until one does.
+        pub(crate) async fn count_behind_a_writer(&self, me: RRef<Log>) -> farref::Result<usize> {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            me.count_through(me.clone(), 0).await
+        }
+    }
+
+    #[farref::remote]
+    async fn fill(log: RRef<Log>, caller: u32, calls: u32) -> farref::Result<()> {
+        let pending: Vec<_> = (0..calls)
+            .map(|number| match number % 3 {
+                0 => log.append(caller, number).start(),
+                1 => log.append_blocking(caller, number).start(),
+                _ => {
+                    // A result that stays comes in its turn as well.
+                    drop(log.append(caller, number).remote());
+                    log.append(caller, number).start()
+                }
+            })
+            .collect();
+        for call in pending {
+            call.await?;
+        }
+        Ok(())
+    }
+
+    /// VA-1, and FL-3: 10,000 calls of three workers, one of them the owner.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn exclusive_calls_come_one_at_a_time_in_the_order_of_each_caller() -> Result<()> {
+        const CALLS: u32 = 2_500;
+        let cluster = Cluster::start(3).await?;
+        let me = cluster.worker(0);
+        let log = Log::new_on(&me.peer("worker1")?).remote();
+        let filling: Vec<_> = me
+            .peers()
+            .iter()
+            .map(|peer| fill::on(peer, log.clone(), peer.rank(), CALLS).timeout(None).start())
+            .collect();
+        for call in filling {
+            call.await?;
+        }
+        let entries = log.entries().await?;
+        let in_order = |number| if number % 3 == 2 { vec![number; 2] } else { vec![number] };
+        let expected: Vec<u32> = (0..CALLS).flat_map(in_order).collect();
+        for caller in 0..3 {
+            let numbers = entries.iter().filter(|entry| entry.0 == caller);
+            let numbers: Vec<u32> = numbers.map(|entry| entry.1).collect();
+            assert_eq!(numbers.len(), expected.len());
+            let odd = numbers.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(odd, None, "caller {caller} was overtaken by itself");
+        }
+        drop(log);
+        finish(cluster).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn shared_calls_run_in_parallel() -> Result<()> {
+        let cluster = Cluster::start(3).await?;
+        let me = cluster.worker(0);
+        let log = Log::new_on(&me.peer("worker1")?).remote();
+        let meeting: Vec<_> = (0..30).map(|_| log.meet(30).start()).collect();
+        for call in meeting {
+            assert_eq!(call.await?, 30);
+        }
+        drop(log);
+        finish(cluster).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_method_may_call_its_own_value_while_both_only_read() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        for owner in [peer, cluster.worker(0).me()] {
+            let log = Log::new_on(&owner).remote();
+            log.append(0, 0).await?;
+            assert_eq!(log.count_through(log.clone(), 50).await?, 1);
+            drop(log);
+        }
+        finish(cluster).await
+    }
+
+    /// With a writer in between it cannot be: the writer waits for the first reader, the second reader
+    /// for the writer, and the first for the second. Such a call ends with its deadline, and takes
+    /// nobody along.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_method_that_waits_for_itself_ends_with_its_deadline() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let log = Log::new_on(&peer).remote();
+        log.entries().await?;
+        let limit = Duration::from_millis(500);
+        let stuck = log.count_behind_a_writer(log.clone()).timeout(limit).start();
+        let writer = log.append(0, 0).start();
+        ensure_out_of_time(&stuck.await.unwrap_err());
+        assert_eq!(writer.await?, 0, "the writer gets its turn");
+        assert_eq!(log.entries().await?, [(0, 0)]);
+        drop(log);
+        finish(cluster).await
+    }
+}
+
+mod panics {
+    //! Functions, constructors, values and their encodings that panic.
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::*;
+
+    #[track_caller]
+    fn panicked<T: std::fmt::Debug>(result: farref::Result<T>) -> RemoteError {
+        match result {
+            Err(Error::Remote(error)) if error.panicked => error,
+            other => panic!("expected a panic on the other side, got {other:?}"),
+        }
+    }
+
+    #[farref::remote]
+    async fn fine(n: u64) -> u64 {
+        n
+    }
+
+    #[farref::remote]
+    async fn panic_at_once(text: String) {
+        panic!("{text}");
+    }
+
+    #[farref::remote(inline)]
+    async fn panic_inline() {
+        panic!("inline");
+    }
+
+    #[farref::remote]
+    async fn panic_later() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        std::panic::panic_any(7_u8);
+    }
+
+    #[farref::remote]
+    fn panic_on_a_thread() -> u64 {
+        panic!("thread");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panicking_function_is_a_typed_error_and_the_worker_lives_on() -> Result<()> {
+        let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        for peer in [&peer, &cluster.worker(0).me()] {
+            for round in 0..10 {
+                let text = format!("round {round}");
+                let error = panicked(panic_at_once::on(peer, text.clone()).await);
+                assert_eq!(error.message(), text);
+                assert_eq!((&*error.worker, error.function.as_str()), (
+                    peer.name(),
+                    "nested::panics::panic_at_once"
+                ));
+                assert_eq!(panicked(panic_inline::on(peer).await).message(), "inline");
+                panicked(panic_later::on(peer).await);
+                assert_eq!(panicked(panic_on_a_thread::on(peer).await).message(), "thread");
+            }
+            assert_eq!(fine::on(peer, 1).await?, 1);
+        }
+        finish(cluster).await
+    }
+
+    static MADE: AtomicU64 = AtomicU64::new(0);
+
+    /// Panics when it is dropped, in its constructor, or in a method.
+    pub(crate) struct Grenade;
+
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            MADE.fetch_sub(1, Ordering::AcqRel);
+            panic!("dropped");
+        }
+    }
+
+    #[farref::remote]
+    impl Grenade {
+        pub(crate) fn new() -> Self {
+            MADE.fetch_add(1, Ordering::AcqRel);
+            Self
+        }
+
+        pub(crate) async fn make_and_fail() -> Self {
+            panic!("constructor");
+        }
+
+        pub(crate) fn make_on_a_thread_and_fail() -> Result<Self, String> {
+            panic!("constructor");
+        }
+
+        pub(crate) async fn touch(&self) -> u64 {
+            1
+        }
+
+        pub(crate) async fn fail_exclusively(&mut self) {
+            panic!("method");
+        }
+
+        pub(crate) async fn linger(&self) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panicking_constructor_fails_every_use() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        for peer in [&peer, &cluster.worker(0).me()] {
+            for grenade in [
+                Grenade::make_and_fail_on(peer).remote(),
+                Grenade::make_on_a_thread_and_fail_on(peer).remote(),
+            ] {
+                for _ in 0..2 {
+                    let error = panicked(grenade.touch().await);
+                    assert!(error.message().contains("constructor"), "{error}");
+                    assert!(error.message().contains("Grenade::make"), "{error}");
+                }
+            }
+        }
+        finish(cluster).await
+    }
+
+    /// Wherever a value is dropped, it is not by somebody whom its panic could harm.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_value_that_panics_when_dropped_harms_nobody() -> Result<()> {
+        let cluster = Cluster::start_with(3, |builder| builder.blocking_threads(2)).await?;
+        let me = cluster.worker(0);
+        let there = me.peer("worker1")?;
+        for owner in [&there, &me.me()] {
+            for _ in 0..20 {
+                // Freed by a message of its holder.
+                let grenade = Grenade::new_on(owner).remote();
+                assert_eq!(grenade.touch().await?, 1);
+                panicked(grenade.fail_exclusively().await);
+                // A method that panicked does not keep the next ones out.
+                assert_eq!(grenade.touch().await?, 1);
+                drop(grenade);
+                // Freed before its constructor is done; freed while a method is at it.
+                drop(Grenade::new_on(owner).remote());
+                let grenade = Grenade::new_on(owner).remote();
+                let lingering = grenade.linger().start();
+                drop(grenade);
+                drop(lingering.await);
+            }
+            eventually("all are freed", || MADE.load(Ordering::Acquire) == 0).await?;
+            assert_eq!(fine::on(owner, 1).await?, 1);
+        }
+        // The connections that brought the releases stand.
+        let broken = me.snapshot().peers.iter().filter(|peer| peer.connections > 1).count();
+        assert_eq!(broken, 0, "a panic broke a connection");
+        finish(cluster).await
+    }
+
+    /// What of it panics.
+    #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+    pub(crate) enum When {
+        Written,
+        Read,
+        Dropped,
+        ReadError,
+    }
+
+    pub(crate) struct Trap {
+        when: When,
+        armed: bool,
+    }
+
+    impl Serialize for Trap {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            assert!(self.when != When::Written || !self.armed, "written");
+            self.when.serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Trap {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let when = When::deserialize(deserializer)?;
+            assert!(when != When::Read, "read");
+            if when == When::ReadError {
+                return Err(serde::de::Error::custom("read error"));
+            }
+            Ok(Self { when, armed: true })
+        }
+    }
+
+    impl Drop for Trap {
+        fn drop(&mut self) {
+            let trapped = self.when == When::Dropped && self.armed;
+            assert!(!trapped || std::thread::panicking(), "dropped");
+        }
+    }
+
+    fn unarmed(when: When) -> Trap {
+        Trap { when, armed: false }
+    }
+
+    #[farref::remote]
+    async fn take(trap: Trap) -> u64 {
+        drop(trap);
+        1
+    }
+
+    #[farref::remote]
+    fn take_on_a_thread(_trap: Trap) -> u64 {
+        1
+    }
+
+    #[farref::remote]
+    async fn give(when: When) -> Trap {
+        Trap { when, armed: true }
+    }
+
+    #[farref::remote]
+    fn give_on_a_thread(when: When) -> Trap {
+        Trap { when, armed: true }
+    }
+
+    #[farref::remote(inline)]
+    async fn give_inline(when: When) -> Trap {
+        Trap { when, armed: true }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn encodings_and_results_that_panic_are_typed_errors() -> Result<()> {
+        let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let limit = Duration::from_secs(20);
+        for _ in 0..5 {
+            // Arguments.
+            for (when, message) in [(When::Read, "read"), (When::Dropped, "dropped")] {
+                let error = panicked(take::on(&peer, unarmed(when)).timeout(limit).await);
+                assert_eq!(error.message(), message);
+                let taken = take_on_a_thread::on(&peer, unarmed(when)).timeout(limit).await;
+                assert_eq!(panicked(taken).message(), message);
+            }
+            let refused = take::on(&peer, unarmed(When::ReadError)).timeout(limit).await;
+            assert!(matches!(refused, Err(Error::Codec { .. })), "{refused:?}");
+
+            // Results.
+            for (when, message) in [(When::Written, "written"), (When::Dropped, "dropped")] {
+                for call in [
+                    give::on(&peer, when),
+                    give_on_a_thread::on(&peer, when),
+                    give_inline::on(&peer, when),
+                ] {
+                    let error = panicked(call.timeout(limit).await.map(std::mem::forget));
+                    assert_eq!(error.message(), message);
+                }
+            }
+            // Fetched.
+            let left_there = give::on(&peer, When::Written).remote();
+            let fetched = left_there.to_here().timeout(limit).await;
+            assert_eq!(panicked(fetched.map(std::mem::forget)).message(), "written");
+            drop(left_there);
+            assert_eq!(fine::on(&peer, 1).await?, 1);
+        }
+        finish(cluster).await
+    }
+
+    /// What the caller's own types do in the caller's own task is the caller's affair: it panics there,
+    /// and nowhere else.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panic_of_the_callers_own_stays_with_the_caller() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let to = peer.clone();
+        let writing = tokio::spawn(async move {
+            let trap = Trap {
+                when: When::Written,
+                armed: true,
+            };
+            take::on(&to, trap).await
+        });
+        assert!(writing.await.is_err_and(|error| error.is_panic()));
+        let to = peer.clone();
+        let reading = tokio::spawn(async move { give::on(&to, When::Read).await.map(drop) });
+        assert!(reading.await.is_err_and(|error| error.is_panic()));
+        assert_eq!(fine::on(&peer, 1).await?, 1);
+        finish(cluster).await
+    }
+}
+
+mod context {
+    //! What a running function can find out about its call.
+
+    use super::*;
+
+    static SPAWNED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
+
+    fn names() -> (String, String) {
+        let worker = Worker::current().map(|worker| worker.name().to_owned());
+        let caller = Worker::caller().map(|caller| caller.name().to_owned());
+        (worker.unwrap_or_default(), caller.unwrap_or_default())
+    }
+
+    #[farref::remote]
+    async fn names_of_a_task() -> [(String, String); 3] {
+        let before = names();
+        tokio::task::yield_now().await;
+        let between = names();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        [before, between, names()]
+    }
+
+    #[farref::remote(inline)]
+    async fn names_inline() -> [(String, String); 2] {
+        let before = names();
+        tokio::task::yield_now().await;
+        [before, names()]
+    }
+
+    #[farref::remote]
+    fn names_on_a_thread() -> (String, String) {
+        names()
+    }
+
+    #[farref::remote]
+    async fn names_after_a_call(via: String) -> farref::Result<[(String, String); 2]> {
+        let there = names_of_a_task::on(&here()?.peer(&via)?).await?;
+        let [_, _, last] = there;
+        Ok([last, names()])
+    }
+
+    #[farref::remote]
+    async fn spawn() {
+        let spawned = tokio::spawn(async { names() });
+        let nothing = spawned.await.is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
+        let thread = std::thread::spawn(names).join();
+        let nothing_there = thread.is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
+        let mut results = SPAWNED.lock().unwrap_or_else(PoisonError::into_inner);
+        results.extend([nothing, nothing_there]);
+    }
+
+    fn owned(worker: &str, caller: &str) -> (String, String) {
+        (worker.to_owned(), caller.to_owned())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_function_knows_its_worker_and_its_caller_at_any_time() -> Result<()> {
+        let cluster = Cluster::start(3).await?;
+        let me = cluster.worker(0);
+        let peer = me.peer("worker1")?;
+        let expected = owned("worker1", "worker0");
+        for _ in 0..20 {
+            assert_eq!(names_of_a_task::on(&peer).await?, [(); 3].map(|()| expected.clone()));
+            assert_eq!(names_inline::on(&peer).await?, [(); 2].map(|()| expected.clone()));
+            assert_eq!(names_on_a_thread::on(&peer).await?, expected);
+            let nested = names_after_a_call::on(&peer, "worker2".into()).await?;
+            assert_eq!(nested, [owned("worker2", "worker1"), expected.clone()]);
+            let itself = owned("worker0", "worker0");
+            assert_eq!(names_inline::on(&me.me()).await?, [itself.clone(), itself.clone()]);
+            assert_eq!(names_on_a_thread::on(&me.me()).await?, itself);
+        }
+        assert_eq!(names(), owned("", ""), "this is no remote function");
+        finish(cluster).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_function_spawns_is_on_its_own() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        spawn::on(&peer).await?;
+        let results = SPAWNED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert_eq!(results, [true, true]);
+        finish(cluster).await
+    }
+}
