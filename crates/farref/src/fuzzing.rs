@@ -41,7 +41,11 @@ pub fn values(data: &[u8]) {
             body: body.to_vec().into(),
             parts: vec![parts.to_vec().into(); 3],
         };
-        drop(scope::read_value::<T>(&Codec::Postcard, payload, Vec::new()));
+        drop(scope::read_value::<T>(
+            &Codec::Postcard,
+            payload,
+            Vec::new(),
+        ));
     }
 
     read::<(String, Option<Vec<u8>>, Vec<char>, u128, f32)>(data);
@@ -90,7 +94,9 @@ enum Step {
 
 /// A worker whose peers say what they like.
 pub fn runtime(data: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     match runtime {
         Ok(runtime) => runtime.block_on(Hostile::play(data)),
         Err(error) => panic!("the fuzzer has no runtime: {error}"),
@@ -167,7 +173,11 @@ impl Hostile {
         let mut play = Self {
             worker,
             inbound,
-            functions: entries.into_iter().flatten().map(|entry| entry.reference()).collect(),
+            functions: entries
+                .into_iter()
+                .flatten()
+                .map(|entry| entry.reference())
+                .collect(),
             cut_off: BTreeSet::new(),
             references: Vec::new(),
             calls: Vec::new(),
@@ -237,7 +247,8 @@ impl Hostile {
             Step::Hand(peer, index) => {
                 let reference = self.references.get(index as usize).cloned();
                 if let (Some(peer), Some(reference)) = (self.peer(peer), reference) {
-                    self.calls.push(Box::new(hand_back::on(&peer, reference).start()));
+                    self.calls
+                        .push(Box::new(hand_back::on(&peer, reference).start()));
                 }
             }
             Step::Drop(index) => {
@@ -283,10 +294,13 @@ impl Hostile {
     fn function(&self, index: u8, on_first_reference: bool) -> Option<FunctionRef> {
         match index {
             0 => None,
-            1..=3 => self.functions.get(index as usize - 1).map(|function| FunctionRef {
-                on_first_reference,
-                ..*function
-            }),
+            1..=3 => self
+                .functions
+                .get(index as usize - 1)
+                .map(|function| FunctionRef {
+                    on_first_reference,
+                    ..*function
+                }),
             _ => Some(FunctionRef {
                 id: index.into(),
                 signature: Fingerprint(index.into()),
@@ -393,7 +407,11 @@ mod tests {
     /// The steps that random bytes seldom spell out, by their own grammar.
     #[test]
     fn no_order_of_likely_messages_makes_a_worker_panic() {
-        let node = prop_oneof![Just(NodeId::new(0, 1)), Just(NodeId::new(1, 1)), Just(NodeId::new(2, 1))];
+        let node = prop_oneof![
+            Just(NodeId::new(0, 1)),
+            Just(NodeId::new(1, 1)),
+            Just(NodeId::new(2, 1))
+        ];
         let share = (node.clone(), 0..40_u64, node.clone(), 0..40_u64).prop_map(
             |(origin, rref, parent, fork)| farref_proto::Share {
                 rref: farref_proto::RRefId::new(origin, rref),
@@ -404,20 +422,25 @@ mod tests {
             Just(crate::fingerprint::of_type::<u64>()),
             Just(Fingerprint(1))
         ];
-        let carried = (share.clone(), node.clone(), type_.clone()).prop_map(|(share, owner, fingerprint)| {
-            farref_proto::Carried {
-                share,
-                owner,
-                fingerprint,
-            }
-        });
+        let carried =
+            (share.clone(), node.clone(), type_.clone()).prop_map(|(share, owner, fingerprint)| {
+                farref_proto::Carried {
+                    share,
+                    owner,
+                    fingerprint,
+                }
+            });
         let request = (0..6_u64, 0..3_u64).prop_map(|(low, high)| MessageId(low | high << 32));
         let control = prop_oneof![
-            (share.clone(), type_.clone()).prop_map(|(share, fingerprint)| Control::Register(vec![
-                farref_proto::Registration { share, fingerprint }
-            ])),
-            share.clone().prop_map(|share| Control::Confirm(vec![share])),
-            share.clone().prop_map(|share| Control::Release(vec![share])),
+            (share.clone(), type_.clone()).prop_map(|(share, fingerprint)| Control::Register(
+                vec![farref_proto::Registration { share, fingerprint }]
+            )),
+            share
+                .clone()
+                .prop_map(|share| Control::Confirm(vec![share])),
+            share
+                .clone()
+                .prop_map(|share| Control::Release(vec![share])),
             share.clone().prop_map(|share| Control::Accept(vec![share])),
             node.clone().prop_map(Control::Suspect),
             node.clone().prop_map(Control::Accused),
@@ -426,8 +449,9 @@ mod tests {
         ];
         let target = prop_oneof![
             request.clone().prop_map(farref_proto::Target::Answer),
-            (request.clone(), share.clone(), type_.clone())
-                .prop_map(|(request, share, type_)| farref_proto::Target::Fetch(request, share.rref, type_)),
+            (request.clone(), share.clone(), type_.clone()).prop_map(|(request, share, type_)| {
+                farref_proto::Target::Fetch(request, share.rref, type_)
+            }),
             (share, type_).prop_map(|(share, fingerprint)| farref_proto::Target::Stay(
                 farref_proto::Creation { share, fingerprint }
             )),
@@ -440,25 +464,30 @@ mod tests {
             any::<bool>(),
             proptest::collection::vec(0..3_u8, 0..3),
         )
-            .prop_map(|(from, target, carried, function, on_first_reference, arguments)| Step::Call {
-                from,
-                head: CallHead {
-                    target,
-                    context: None,
-                    carried,
+            .prop_map(
+                |(from, target, carried, function, on_first_reference, arguments)| Step::Call {
+                    from,
+                    head: CallHead {
+                        target,
+                        context: None,
+                        carried,
+                    },
+                    function,
+                    on_first_reference,
+                    remaining: None,
+                    arguments,
                 },
-                function,
-                on_first_reference,
-                remaining: None,
-                arguments,
-            });
-        let answer = (0..4_u8, request.clone(), proptest::collection::vec(carried, 0..2)).prop_map(
-            |(from, id, carried)| Step::Answer {
+            );
+        let answer = (
+            0..4_u8,
+            request.clone(),
+            proptest::collection::vec(carried, 0..2),
+        )
+            .prop_map(|(from, id, carried)| Step::Answer {
                 from,
                 head: AnswerHead { id, carried },
                 outcome: Ok(vec![0]),
-            },
-        );
+            });
         let step = prop_oneof![
             4 => (0..4_u8, control).prop_map(|(from, control)| Step::Control(from, control)),
             4 => call,
@@ -480,7 +509,8 @@ mod tests {
         let outcome = runner.run(&proptest::collection::vec(step, 0..40), |steps| {
             let mut data = Vec::new();
             for step in &steps {
-                data = postcard::to_extend(step, data).map_err(|error| TestCaseError::fail(error.to_string()))?;
+                data = postcard::to_extend(step, data)
+                    .map_err(|error| TestCaseError::fail(error.to_string()))?;
             }
             let before = PANICS.get();
             runtime(&data);

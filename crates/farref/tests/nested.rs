@@ -68,7 +68,10 @@ mod recursion {
         if depth == 0 {
             return Ok(0);
         }
-        Ok(descend_blocking::on(&next()?, depth - 1).timeout(None).wait()? + 1)
+        Ok(descend_blocking::on(&next()?, depth - 1)
+            .timeout(None)
+            .wait()?
+            + 1)
     }
 
     /// PyTorch #26362, #44169: as many nested blocking calls as its pool has threads hang for ever.
@@ -83,7 +86,10 @@ mod recursion {
         let waiting = call();
         let thread = std::thread::spawn(move || waiting.wait());
         assert_eq!((a.await?, b.await?), (500, 500));
-        assert_eq!(thread.join().map_err(|_| anyhow::anyhow!("panicked"))??, 500);
+        assert_eq!(
+            thread.join().map_err(|_| anyhow::anyhow!("panicked"))??,
+            500
+        );
         finish(cluster).await
     }
 
@@ -137,7 +143,10 @@ mod recursion {
         for workers in [1, 2] {
             let cluster = Cluster::start(workers).await?;
             let me = cluster.worker(0).me();
-            assert_eq!(descend_inline::on(&me, 5_000).timeout(PATIENCE).await?, 5_000);
+            assert_eq!(
+                descend_inline::on(&me, 5_000).timeout(PATIENCE).await?,
+                5_000
+            );
             finish(cluster).await?;
         }
         Ok(())
@@ -147,9 +156,17 @@ mod recursion {
     #[tokio::test(flavor = "multi_thread")]
     async fn nested_calls_end_with_the_outermost_deadline() -> Result<()> {
         let (cluster, peer) = pair().await?;
-        let error = outlast::on(&peer, 5).timeout(Duration::from_millis(100)).await.unwrap_err();
+        let error = outlast::on(&peer, 5)
+            .timeout(Duration::from_millis(100))
+            .await
+            .unwrap_err();
         ensure_out_of_time(&error);
-        let quiet = || cluster.workers().iter().all(|worker| worker.snapshot().open_calls == 0);
+        let quiet = || {
+            cluster
+                .workers()
+                .iter()
+                .all(|worker| worker.snapshot().open_calls == 0)
+        };
         eventually("all of them have ended", quiet).await?;
         finish(cluster).await
     }
@@ -219,7 +236,11 @@ mod sharing {
         }
 
         /// Calls a method of its own value while it is in one.
-        pub(crate) async fn count_through(&self, me: RRef<Log>, depth: u32) -> farref::Result<usize> {
+        pub(crate) async fn count_through(
+            &self,
+            me: RRef<Log>,
+            depth: u32,
+        ) -> farref::Result<usize> {
             if depth == 0 {
                 return Ok(self.entries.len());
             }
@@ -262,13 +283,23 @@ mod sharing {
         let filling: Vec<_> = me
             .peers()
             .iter()
-            .map(|peer| fill::on(peer, log.clone(), peer.rank(), CALLS).timeout(None).start())
+            .map(|peer| {
+                fill::on(peer, log.clone(), peer.rank(), CALLS)
+                    .timeout(None)
+                    .start()
+            })
             .collect();
         for call in filling {
             call.await?;
         }
         let entries = log.entries().await?;
-        let in_order = |number| if number % 3 == 2 { vec![number; 2] } else { vec![number] };
+        let in_order = |number| {
+            if number % 3 == 2 {
+                vec![number; 2]
+            } else {
+                vec![number]
+            }
+        };
         let expected: Vec<u32> = (0..CALLS).flat_map(in_order).collect();
         for caller in 0..3 {
             let numbers = entries.iter().filter(|entry| entry.0 == caller);
@@ -315,7 +346,10 @@ mod sharing {
         let log = Log::new_on(&peer).remote();
         log.entries().await?;
         let limit = Duration::from_millis(500);
-        let stuck = log.count_behind_a_writer(log.clone()).timeout(limit).start();
+        let stuck = log
+            .count_behind_a_writer(log.clone())
+            .timeout(limit)
+            .start();
         let writer = log.append(0, 0).start();
         ensure_out_of_time(&stuck.await.unwrap_err());
         assert_eq!(writer.await?, 0, "the writer gets its turn");
@@ -375,13 +409,16 @@ mod panics {
                 let text = format!("round {round}");
                 let error = panicked(panic_at_once::on(peer, text.clone()).await);
                 assert_eq!(error.message(), text);
-                assert_eq!((&*error.worker, error.function.as_str()), (
-                    peer.name(),
-                    "nested::panics::panic_at_once"
-                ));
+                assert_eq!(
+                    (&*error.worker, error.function.as_str()),
+                    (peer.name(), "nested::panics::panic_at_once")
+                );
                 assert_eq!(panicked(panic_inline::on(peer).await).message(), "inline");
                 panicked(panic_later::on(peer).await);
-                assert_eq!(panicked(panic_on_a_thread::on(peer).await).message(), "thread");
+                assert_eq!(
+                    panicked(panic_on_a_thread::on(peer).await).message(),
+                    "thread"
+                );
             }
             assert_eq!(fine::on(peer, 1).await?, 1);
         }
@@ -472,7 +509,12 @@ mod panics {
             assert_eq!(fine::on(owner, 1).await?, 1);
         }
         // The connections that brought the releases stand.
-        let broken = me.snapshot().peers.iter().filter(|peer| peer.connections > 1).count();
+        let broken = me
+            .snapshot()
+            .peers
+            .iter()
+            .filter(|peer| peer.connections > 1)
+            .count();
         assert_eq!(broken, 0, "a panic broke a connection");
         finish(cluster).await
     }
@@ -556,10 +598,14 @@ mod panics {
             for (when, message) in [(When::Read, "read"), (When::Dropped, "dropped")] {
                 let error = panicked(take::on(&peer, unarmed(when)).timeout(limit).await);
                 assert_eq!(error.message(), message);
-                let taken = take_on_a_thread::on(&peer, unarmed(when)).timeout(limit).await;
+                let taken = take_on_a_thread::on(&peer, unarmed(when))
+                    .timeout(limit)
+                    .await;
                 assert_eq!(panicked(taken).message(), message);
             }
-            let refused = take::on(&peer, unarmed(When::ReadError)).timeout(limit).await;
+            let refused = take::on(&peer, unarmed(When::ReadError))
+                .timeout(limit)
+                .await;
             assert!(matches!(refused, Err(Error::Codec { .. })), "{refused:?}");
 
             // Results.
@@ -649,9 +695,12 @@ mod context {
     #[farref::remote]
     async fn spawn() {
         let spawned = tokio::spawn(async { names() });
-        let nothing = spawned.await.is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
+        let nothing = spawned
+            .await
+            .is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
         let thread = std::thread::spawn(names).join();
-        let nothing_there = thread.is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
+        let nothing_there =
+            thread.is_ok_and(|(worker, caller)| worker.is_empty() && caller.is_empty());
         let mut results = SPAWNED.lock().unwrap_or_else(PoisonError::into_inner);
         results.extend([nothing, nothing_there]);
     }
@@ -667,13 +716,22 @@ mod context {
         let peer = me.peer("worker1")?;
         let expected = owned("worker1", "worker0");
         for _ in 0..20 {
-            assert_eq!(names_of_a_task::on(&peer).await?, [(); 3].map(|()| expected.clone()));
-            assert_eq!(names_inline::on(&peer).await?, [(); 2].map(|()| expected.clone()));
+            assert_eq!(
+                names_of_a_task::on(&peer).await?,
+                [(); 3].map(|()| expected.clone())
+            );
+            assert_eq!(
+                names_inline::on(&peer).await?,
+                [(); 2].map(|()| expected.clone())
+            );
             assert_eq!(names_on_a_thread::on(&peer).await?, expected);
             let nested = names_after_a_call::on(&peer, "worker2".into()).await?;
             assert_eq!(nested, [owned("worker2", "worker1"), expected.clone()]);
             let itself = owned("worker0", "worker0");
-            assert_eq!(names_inline::on(&me.me()).await?, [itself.clone(), itself.clone()]);
+            assert_eq!(
+                names_inline::on(&me.me()).await?,
+                [itself.clone(), itself.clone()]
+            );
             assert_eq!(names_on_a_thread::on(&me.me()).await?, itself);
         }
         assert_eq!(names(), owned("", ""), "this is no remote function");
@@ -684,7 +742,10 @@ mod context {
     async fn what_a_function_spawns_is_on_its_own() -> Result<()> {
         let (cluster, peer) = pair().await?;
         spawn::on(&peer).await?;
-        let results = SPAWNED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let results = SPAWNED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         assert_eq!(results, [true, true]);
         finish(cluster).await
     }

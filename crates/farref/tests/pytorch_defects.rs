@@ -206,7 +206,10 @@ async fn e2_a_creation_that_timed_out_is_not_confirmed() -> Result<()> {
         };
         assert_eq!(limit, short);
         let confirmed = tokio::time::timeout(short, probe.confirmed()).await;
-        assert!(confirmed.is_err(), "the owner cannot know of it: {confirmed:?}");
+        assert!(
+            confirmed.is_err(),
+            "the owner cannot know of it: {confirmed:?}"
+        );
     }
     let late = Probe::new_on(&owner, "e2 late".into()).remote();
     cluster.heal(0, 1);
@@ -225,7 +228,9 @@ async fn e2_a_constructor_that_overran_its_limit_says_so_at_every_use() -> Resul
     let owner = peer(&cluster, 0, 1)?;
     for _ in 0..2 {
         let limit = Duration::from_millis(20);
-        let probe = Probe::slowly_on(&owner, "e2 slow".into(), 60_000).timeout(limit).remote();
+        let probe = Probe::slowly_on(&owner, "e2 slow".into(), 60_000)
+            .timeout(limit)
+            .remote();
         // The owner has it registered, which is what was asked.
         probe.confirmed().await?;
         for _ in 0..2 {
@@ -254,10 +259,13 @@ async fn e3_a_killed_worker_leaves_nothing_pending() -> Result<()> {
     let survivor = peer(&cluster, 0, 1)?;
 
     let held_by_victim = Probe::new_on(&survivor, "e3 held".into()).remote();
+    assert_eq!(held_by_victim.key().await?, "e3 held");
     let there = use_later::on(&victim, held_by_victim.clone(), 600_000).start();
     eventually("the victim has the reference", || {
         let owned = cluster.worker(1).snapshot().references;
-        owned.iter().any(|it| it.holders.iter().any(|holder| holder == "worker2"))
+        owned
+            .iter()
+            .any(|it| it.holders.iter().any(|holder| holder == "worker2"))
     })
     .await?;
     drop(held_by_victim);
@@ -280,7 +288,10 @@ async fn e3_a_killed_worker_leaves_nothing_pending() -> Result<()> {
         );
     }
     let confirmed = in_flight.confirmed().await;
-    assert!(matches!(confirmed, Err(Error::OwnerLost { .. })), "{confirmed:?}");
+    assert!(
+        matches!(confirmed, Err(Error::OwnerLost { .. })),
+        "{confirmed:?}"
+    );
     let again = add::on(&victim, 1, 2).await;
     assert!(matches!(again, Err(Error::PeerLost { .. })), "{again:?}");
 
@@ -363,7 +374,11 @@ async fn e5_a_result_outlives_the_task_that_asked_for_it() -> Result<()> {
 async fn e7_a_timeout_below_a_millisecond_is_not_infinite() -> Result<()> {
     let cluster = Cluster::start(2).await?;
     let there = peer(&cluster, 0, 1)?;
-    for limit in [Duration::from_micros(500), Duration::from_nanos(1), Duration::ZERO] {
+    for limit in [
+        Duration::from_micros(500),
+        Duration::from_nanos(1),
+        Duration::ZERO,
+    ] {
         let Err(Error::Timeout { limit: given, .. }) =
             never::on(&there, "e7".into()).timeout(limit).await
         else {
@@ -406,7 +421,10 @@ async fn e8_references_work_after_every_new_start() -> Result<()> {
         assert_eq!(probe.key().await?, key);
         // Handed to its owner, and back to where it came from.
         assert_eq!(use_later::on(&there, probe.clone(), 0).await?, key);
-        assert_eq!(use_there::on(&there, probe.clone(), "worker0".into()).await?, key);
+        assert_eq!(
+            use_there::on(&there, probe.clone(), "worker0".into()).await?,
+            key
+        );
         drop(probe);
         eventually("deletes are sent", || counted(&key) == 0).await?;
 
@@ -415,7 +433,10 @@ async fn e8_references_work_after_every_new_start() -> Result<()> {
         second?;
         for worker in [a, b] {
             let left = worker.snapshot();
-            ensure!(left.references.is_empty() && left.open_calls == 0, "{left:?}");
+            ensure!(
+                left.references.is_empty() && left.open_calls == 0,
+                "{left:?}"
+            );
         }
     }
     Ok(())
@@ -440,12 +461,6 @@ async fn e10_an_argument_given_is_an_argument_received() -> Result<()> {
     finish(cluster).await
 }
 
-async fn dbg_wait(cluster: &Cluster, from: &Worker, to: &str) -> Result<Peer> {
-    let got = from.wait_for_peer(to, Duration::from_secs(5)).await;
-    if got.is_err() { eprintln!("{} waits for {to}", from.name()); for worker in cluster.workers() { eprintln!("{} {}: {:?}", worker.rank(), worker.name(), worker.snapshot().peers.iter().map(|p| format!("{}@{} {}", p.name, p.rank, p.status)).collect::<Vec<_>>()); } }
-    Ok(got?)
-}
-
 /// E11: names may have hyphens in them.
 ///
 /// PyTorch keeps the members of a dynamic group as "name-id," in one string and splits it at `-`: the
@@ -455,14 +470,22 @@ async fn dbg_wait(cluster: &Cluster, from: &Worker, to: &str) -> Result<Peer> {
 /// beginnings, and everyone can be called by everyone, also after some have left.
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_names_with_hyphens_join_and_leave() -> Result<()> {
-    let names = ["trainer-0", "trainer-0-1", "ps-1-2-3", "-", "--", "7-7", "a_b:c-d.e"];
+    let names = [
+        "trainer-0",
+        "trainer-0-1",
+        "ps-1-2-3",
+        "-",
+        "--",
+        "7-7",
+        "a_b:c-d.e",
+    ];
     let mut cluster = Cluster::start(0).await?;
     for name in names {
         cluster.join(name).await?;
     }
     for from in cluster.workers() {
         for to in names {
-            let to = dbg_wait(&cluster, from, to).await?;
+            let to = from.wait_for_peer(to, PATIENCE).await?;
             assert_eq!(add::on(&to, 1, 2).await?, 3);
         }
     }
@@ -471,7 +494,7 @@ async fn e11_names_with_hyphens_join_and_leave() -> Result<()> {
     cluster.join("trainer-0-").await?;
     let newcomer = cluster.worker(names.len());
     for name in ["trainer-0", "ps-1-2-3", "-", "7-7"] {
-        let there = dbg_wait(&cluster, newcomer, name).await?;
+        let there = newcomer.wait_for_peer(name, PATIENCE).await?;
         assert_eq!(add::on(&there, 1, 2).await?, 3);
     }
     finish(cluster).await
@@ -496,19 +519,14 @@ async fn e13_members_that_vanish_do_not_keep_others_out() -> Result<()> {
 
     cluster.crash(1).await;
     cluster.join("e").await?;
-    let (_, joined) = tokio::join!(
-        cluster.worker(3).crash(),
-        cluster.builder("f").join()
-    );
+    let (_, joined) = tokio::join!(cluster.worker(3).crash(), cluster.builder("f").join());
     let f = joined?;
     // The name of a dead worker is free.
     cluster.join("b").await?;
 
     for name in ["e", "f", "b"] {
         let newcomer = cluster.worker(0).wait_for_peer(name, PATIENCE).await?;
-        let used = use_later::on(&newcomer, probe.clone(), 0).await;
-        if used.is_err() { for worker in cluster.workers().iter().chain([&f]) { eprintln!("{}: {:?}", worker.name(), worker.snapshot().peers.iter().map(|p| (p.name.clone(), p.status.clone())).collect::<Vec<_>>()); } }
-        assert_eq!(used?, "e13");
+        assert_eq!(use_later::on(&newcomer, probe.clone(), 0).await?, "e13");
     }
     drop(probe);
     eventually("the value is freed", || counted("e13") == 0).await?;

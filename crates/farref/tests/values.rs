@@ -60,7 +60,10 @@ mod round_trips {
         Unit,
         Newtype(u128),
         Tuple(i16, String),
-        Struct { left: Box<Self>, right: Vec<Self> },
+        Struct {
+            left: Box<Self>,
+            right: Vec<Self>,
+        },
         #[serde(rename = "other name")]
         Renamed,
     }
@@ -78,7 +81,12 @@ mod round_trips {
         borrowed: Cow<'static, str>,
         bytes: Vec<u8>,
         blob: Blob,
-        options: (Option<u8>, Option<u8>, Option<Option<()>>, Option<Option<()>>),
+        options: (
+            Option<u8>,
+            Option<u8>,
+            Option<Option<()>>,
+            Option<Option<()>>,
+        ),
         array: [u16; 32],
         newtype: Newtype,
         pair: Pair,
@@ -177,7 +185,10 @@ mod round_trips {
         let (cluster, peer) = pair().await?;
         let value = everything();
         assert_eq!(echo::on(&peer, value.clone()).await?, value);
-        assert_eq!(echo::on(&cluster.worker(0).me(), value.clone()).await?, value);
+        assert_eq!(
+            echo::on(&cluster.worker(0).me(), value.clone()).await?,
+            value
+        );
 
         let left_there = echo::on(&peer, value.clone()).remote();
         assert_eq!(left_there.to_here().await?, value);
@@ -194,9 +205,17 @@ mod round_trips {
         nothing::on(&peer).await?;
         let emptiness = many::on(&peer, 1, (), Some(()), [], (), Unit).await?;
         assert_eq!(emptiness, (1, (), Some(()), [], (), Unit));
-        for special in [f64::NAN, -0.0, f64::INFINITY, f64::from_bits(0x7ff8_dead_beef_0001)] {
+        for special in [
+            f64::NAN,
+            -0.0,
+            f64::INFINITY,
+            f64::from_bits(0x7ff8_dead_beef_0001),
+        ] {
             let (back, there) = bits::on(&peer, special).await?;
-            assert_eq!((back.to_bits(), there), (special.to_bits(), special.to_bits()));
+            assert_eq!(
+                (back.to_bits(), there),
+                (special.to_bits(), special.to_bits())
+            );
         }
         finish(cluster).await
     }
@@ -213,7 +232,10 @@ mod references {
     enum Choice {
         Nothing,
         One(RRef<u64>),
-        Two { number: RRef<u64>, text: RRef<String> },
+        Two {
+            number: RRef<u64>,
+            text: RRef<String>,
+        },
     }
 
     /// References wherever they can be.
@@ -254,7 +276,12 @@ mod references {
             for text in &self.many {
                 texts.push(text.to_here().await?);
             }
-            for number in self.named.values().chain(&self.maybe.0).chain(&self.maybe.1) {
+            for number in self
+                .named
+                .values()
+                .chain(&self.maybe.0)
+                .chain(&self.maybe.1)
+            {
                 numbers.push(number.to_here().await?);
             }
             for choice in &self.choices {
@@ -436,7 +463,10 @@ mod references {
         }
         let left_there = same::on(&peer, theirs.clone(), vec![]).remote();
         let used = left_there.to_here().await;
-        assert!(matches!(used, Err(Error::ForeignReference { .. })), "{used:?}");
+        assert!(
+            matches!(used, Err(Error::ForeignReference { .. })),
+            "{used:?}"
+        );
         // Such a reference leads nowhere; to hand it on is an error that says why.
         let handed_on = read_pair::on(&peer, left_there).await;
         let Err(error @ Error::Codec { .. }) = handed_on else {
@@ -591,13 +621,13 @@ mod hostile {
         let huge = [0xff, 0xff, 0xff, 0xff, 0x0f];
         let lies: [&[u8]; 8] = [
             &[],
-            &huge,                         // four billion lists
-            &[1, 0xff, 0xff, 0xff, 0x7f],  // a list of very many blobs
-            &[1, 1, 1, 200],               // a blob that did not come along
-            &[1, 1, 0, 0xff, 0x7f],        // a blob longer than the value
-            &[0, 1, 7, 0, 0],              // a reference that did not come along
-            &[0, 0, 2, 0xc3, 0x28, 0],     // no UTF-8
-            &[0, 0, 0, 0, 0, 0, 0],        // too much
+            &huge,                        // four billion lists
+            &[1, 0xff, 0xff, 0xff, 0x7f], // a list of very many blobs
+            &[1, 1, 1, 200],              // a blob that did not come along
+            &[1, 1, 0, 0xff, 0x7f],       // a blob longer than the value
+            &[0, 1, 7, 0, 0],             // a reference that did not come along
+            &[0, 0, 2, 0xc3, 0x28, 0],    // no UTF-8
+            &[0, 0, 0, 0, 0, 0, 0],       // too much
         ];
         for lie in lies {
             let error = believe::on(&peer, Liar(lie.to_vec())).await.unwrap_err();

@@ -360,6 +360,9 @@ mod tests {
         let wide: Vec<Option<Vec<(u8, Option<String>)>>> =
             vec![Some(vec![(1, Some("x".to_owned())), (2, None)]); 10_000];
         let bytes = postcard::to_allocvec(&wide).unwrap();
-        assert_eq!(read::<Vec<Option<Vec<(u8, Option<String>)>>>>(&bytes).unwrap(), wide);
+        assert_eq!(
+            read::<Vec<Option<Vec<(u8, Option<String>)>>>>(&bytes).unwrap(),
+            wide
+        );
     }
 }

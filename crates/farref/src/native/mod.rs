@@ -127,6 +127,7 @@ impl Agent for NativeAgent {
         // In a task, because the link may be the last to hold buffers of the program.
         self.shared.spawn(async move {
             if departure == Departure::Left {
+                link.flush();
                 let patience = shared.config.leave_patience;
                 // Either way it is over.
                 let _ = timeout(patience, link.drained()).await;
@@ -142,6 +143,9 @@ impl Agent for NativeAgent {
         Box::pin(async move {
             self.shared.begin_closing();
             let deadline = Instant::now() + patience;
+            for link in self.shared.links() {
+                link.flush();
+            }
             for link in self.shared.links() {
                 // Patience is for all of them together.
                 let _ = timeout_at(deadline, link.drained()).await;

@@ -51,6 +51,8 @@ struct Table {
     links: HashMap<NodeId, Arc<Link>, FixedState>,
     /// Lives that are over: nothing is said to them, nothing heard.
     departed: HashSet<NodeId, FixedState>,
+    /// Whether the agent has stopped: there are no links any more, nor will there be.
+    stopped: bool,
 }
 
 impl fmt::Debug for Shared {
@@ -151,6 +153,7 @@ impl Shared {
         tasks.abort_all();
         let links: Vec<_> = {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            table.stopped = true;
             table.links.drain().map(|(_, link)| link).collect()
         };
         for link in &links {
@@ -169,13 +172,14 @@ impl Shared {
         table.links.values().cloned().collect()
     }
 
-    /// The link with a node, made if there is none. None if the node is gone or is this one.
+    /// The link with a node, made if there is none. None if the node is gone or is this one, or the
+    /// agent has stopped.
     pub(super) fn link_or_new(self: &Arc<Self>, node: NodeId) -> Option<Arc<Link>> {
         if let Some(link) = self.link(node) {
             return Some(link);
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if node == self.node() || table.departed.contains(&node) {
+        if table.stopped || node == self.node() || table.departed.contains(&node) {
             return None;
         }
         let link = table

@@ -198,6 +198,9 @@ mod tests {
         assert!(flow.withdraw(MessageId(99)).is_some());
         assert!(flow.withdraw(MessageId(0)).is_none(), "it has left");
         flow.raise_limit(1000);
-        assert_eq!(leaving(&mut flow), (LEAST_CALLS.into()..99).collect::<Vec<u64>>());
+        assert_eq!(
+            leaving(&mut flow),
+            (LEAST_CALLS.into()..99).collect::<Vec<u64>>()
+        );
     }
 }

@@ -438,6 +438,7 @@ fn addition() -> anyhow::Result<()> {
 fn vanishes_while_joining() -> anyhow::Result<()> {
     let options = Options {
         peer_timeout_ms: 2_000,
+        join_timeout_ms: 15_000,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -469,10 +470,18 @@ fn vanishes_while_joining() -> anyhow::Result<()> {
             })
             .await?;
         ensure!(add_on::on(&new, "a".into(), 1, 2).await? == 3);
-        drop(stopped);
+        // Those who were only stopped find out what has become of them, and nobody else is bothered.
+        for process in &stopped {
+            process.resume()?;
+        }
+        ensure!(add_on::on(&again, "b".into(), 1, 2).await? == 3);
         group.me.shutdown().await?;
         for process in next {
             process.ended_well().await?;
+        }
+        for process in stopped {
+            // Some were evicted, some had not begun and came in now, some came too late.
+            process.ended().await?;
         }
         Ok(())
     })

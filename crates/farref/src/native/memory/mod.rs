@@ -51,10 +51,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn live(&mut self) -> Vec<Arc<Wires>> {
-        self.connections
-            .retain(|wires| wires.upgrade().is_some_and(|wires| !wires.is_over()));
+    /// All connections of which an end is left.
+    fn all(&mut self) -> Vec<Arc<Wires>> {
+        self.connections.retain(|wires| wires.strong_count() > 0);
         self.connections.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those that stand.
+    fn live(&mut self) -> Vec<Arc<Wires>> {
+        let mut wires = self.all();
+        wires.retain(|wires| !wires.is_over());
+        wires
     }
 }
 
@@ -102,10 +109,19 @@ impl MemoryNetwork {
         let mut state = self.0.state();
         let pair = state.pair(a, b);
         pair.partitioned = partitioned;
-        for wires in pair.live() {
-            for pipe in &wires.pipes {
-                pipe.set_frozen(partitioned);
-            }
+        // Those that are over too: the other end is to hear of it in time, and not before.
+        for wires in pair.all() {
+            wires.set_frozen(partitioned);
+        }
+    }
+
+    /// Nothing passes any more on the newest connection between two endpoints. Undone by
+    /// [`heal`](Self::heal).
+    #[cfg(test)]
+    pub(super) fn freeze_newest(&self, a: &str, b: &str) {
+        let wires = self.0.state().pair(a, b).live();
+        if let Some(wires) = wires.last() {
+            wires.set_frozen(true);
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(in crate::native) struct PipeReader {
     pipe: Arc<Pipe>,
+    /// Keeps the connection within the network's reach.
+    _wires: Arc<Wires>,
 }
 
 /// The writing end of a pipe.
@@ -82,12 +84,20 @@ impl Wires {
         (
             PipeReader {
                 pipe: Arc::clone(from),
+                _wires: Arc::clone(self),
             },
             PipeWriter {
                 pipe: Arc::clone(to),
                 wires: Arc::clone(self),
             },
         )
+    }
+
+    /// Whether nothing arrives for now.
+    pub(super) fn set_frozen(&self, frozen: bool) {
+        for pipe in &self.pipes {
+            pipe.set_frozen(frozen);
+        }
     }
 
     /// Breaks both directions; what is under way is lost.
@@ -128,7 +138,7 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_frozen(&self, frozen: bool) {
+    fn set_frozen(&self, frozen: bool) {
         self.state().frozen = frozen;
         self.readable.notify_one();
     }

@@ -51,9 +51,9 @@ async fn closing_leaves_no_task_no_socket_and_no_buffer() {
     }
     assert_eq!(tasks(), before);
     assert!(part.is_unique());
-    // Harmless afterwards.
+    // Harmless afterwards, and nothing to wait for.
     left.send(&right, control(1));
-    left.close().await;
+    left.agent.close(Duration::from_secs(3600)).await;
     assert_eq!(tasks(), before);
 }
 

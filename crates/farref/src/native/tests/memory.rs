@@ -93,6 +93,23 @@ async fn a_partition_loses_nothing_and_makes_connections_hang() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_stream_is_heard_of_when_a_partition_heals() {
+    let network = MemoryNetwork::new();
+    let (near, far) = pair(&network).await;
+    network.partition("a", "b");
+    write(&near, b"last").expect("room");
+    drop(near);
+    assert!(
+        timeout(Duration::from_millis(20), read(&far))
+            .await
+            .is_err()
+    );
+    network.heal("a", "b");
+    assert_eq!(read(&far).await.expect("bytes"), b"last");
+    assert_eq!(read(&far).await.expect("the end"), b"");
+}
+
+#[tokio::test]
 async fn a_crash_refuses_connections_until_the_name_is_bound_again() {
     let network = MemoryNetwork::new();
     let refused = |result: io::Result<End>| result.err().map(|error| error.kind());
