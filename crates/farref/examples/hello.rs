@@ -3,6 +3,9 @@
 //! `cargo run --release -p farref --example hello` starts both processes on this machine. A launcher
 //! that sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` (torchrun, for instance) does as well.
 
+// A program, not a library.
+#![allow(missing_docs, missing_debug_implementations, unreachable_pub)]
+
 use std::time::Duration;
 
 use farref::{RRef, Worker};

@@ -32,15 +32,15 @@ async fn measure(blob: Blob) -> usize {
     blob.len()
 }
 
-pub struct Counter(u64);
+struct Counter(u64);
 
 #[farref::remote]
 impl Counter {
-    pub fn new(start: u64) -> Self {
+    pub(crate) fn new(start: u64) -> Self {
         Self(start)
     }
 
-    pub async fn add(&mut self, n: u64) -> u64 {
+    pub(crate) async fn add(&mut self, n: u64) -> u64 {
         self.0 += n;
         self.0
     }

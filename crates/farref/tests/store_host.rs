@@ -23,7 +23,9 @@ fn builder(rank: u32, port: u16) -> WorkerBuilder {
 /// S3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_host_of_the_store_dies_and_rejoins_its_group() -> anyhow::Result<()> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
     let (host, first, second) = tokio::try_join!(
         builder(0, port).join(),
         builder(1, port).join(),
@@ -41,7 +43,10 @@ async fn the_host_of_the_store_dies_and_rejoins_its_group() -> anyhow::Result<()
         tokio::task::yield_now().await;
     }
 
-    let host = builder(0, port).join().await.context("the host's next life")?;
+    let host = builder(0, port)
+        .join()
+        .await
+        .context("the host's next life")?;
     let back = first.wait_for_peer("w0", Duration::from_secs(30)).await?;
     assert_eq!(double::on(&back, 3).await?, 6);
     assert_eq!(double::on(&host.peer("w2")?, 4).await?, 8);
@@ -56,13 +61,17 @@ async fn the_host_of_the_store_dies_and_rejoins_its_group() -> anyhow::Result<()
 /// S3: without ranks, the first worker on the store's host serves it and others find it taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_without_ranks_needs_nobody_to_host_its_store() -> anyhow::Result<()> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
     let place = format!("tcp://127.0.0.1:{port}");
     let join = |name: &str| Worker::builder(name).rendezvous(&place).join();
     let first = join("first").await?;
     let second = join("second").await?;
     assert_eq!(double::on(&second.peer("first")?, 5).await?, 10);
-    let second_seen = first.wait_for_peer("second", Duration::from_secs(30)).await?;
+    let second_seen = first
+        .wait_for_peer("second", Duration::from_secs(30))
+        .await?;
     assert_eq!(double::on(&second_seen, 6).await?, 12);
     second.leave().await?;
     first.shutdown().await?;

@@ -22,7 +22,9 @@ impl Inbound for Core {
         tracing::warn!(worker = %self.name, peer = %self.name_of(node), ?silent_for,
             "a worker cannot be reached");
         if *self.stage.borrow() == Stage::Joining {
-            self.unreachable.send_modify(|nodes| drop(nodes.insert(node)));
+            self.unreachable.send_modify(|nodes| {
+                nodes.insert(node);
+            });
         }
         self.input(|protocol, out| protocol.suspect(node, out));
     }

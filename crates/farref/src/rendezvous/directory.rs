@@ -87,6 +87,7 @@ impl Directory {
     }
 
     /// The latest life known under a name, from memory.
+    #[cfg(test)]
     pub(crate) fn by_name(&self, name: &str) -> Option<Card> {
         let cards = self.cards();
         let named = cards.values().filter(|card| card.name == name);

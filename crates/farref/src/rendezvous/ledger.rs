@@ -153,7 +153,9 @@ impl Ledger {
     /// What rank 0 said when it gave up; nothing if that cannot be read.
     pub(crate) async fn shortage(&self) -> Result<Option<Shortage>, RendezvousError> {
         let bytes = self.run(self.store.try_get(&self.key("shortage"))).await?;
-        let bytes = bytes.as_deref().and_then(|bytes| bytes.strip_prefix(&[VERSION]));
+        let bytes = bytes
+            .as_deref()
+            .and_then(|bytes| bytes.strip_prefix(&[VERSION]));
         Ok(bytes.and_then(|bytes| postcard::from_bytes(bytes).ok()))
     }
 

@@ -331,9 +331,10 @@ impl Worker {
     /// Whoever was let in can call the others by their names at once.
     async fn learn_names(&self, directory: &Directory, deadline: Instant) {
         let core = &self.core;
-        let members: Vec<NodeId> =
-            core.look(|node| node.membership().view().members().collect());
-        let unknown = members.into_iter().filter(|node| core.names.of(*node).is_none());
+        let members: Vec<NodeId> = core.look(|node| node.membership().view().members().collect());
+        let unknown = members
+            .into_iter()
+            .filter(|node| core.names.of(*node).is_none());
         for node in unknown {
             // One that cannot be found greets by name when it is called.
             match tokio::time::timeout_at(deadline.into(), directory.lookup(node)).await {

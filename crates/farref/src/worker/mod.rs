@@ -255,7 +255,11 @@ impl Life {
 
     /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
     async fn close_store(&self) {
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let store = self
+            .store
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(store) = store {
             store.close().await;
         }

@@ -36,16 +36,16 @@ impl Drop for Probe {
 
 #[farref::remote]
 impl Probe {
-    pub fn new(value: u64) -> Self {
+    pub(crate) fn new(value: u64) -> Self {
         *PROBES.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Self { value }
     }
 
-    pub async fn value(&self) -> u64 {
+    pub(crate) async fn value(&self) -> u64 {
         self.value
     }
 
-    pub async fn add(&mut self, n: u64) -> u64 {
+    pub(crate) async fn add(&mut self, n: u64) -> u64 {
         self.value += n;
         self.value
     }

@@ -152,14 +152,20 @@ fn names_who_is_busy() -> anyhow::Result<()> {
         // It has ended all the same, and whoever waited knows.
         ensure!(!me.is_member());
         let pending = pending.await;
-        ensure!(matches!(pending, Err(Error::NotMember { .. })), "{pending:?}");
+        ensure!(
+            matches!(pending, Err(Error::NotMember { .. })),
+            "{pending:?}"
+        );
         // It is as dead to the others as if it had been killed; what they wait for is each other.
         for (process, name) in others.into_iter().zip(["a", "b"]) {
             let (status, complaints) = process.ended().await?;
             ensure!(!status.success(), "`{name}` found nothing wrong");
             ensure!(!complaints.contains("`driver`"), "{complaints}");
             if name == "b" {
-                ensure!(complaints.contains("`a` with 0 calls, 1 references"), "{complaints}");
+                ensure!(
+                    complaints.contains("`a` with 0 calls, 1 references"),
+                    "{complaints}"
+                );
             }
         }
         Ok(())

@@ -34,7 +34,9 @@ async fn live(peer: &Peer, expected: u64) -> anyhow::Result<()> {
 /// In the end no probe lives on a worker, and it knows of no reference.
 async fn nothing_is_left(group: &Group, peer: &Peer) -> anyhow::Result<()> {
     group
-        .eventually("all probes are freed", async || Ok(probes::on(peer).await? == 0))
+        .eventually("all probes are freed", async || {
+            Ok(probes::on(peer).await? == 0)
+        })
         .await?;
     group
         .eventually("no reference is left", async || {
