@@ -228,7 +228,9 @@ mod tests {
     fn jobs_that_never_ran_are_dropped_with_the_pool() {
         let pool = BlockingPool::new(1);
         let (release, held) = mpsc::channel::<()>();
-        pool.submit(move || drop(held.recv()));
+        pool.submit(move || {
+            let _ = held.recv();
+        });
         let (done, result) = mpsc::channel::<()>();
         pool.submit(move || drop(done));
         drop(pool);

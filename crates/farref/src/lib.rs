@@ -134,7 +134,7 @@ pub use value::{Ref, RefMut};
 pub use worker::{Worker, WorkerBuilder};
 
 /// Entry points for the fuzzers in `fuzz/`.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
     pub use crate::fuzzing::{frames, handshake, runtime, store_request, values};
