@@ -149,7 +149,8 @@ struct Hostile {
 impl Hostile {
     async fn play(mut data: &[u8]) {
         let [me, ..] = NODES;
-        let members = NODES.iter().take(4).map(|node| (*node, node.to_string()));
+        let members = NODES.iter().take(4);
+        let members = members.map(|node| (*node, format!("worker{}", node.worker.0)));
         let group = Group {
             me,
             members: members.collect(),

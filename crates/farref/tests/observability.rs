@@ -269,7 +269,7 @@ mod numbers {
     use super::*;
 
     /// Every metric there is.
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 20] = [
         "farref_blocking_queue",
         "farref_bytes_received_total",
         "farref_bytes_sent_total",
@@ -285,17 +285,18 @@ mod numbers {
         "farref_reconnects_total",
         "farref_references",
         "farref_references_created_total",
+        "farref_refused_connections_total",
         "farref_serve_seconds",
         "farref_served_failed_total",
         "farref_served_total",
         "farref_values_freed_total",
     ];
 
-    /// What was recorded, by name and worker. Snapshots take counters and histograms away, so they are
-    /// added up here.
+    /// What was recorded, by name and worker. A snapshot takes everything away, levels too, so counts
+    /// are added up here.
     struct Recorded {
         snapshotter: Snapshotter,
-        sums: BTreeMap<(String, String), f64>,
+        values: BTreeMap<(String, String), f64>,
     }
 
     impl Recorded {
@@ -304,22 +305,39 @@ mod numbers {
                 let (_, key) = key.into_parts();
                 let worker = key.labels().find(|label| label.key() == "worker");
                 let worker = worker.map_or("", |label| label.value()).to_owned();
-                let sum = self
-                    .sums
-                    .entry((key.name().to_owned(), worker))
-                    .or_default();
+                let known = self.values.entry((key.name().to_owned(), worker));
+                let known = known.or_default();
                 match value {
-                    DebugValue::Counter(count) => *sum += count as f64,
-                    DebugValue::Gauge(level) => *sum = level.into_inner(),
-                    DebugValue::Histogram(samples) => *sum += samples.len() as f64,
+                    DebugValue::Counter(count) => *known += count as f64,
+                    DebugValue::Gauge(level) => *known = level.into_inner(),
+                    DebugValue::Histogram(samples) => *known += samples.len() as f64,
                 }
             }
         }
 
         fn of(&mut self, name: &str, worker: &str) -> f64 {
             self.look();
+            self.known(name, worker)
+        }
+
+        fn known(&self, name: &str, worker: &str) -> f64 {
             let key = (name.to_owned(), worker.to_owned());
-            self.sums.get(&key).copied().unwrap_or(f64::NAN)
+            self.values.get(&key).copied().unwrap_or(f64::NAN)
+        }
+
+        /// Waits until these are the levels of one metric. Workers tell theirs once a second.
+        async fn levels(&mut self, name: &str, expected: &[(&str, f64)]) -> Result<()> {
+            let began = Instant::now();
+            loop {
+                self.look();
+                tokio::time::sleep(Duration::from_millis(1200)).await;
+                self.look();
+                let is = |(worker, level): &(&str, f64)| self.known(name, worker) == *level;
+                if expected.iter().all(is) {
+                    return Ok(());
+                }
+                ensure!(began.elapsed() < PATIENCE, "never: {name} of {expected:?}");
+            }
         }
     }
 
@@ -328,7 +346,7 @@ mod numbers {
         let recorder = DebuggingRecorder::new();
         let mut recorded = Recorded {
             snapshotter: recorder.snapshotter(),
-            sums: BTreeMap::new(),
+            values: BTreeMap::new(),
         };
         let _recording = metrics::set_default_local_recorder(&recorder);
         let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
@@ -347,25 +365,18 @@ mod numbers {
             .await
             .unwrap_err();
         let cancelled = never::on(&peer).start();
-        eventually("it runs", || {
-            recorded.of("farref_open_calls", "worker1") == 1.0
-        })
-        .await?;
+        let one_each = [("worker0", 1.0), ("worker1", 1.0)];
+        recorded.levels("farref_open_calls", &one_each).await?;
         drop(cancelled);
         let things: Vec<_> = (0..3).map(|n| Thing::new_on(&peer, n).remote()).collect();
         let mine = me.rref(7_u64)?;
         assert_eq!(things[2].number().await?, 2);
-        eventually("four are referred to, three of them there", || {
-            let levels = ["worker0", "worker1"].map(|it| recorded.of("farref_references", it));
-            levels == [4.0, 3.0]
-        })
-        .await?;
+        let held = [("worker0", 4.0), ("worker1", 3.0)];
+        recorded.levels("farref_references", &held).await?;
         drop((things, mine));
-        eventually("nothing is referred to", || {
-            let left = ["worker0", "worker1"].map(|it| recorded.of("farref_references", it));
-            left == [0.0, 0.0]
-        })
-        .await?;
+        let nothing = [("worker0", 0.0), ("worker1", 0.0)];
+        recorded.levels("farref_references", &nothing).await?;
+        recorded.levels("farref_open_calls", &nothing).await?;
 
         // 5 fine, 2 failed, 1 panicked, 1 timed out, 1 cancelled, 3 left there, 1 method.
         let mut expect = |name: &str, worker: &str, count: f64| {
@@ -387,11 +398,10 @@ mod numbers {
         expect("farref_misbehaved_total", "worker0", 0.0);
         expect("farref_contexts", "worker0", 0.0);
 
-        let blocked: Vec<_> = (0..3).map(|_| block::on(&peer, 1500).start()).collect();
-        eventually("two wait for the thread", || {
-            recorded.of("farref_blocking_queue", "worker1") == 2.0
-        })
-        .await?;
+        let blocked: Vec<_> = (0..3).map(|_| block::on(&peer, 4_000).start()).collect();
+        recorded
+            .levels("farref_blocking_queue", &[("worker1", 2.0)])
+            .await?;
         for call in blocked {
             call.await?;
         }
@@ -413,12 +423,17 @@ mod numbers {
         assert!(recorded.of("farref_reconnects_total", "") > 0.0);
         assert!(recorded.of("farref_connections_total", "") > connections);
 
-        let names: BTreeSet<_> = recorded
-            .sums
+        let seen: BTreeSet<_> = recorded
+            .values
             .keys()
             .map(|(name, _)| name.as_str())
             .collect();
-        assert_eq!(names, BTreeSet::from(NAMES), "the list above is complete");
+        let unlisted: Vec<_> = seen.difference(&BTreeSet::from(NAMES)).copied().collect();
+        assert!(unlisted.is_empty(), "{unlisted:?} is not in the list above");
+        // Only whoever refuses a connection has the counter for it.
+        let unseen = NAMES.iter().filter(|name| !seen.contains(*name));
+        let unseen: Vec<_> = unseen.filter(|name| !name.contains("refused")).collect();
+        assert!(unseen.is_empty(), "{unseen:?} does not exist");
         Ok(cluster.shutdown().await?)
     }
 }
