@@ -24,6 +24,10 @@ pub(crate) struct Block {
 }
 
 /// One item of a block.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a few for each attribute, while compiling"
+)]
 enum Item {
     Function(Method),
     Other(TokenStream),

@@ -116,6 +116,10 @@ pub fn remote(
 }
 
 /// What the attribute stands on.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each attribute, while compiling"
+)]
 enum Item {
     Function(Function),
     Block(Block),

@@ -444,7 +444,7 @@ mod tests {
                 .prop_map(|share| Control::Release(vec![share])),
             share.clone().prop_map(|share| Control::Accept(vec![share])),
             node.clone().prop_map(Control::Suspect),
-            node.clone().prop_map(Control::Accused),
+            node.prop_map(Control::Accused),
             Just(Control::Join),
             Just(Control::Finish),
         ];

@@ -206,7 +206,7 @@ mod sharing {
 
         pub(crate) async fn append(&mut self, caller: u32, number: u32) -> usize {
             let length = self.entries.len();
-            if number % 64 == 0 {
+            if number.is_multiple_of(64) {
                 tokio::task::yield_now().await;
             }
             self.entries.push((caller, number));
@@ -238,7 +238,7 @@ mod sharing {
         /// Calls a method of its own value while it is in one.
         pub(crate) async fn count_through(
             &self,
-            me: RRef<Log>,
+            me: RRef<Self>,
             depth: u32,
         ) -> farref::Result<usize> {
             if depth == 0 {
@@ -248,7 +248,7 @@ mod sharing {
         }
 
         /// The same while others want to write: waits until one does.
-        pub(crate) async fn count_behind_a_writer(&self, me: RRef<Log>) -> farref::Result<usize> {
+        pub(crate) async fn count_behind_a_writer(&self, me: RRef<Self>) -> farref::Result<usize> {
             tokio::time::sleep(Duration::from_millis(100)).await;
             me.count_through(me.clone(), 0).await
         }
@@ -456,6 +456,10 @@ mod panics {
             1
         }
 
+        #[expect(
+            clippy::needless_pass_by_ref_mut,
+            reason = "it is about exclusive access"
+        )]
         pub(crate) async fn fail_exclusively(&mut self) {
             panic!("method");
         }

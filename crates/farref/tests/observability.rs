@@ -75,10 +75,13 @@ mod spans {
 
     use super::*;
 
+    /// A span's id and its fields.
+    type Span = (u64, BTreeMap<String, String>);
+
     /// The fields of all `farref.serve` spans, in the order in which they began, and which of them an
     /// event was in.
     #[derive(Clone, Default)]
-    struct Spans(Arc<Mutex<Vec<(u64, BTreeMap<String, String>)>>>);
+    struct Spans(Arc<Mutex<Vec<Span>>>);
 
     impl Spans {
         fn lock(&self) -> MutexGuard<'_, Vec<(u64, BTreeMap<String, String>)>> {

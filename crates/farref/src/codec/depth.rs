@@ -340,13 +340,13 @@ mod tests {
     fn every_way_to_recur_is_limited() {
         #[derive(Debug, Deserialize)]
         #[expect(dead_code, reason = "only read")]
-        struct Linked(Option<Box<Linked>>);
+        struct Linked(Option<Box<Self>>);
         #[derive(Debug, Deserialize)]
         #[expect(dead_code, reason = "only read")]
-        struct Tree(Vec<Tree>);
+        struct Tree(Vec<Self>);
         #[derive(Debug, Deserialize)]
         #[expect(dead_code, reason = "only read")]
-        struct Directory(BTreeMap<u8, Directory>);
+        struct Directory(BTreeMap<u8, Self>);
 
         let million = vec![1; 1_000_000];
         assert!(read::<Nested>(&million).is_err());
@@ -357,12 +357,9 @@ mod tests {
 
     #[test]
     fn breadth_is_not_depth() {
-        let wide: Vec<Option<Vec<(u8, Option<String>)>>> =
-            vec![Some(vec![(1, Some("x".to_owned())), (2, None)]); 10_000];
+        type Wide = Vec<Option<Vec<(u8, Option<String>)>>>;
+        let wide: Wide = vec![Some(vec![(1, Some("x".to_owned())), (2, None)]); 10_000];
         let bytes = postcard::to_allocvec(&wide).unwrap();
-        assert_eq!(
-            read::<Vec<Option<Vec<(u8, Option<String>)>>>>(&bytes).unwrap(),
-            wide
-        );
+        assert_eq!(read::<Wide>(&bytes).unwrap(), wide);
     }
 }

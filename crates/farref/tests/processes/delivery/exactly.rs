@@ -153,7 +153,7 @@ async fn calls_back(a: &Peer, round: u64) -> anyhow::Result<()> {
 async fn creations(a: &Peer, round: u64) -> anyhow::Result<()> {
     let probes: Vec<_> = (0..10).map(|n| Probe::new_on(a, n).remote()).collect();
     for (n, probe) in (0..).zip(&probes) {
-        if (n + round) % 2 == 0 {
+        if (n + round).is_multiple_of(2) {
             ensure!(probe.add(1).await? == n + 1);
         }
     }

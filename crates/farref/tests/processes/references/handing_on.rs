@@ -83,7 +83,7 @@ async fn hand_on_and_die(group: &mut Group, round: u64) -> anyhow::Result<bool> 
     let middle = group.peer("middle")?;
     let key = format!("round {round}");
     // It dies right after the receiver got the reference, or at any moment before.
-    let received = round % 4 == 0;
+    let received = round.is_multiple_of(4);
     let waits = round % 4 != 1;
     let [on, to] = ["owner", "receiver"].map(str::to_owned);
     let mut handing = make_and_hand_on::on(&middle, on, to, key.clone(), round, waits).start();
