@@ -1,6 +1,9 @@
 //! What can travel: every kind of value that serde has, references anywhere inside of them, and what
 //! a peer can do with bytes that no correct program writes.
 
+// Complicated types are what this is about.
+#![allow(clippy::type_complexity)]
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -387,18 +390,18 @@ mod references {
 
     /// A value that holds a reference to the next one.
     pub(crate) struct Shelf {
-        next: Option<RRef<Shelf>>,
+        next: Option<RRef<Self>>,
         number: u64,
     }
 
     #[farref::remote]
     impl Shelf {
-        pub(crate) fn new(number: u64, next: Option<RRef<Shelf>>) -> Self {
+        pub(crate) fn new(number: u64, next: Option<RRef<Self>>) -> Self {
             SHELVES.fetch_add(1, Ordering::Relaxed);
             Self { next, number }
         }
 
-        pub(crate) async fn next(&self) -> Option<RRef<Shelf>> {
+        pub(crate) async fn next(&self) -> Option<RRef<Self>> {
             self.next.clone()
         }
 
