@@ -22,6 +22,9 @@ const BESIDE: usize = 64 << 20;
 /// How long anything may take before it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// A test, which has a worker in the other process.
+type Test = fn(&Worker, &Peer) -> Result<()>;
+
 /// Below this a blob is a part of its value, from here on it travels beside it.
 const THRESHOLD: usize = 4096;
 
@@ -36,24 +39,27 @@ fn main() -> Result<()> {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let mut trials = Vec::new();
-    for (unix, transport) in [(true, "unix"), (false, "tcp")] {
-        let mut add = |name: &str, test: fn(&Worker, &Peer) -> Result<()>| {
-            let run = move || run(unix, test).map_err(|error| format!("{error:?}").into());
-            trials.push(Trial::test(format!("{transport}_{name}"), run));
-        };
-        add(
+    // Those that measure memory come first: the others leave some to the allocator.
+    let tests: [(&str, Test); 6] = [
+        (
             "a_large_argument_takes_its_own_size_and_holds_up_nobody",
             large_argument,
-        );
-        add(
+        ),
+        (
             "a_large_result_takes_its_own_size_and_holds_up_nobody",
             large_result,
-        );
-        add("large_values_in_both_directions_at_once", both_directions);
-        add("blobs_of_all_sizes_arrive_as_they_were", all_sizes);
-        add("a_value_of_ten_thousand_blobs_arrives", many_blobs);
-        add("a_value_of_too_many_blobs_is_a_typed_error", too_many_blobs);
+        ),
+        ("large_values_in_both_directions_at_once", both_directions),
+        ("blobs_of_all_sizes_arrive_as_they_were", all_sizes),
+        ("a_value_of_ten_thousand_blobs_arrives", many_blobs),
+        ("a_value_of_too_many_blobs_is_a_typed_error", too_many_blobs),
+    ];
+    let mut trials = Vec::new();
+    for (name, test) in tests {
+        for (unix, transport) in [(true, "unix"), (false, "tcp")] {
+            let run = move || run(unix, test).map_err(|error| format!("{error:?}").into());
+            trials.push(Trial::test(format!("{transport}_{name}"), run));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit()
 }
@@ -91,7 +97,7 @@ impl Drop for Process {
 }
 
 /// Runs a test with a second process, on a thread that may block.
-fn run(unix: bool, test: fn(&Worker, &Peer) -> Result<()>) -> Result<()> {
+fn run(unix: bool, test: Test) -> Result<()> {
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new(std::env::current_exe()?);
     command

@@ -428,7 +428,7 @@ mod panics {
     static MADE: AtomicU64 = AtomicU64::new(0);
 
     /// Panics when it is dropped, in its constructor, or in a method.
-    pub(crate) struct Grenade;
+    pub(crate) struct Grenade(u64);
 
     impl Drop for Grenade {
         fn drop(&mut self) {
@@ -441,7 +441,7 @@ mod panics {
     impl Grenade {
         pub(crate) fn new() -> Self {
             MADE.fetch_add(1, Ordering::AcqRel);
-            Self
+            Self(0)
         }
 
         pub(crate) async fn make_and_fail() -> Self {
@@ -453,14 +453,11 @@ mod panics {
         }
 
         pub(crate) async fn touch(&self) -> u64 {
-            1
+            self.0
         }
 
-        #[expect(
-            clippy::needless_pass_by_ref_mut,
-            reason = "it is about exclusive access"
-        )]
         pub(crate) async fn fail_exclusively(&mut self) {
+            self.0 += 1;
             panic!("method");
         }
 
@@ -497,7 +494,7 @@ mod panics {
             for _ in 0..20 {
                 // Freed by a message of its holder.
                 let grenade = Grenade::new_on(owner).remote();
-                assert_eq!(grenade.touch().await?, 1);
+                assert_eq!(grenade.touch().await?, 0);
                 panicked(grenade.fail_exclusively().await);
                 // A method that panicked does not keep the next ones out.
                 assert_eq!(grenade.touch().await?, 1);

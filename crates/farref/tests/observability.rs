@@ -75,16 +75,16 @@ mod spans {
 
     use super::*;
 
-    /// A span's id and its fields.
-    type Span = (u64, BTreeMap<String, String>);
-
     /// The fields of all `farref.serve` spans, in the order in which they began, and which of them an
     /// event was in.
     #[derive(Clone, Default)]
     struct Spans(Arc<Mutex<Vec<Span>>>);
 
+    /// The subscriber's id of a span, and its fields.
+    type Span = (u64, BTreeMap<String, String>);
+
     impl Spans {
-        fn lock(&self) -> MutexGuard<'_, Vec<(u64, BTreeMap<String, String>)>> {
+        fn lock(&self) -> MutexGuard<'_, Vec<Span>> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
