@@ -134,18 +134,6 @@ impl Store for FileStore {
         })
     }
 
-    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
-        Box::pin(async move {
-            let end = end_of(deadline);
-            loop {
-                if let Some(value) = self.try_get(key).await? {
-                    return Ok(value);
-                }
-                self.wait_until(&[key.to_owned()], end).await?;
-            }
-        })
-    }
-
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
         Box::pin(async move {
             let key = checked_key(key)?;

@@ -31,7 +31,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()>;
 
     /// The value of `key`, waiting up to `deadline` for somebody to set it.
-    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes>;
+    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            let end = end_of(deadline);
+            loop {
+                // Again after the wait, because the key may have been deleted meanwhile.
+                if let Some(value) = self.try_get(key).await? {
+                    return Ok(value);
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                self.wait(&[key.to_owned()], left).await?;
+            }
+        })
+    }
 
     /// The value of `key` if it has one now.
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>>;

@@ -178,19 +178,6 @@ impl Store for TcpStoreClient {
         })
     }
 
-    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
-        Box::pin(async move {
-            let end = end_of(deadline);
-            loop {
-                // Again after the wait, because the key may have been deleted meanwhile.
-                if let Some(value) = self.try_get(key).await? {
-                    return Ok(value);
-                }
-                self.wait_until(&[key.to_owned()], end).await?;
-            }
-        })
-    }
-
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
         Box::pin(async move {
             // Getting a missing key is an offence at PyTorch's server, and checking first leaves
