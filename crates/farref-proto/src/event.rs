@@ -86,6 +86,8 @@ pub enum Event<V> {
     /// Everyone knows that we have left: the process may end.
     Departed,
 
+    /// The context is over on this node: whatever was recorded for it can go.
+    ContextClosed(ContextId),
     /// A context that we opened is released here and on every worker that could be reached by the
     /// calls made in it. (One cut off by a death is told as soon as it asks.)
     ContextReleased(ContextId),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use farref_proto::NodeId;
+use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::blocking;
 use crate::codec::{CodecError, scope};
-use crate::current::Current;
+use crate::current::{self, Current};
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
 use crate::function::{Function, NoReceiver};
@@ -66,6 +66,8 @@ pub struct Call<T> {
     name: FunctionName,
     receiver: Option<Arc<Handle>>,
     encoded: Result<scope::Encoded>,
+    /// The context that surrounds the place where the call was built.
+    context: Option<ContextId>,
     timeout: Timeout,
     /// What the function's own limit is, if it has one.
     own_timeout: Option<Duration>,
@@ -115,8 +117,10 @@ impl<T: Send + Sync + 'static> Call<T> {
     ) -> Self {
         let name = FunctionName(F::NAME);
         let codec = core.agent().codec();
-        let encoded =
-            scope::write_value(core, codec, arguments).map_err(|unwritten| match unwritten {
+        let context = current::context_of(core);
+        let peer = to.as_ref().ok().copied();
+        let encoded = scope::write(core, context.zip(peer), || codec.encode(arguments)).map_err(
+            |unwritten| match unwritten {
                 scope::Unwritten::Foreign(error) => error,
                 scope::Unwritten::Codec(reason) => Error::Codec {
                     what: "the arguments",
@@ -124,13 +128,15 @@ impl<T: Send + Sync + 'static> Call<T> {
                     action: "written",
                     reason,
                 },
-            });
+            },
+        );
         Self {
             to: to.map(|to| (Arc::clone(core), to)),
             entry: core.registry.entry::<F>(),
             name,
             receiver,
             encoded,
+            context,
             timeout: Timeout::Default,
             own_timeout: F::TIMEOUT,
             location: Location::caller(),
@@ -174,6 +180,7 @@ impl<T: Send + Sync + 'static> Call<T> {
             encoded: self.encoded?,
             deadline,
             trace: trace::of_call(Current::get().as_ref()),
+            context: self.context,
         };
         core.create(to, request, entry, fingerprint::of_type::<T>(), made)
     }
@@ -190,6 +197,7 @@ impl<T> Call<T> {
                 name: FETCH,
                 receiver: Some(Arc::clone(handle)),
                 encoded: Ok(scope::Encoded::default()),
+                context: current::context_of(&held.core),
                 timeout: Timeout::Default,
                 own_timeout: None,
                 location: Location::caller(),
@@ -207,6 +215,7 @@ impl<T> Call<T> {
             name,
             receiver: None,
             encoded: Ok(scope::Encoded::default()),
+            context: None,
             timeout: Timeout::Default,
             own_timeout: None,
             location: Location::caller(),
@@ -259,10 +268,12 @@ impl<T> Call<T> {
             encoded: self.encoded?,
             deadline,
             trace,
+            context: self.context,
         };
         let receipt = core.begin(to, request)?;
         Ok(Begun {
             core,
+            context: self.context,
             receipt,
             deadline,
             began,
@@ -338,6 +349,7 @@ enum State {
 
 struct Begun {
     core: Arc<Core>,
+    context: Option<ContextId>,
     receipt: Receipt,
     deadline: Option<Instant>,
     began: Instant,
@@ -365,14 +377,17 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         let telemetry = &begun.core.telemetry;
         telemetry.call_seconds.record(begun.began.elapsed());
         let outcome = outcome.and_then(|(payload, references)| {
-            scope::read_value(begun.core.agent().codec(), payload, references).map_err(|reason| {
-                Error::Codec {
+            let origin = begun
+                .context
+                .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
+            scope::read_value(begun.core.agent().codec(), payload, references, origin).map_err(
+                |reason| Error::Codec {
                     what: "the result",
                     function: this.name,
                     action: "read",
                     reason,
-                }
-            })
+                },
+            )
         });
         if outcome.is_err() {
             telemetry.failed.increment(1);

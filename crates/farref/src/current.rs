@@ -1,19 +1,27 @@
-//! What the code that runs right now is running for: its worker, its deadline, its trace.
+//! What the code that runs right now is running for: its worker, its deadline, its trace, its context.
 //!
-//! Set while a remote function is polled or runs on the blocking pool. It belongs to the thread and to
-//! that moment: a task that the function spawns by itself starts afresh.
+//! Set while a remote function is polled or runs on the blocking pool, and inside of a
+//! [`ContextScope`](crate::context::ContextScope). It belongs to the thread and to that moment: a task
+//! that the function spawns by itself starts afresh.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use farref_proto::NodeId;
+use farref_proto::{ContextId, NodeId};
 
 use crate::agent::TraceContext;
 use crate::protocol::Core;
 
 thread_local! {
-    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+    static AMBIENT: RefCell<Ambient> = const { RefCell::new(Ambient { current: None, context: None }) };
+}
+
+/// All that surrounds the code of this thread.
+struct Ambient {
+    current: Option<Current>,
+    /// An autograd context, and the worker that takes part in it.
+    context: Option<(Arc<Core>, ContextId)>,
 }
 
 /// What a remote function runs for.
@@ -24,25 +32,65 @@ pub(crate) struct Current {
     /// Nested calls inherit it (D3).
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    /// Nested calls are made in it.
+    pub(crate) context: Option<ContextId>,
+}
+
+/// Puts back what was there before, also when the code panics.
+struct Restore(Option<Ambient>);
+
+impl Restore {
+    fn replace(ambient: Ambient) -> Self {
+        Self(Some(AMBIENT.replace(ambient)))
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(former) = self.0.take() {
+            drop(AMBIENT.replace(former));
+        }
+    }
 }
 
 impl Current {
     /// What this code runs for, if it runs inside a remote function.
     pub(crate) fn get() -> Option<Self> {
-        CURRENT.with_borrow(Clone::clone)
+        AMBIENT.with_borrow(|ambient| ambient.current.clone())
     }
 
     /// Runs `f` as part of a remote function.
     pub(crate) fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Current>);
-
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                CURRENT.set(self.0.take());
-            }
-        }
-
-        let _restore = Restore(CURRENT.replace(Some(self.clone())));
+        let context = self
+            .context
+            .map(|context| (Arc::clone(&self.core), context));
+        let _restore = Restore::replace(Ambient {
+            current: Some(self.clone()),
+            context,
+        });
         f()
     }
+}
+
+/// The context that surrounds this code, and the worker that takes part in it.
+pub(crate) fn context() -> Option<(Arc<Core>, ContextId)> {
+    AMBIENT.with_borrow(|ambient| ambient.context.clone())
+}
+
+/// The context that a call of this worker is made in.
+pub(crate) fn context_of(core: &Arc<Core>) -> Option<ContextId> {
+    AMBIENT.with_borrow(|ambient| {
+        let (worker, context) = ambient.context.as_ref()?;
+        Arc::ptr_eq(worker, core).then_some(*context)
+    })
+}
+
+/// Runs `f` inside of a context, or outside of any.
+pub(crate) fn enter_context<T>(
+    context: Option<(Arc<Core>, ContextId)>,
+    f: impl FnOnce() -> T,
+) -> T {
+    let current = Current::get();
+    let _restore = Restore::replace(Ambient { current, context });
+    f()
 }

@@ -3,7 +3,7 @@
 //! | whose | variants |
 //! | --- | --- |
 //! | the remote function's | [`Error::Remote`] |
-//! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::Evicted`] |
+//! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::ContextLost`], [`Error::Evicted`] |
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
 //! | this program's | the others |
@@ -55,6 +55,19 @@ pub enum Error {
         /// Who asked for it.
         creator: Arc<str>,
     },
+
+    /// A worker that took part in the autograd context is gone: what the context has is incomplete.
+    #[error(
+        "worker `{peer}`, which took part in the context, is gone: start the step again in a new context"
+    )]
+    ContextLost {
+        /// Who is gone.
+        peer: Arc<str>,
+    },
+
+    /// The autograd context has been released.
+    #[error("the context has been released: make the call inside of a live one")]
+    ContextReleased,
 
     /// The call took longer than it was allowed to. It has been cancelled.
     #[error(

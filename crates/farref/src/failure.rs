@@ -47,6 +47,7 @@ pub(crate) fn to_error(
             | RefError::CreatorLost { .. }
             | RefError::TypeMismatch { .. }),
         )) => core.explain(error),
+        Failure::Protocol(CallError::Context(error)) => core.explain_context(error),
         Failure::Protocol(error) => Error::Reference(error.to_string()),
     }
 }

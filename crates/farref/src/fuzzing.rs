@@ -45,6 +45,7 @@ pub fn values(data: &[u8]) {
             &Codec::Postcard,
             payload,
             Vec::new(),
+            None,
         ));
     }
 

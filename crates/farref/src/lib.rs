@@ -91,6 +91,7 @@ pub mod agent;
 mod blocking;
 mod call;
 mod codec;
+pub mod context;
 mod current;
 mod error;
 mod failure;

@@ -59,6 +59,7 @@ pub(crate) struct Job {
     ticket: Option<Ticket>,
     deadline: Option<Instant>,
     trace: TraceContext,
+    context: Option<ContextId>,
     signal: Option<Arc<CancelSignal>>,
 }
 
@@ -74,6 +75,7 @@ impl Job {
             ticket,
             deadline: arrived.deadline,
             trace: arrived.trace,
+            context: arrived.context,
             signal: None,
         }
     }
@@ -102,10 +104,11 @@ impl Job {
                 }
             })
             .await;
+            let message = responder.message();
             responder.finish_with(fetched.map(|guard| {
                 move |core: &Arc<Core>| {
                     let mut written = None;
-                    let encoded = scope::write(core, || {
+                    let encoded = scope::write(core, message, || {
                         let bytes = guard.encode(core.agent().codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))
@@ -129,6 +132,7 @@ impl Job {
                 caller: self.from,
                 deadline: self.deadline,
                 trace: trace::of_serving(self.trace),
+                context: self.context,
             },
             parent: self.trace.span,
             signal: self.signal,
@@ -175,6 +179,11 @@ struct Responder {
 }
 
 impl Responder {
+    /// The context that an answer belongs to, and whom it goes to.
+    fn message(&self) -> Option<(ContextId, NodeId)> {
+        Some((self.call.current.context?, self.from))
+    }
+
     /// Ends the job with a result.
     fn finish<T: Send + Sync + 'static>(
         mut self,
@@ -187,7 +196,7 @@ impl Responder {
         self.measure(outcome.is_ok());
         match target {
             Target::Answer(request) => {
-                let outcome = outcome.and_then(|value| encoded(&self.core, value, encode));
+                let outcome = outcome.and_then(|value| encoded(&self, value, encode));
                 self.core.respond(self.from, request, outcome);
             }
             Target::Stay { .. } => {
@@ -246,8 +255,11 @@ impl Drop for Responder {
 pub(crate) fn serve<F: Function>(job: Job) {
     let (responder, arguments, references, ticket) = job.split();
     let codec = responder.core.agent().codec();
+    let origin = responder
+        .message()
+        .map(|(context, from)| (Arc::clone(&responder.core), context, from));
     let decoded = catch_unwind(AssertUnwindSafe(|| {
-        scope::read_value::<F::Arguments>(codec, arguments, references)
+        scope::read_value::<F::Arguments>(codec, arguments, references, origin)
     }));
     let arguments = match decoded {
         Ok(Ok(arguments)) => arguments,
@@ -475,7 +487,7 @@ fn enter<F: Function>(
 
 /// Writes a result and lets go of it. Either may panic.
 fn encoded<T>(
-    core: &Arc<Core>,
+    responder: &Responder,
     value: T,
     encode: Option<Encode<T>>,
 ) -> Result<scope::Encoded, Failure> {
@@ -484,8 +496,11 @@ fn encoded<T>(
             let type_name = std::any::type_name::<T>().to_owned();
             return Err(Failure::NotSerializable(type_name));
         };
-        scope::write(core, || encode(&value, core.agent().codec()))
-            .map_err(|error| Failure::BadResult(error.to_string()))
+        let core = &responder.core;
+        scope::write(core, responder.message(), || {
+            encode(&value, core.agent().codec())
+        })
+        .map_err(|error| Failure::BadResult(error.to_string()))
     }));
     written.unwrap_or_else(|panic| Err(panicked(&*panic)))
 }

@@ -125,14 +125,11 @@ impl ContextTable {
     /// Notes that a call is made in the context. If the call never leaves, say so with
     /// [`undo_call`](Self::undo_call).
     pub fn start_call(&mut self, context: ContextId, to: NodeId) -> Result<(), ContextError> {
-        let Some(entry) = self.contexts.get_mut(&context) else {
-            return Err(self.missing(context));
-        };
-        if let Some(node) = entry.failed {
-            return Err(ContextError::ParticipantLost { context, node });
+        self.check(context)?;
+        if let Some(entry) = self.contexts.get_mut(&context) {
+            entry.known.insert(to);
+            *entry.undone.entry(to).or_default() += 1;
         }
-        entry.known.insert(to);
-        *entry.undone.entry(to).or_default() += 1;
         Ok(())
     }
 
@@ -284,6 +281,7 @@ impl ContextTable {
             out.event(Event::ContextFailed { context, node });
             if context.origin == node {
                 self.contexts.remove(&context);
+                out.event(Event::ContextClosed(context));
                 continue;
             }
             if let Some(entry) = self.contexts.get_mut(&context) {
@@ -308,6 +306,7 @@ impl ContextTable {
         let node = self.me;
         for context in self.contexts() {
             out.event(Event::ContextFailed { context, node });
+            out.event(Event::ContextClosed(context));
         }
         self.contexts.clear();
         self.closing.clear();
@@ -327,6 +326,20 @@ impl ContextTable {
     /// The open contexts, in order.
     pub fn contexts(&self) -> Vec<ContextId> {
         sorted_keys(&self.contexts, |_, _| true)
+    }
+
+    /// Whether calls can be made in the context: it is open here and nobody who took part is gone.
+    pub fn check(&self, context: ContextId) -> Result<(), ContextError> {
+        match self.contexts.get(&context) {
+            None => Err(self.missing(context)),
+            Some(Context {
+                failed: Some(node), ..
+            }) => Err(ContextError::ParticipantLost {
+                context,
+                node: *node,
+            }),
+            Some(_) => Ok(()),
+        }
     }
 
     /// The workers that this one shares the context with.
@@ -395,6 +408,7 @@ impl ContextTable {
         let Some(mut entry) = self.contexts.remove(&context) else {
             return;
         };
+        out.event(Event::ContextClosed(context));
         entry.known.remove(&self.me);
         if let Some(told_by) = told_by {
             entry.known.remove(&told_by);

@@ -6,7 +6,6 @@
 
 use super::*;
 use crate::calls::{Incoming, Open, Outgoing};
-use crate::error::CallError;
 use crate::event::Waiter;
 use crate::ids::MessageId;
 use crate::message::{AnswerHead, CallHead, Carried, Target};

@@ -21,7 +21,7 @@ pub use calling::{Arrival, Want};
 
 use crate::calls::Calls;
 use crate::context::{CONTEXT_SHARDS, ContextTable};
-use crate::error::{ContextError, PeerMisbehaved, RefError};
+use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
 use crate::event::{Departure, Event};
 use crate::ids::{ContextId, Fingerprint, NodeId, RRefId};
 use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
@@ -228,6 +228,30 @@ impl<V: Clone> Node<V> {
     /// Makes a reference to a value that this node is going to compute for itself.
     pub fn create_self(&mut self, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
         self.next_table().create_self(fingerprint)
+    }
+
+    /// The same inside a context, which lives until [`finish_creation`](Self::finish_creation).
+    pub fn create_self_in(
+        &mut self,
+        context: ContextId,
+        fingerprint: Fingerprint,
+        out: &mut Outbox<V>,
+    ) -> Result<RRefId, CallError> {
+        let me = self.me;
+        self.context_table(context).start_call(context, me)?;
+        let entered = self.context_table(context).receive_call(context, me, out);
+        debug_assert!(entered.is_ok(), "the context is open: {entered:?}");
+        let created = self.next_table().create_self(fingerprint);
+        if created.is_err() {
+            self.context_table(context).finish_call(context, me, out);
+            self.loop_back(out);
+        }
+        Ok(created?)
+    }
+
+    /// Whether calls can be made in a context.
+    pub fn check_context(&self, context: ContextId) -> Result<(), ContextError> {
+        self.contexts[(context.counter % u64::from(CONTEXT_SHARDS)) as usize].check(context)
     }
 
     /// Takes another handle on a held reference.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Serialize;
+use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Payload};
@@ -29,6 +29,10 @@ enum Scope {
 
 struct Writing {
     core: Arc<Core>,
+    /// The context that the message belongs to, and whom it goes to.
+    context: Option<(ContextId, NodeId)>,
+    /// The message's number, once something asked for it.
+    number: Option<u64>,
     references: Vec<Arc<Handle>>,
     parts: Vec<Bytes>,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
@@ -36,6 +40,8 @@ struct Writing {
 }
 
 struct Reading {
+    /// Who reads, the context that the message belongs to, and who sent it.
+    origin: Option<(Arc<Core>, ContextId, NodeId)>,
     references: Vec<Arc<Handle>>,
     parts: Vec<Bytes>,
     /// What is wrong with the value. Not every codec keeps the words of such an error.
@@ -88,10 +94,13 @@ impl Drop for Restore {
 /// Writes something that `core` is going to send.
 pub(crate) fn write(
     core: &Arc<Core>,
+    context: Option<(ContextId, NodeId)>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
     let scope = Restore::enter(Scope::Writing(Writing {
         core: Arc::clone(core),
+        context,
+        number: None,
         references: Vec::new(),
         parts: Vec::new(),
         complaint: None,
@@ -114,23 +123,16 @@ pub(crate) fn write(
     })
 }
 
-/// Writes a value that `core` is going to send.
-pub(crate) fn write_value<T: Serialize>(
-    core: &Arc<Core>,
-    codec: &Codec,
-    value: &T,
-) -> Result<Encoded, Unwritten> {
-    write(core, || codec.encode(value))
-}
-
 /// Reads a value that came with these references.
 pub(crate) fn read_value<T: DeserializeOwned>(
     codec: &Codec,
     payload: Payload,
     references: Vec<Arc<Handle>>,
+    origin: Option<(Arc<Core>, ContextId, NodeId)>,
 ) -> Result<T, CodecError> {
     let Payload { body, parts } = payload;
     let scope = Restore::enter(Scope::Reading(Reading {
+        origin,
         references,
         parts,
         complaint: None,
@@ -190,6 +192,27 @@ pub(super) fn complain(complaint: String) {
             reading.complaint = Some(complaint);
         }
     });
+}
+
+/// The context, receiver and number of the message being written.
+pub(crate) fn outgoing() -> Option<(Arc<Core>, ContextId, NodeId, u64)> {
+    SCOPE.with_borrow_mut(|scope| {
+        let Scope::Writing(writing) = scope else {
+            return None;
+        };
+        let (context, to) = writing.context?;
+        let core = Arc::clone(&writing.core);
+        let number = *writing.number.get_or_insert_with(|| core.next_number());
+        Some((core, context, to, number))
+    })
+}
+
+/// The context and sender of the message being read.
+pub(crate) fn incoming() -> Option<(Arc<Core>, ContextId, NodeId)> {
+    SCOPE.with_borrow(|scope| match scope {
+        Scope::Reading(reading) => reading.origin.clone(),
+        _ => None,
+    })
 }
 
 /// Takes a buffer along with the value being written, if one is; says under which number.

@@ -10,6 +10,7 @@ use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
 use crate::serve::{Job, Target};
 use crate::value::Value;
+use crate::worker::Worker;
 
 impl Core {
     pub(super) fn handle_events(self: &Arc<Self>, state: &mut State, work: &mut Work) {
@@ -84,7 +85,29 @@ impl Core {
             }
             Event::Departed => self.reach(Stage::Departed),
             Event::ShutdownComplete => self.reach(Stage::ShutDown),
-            // Contexts belong to the autograd engine; without one, none is opened.
+            Event::ContextClosed(context) => {
+                let core = Arc::clone(self);
+                work.woken.push(Box::new(move || {
+                    let worker = Worker::of(&core);
+                    for extension in core.extensions.all() {
+                        extension.context_closed(&worker, context);
+                    }
+                }));
+            }
+            Event::ContextFailed { context, node } => {
+                let core = Arc::clone(self);
+                work.woken.push(Box::new(move || {
+                    let worker = Worker::of(&core);
+                    for extension in core.extensions.all() {
+                        extension.context_failed(&worker, context, node);
+                    }
+                }));
+            }
+            Event::ContextReleased(context) => {
+                for waiter in state.releases.remove(&context).unwrap_or_default() {
+                    work.woken.push(Box::new(|| waiter.send(()).unwrap_or_default()));
+                }
+            }
             _ => {}
         }
     }

@@ -130,6 +130,7 @@ impl Core {
             references: Vec::new(),
             deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
             trace,
+            context: head.context,
         };
         if let Arrival::Failed(error) = arrival {
             // What came with it has been let go, and its context is done with.

@@ -22,18 +22,20 @@ mod work;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use farref_proto::{
-    CallHead, Fingerprint, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId,
-    RefError, Target, Time, WorkerId,
+    CallHead, ContextError, ContextId, Fingerprint, Membership, MessageId, Node, NodeConfig,
+    NodeId, Outbox, RRefId, RefError, Target, Time, WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::agent::{Agent, CallMessage, TraceContext};
 use crate::blocking::BlockingPool;
 use crate::codec::Payload;
+use crate::context::Extensions;
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::leaks::Holds;
@@ -71,6 +73,7 @@ pub(crate) struct Core {
     pub(crate) names: Names,
     pub(crate) holds: Holds,
     pub(crate) telemetry: Telemetry,
+    pub(crate) extensions: Extensions,
     pub(crate) stage: watch::Sender<Stage>,
     agent: OnceLock<Arc<dyn Agent>>,
     state: Mutex<State>,
@@ -81,6 +84,7 @@ pub(crate) struct Core {
     /// A worker died, which may have been the host of the group's store.
     pub(crate) store_lost: Notify,
     began: Instant,
+    numbers: AtomicU64,
 }
 
 /// Where the worker is in its life.
@@ -105,6 +109,8 @@ struct State {
     peers: HashMap<NodeId, PeerState>,
     /// Who waits for a reference to be confirmed.
     confirmations: HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>>,
+    /// Who waits for a context of this worker to be released.
+    releases: HashMap<ContextId, Vec<oneshot::Sender<()>>>,
 }
 
 /// What is open with one peer, this worker itself among them.
@@ -151,6 +157,7 @@ pub(crate) struct Arrived {
     pub(crate) references: Vec<Arc<Handle>>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    pub(crate) context: Option<ContextId>,
 }
 
 impl Core {
@@ -181,6 +188,7 @@ impl Core {
             registry,
             names,
             holds: Holds::default(),
+            extensions: Extensions::default(),
             stage: watch::Sender::new(stage),
             agent: OnceLock::new(),
             state: Mutex::new(State {
@@ -188,11 +196,13 @@ impl Core {
                 out: Outbox::new(),
                 peers: HashMap::new(),
                 confirmations: HashMap::new(),
+                releases: HashMap::new(),
             }),
             pump: Notify::new(),
             unreachable: watch::Sender::default(),
             store_lost: Notify::new(),
             began: Instant::now(),
+            numbers: AtomicU64::new(1),
         })
     }
 
@@ -205,6 +215,11 @@ impl Core {
     /// The wire. Waits for [`attach`](Self::attach) if a peer was quicker.
     pub(crate) fn agent(&self) -> &Arc<dyn Agent> {
         self.agent.wait()
+    }
+
+    /// A number that was not given before.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -313,12 +328,14 @@ impl Core {
         let out = std::mem::take(&mut state.out);
         let peers = std::mem::take(&mut state.peers);
         let confirmations = std::mem::take(&mut state.confirmations);
+        let releases = std::mem::take(&mut state.releases);
         drop(state);
         for peer in peers.values() {
             peer.running.values().for_each(|signal| signal.cancel());
         }
         // Values may hold references in turn, whose destructors come back here (PR-2).
-        drop((node, out, peers, confirmations));
+        drop((node, out, peers, confirmations, releases));
+        self.extensions.clear();
     }
 
     /// The member that a worker is at present.
@@ -367,6 +384,16 @@ impl Core {
             )),
             RefError::Destroyed => self.not_member(),
             other => Error::Reference(other.to_string()),
+        }
+    }
+
+    /// What is wrong with a context.
+    pub(crate) fn explain_context(&self, error: ContextError) -> Error {
+        match error {
+            ContextError::ParticipantLost { node, .. } => Error::ContextLost {
+                peer: self.name_of(node),
+            },
+            _ => Error::ContextReleased,
         }
     }
 

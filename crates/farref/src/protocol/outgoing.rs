@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farref_proto::{
-    Arrival, CallError, CallHead, Fingerprint, MessageId, NodeId, RRefId, RefError, Target, Want,
+    Arrival, CallError, CallHead, ContextError, ContextId, Fingerprint, MessageId, NodeId, RRefId,
+    RefError, Target, Want,
 };
 use tokio::sync::oneshot;
 
@@ -29,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) encoded: Encoded,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    /// The context that it is made in.
+    pub(crate) context: Option<ContextId>,
 }
 
 /// A call that has been made.
@@ -54,7 +57,7 @@ impl Core {
         let carried = ids(&call.encoded.references)?;
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
-        let head = match node.call(to, want, &carried, None, out) {
+        let head = match node.call(to, want, &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
                 self.settle(state, Work::default());
@@ -106,7 +109,7 @@ impl Core {
         let name = call.name;
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
-        let head = match node.call(to, Want::Reference(output), &carried, None, out) {
+        let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
                 self.settle(state, Work::default());
@@ -145,15 +148,20 @@ impl Core {
             None => None,
         };
         let mut state = self.lock();
-        let rref = match state.node.create_self(output) {
+        let State { node, out, .. } = &mut *state;
+        let created = match call.context {
+            Some(context) => node.create_self_in(context, output, out),
+            None => node.create_self(output).map_err(CallError::from),
+        };
+        let rref = match created {
             Ok(rref) => rref,
-            Err(error) => return Err(self.explain(error)),
+            Err(error) => return Err(self.cannot_call(self.me, call.name, false, error)),
         };
         let arrived = Arrived {
             from: self.me,
             target: serve::Target::Stay {
                 rref,
-                context: None,
+                context: call.context,
                 bytes: 0,
             },
             entry: Some(entry),
@@ -161,6 +169,7 @@ impl Core {
             references: call.encoded.references,
             deadline: call.deadline,
             trace: call.trace,
+            context: call.context,
         };
         let mut work = Work::default();
         match receiver {
@@ -330,6 +339,29 @@ impl Core {
         Ok(Some(receiver))
     }
 
+    /// Releases a context that this worker opened. None: it has been released already.
+    pub(crate) fn release_context(
+        self: &Arc<Self>,
+        context: ContextId,
+    ) -> Result<Option<oneshot::Receiver<()>>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.lock();
+        state.releases.entry(context).or_default().push(sender);
+        let State { node, out, .. } = &mut *state;
+        let released = match node.release_context(context, out) {
+            Ok(()) => Ok(Some(receiver)),
+            Err(error) => {
+                state.releases.remove(&context);
+                match error {
+                    ContextError::Closed { .. } => Ok(None),
+                    other => Err(Error::Reference(other.to_string())),
+                }
+            }
+        };
+        self.settle(state, Work::default());
+        released
+    }
+
     /// Sends a call, or parks it until there is room. Gives back what it held on to so far.
     fn submit(
         self: &Arc<Self>,
@@ -448,6 +480,7 @@ impl Core {
                 function,
             },
             CallError::Reference(error) => self.explain(error),
+            CallError::Context(error) => self.explain_context(error),
             other => Error::Reference(other.to_string()),
         }
     }

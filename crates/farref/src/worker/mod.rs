@@ -17,6 +17,7 @@ pub use attaching::Group;
 pub(crate) use builder::Place;
 pub use builder::WorkerBuilder;
 
+use crate::context::{Extension, NodeId};
 use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::fingerprint;
@@ -103,10 +104,15 @@ impl Worker {
     /// # }
     /// ```
     pub fn current() -> Option<Self> {
-        Current::get().map(|current| Self {
-            core: current.core,
+        Current::get().map(|current| Self::of(&current.core))
+    }
+
+    /// A handle that does not keep the worker running.
+    pub(crate) fn of(core: &Arc<Core>) -> Self {
+        Self {
+            core: Arc::clone(core),
             life: None,
-        })
+        }
     }
 
     /// The worker that called the remote function that calls this.
@@ -162,6 +168,21 @@ impl Worker {
                     .map(|_| peer)
             }),
         }
+    }
+
+    /// The worker that this id belongs to, or its next life.
+    pub fn peer_of(&self, node: NodeId) -> Peer {
+        Peer::of(&self.core, node)
+    }
+
+    /// The id of this life of this worker.
+    pub fn node(&self) -> NodeId {
+        self.core.me
+    }
+
+    /// What a crate keeps for this worker, made when it is first asked for.
+    pub fn extension<T: Extension + Default>(&self) -> Arc<T> {
+        self.core.extensions.get()
     }
 
     /// This worker as a peer of itself.

@@ -463,3 +463,11 @@ pub(super) fn reference(head: &CallHead) -> RRefId {
         _ => panic!("{head:?} has no result that stays"),
     }
 }
+
+/// What the origin of a context sees of its release.
+pub(super) fn released(context: ContextId) -> [Event<u32>; 2] {
+    [
+        Event::ContextClosed(context),
+        Event::ContextReleased(context),
+    ]
+}

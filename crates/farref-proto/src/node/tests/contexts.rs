@@ -32,7 +32,7 @@ fn a_context_outlives_the_calls_made_in_it() {
     assert_eq!(net.node(C).open_contexts(), [context]);
     net.answer(C, B, request(&inner), &[]);
     net.deliver_all();
-    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    assert_eq!(net.events(A), released(context));
     net.finish();
 }
 
@@ -52,7 +52,7 @@ fn a_creation_in_a_context_is_done_when_its_value_is_there() {
         node.finish_creation(id(A), rref, Some(context), 7, out)
     });
     net.deliver_all();
-    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    assert_eq!(net.events(A), released(context));
     net.drop_handle(A, rref);
     net.finish();
 }
@@ -73,7 +73,7 @@ fn a_node_may_call_itself_in_a_context() {
     assert_eq!(net.events(A), []);
     net.answer(B, B, request(&inner), &[]);
     net.deliver_all();
-    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    assert_eq!(net.events(A), released(context));
     net.finish();
 }
 
@@ -106,7 +106,7 @@ fn a_late_call_is_refused_and_lets_go_what_it_carried() {
         assert_eq!(packet, late);
         release(&mut net, A, context);
         net.deliver_all();
-        assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+        assert_eq!(net.events(A), released(context));
         late.context = Some(context);
         net.hand(id(B), C, Packet::Call(late.clone())).unwrap();
         let closed = ContextError::Closed { context };
@@ -138,7 +138,7 @@ fn no_call_is_made_in_a_context_that_is_released_or_unknown() {
     let remote = net.created(A, B, 8);
     let released = open(&mut net, A);
     release(&mut net, A, released);
-    assert_eq!(net.events(A), [Event::ContextReleased(released)]);
+    assert_eq!(net.events(A), super::cluster::released(released));
     let foreign = open(&mut net, B);
     let closed = ContextError::Closed { context: released };
     let unknown = ContextError::Unknown { context: foreign };
@@ -182,7 +182,7 @@ fn a_context_fails_with_a_worker_that_took_part() {
     let error = ContextError::ParticipantLost { context, node };
     assert_eq!(refused, Err(CallError::Context(error)));
     release(&mut net, A, context);
-    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    assert_eq!(net.events(A), released(context));
     net.finish();
 }
 
@@ -266,8 +266,33 @@ fn concurrent_contexts_keep_apart() {
     for (n, head) in heads.iter().enumerate() {
         net.answer(C, origin(n), request(head), &[]);
         net.deliver_all();
-        assert_eq!(net.events(origin(n)), [Event::ContextReleased(contexts[n])]);
+        assert_eq!(net.events(origin(n)), released(contexts[n]));
         assert_eq!(net.node(C).open_contexts().len(), 7 - n);
     }
+    net.finish();
+}
+
+/// A3: a value that a node makes for itself inside a context holds the context until it is there.
+#[test]
+fn a_value_made_for_oneself_in_a_context_holds_its_release() {
+    let mut net = Cluster::new(2);
+    let context = open(&mut net, A);
+    let rref = net
+        .on(A, |node, out| node.create_self_in(context, TYPE, out))
+        .unwrap();
+    release(&mut net, A, context);
+    net.deliver_all();
+    assert_eq!(net.events(A), []);
+    net.on(A, |node, out| {
+        node.finish_creation(id(A), rref, Some(context), 7, out)
+    });
+    net.deliver_all();
+    assert_eq!(net.events(A), released(context));
+    let late = net.on(A, |node, out| node.create_self_in(context, TYPE, out));
+    assert_eq!(
+        late,
+        Err(CallError::Context(ContextError::Closed { context }))
+    );
+    net.drop_handle(A, rref);
     net.finish();
 }

@@ -390,6 +390,6 @@ fn a_call_abandoned_with_its_caller_holds_no_context_up() {
     net.on(A, |node, out| node.release_context(context, out))
         .unwrap();
     net.deliver_all();
-    assert_eq!(net.events(A), [Event::ContextReleased(context)]);
+    assert_eq!(net.events(A), released(context));
     net.finish();
 }
