@@ -1,0 +1,221 @@
+//! `Context`: one step of training, and its gradients.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use farref::context::{ContextId, ContextScope, InContext};
+use farref::{RRef, Worker};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::parameter::Parameter;
+use crate::tensor::Tensor;
+use crate::vjp::Candle;
+
+/// How long a pass may go without any progress unless told otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A context of distributed autograd: what happens inside of it can be run backward.
+///
+/// Calls made inside, by [`run`](Self::run) or [`enter`](Self::enter), belong to it, as do the calls that
+/// they make on other workers. It is over when it was released, by [`release`](Self::release) or by being
+/// dropped, and its last call is done; then nothing of it is left on any worker.
+///
+/// Any number of contexts may be open at once, on the same parameters as well.
+pub struct Context {
+    scope: ContextScope,
+    /// Whether dropping this releases the context.
+    owns: bool,
+}
+
+impl Context {
+    /// Opens a context.
+    pub fn new(worker: &Worker) -> Result<Self> {
+        let scope = ContextScope::open(worker)?;
+        Ok(Self { scope, owns: true })
+    }
+
+    /// The context that this code runs in, for instance that of the call that a remote function works
+    /// for. It is not released with this handle.
+    pub fn current() -> Option<Self> {
+        let scope = ContextScope::current()?;
+        Some(Self { scope, owns: false })
+    }
+
+    /// Another handle, which does not release the context when it is dropped; for tasks.
+    pub fn handle(&self) -> Self {
+        Self {
+            scope: self.scope.clone(),
+            owns: false,
+        }
+    }
+
+    /// Which context it is.
+    pub fn id(&self) -> ContextId {
+        self.scope.id()
+    }
+
+    /// Runs a future inside of the context. Tasks that it spawns are not inside: give them a
+    /// [`handle`](Self::handle).
+    pub fn run<F: Future>(&self, future: F) -> InContext<F> {
+        self.scope.run(future)
+    }
+
+    /// Runs code inside of the context.
+    pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.scope.enter(f)
+    }
+
+    /// Runs the context backward from losses that are on this worker, as if from their sum. Awaited, it
+    /// returns when every worker that took part is done.
+    ///
+    /// Each pass adds to the gradients that earlier ones left in the context. Results that the losses do
+    /// not depend on cost nothing and hold nothing up.
+    pub fn backward(&self, losses: &[&Tensor]) -> Backward {
+        Backward {
+            scope: self.scope.clone(),
+            losses: losses.iter().map(|&loss| loss.clone()).collect(),
+            retain_graph: false,
+            timeout: Some(PATIENCE),
+        }
+    }
+
+    /// The gradient of a parameter of this worker's. None if no loss depended on it.
+    pub fn gradient(&self, parameter: &Parameter) -> Option<Tensor> {
+        parameter.gradient_in(&self.scope)
+    }
+
+    /// The gradients of some parameters of this worker's, in their order.
+    pub fn gradients<'a>(
+        &self,
+        parameters: impl IntoIterator<Item = &'a Parameter>,
+    ) -> Vec<Option<Tensor>> {
+        let parameters = parameters.into_iter();
+        parameters.map(|parameter| self.gradient(parameter)).collect()
+    }
+
+    /// Releases the context, and waits until its calls are done and all workers have forgotten it.
+    pub async fn release(mut self) -> Result<()> {
+        self.owns = false;
+        Ok(self.scope.release().await?)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.owns {
+            drop(self.scope.release());
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({})", self.id())
+    }
+}
+
+/// A backward pass that is to be made: await it. Dropping it while it runs cancels it.
+#[must_use = "a pass is only made when it is awaited"]
+#[derive(Debug)]
+pub struct Backward {
+    scope: ContextScope,
+    losses: Vec<Tensor>,
+    retain_graph: bool,
+    timeout: Option<Duration>,
+}
+
+impl Backward {
+    /// Keeps the graph, so that it can be run backward again.
+    pub fn retain_graph(mut self) -> Self {
+        self.retain_graph = true;
+        self
+    }
+
+    /// How long the pass may go without any progress, on any worker. (A pass that gets on may take as
+    /// long as it takes.) `None` is unlimited.
+    pub fn timeout(mut self, patience: impl Into<Option<Duration>>) -> Self {
+        self.timeout = patience.into();
+        self
+    }
+
+    async fn make(self) -> Result<()> {
+        let mut roots = Vec::new();
+        for loss in self.losses {
+            check(&loss)?;
+            let one = Tensor::from(loss.ones_like()?.detach());
+            roots.push((loss, one));
+        }
+        self.scope.check()?;
+        let engine = Engine::<Candle>::of(&self.scope.worker());
+        let place = engine
+            .enter(&self.scope)
+            .ok_or(farref::Error::ContextReleased)?;
+        let outcome = place.start(roots, self.retain_graph, self.timeout)?;
+        match outcome.await {
+            Ok(outcome) => Ok(outcome?),
+            // The pass went with its context.
+            Err(_) => Err(farref::Error::ContextReleased.into()),
+        }
+    }
+}
+
+impl IntoFuture for Backward {
+    type Output = Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.make())
+    }
+}
+
+fn check(loss: &Tensor) -> Result<()> {
+    if loss.elem_count() != 1 {
+        return Err(Error::NotALoss(format!(
+            "a loss has one element, this tensor has the shape {:?}: reduce it, with `sum_all` for instance",
+            loss.dims()
+        )));
+    }
+    if !loss.requires_grad() {
+        return Err(Error::NotALoss(
+            "the loss does not depend on anything that needs gradients: use `Parameter::tensor`, and look \
+             for an operation that cuts the graph (`detach`, a conversion to integers, or candle-nn's \
+             LayerNorm, RmsNorm, softmax_last_dim and rope; farref_autograd::nn has versions that do not)"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Running a context backward from a loss that is on another worker.
+pub trait RemoteLoss {
+    /// Runs `context` backward from this loss, where it is.
+    fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl RemoteLoss for RRef<Tensor> {
+    fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send {
+        let call = context.enter(|| {
+            let owner = self.owner();
+            owner.map(|owner| backward_from::on(&owner, self.clone()).timeout(None).start())
+        });
+        async move {
+            match call?.await? {
+                None => Ok(()),
+                Some(failure) => Err(failure.into()),
+            }
+        }
+    }
+}
+
+#[farref::remote(name = "farref_autograd::backward_from")]
+async fn backward_from(loss: RRef<Tensor>) -> Result<Option<crate::engine::PassFailure>> {
+    let context = Context::current().ok_or(Error::NoContext)?;
+    let loss = loss.local().await?.clone();
+    match context.backward(&[&loss]).await {
+        Ok(()) => Ok(None),
+        Err(Error::Backward(failure)) => Ok(Some(failure)),
+        Err(error) => Err(error),
+    }
+}

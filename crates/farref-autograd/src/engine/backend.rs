@@ -1,0 +1,61 @@
+//! What the engine needs of a tensor library.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use farref::{Call, Peer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::parcel::{Parcel, PassId, Receipt};
+
+/// A tensor library with a graph that can be run backward from given gradients.
+pub trait Backend: Send + Sync + Sized + 'static {
+    /// A tensor. Clones share their data and their place in the graph.
+    type Tensor: Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// Names a leaf of the graph: a parameter or a received tensor.
+    type Leaf: Copy + Eq + Hash + Debug + Send + Sync + 'static;
+
+    /// The leaves that a tensor was computed from.
+    fn reach(root: &Self::Tensor) -> Vec<Self::Leaf>;
+
+    /// Runs the graph backward from several roots at once, each with its gradient, and says what came
+    /// out at the leaves in `wanted`. The graph can be run again.
+    fn vjp(
+        roots: &[(Self::Tensor, Self::Tensor)],
+        wanted: &HashSet<Self::Leaf>,
+    ) -> Result<Vec<(Self::Leaf, Self::Tensor)>, String>;
+
+    /// The sum of two gradients.
+    fn add(one: &Self::Tensor, other: &Self::Tensor) -> Result<Self::Tensor, String>;
+
+    /// Builds the call that brings a parcel to another worker's engine.
+    fn deliver(peer: &Peer, parcel: Parcel<Self::Tensor>) -> Call<Receipt>;
+
+    /// Builds the call that tells another worker's engine that a pass is getting on.
+    fn progressed(peer: &Peer, pass: PassId) -> Call<()>;
+
+    /// Runs something that walks or drops graphs, which may be deep.
+    fn with_room<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
+
+    /// Lets go of something that holds graphs, wherever there is room for that.
+    fn let_go<T: Send + 'static>(graphs: T) {
+        drop(graphs);
+    }
+}
+
+/// Somebody whom a leaf belongs to, a parameter for instance.
+pub trait Observer<T>: Send + Sync + 'static {
+    /// Under which key the gradient is kept: leaves with one key share one gradient.
+    fn key(&self) -> u64;
+
+    /// A pass has the final gradient of the leaf: what is to be added to the context's?
+    fn on_gradient(&self, gradient: T) -> Result<T, String>;
+}
+
+/// An observer that several share.
+pub(crate) type SharedObserver<T> = Arc<dyn Observer<T>>;

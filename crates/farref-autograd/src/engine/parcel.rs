@@ -1,0 +1,97 @@
+//! What the engines of two workers say to each other.
+
+use std::time::Duration;
+
+use farref::context::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Names a backward pass inside of its context.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct PassId {
+    /// The worker that began it.
+    pub origin: NodeId,
+    /// Its number there.
+    pub counter: u64,
+}
+
+/// Gradients on their way from the worker that received tensors to the one that sent them, and all that
+/// a worker has to know to take part in a pass.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Parcel<T> {
+    /// The pass.
+    pub pass: PassId,
+    /// Whether the graph may be run again afterwards.
+    pub retain_graph: bool,
+    /// Passes of the same origin with lower numbers are over.
+    pub ended_below: u64,
+    /// How long the pass may go without any progress.
+    pub patience: Option<Duration>,
+    /// The first parcel to a worker says which messages were sent to it: one that it never got is
+    /// answered in the [`Receipt`] (EN-1).
+    pub sends: Option<Vec<u64>>,
+    /// For messages of the receiver: the gradients of their tensors, by index; nothing for a tensor
+    /// that the loss does not depend on.
+    pub gradients: Vec<(u64, Vec<Option<T>>)>,
+}
+
+/// How a parcel is acknowledged.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Those of the parcel's sends that were not received before the pass began: no gradients will
+    /// come for them.
+    pub unknown: Vec<u64>,
+    /// The pass has failed.
+    pub failure: Option<PassFailure>,
+}
+
+impl Receipt {
+    pub(crate) fn failed(failure: PassFailure) -> Self {
+        Self {
+            unknown: Vec::new(),
+            failure: Some(failure),
+        }
+    }
+}
+
+/// Where and why a pass failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("the backward pass failed on worker `{worker}`: {cause}")]
+pub struct PassFailure {
+    /// Where.
+    pub worker: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why a pass failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The mathematics failed.
+    #[error("{0}")]
+    Compute(String),
+    /// The worker is gone.
+    #[error("the worker is gone; start the step again in a new context")]
+    WorkerLost,
+    /// The context was released while the pass ran.
+    #[error("the context was released during the pass; keep it until `backward` has returned")]
+    Released,
+    /// The graph was freed by an earlier pass.
+    #[error("an earlier pass has freed the graph; run that one with `retain_graph`")]
+    GraphFreed,
+    /// Nothing happened for too long.
+    #[error("nothing happened for {patience:?} while waiting for {}; raise `.timeout(..)` if a single \
+             step may take that long", waiting_for.join(", "))]
+    NoProgress {
+        /// How long.
+        patience: Duration,
+        /// Who had not answered.
+        waiting_for: Vec<String>,
+    },
+    /// Whoever waited for the pass gave up.
+    #[error("the pass was cancelled")]
+    Cancelled,
+    /// A parcel could not be brought there.
+    #[error("a parcel could not be delivered: {0}")]
+    Delivery(String),
+}

@@ -1,0 +1,414 @@
+//! One backward pass on one worker: takes parcels in, has the graph run, sends parcels out.
+//!
+//! An actor of its own: everything that happens to the pass here comes through its inbox, and whatever
+//! it waits for (the graph, acknowledgements) is in its one set of jobs. It is at rest when that set is
+//! empty and nothing is queued (EN-3).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farref::context::NodeId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinSet};
+
+use super::backend::Backend;
+use super::graph::{Feed, Graph, Progress};
+use super::parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
+use super::records::{RecvId, Snapshot};
+use super::task::Root;
+use super::{InContext, Outcome};
+
+/// What can happen to a pass.
+pub(crate) enum Input<B: Backend> {
+    /// It begins here.
+    Begin {
+        roots: Vec<(B::Tensor, B::Tensor)>,
+        done: oneshot::Sender<Outcome>,
+    },
+    /// Another worker sends something.
+    Parcel {
+        from: NodeId,
+        parcel: Parcel<B::Tensor>,
+        reply: oneshot::Sender<Receipt>,
+    },
+    /// A worker that was drawn in from here is getting on.
+    Progress,
+    /// It cannot succeed any more.
+    Fail(PassFailure),
+}
+
+/// What the actor waits for.
+enum Job<B: Backend> {
+    /// The graph was fed, and run as far as that goes.
+    Computed(Graph<B>, Result<Progress<B>, Cause>),
+    /// A parcel was acknowledged.
+    Acknowledged(NodeId, farref::Result<Receipt>),
+}
+
+/// Whom this worker owes the word that it is at rest.
+enum Engaged {
+    /// The program, here.
+    Root(oneshot::Sender<Outcome>),
+    /// The worker that drew this one in, and what to say besides.
+    By(NodeId, Receipt, oneshot::Sender<Receipt>),
+}
+
+pub(crate) struct Actor<B: Backend> {
+    place: Arc<InContext<B>>,
+    me: NodeId,
+    id: PassId,
+    retain_graph: bool,
+    patience: Option<Duration>,
+    jobs: JoinSet<Job<B>>,
+    /// Not there while it is being run, nor after a failure.
+    graph: Option<Graph<B>>,
+    /// Whether it has been looked at.
+    begun: bool,
+    /// Gradients that wait for it.
+    queue: Vec<Feed<B>>,
+    /// The snapshot's sends by receiver, and its recvs: remembered to the end of the pass.
+    sent: HashMap<NodeId, Vec<u64>>,
+    known: HashSet<RecvId>,
+    /// Those to be told of the pass.
+    untold: HashSet<NodeId>,
+    /// Gradients to be sent.
+    outbox: BTreeMap<NodeId, Vec<(u64, Vec<Option<B::Tensor>>)>>,
+    unacknowledged: BTreeMap<NodeId, usize>,
+    engaged: Option<Engaged>,
+    failure: Option<PassFailure>,
+    /// When something last happened.
+    stepped: Instant,
+    /// Whether something has happened since the last report.
+    to_report: bool,
+}
+
+impl<B: Backend> Actor<B> {
+    pub(crate) fn new(
+        place: Arc<InContext<B>>,
+        id: PassId,
+        retain_graph: bool,
+        patience: Option<Duration>,
+        snapshot: Snapshot<B>,
+    ) -> Self {
+        let me = place.scope.worker().node();
+        let mut sent: HashMap<NodeId, Vec<u64>> = HashMap::new();
+        for (number, to, _) in &snapshot.sends {
+            sent.entry(*to).or_default().push(*number);
+        }
+        let known: HashSet<RecvId> = snapshot.recvs.keys().copied().collect();
+        let mut untold: HashSet<NodeId> = sent.keys().copied().collect();
+        untold.extend(known.iter().map(|(from, _)| *from));
+        untold.remove(&me);
+        Self {
+            me,
+            id,
+            retain_graph,
+            patience,
+            jobs: JoinSet::new(),
+            graph: Some(Graph::new(Arc::clone(&place), snapshot, retain_graph)),
+            place,
+            begun: false,
+            queue: Vec::new(),
+            sent,
+            known,
+            untold,
+            outbox: BTreeMap::new(),
+            unacknowledged: BTreeMap::new(),
+            engaged: None,
+            failure: None,
+            stepped: Instant::now(),
+            to_report: false,
+        }
+    }
+
+    /// Lives until the context is over: a late parcel must find somebody who knows what was.
+    pub(crate) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Input<B>>) {
+        loop {
+            let tick = self.next_tick();
+            tokio::select! {
+                biased;
+                Some(job) = self.jobs.join_next() => self.finished(job),
+                input = inbox.recv() => match input {
+                    Some(input) => self.take(input),
+                    None => break,
+                },
+                () = tokio::time::sleep_until(tick.into()), if self.engaged.is_some() => self.tick(),
+                () = given_up(self.engaged.as_mut()) => self.fail(Cause::Cancelled),
+            }
+            self.go_on();
+        }
+        B::let_go((self.graph, self.queue));
+    }
+
+    fn take(&mut self, input: Input<B>) {
+        match input {
+            Input::Begin { roots, done } => {
+                let (tensors, gradients): (Vec<_>, Vec<_>) = roots.into_iter().unzip();
+                self.engaged = Some(Engaged::Root(done));
+                if let Some(graph) = &mut self.graph {
+                    graph.add_loss(tensors);
+                }
+                let gradients = gradients.into_iter().map(Some).collect();
+                self.queue.push((Root::Loss, gradients));
+            }
+            Input::Parcel {
+                from,
+                parcel,
+                reply,
+            } => self.receive(from, parcel, reply),
+            Input::Progress => self.step(),
+            Input::Fail(failure) => self.fail_with(failure),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        from: NodeId,
+        parcel: Parcel<B::Tensor>,
+        reply: oneshot::Sender<Receipt>,
+    ) {
+        self.step();
+        if let Some(failure) = &self.failure {
+            drop(reply.send(Receipt::failed(failure.clone())));
+            return;
+        }
+        // Whoever sends a parcel knows of the pass. It must still hear what was sent to it.
+        if !self.sent.contains_key(&from) {
+            self.untold.remove(&from);
+        }
+        let sends = parcel.sends.unwrap_or_default().into_iter();
+        let receipt = Receipt {
+            unknown: sends
+                .filter(|&number| !self.known.contains(&(from, number)))
+                .collect(),
+            failure: None,
+        };
+        for (number, gradients) in parcel.gradients {
+            self.queue.push((Root::Send(number), gradients));
+        }
+        if self.engaged.is_none() {
+            self.engaged = Some(Engaged::By(from, receipt, reply));
+        } else {
+            drop(reply.send(receipt));
+        }
+    }
+
+    fn finished(&mut self, job: Result<Job<B>, JoinError>) {
+        self.step();
+        match job {
+            Ok(Job::Computed(graph, outcome)) => {
+                self.graph = Some(graph);
+                match outcome {
+                    Ok(progress) => self.computed(progress),
+                    Err(cause) => self.fail(cause),
+                }
+            }
+            Ok(Job::Acknowledged(by, receipt)) => self.acknowledged(by, receipt),
+            Err(error) if error.is_panic() => {
+                let panic = error.into_panic();
+                let message = panic
+                    .downcast_ref::<&str>()
+                    .map(|text| (*text).to_owned())
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_default();
+                self.fail(Cause::Compute(format!("it panicked: {message}")));
+            }
+            Err(_) => self.fail(Cause::Cancelled),
+        }
+    }
+
+    fn computed(&mut self, progress: Progress<B>) {
+        for ((from, number), gradients) in progress.complete {
+            if from == self.me {
+                self.queue.push((Root::Send(number), gradients));
+            } else {
+                let parcel = self.outbox.entry(from).or_default();
+                parcel.push((number, gradients));
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, by: NodeId, receipt: farref::Result<Receipt>) {
+        if let Some(open) = self.unacknowledged.get_mut(&by) {
+            *open -= 1;
+            if *open == 0 {
+                self.unacknowledged.remove(&by);
+            }
+        }
+        match receipt {
+            Ok(Receipt {
+                failure: Some(failure),
+                ..
+            }) => self.fail_with(failure),
+            Ok(Receipt { unknown, .. }) => {
+                for number in unknown {
+                    self.queue.push((Root::Send(number), Vec::new()));
+                }
+            }
+            Err(error) => {
+                let worker = self.name_of(by);
+                let cause = match error {
+                    farref::Error::PeerLost { .. } | farref::Error::ContextLost { .. } => {
+                        Cause::WorkerLost
+                    }
+                    farref::Error::ContextReleased => Cause::Released,
+                    other => Cause::Delivery(other.to_string()),
+                };
+                self.fail_with(PassFailure { worker, cause });
+            }
+        }
+    }
+
+    /// Does what can be done now.
+    fn go_on(&mut self) {
+        if self.failure.is_none() && self.engaged.is_some() {
+            self.compute();
+            // Parcels wait for a run that is under way, to go out together.
+            if self.graph.is_some() && self.begun {
+                self.send();
+            }
+        }
+        if self.jobs.is_empty() && (self.queue.is_empty() || self.failure.is_some()) {
+            self.disengage();
+        }
+    }
+
+    fn compute(&mut self) {
+        if self.begun && self.queue.is_empty() {
+            return;
+        }
+        let Some(mut graph) = self.graph.take() else {
+            return;
+        };
+        self.begun = true;
+        let feeds = std::mem::take(&mut self.queue);
+        self.jobs.spawn_blocking(move || {
+            let outcome = B::with_room(|| graph.advance(feeds));
+            Job::Computed(graph, outcome)
+        });
+    }
+
+    fn send(&mut self) {
+        let mut parcels = std::mem::take(&mut self.outbox);
+        for &peer in &self.untold {
+            parcels.entry(peer).or_default();
+        }
+        for (to, gradients) in parcels {
+            let first = self.untold.remove(&to);
+            let parcel = Parcel {
+                pass: self.id,
+                retain_graph: self.retain_graph,
+                ended_below: self.ended_below(),
+                patience: self.patience,
+                sends: first.then(|| self.sent.get(&to).cloned().unwrap_or_default()),
+                gradients,
+            };
+            let peer = self.place.scope.worker().peer_of(to);
+            let call = self.place.scope.enter(|| {
+                // How long a pass takes is for its patience to say.
+                B::deliver(&peer, parcel).timeout(None).start()
+            });
+            *self.unacknowledged.entry(to).or_default() += 1;
+            self.jobs
+                .spawn(async move { Job::Acknowledged(to, call.await) });
+        }
+    }
+
+    /// Only the origin knows which of its passes are over.
+    fn ended_below(&self) -> u64 {
+        if self.id.origin == self.me {
+            self.place.ended_below()
+        } else {
+            0
+        }
+    }
+
+    /// At rest: says so to whom it is owed.
+    fn disengage(&mut self) {
+        match self.engaged.take() {
+            Some(Engaged::Root(done)) => {
+                self.place.ended(self.id);
+                drop(done.send(self.failure.clone().map_or(Ok(()), Err)));
+            }
+            Some(Engaged::By(_, mut receipt, reply)) => {
+                receipt.failure = self.failure.clone();
+                drop(reply.send(receipt));
+            }
+            None => {}
+        }
+    }
+
+    fn fail(&mut self, cause: Cause) {
+        let worker = self.place.scope.worker().name().to_owned();
+        self.fail_with(PassFailure { worker, cause });
+    }
+
+    /// The first failure counts. Nothing more is computed or sent; what is under way is let go.
+    fn fail_with(&mut self, failure: PassFailure) {
+        if self.failure.is_some() {
+            return;
+        }
+        tracing::debug!(pass = ?self.id, %failure, "a backward pass failed");
+        self.failure = Some(failure);
+        self.jobs.abort_all();
+        self.jobs.detach_all();
+        self.unacknowledged.clear();
+        B::let_go((self.graph.take(), std::mem::take(&mut self.queue)));
+        self.outbox.clear();
+    }
+
+    fn step(&mut self) {
+        self.stepped = Instant::now();
+        self.to_report = true;
+    }
+
+    fn next_tick(&self) -> Instant {
+        let patience = self.patience.unwrap_or(Duration::from_secs(3600));
+        match self.engaged {
+            // Reports come four times in that time, so that some may be late.
+            Some(Engaged::By(..)) => Instant::now() + patience / 4,
+            _ => self.stepped + patience,
+        }
+    }
+
+    fn tick(&mut self) {
+        match (&self.engaged, self.patience) {
+            (Some(Engaged::By(parent, ..)), _) => {
+                if std::mem::take(&mut self.to_report) {
+                    let peer = self.place.scope.worker().peer_of(*parent);
+                    let id = self.id;
+                    let report = self.place.scope.enter(|| B::progressed(&peer, id).start());
+                    tokio::spawn(report);
+                }
+            }
+            (Some(Engaged::Root(_)), Some(patience)) if self.stepped.elapsed() >= patience => {
+                let mut waiting_for: Vec<_> = self
+                    .unacknowledged
+                    .keys()
+                    .map(|&node| self.name_of(node))
+                    .collect();
+                if waiting_for.is_empty() {
+                    waiting_for.push(self.place.scope.worker().name().to_owned());
+                }
+                self.fail(Cause::NoProgress {
+                    patience,
+                    waiting_for,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn name_of(&self, node: NodeId) -> String {
+        self.place.scope.worker().peer_of(node).name().to_owned()
+    }
+}
+
+/// Done when the program no longer waits for the pass.
+async fn given_up(engaged: Option<&mut Engaged>) {
+    match engaged {
+        Some(Engaged::Root(done)) => done.closed().await,
+        _ => std::future::pending().await,
+    }
+}

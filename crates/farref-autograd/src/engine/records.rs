@@ -1,0 +1,184 @@
+//! What happened in one context on one worker: sends, recvs, and the gradients that passes left.
+
+use std::collections::{HashMap, HashSet};
+
+use farref::context::NodeId;
+
+use super::backend::{Backend, SharedObserver};
+
+/// Names a message that was received: who sent it, under which number.
+pub(crate) type RecvId = (NodeId, u64);
+
+/// How much an engine keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Contexts.
+    pub contexts: usize,
+    /// Messages with tensors that were sent.
+    pub sends: usize,
+    /// Messages with tensors that were received.
+    pub recvs: usize,
+    /// Backward passes whose end is not known.
+    pub passes: usize,
+    /// Gradients.
+    pub gradients: usize,
+}
+
+/// The records of one context.
+pub(crate) struct Records<B: Backend> {
+    sends: HashMap<u64, Sent<B>>,
+    recvs: HashMap<RecvId, Received<B>>,
+    /// Leaves of messages that an earlier pass has freed.
+    freed: HashSet<B::Leaf>,
+    observers: HashMap<B::Leaf, SharedObserver<B::Tensor>>,
+    gradients: HashMap<Key<B>, B::Tensor>,
+}
+
+struct Sent<B: Backend> {
+    to: NodeId,
+    tensors: Vec<B::Tensor>,
+}
+
+/// The leaves of a received message, in the order in which they are in it.
+type Received<B> = Vec<<B as Backend>::Leaf>;
+
+/// Whose gradient it is.
+enum Key<B: Backend> {
+    /// That of something with a name of its own.
+    Observer(u64),
+    Leaf(B::Leaf),
+}
+
+impl<B: Backend> PartialEq for Key<B> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Observer(one), Self::Observer(other)) => one == other,
+            (Self::Leaf(one), Self::Leaf(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl<B: Backend> Eq for Key<B> {}
+
+impl<B: Backend> std::hash::Hash for Key<B> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Observer(key) => key.hash(state),
+            Self::Leaf(leaf) => leaf.hash(state),
+        }
+    }
+}
+
+impl<B: Backend> Default for Records<B> {
+    fn default() -> Self {
+        Self {
+            sends: HashMap::new(),
+            recvs: HashMap::new(),
+            freed: HashSet::new(),
+            observers: HashMap::new(),
+            gradients: HashMap::new(),
+        }
+    }
+}
+
+/// What a pass works on: the sends and recvs there were when the pass came to this worker.
+pub(crate) struct Snapshot<B: Backend> {
+    pub(crate) sends: Vec<(u64, NodeId, Vec<B::Tensor>)>,
+    pub(crate) recvs: HashMap<RecvId, Received<B>>,
+    pub(crate) freed: HashSet<B::Leaf>,
+}
+
+impl<B: Backend> Records<B> {
+    /// A tensor that needs gradients goes out in message `number`: says at which place in it.
+    pub(crate) fn send(&mut self, number: u64, to: NodeId, tensor: B::Tensor) -> u32 {
+        let sent = self.sends.entry(number).or_insert_with(|| Sent {
+            to,
+            tensors: Vec::new(),
+        });
+        sent.tensors.push(tensor);
+        sent.tensors.len() as u32 - 1
+    }
+
+    /// Such a tensor has come in. `false`: it is not the next of its message, as it must be.
+    pub(crate) fn receive(&mut self, message: RecvId, index: u32, leaf: B::Leaf) -> bool {
+        let leaves = self.recvs.entry(message).or_default();
+        let next = leaves.len() == index as usize;
+        if next {
+            leaves.push(leaf);
+        }
+        next
+    }
+
+    /// Whom the gradient of a leaf belongs to.
+    pub(crate) fn observe(&mut self, leaf: B::Leaf, observer: SharedObserver<B::Tensor>) {
+        self.observers.entry(leaf).or_insert(observer);
+    }
+
+    pub(crate) fn observer(&self, leaf: B::Leaf) -> Option<SharedObserver<B::Tensor>> {
+        self.observers.get(&leaf).cloned()
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot<B> {
+        let sends = self.sends.iter();
+        Snapshot {
+            sends: sends
+                .map(|(&number, sent)| (number, sent.to, sent.tensors.clone()))
+                .collect(),
+            recvs: self.recvs.clone(),
+            freed: self.freed.clone(),
+        }
+    }
+
+    /// A pass that does not retain the graph is done with these. Gives back what they held.
+    pub(crate) fn free(
+        &mut self,
+        sends: impl Iterator<Item = u64>,
+        recvs: impl Iterator<Item = RecvId>,
+    ) -> Vec<B::Tensor> {
+        for recv in recvs {
+            let leaves = self.recvs.remove(&recv).unwrap_or_default();
+            self.freed.extend(leaves);
+        }
+        sends
+            .filter_map(|number| self.sends.remove(&number))
+            .flat_map(|sent| sent.tensors)
+            .collect()
+    }
+
+    /// Adds to the gradient of a leaf (A4, EN-4).
+    pub(crate) fn accumulate(
+        &mut self,
+        leaf: B::Leaf,
+        gradient: B::Tensor,
+    ) -> Result<(), String> {
+        let observer = self.observers.get(&leaf);
+        let key = observer.map_or(Key::Leaf(leaf), |observer| Key::Observer(observer.key()));
+        let sum = match self.gradients.get(&key) {
+            Some(sum) => B::add(sum, &gradient)?,
+            None => gradient,
+        };
+        self.gradients.insert(key, sum);
+        Ok(())
+    }
+
+    /// The gradient of something with a key of its own.
+    pub(crate) fn gradient_of(&self, key: u64) -> Option<B::Tensor> {
+        self.gradients.get(&Key::Observer(key)).cloned()
+    }
+
+    /// The gradient of a leaf.
+    pub(crate) fn gradient(&self, leaf: B::Leaf) -> Option<B::Tensor> {
+        match self.observers.get(&leaf) {
+            Some(observer) => self.gradient_of(observer.key()),
+            None => self.gradients.get(&Key::Leaf(leaf)).cloned(),
+        }
+    }
+
+    pub(crate) fn count(&self, counts: &mut Counts) {
+        counts.sends += self.sends.len();
+        counts.recvs += self.recvs.len();
+        counts.gradients += self.gradients.len();
+    }
+}

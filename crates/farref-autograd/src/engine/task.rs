@@ -1,0 +1,203 @@
+//! One backward pass through the graph of one worker, without any I/O.
+//!
+//! Gradients are fed to roots one by one, as they arrive. The task says when running the graph is worth
+//! it: when some received leaf has all its roots fed, so that a peer can go on, or when nothing more is
+//! awaited. A later run adds to what an earlier one left (EN-2).
+
+use std::collections::{HashMap, HashSet};
+
+use super::backend::Backend;
+
+/// Where gradients come in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) enum Root {
+    /// What `backward` was called with.
+    Loss,
+    /// A message that was sent.
+    Send(u64),
+}
+
+/// A leaf that is final, with its gradient; none if nothing reached it.
+pub(crate) type Final<B> = (<B as Backend>::Leaf, Option<<B as Backend>::Tensor>);
+
+/// The state of the pass on this worker.
+pub(crate) struct Task<B: Backend> {
+    roots: HashMap<Root, RootState<B>>,
+    leaves: HashMap<B::Leaf, LeafState<B>>,
+    /// Roots that have not been fed.
+    waiting: usize,
+    /// Roots that have been fed and not been run, in order of arrival.
+    pending: Vec<Root>,
+    /// Some peer waits for a run.
+    urgent: bool,
+}
+
+struct RootState<B: Backend> {
+    tensors: Vec<B::Tensor>,
+    reach: HashSet<B::Leaf>,
+    /// Once fed, until run.
+    gradients: Option<Vec<Option<B::Tensor>>>,
+    fed: bool,
+}
+
+struct LeafState<B: Backend> {
+    /// Whether a peer waits for it.
+    received: bool,
+    unfed: usize,
+    unrun: usize,
+    gradient: Option<B::Tensor>,
+}
+
+/// A run of the graph: to be done wherever there is time and room for it.
+pub(crate) struct Run<B: Backend> {
+    pub(crate) done: Vec<Root>,
+    inputs: Vec<(B::Tensor, B::Tensor)>,
+    wanted: HashSet<B::Leaf>,
+}
+
+impl<B: Backend> Run<B> {
+    pub(crate) fn compute(&self) -> Result<Vec<(B::Leaf, B::Tensor)>, String> {
+        B::vjp(&self.inputs, &self.wanted)
+    }
+}
+
+impl<B: Backend> Task<B> {
+    /// Looks at the graph between `roots` and leaves. `received` are the leaves that peers wait for.
+    pub(crate) fn new(
+        roots: Vec<(Root, Vec<B::Tensor>)>,
+        received: &HashSet<B::Leaf>,
+    ) -> Self {
+        let mut leaves: HashMap<B::Leaf, LeafState<B>> = HashMap::new();
+        let mut states = HashMap::new();
+        for (root, tensors) in roots {
+            let reach: HashSet<_> = tensors.iter().flat_map(B::reach).collect();
+            for &leaf in &reach {
+                let state = leaves.entry(leaf).or_insert_with(|| LeafState {
+                    received: received.contains(&leaf),
+                    unfed: 0,
+                    unrun: 0,
+                    gradient: None,
+                });
+                state.unfed += 1;
+                state.unrun += 1;
+            }
+            states.insert(
+                root,
+                RootState {
+                    tensors,
+                    reach,
+                    gradients: None,
+                    fed: false,
+                },
+            );
+        }
+        Self {
+            waiting: states.len(),
+            roots: states,
+            leaves,
+            pending: Vec::new(),
+            urgent: false,
+        }
+    }
+
+    /// Whether some root reaches the leaf.
+    pub(crate) fn reaches(&self, leaf: &B::Leaf) -> bool {
+        self.leaves.contains_key(leaf)
+    }
+
+    /// The leaves that roots reach.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = &B::Leaf> {
+        self.leaves.keys()
+    }
+
+    /// Gives a root its gradients, by the index of its tensors. A root that is not there or has been
+    /// fed is none of this pass's business. Says which leaves are final.
+    pub(crate) fn feed(&mut self, root: Root, gradients: Vec<Option<B::Tensor>>) -> Vec<Final<B>> {
+        let Some(state) = self.roots.get_mut(&root).filter(|state| !state.fed) else {
+            return Vec::new();
+        };
+        state.fed = true;
+        self.waiting -= 1;
+        for leaf in &state.reach {
+            if let Some(leaf) = self.leaves.get_mut(leaf) {
+                leaf.unfed -= 1;
+                self.urgent |= leaf.received && leaf.unfed == 0;
+            }
+        }
+        if gradients.iter().all(Option::is_none) {
+            // Nothing to run.
+            return self.done(root);
+        }
+        state.gradients = Some(gradients);
+        self.pending.push(root);
+        Vec::new()
+    }
+
+    /// What to run now, if it is time.
+    pub(crate) fn next_run(&mut self) -> Option<Run<B>> {
+        if self.pending.is_empty() || !(self.urgent || self.waiting == 0) {
+            return None;
+        }
+        self.urgent = false;
+        let done = std::mem::take(&mut self.pending);
+        let mut inputs = Vec::new();
+        let mut wanted = HashSet::new();
+        for root in &done {
+            let Some(state) = self.roots.get_mut(root) else {
+                continue;
+            };
+            wanted.extend(state.reach.iter().copied());
+            let gradients = state.gradients.take().unwrap_or_default();
+            for (tensor, gradient) in state.tensors.iter().zip(gradients) {
+                if let Some(gradient) = gradient {
+                    inputs.push((tensor.clone(), gradient));
+                }
+            }
+        }
+        Some(Run {
+            done,
+            inputs,
+            wanted,
+        })
+    }
+
+    /// A run has come to its end. Says which leaves are final.
+    pub(crate) fn finish(
+        &mut self,
+        done: Vec<Root>,
+        gradients: Vec<(B::Leaf, B::Tensor)>,
+    ) -> Result<Vec<Final<B>>, String> {
+        for (leaf, gradient) in gradients {
+            let Some(leaf) = self.leaves.get_mut(&leaf) else {
+                continue;
+            };
+            leaf.gradient = Some(match leaf.gradient.take() {
+                Some(sum) => B::add(&sum, &gradient)?,
+                None => gradient,
+            });
+        }
+        Ok(done.into_iter().flat_map(|root| self.done(root)).collect())
+    }
+
+    fn done(&mut self, root: Root) -> Vec<Final<B>> {
+        let reach = match self.roots.get(&root) {
+            Some(state) => state.reach.iter().copied().collect::<Vec<_>>(),
+            None => Vec::new(),
+        };
+        let mut finals = Vec::new();
+        for leaf in reach {
+            if let Some(state) = self.leaves.get_mut(&leaf) {
+                state.unrun -= 1;
+                if state.unrun == 0 {
+                    finals.push((leaf, state.gradient.take()));
+                }
+            }
+        }
+        finals
+    }
+
+    /// Whether every root has been fed and run.
+    pub(crate) fn is_done(&self) -> bool {
+        self.waiting == 0 && self.pending.is_empty()
+    }
+}

@@ -1,0 +1,157 @@
+//! Parameters: tensors with a name of their own, which steps replace.
+//!
+//! - **PA-1** A step replaces the tensor, it does not write into it: a pass that began before finishes
+//!   with the weights that it saw.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use candle_core::Var;
+use farref::context::ContextScope;
+
+use crate::context::Context;
+use crate::engine::{Engine, Observer};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use crate::vjp::Candle;
+
+/// Something that is trained. Clones are the same parameter.
+///
+/// Its tensor at a moment is [`tensor`](Self::tensor); what is computed from that inside of a
+/// [`Context`] gets a gradient there. An optimizer step replaces the tensor; what was
+/// computed before is not affected.
+#[derive(Clone)]
+pub struct Parameter(Arc<Inner>);
+
+struct Inner {
+    key: u64,
+    current: RwLock<Var>,
+    hooks: Mutex<Vec<Hook>>,
+}
+
+type Hook = Arc<dyn Fn(Tensor) -> Result<Tensor> + Send + Sync>;
+
+impl Parameter {
+    /// A parameter that begins as a copy of `value`.
+    pub fn new(value: &candle_core::Tensor) -> Result<Self> {
+        static KEYS: AtomicU64 = AtomicU64::new(1);
+        if !value.dtype().is_float() {
+            return Err(Error::Mismatch {
+                expected: "a tensor of floats".to_owned(),
+                found: format!("one of {:?}", value.dtype()),
+            });
+        }
+        crate::threads::keep();
+        Ok(Self(Arc::new(Inner {
+            key: KEYS.fetch_add(1, Ordering::Relaxed),
+            current: RwLock::new(Var::from_tensor(&value.detach())?),
+            hooks: Mutex::default(),
+        })))
+    }
+
+    fn var(&self) -> Var {
+        let current = self.0.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its tensor at present, to compute with.
+    pub fn tensor(&self) -> Tensor {
+        let var = self.var();
+        if let Some(scope) = ContextScope::current()
+            && let Some(place) = Engine::<Candle>::of(&scope.worker()).enter(&scope)
+        {
+            let observer = Arc::clone(&self.0);
+            place.records(|records| records.observe(var.id(), observer));
+        }
+        Tensor::from(var.as_tensor().clone())
+    }
+
+    /// Its value at present, to look at: nothing that is computed from it gets a gradient.
+    pub fn value(&self) -> Tensor {
+        Tensor::from(self.var().as_detached_tensor())
+    }
+
+    /// Gives it another value, of the same shape and type. What was computed before is not affected.
+    pub fn set(&self, value: &candle_core::Tensor) -> Result<()> {
+        let now = self.var();
+        if now.shape() != value.shape() || now.dtype() != value.dtype() {
+            return Err(Error::Mismatch {
+                expected: format!("{:?} of {:?}", now.dims(), now.dtype()),
+                found: format!("{:?} of {:?}", value.dims(), value.dtype()),
+            });
+        }
+        let next = Var::from_tensor(&value.detach())?;
+        let current = self.0.current.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+
+    /// Calls `hook` with the final gradient of every pass, once per pass, on the worker that has the
+    /// parameter. What it returns is added to the gradient of the context instead; an error fails the
+    /// pass.
+    pub fn on_gradient(&self, hook: impl Fn(Tensor) -> Result<Tensor> + Send + Sync + 'static) {
+        let hooks = self.0.hooks.lock();
+        hooks
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::new(hook));
+    }
+
+    /// Its gradient in a context, as far as passes have come. None if no loss depended on it.
+    pub(crate) fn gradient_in(&self, scope: &ContextScope) -> Option<Tensor> {
+        let place = Engine::<Candle>::of(&scope.worker()).enter(scope)?;
+        place.records(|records| {
+            // What was computed outside of the context was not noticed there, but is known by its leaf.
+            records
+                .gradient_of(self.0.key)
+                .or_else(|| records.gradient(self.var().id()))
+        })
+    }
+}
+
+impl Observer<Tensor> for Inner {
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    fn on_gradient(&self, mut gradient: Tensor) -> Result<Tensor, String> {
+        let hooks = self.hooks.lock();
+        let hooks = hooks.unwrap_or_else(PoisonError::into_inner).clone();
+        for hook in hooks {
+            gradient = hook(gradient).map_err(|error| format!("a hook failed: {error}"))?;
+        }
+        Ok(gradient)
+    }
+}
+
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let var = self.var();
+        write!(f, "Parameter({:?} {:?})", var.dims(), var.dtype())
+    }
+}
+
+/// What can be done with a parameter from afar.
+#[farref::remote(trait = RemoteParameter)]
+impl Parameter {
+    /// Copies its value over.
+    pub fn get_value(&self) -> Tensor {
+        self.value()
+    }
+
+    /// Its tensor, to compute with: inside of a context, its gradient finds the way back.
+    pub fn get_tensor(&self) -> Tensor {
+        self.tensor()
+    }
+
+    /// Gives it another value.
+    pub fn set_value(&self, value: Tensor) -> Result<()> {
+        self.set(&value)
+    }
+
+    /// Copies its gradient in the caller's context over.
+    pub fn get_gradient(&self) -> Result<Option<Tensor>> {
+        let context = Context::current().ok_or(Error::NoContext)?;
+        Ok(context.gradient(self))
+    }
+}
