@@ -92,7 +92,9 @@ impl Context {
         parameters: impl IntoIterator<Item = &'a Parameter>,
     ) -> Vec<Option<Tensor>> {
         let parameters = parameters.into_iter();
-        parameters.map(|parameter| self.gradient(parameter)).collect()
+        parameters
+            .map(|parameter| self.gradient(parameter))
+            .collect()
     }
 
     /// Releases the context, and waits until its calls are done and all workers have forgotten it.
@@ -198,7 +200,11 @@ impl RemoteLoss for RRef<Tensor> {
     fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send {
         let call = context.enter(|| {
             let owner = self.owner();
-            owner.map(|owner| backward_from::on(&owner, self.clone()).timeout(None).start())
+            owner.map(|owner| {
+                backward_from::on(&owner, self.clone())
+                    .timeout(None)
+                    .start()
+            })
         });
         async move {
             match call?.await? {

@@ -16,7 +16,7 @@ use crate::agent::{
     Agent, AnswerMessage, CallMessage, Departure, Failure, FunctionRef, Group, Inbound,
     LinkStatistics, Message, TraceContext,
 };
-use crate::codec::{Blob, Codec, Payload, scope};
+use crate::codec::{Blob, Buffer, Codec, Payload, scope};
 use crate::registry::Registry;
 use crate::rref::RRef;
 use crate::snapshot::Snapshot;
@@ -51,6 +51,7 @@ pub fn values(data: &[u8]) {
 
     read::<(String, Option<Vec<u8>>, Vec<char>, u128, f32)>(data);
     read::<Vec<Blob>>(data);
+    read::<Vec<Buffer>>(data);
     read::<Nested>(data);
     read::<BTreeMap<String, Option<RRef<u64>>>>(data);
     read::<Snapshot>(data);

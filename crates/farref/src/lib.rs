@@ -67,7 +67,7 @@
 //! | make functions and methods callable | [`macro@remote`] |
 //! | join a group, from a launcher's environment or by hand | [`Worker`], [`WorkerBuilder`] |
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
-//! | send large buffers without copies | [`Blob`] |
+//! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | test a distributed program in one process, with faults | [`testing`] |
 //! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`] |
 //! | bring another wire | [`agent`] |
@@ -119,7 +119,7 @@ mod value;
 mod worker;
 
 pub use call::{Call, Pending};
-pub use codec::{Blob, Codec, CodecError, Payload, ValueCodec};
+pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
 pub use farref_macros::remote;
 pub use leaks::{LeakReport, LeakedReference};

@@ -144,7 +144,9 @@ impl<B: Backend> Graph<B> {
                 *place = gradient;
             }
             open.left -= 1;
-            if open.left == 0 && let Some(open) = self.open.remove(&recv) {
+            if open.left == 0
+                && let Some(open) = self.open.remove(&recv)
+            {
                 complete.push((recv, open.gradients));
             }
         }
@@ -183,4 +185,3 @@ impl<B: Backend> Graph<B> {
         matches!(self.stage, Stage::Over)
     }
 }
-

@@ -24,8 +24,6 @@ mod parcel;
 mod pass;
 mod records;
 mod task;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -148,11 +148,7 @@ impl<B: Backend> Records<B> {
     }
 
     /// Adds to the gradient of a leaf (A4, EN-4).
-    pub(crate) fn accumulate(
-        &mut self,
-        leaf: B::Leaf,
-        gradient: B::Tensor,
-    ) -> Result<(), String> {
+    pub(crate) fn accumulate(&mut self, leaf: B::Leaf, gradient: B::Tensor) -> Result<(), String> {
         let observer = self.observers.get(&leaf);
         let key = observer.map_or(Key::Leaf(leaf), |observer| Key::Observer(observer.key()));
         let sum = match self.gradients.get(&key) {

@@ -63,10 +63,7 @@ impl<B: Backend> Run<B> {
 
 impl<B: Backend> Task<B> {
     /// Looks at the graph between `roots` and leaves. `received` are the leaves that peers wait for.
-    pub(crate) fn new(
-        roots: Vec<(Root, Vec<B::Tensor>)>,
-        received: &HashSet<B::Leaf>,
-    ) -> Self {
+    pub(crate) fn new(roots: Vec<(Root, Vec<B::Tensor>)>, received: &HashSet<B::Leaf>) -> Self {
         let mut leaves: HashMap<B::Leaf, LeafState<B>> = HashMap::new();
         let mut states = HashMap::new();
         for (root, tensors) in roots {

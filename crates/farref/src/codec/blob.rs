@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::scope;
 
 /// Buffers of this size and above travel out of band; below it, copying is cheaper.
-const OUT_OF_BAND: usize = 4096;
+pub(super) const OUT_OF_BAND: usize = 4096;
 
 /// The name under which codecs see a blob.
 const NAME: &str = "farref::Blob";
@@ -63,15 +63,15 @@ impl fmt::Debug for Blob {
     }
 }
 
-/// How a blob looks inside an encoded value.
+/// How a blob or a buffer looks inside an encoded value.
 #[derive(Serialize, Deserialize)]
-enum Inside<B> {
+pub(super) enum Inside<B> {
     Here(B),
     Part(u32),
 }
 
 /// Bytes as bytes: serde takes a slice for a list of numbers.
-struct Raw<'a>(&'a [u8]);
+pub(super) struct Raw<'a>(pub(super) &'a [u8]);
 
 impl Serialize for Raw<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -79,36 +79,37 @@ impl Serialize for Raw<'_> {
     }
 }
 
-struct Owned(Vec<u8>);
+/// Bytes, however a codec gives them.
+pub(super) struct OwnedBytes(pub(super) Vec<u8>);
 
-impl<'de> Deserialize<'de> for Owned {
+impl<'de> Deserialize<'de> for OwnedBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AnyBytes;
 
         impl<'de> Visitor<'de> for AnyBytes {
-            type Value = Owned;
+            type Value = OwnedBytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Owned, E> {
-                Ok(Owned(bytes.to_vec()))
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<OwnedBytes, E> {
+                Ok(OwnedBytes(bytes.to_vec()))
             }
 
-            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Owned, E> {
-                Ok(Owned(bytes))
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<OwnedBytes, E> {
+                Ok(OwnedBytes(bytes))
             }
 
             fn visit_seq<A: serde::de::SeqAccess<'de>>(
                 self,
                 mut list: A,
-            ) -> Result<Owned, A::Error> {
+            ) -> Result<OwnedBytes, A::Error> {
                 let mut bytes = Vec::new();
                 while let Some(byte) = list.next_element()? {
                     bytes.push(byte);
                 }
-                Ok(Owned(bytes))
+                Ok(OwnedBytes(bytes))
             }
         }
 
@@ -121,7 +122,7 @@ impl Serialize for Blob {
         let part = if self.0.len() < OUT_OF_BAND {
             None
         } else {
-            scope::attach(&self.0)
+            scope::attach(|| self.0.clone().into())
         };
         let inside = part.map_or(Inside::Here(Raw(&self.0)), Inside::Part);
         serializer.serialize_newtype_struct(NAME, &inside)
@@ -143,11 +144,15 @@ impl<'de> Deserialize<'de> for Blob {
                 self,
                 deserializer: D,
             ) -> Result<Blob, D::Error> {
-                match Inside::<Owned>::deserialize(deserializer)? {
-                    Inside::Here(Owned(bytes)) => Ok(bytes.into()),
-                    Inside::Part(index) => scope::attached(index).map(Blob).ok_or_else(|| {
-                        D::Error::custom(format_args!("part {index} did not come with the value"))
-                    }),
+                match Inside::<OwnedBytes>::deserialize(deserializer)? {
+                    Inside::Here(OwnedBytes(bytes)) => Ok(bytes.into()),
+                    Inside::Part(index) => {
+                        let part = scope::take_attached(index).map_err(D::Error::custom)?;
+                        let bytes = part.into_bytes().map_err(D::Error::custom)?;
+                        // A blob that is asked for twice is there twice.
+                        scope::put_back(index, bytes.clone().into());
+                        Ok(Blob(bytes))
+                    }
                 }
             }
 

@@ -2,11 +2,14 @@
 //!
 //! A [`Codec`] is a property of the wire. Farref's own is postcard; another agent may bring its own
 //! through [`ValueCodec`]. References ([`RRef`](crate::RRef)) and large buffers
-//! ([`Blob`](crate::Blob)) do not go through the codec: while a value is being written or read, a
-//! [`scope`] collects or provides them, and the codec sees their index only.
+//! ([`Blob`](crate::Blob), [`Buffer`](crate::Buffer)) do not go through the codec: while a value is being
+//! written or read, a [`scope`] collects or provides them, and the codec sees their index only.
 
 mod blob;
+mod buffer;
 mod depth;
+mod elements;
+mod part;
 pub(crate) mod scope;
 
 use std::fmt;
@@ -17,21 +20,27 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use blob::Blob;
+pub use buffer::Buffer;
 use depth::Limited;
+pub(crate) use elements::Elements;
+pub use elements::Width;
+pub(crate) use part::{BadSource, Home, Owned, Place};
+pub use part::{Part, Source};
 
 /// An encoded value: its body, and the buffers that travel beside it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Payload {
     /// What the codec wrote.
     pub body: Bytes,
     /// Buffers sent out of band, in the order in which the body refers to them.
-    pub parts: Vec<Bytes>,
+    pub parts: Vec<Part>,
 }
 
 impl Payload {
     /// How many bytes it has in all.
     pub fn len(&self) -> usize {
-        self.body.len() + self.parts.iter().map(Bytes::len).sum::<usize>()
+        let parts = self.parts.iter().map(Part::len);
+        parts.fold(self.body.len(), usize::saturating_add)
     }
 
     /// Whether there is nothing in it.

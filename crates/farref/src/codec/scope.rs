@@ -7,11 +7,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 
-use super::{Codec, CodecError, Payload};
+use super::{Codec, CodecError, Part, Payload};
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::protocol::Core;
@@ -34,7 +33,7 @@ struct Writing {
     /// The message's number, once something asked for it.
     number: Option<u64>,
     references: Vec<Arc<Handle>>,
-    parts: Vec<Bytes>,
+    parts: Vec<Part>,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
     complaint: Option<Error>,
 }
@@ -43,7 +42,8 @@ struct Reading {
     /// Who reads, the context that the message belongs to, and who sent it.
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     references: Vec<Arc<Handle>>,
-    parts: Vec<Bytes>,
+    /// Those that nothing has taken out yet.
+    parts: Vec<Option<Part>>,
     /// What is wrong with the value. Not every codec keeps the words of such an error.
     complaint: Option<String>,
 }
@@ -134,7 +134,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(
     let scope = Restore::enter(Scope::Reading(Reading {
         origin,
         references,
-        parts,
+        parts: parts.into_iter().map(Some).collect(),
         complaint: None,
     }));
     let value = codec.decode(&body);
@@ -216,20 +216,33 @@ pub(crate) fn incoming() -> Option<(Arc<Core>, ContextId, NodeId)> {
 }
 
 /// Takes a buffer along with the value being written, if one is; says under which number.
-pub(crate) fn attach(part: &Bytes) -> Option<u32> {
+pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Scope::Writing(writing) => {
-            writing.parts.push(part.clone());
+            writing.parts.push(part());
             Some(writing.parts.len() as u32 - 1)
         }
         _ => None,
     })
 }
 
-/// Finds the buffer with this number for the value being read.
-pub(crate) fn attached(index: u32) -> Option<Bytes> {
-    SCOPE.with_borrow(|scope| match scope {
-        Scope::Reading(reading) => reading.parts.get(index as usize).cloned(),
-        _ => None,
-    })
+/// Takes out the buffer with this number for the value being read.
+pub(super) fn take_attached(index: u32) -> Result<Part, String> {
+    SCOPE
+        .with_borrow_mut(|scope| match scope {
+            Scope::Reading(reading) => reading.parts.get_mut(index as usize)?.take(),
+            _ => None,
+        })
+        .ok_or_else(|| format!("part {index} did not come with the value"))
+}
+
+/// Leaves a buffer that was taken out for whoever asks for the same number.
+pub(super) fn put_back(index: u32, part: Part) {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Scope::Reading(reading) = scope
+            && let Some(place) = reading.parts.get_mut(index as usize)
+        {
+            *place = Some(part);
+        }
+    });
 }

@@ -21,9 +21,9 @@
 //!   the first variant that works.
 //! - Elements of a tuple after the first [`MAX_POSITIONS`]; anything below [`MAX_DEPTH`]; whatever
 //!   is left when the steps run out.
-//! - Types of farref's own (`farref::RRef`, `farref::Blob`): their name is noted. To make one, for
-//!   the sake of the elements after it, the tracer calls `visit_unit` of their visitor, which no
-//!   codec does. It may answer with a hollow value or with an error.
+//! - Types of farref's own (`farref::RRef`, `farref::Blob`, `farref::Buffer`): their name is noted.
+//!   To make one, for the sake of the elements after it, the tracer calls `visit_unit` of their
+//!   visitor, which no codec does. It may answer with a hollow value or with an error.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -27,11 +27,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use farref_proto::Lane;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tracing::error;
 
 use super::frame::Batch;
 use super::link::{Link, Outdated};
 use super::shared::lock;
 use super::stream::WriteHalf;
+use crate::codec::BadSource;
 
 /// The lanes of a connection's first stream, and of its second.
 pub(super) const MAIN: &[Lane] = &[Lane::Control, Lane::Call];
@@ -146,6 +148,13 @@ impl Channel {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Outcome::Blocked,
                     io::ErrorKind::Interrupted => {}
+                    _ if error.get_ref().is_some_and(|inner| inner.is::<BadSource>()) => {
+                        // The peer cannot notice this one: it waits for the rest.
+                        drop(batch);
+                        error!(peer = %link.peer, %error, "a message cannot be sent");
+                        link.lose(self.epoch, &error);
+                        return Outcome::Over;
+                    }
                     // The reader notices too, and ends the connection once it has handed in what
                     // came before.
                     _ => return Outcome::Over,

@@ -41,6 +41,11 @@ fn decode(mut data: &[u8], chunk: usize) -> (Vec<String>, Option<String>) {
                 match decoder.space() {
                     Space::Buffer(buffer) => put(buffer),
                     Space::Piece(mut piece) => put(&mut piece),
+                    Space::Elements(mut room, filled) => {
+                        let before = room.len();
+                        put(&mut room);
+                        *filled += before - room.len();
+                    }
                 }
             }
             Err(error) => return (seen, Some(error.to_string())),

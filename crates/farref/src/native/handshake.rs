@@ -33,7 +33,7 @@ use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::rendezvous::Card;
 
 /// The version of everything that native agents say to each other.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;

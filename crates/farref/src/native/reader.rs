@@ -36,6 +36,11 @@ pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: Read
         let read = match decoder.space() {
             Space::Buffer(buffer) => stream.read_buf(buffer).await,
             Space::Piece(mut piece) => stream.read_buf(&mut piece).await,
+            Space::Elements(mut room, filled) => {
+                let read = stream.read_buf(&mut room).await;
+                *filled += read.as_ref().map_or(0, |read| *read);
+                read
+            }
         };
         match read {
             Ok(0) => break End::Lost("closed by the peer".to_owned()),

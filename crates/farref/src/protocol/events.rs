@@ -105,7 +105,8 @@ impl Core {
             }
             Event::ContextReleased(context) => {
                 for waiter in state.releases.remove(&context).unwrap_or_default() {
-                    work.woken.push(Box::new(|| waiter.send(()).unwrap_or_default()));
+                    work.woken
+                        .push(Box::new(|| waiter.send(()).unwrap_or_default()));
                 }
             }
             _ => {}

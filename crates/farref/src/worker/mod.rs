@@ -120,6 +120,16 @@ impl Worker {
         Current::get().map(|current| Peer::of(&current.core, current.caller))
     }
 
+    /// The id of the life of the worker that called the remote function that calls this.
+    pub fn caller_node() -> Option<NodeId> {
+        Current::get().map(|current| current.caller)
+    }
+
+    /// The runtime that the worker runs on.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.core.runtime
+    }
+
     /// What this worker is called.
     pub fn name(&self) -> &str {
         &self.core.name

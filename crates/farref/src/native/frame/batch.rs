@@ -1,20 +1,25 @@
 //! Frames on their way into a stream: small pieces copied together, large ones where they are.
 //!
-//! Holds the sender's half of FR-4.
+//! Holds the sender's half of FR-4, and of what a part's [`Source`](crate::Source) is promised:
+//!
+//! - **BA-1** A source is looked at for the time of one write, which does not wait, and never while
+//!   another one is.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
-use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
 use super::packet::Packet;
-use super::{PREFIX, Wire};
+use super::{PREFIX, Wire, part_entry};
+use crate::codec::{Part, Place};
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
 const COPY_LIMIT: usize = 16 << 10;
 /// The most slices of one write.
 const MAX_SLICES: usize = 64;
+/// The most bytes of a source that are looked at for one write: it may have to fetch them.
+const LOOK_LIMIT: usize = 1 << 20;
 /// A copy buffer above this size is not kept.
 const KEEP: usize = 256 << 10;
 /// No [`Wire`] is longer: two tags, a lane, an age and four or five numbers.
@@ -35,7 +40,7 @@ pub(in crate::native) struct Batch {
 #[derive(Debug)]
 enum Piece {
     Copied(Range<usize>),
-    Shared(Bytes),
+    Shared(Part),
 }
 
 impl Batch {
@@ -114,9 +119,14 @@ impl Batch {
         self.copy(wire);
         self.copy(head);
         for part in &payload.parts {
-            self.copy(&(part.len() as u64).to_le_bytes());
+            self.copy(&part_entry::write(part.len(), part.width()).to_le_bytes());
         }
-        self.share(&payload.body);
+        if payload.body.len() <= COPY_LIMIT {
+            self.copy(&payload.body);
+        } else {
+            let body = payload.body.clone().into();
+            self.pieces.push(Piece::Shared(body));
+        }
         for part in &payload.parts {
             self.share(part);
         }
@@ -142,11 +152,12 @@ impl Batch {
         }
     }
 
-    fn share(&mut self, bytes: &Bytes) {
-        if bytes.len() <= COPY_LIMIT {
-            self.copy(bytes);
-        } else {
-            self.pieces.push(Piece::Shared(bytes.clone()));
+    fn share(&mut self, part: &Part) {
+        match part.place() {
+            Place::Here(bytes) if bytes.len() <= COPY_LIMIT => self.copy(bytes),
+            Place::Behind(seen) if seen.len() == 0 => {}
+            // Also a small source: it is looked at when it leaves.
+            _ => self.pieces.push(Piece::Shared(part.clone())),
         }
     }
 
@@ -156,38 +167,64 @@ impl Batch {
         write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let pieces = self.pieces.get(self.next..).unwrap_or_default();
-        let written = if let [piece] = pieces {
+        if let [piece] = pieces
+            && let Place::Here(bytes) = self.place(piece)
+        {
             // The common case, made cheap.
-            write(&[self.slice(piece, self.offset)])?
-        } else {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let mut skip = self.offset;
-            for (slice, piece) in slices.iter_mut().zip(pieces) {
-                *slice = self.slice(piece, skip);
-                skip = 0;
+            let rest = bytes.get(self.offset..).unwrap_or_default();
+            let written = write(&[IoSlice::new(rest)])?;
+            self.advance(written);
+            return Ok(written);
+        }
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let mut skip = self.offset;
+        let mut count = 0;
+        let mut source = None;
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            match self.place(piece) {
+                Place::Here(bytes) => *slice = IoSlice::new(bytes.get(skip..).unwrap_or_default()),
+                Place::Behind(seen) => {
+                    // BA-1: the last of this write.
+                    source = Some(seen);
+                    break;
+                }
             }
-            let count = pieces.len().min(MAX_SLICES);
-            write(slices.get(..count).unwrap_or_default())?
-        };
+            skip = 0;
+            count += 1;
+        }
+        let written = match source {
+            None => write(slices.get(..count).unwrap_or_default()),
+            Some(seen) => {
+                let end = seen.len().min(skip.saturating_add(LOOK_LIMIT));
+                let look = |bytes: &[u8]| {
+                    let mut slices = slices;
+                    if let Some(slice) = slices.get_mut(count) {
+                        *slice = IoSlice::new(bytes);
+                    }
+                    write(slices.get(..=count).unwrap_or_default())
+                };
+                seen.look(skip..end, look)
+                    .unwrap_or_else(|bad| Err(io::Error::other(bad)))
+            }
+        }?;
         self.advance(written);
         Ok(written)
     }
 
-    fn slice<'a>(&'a self, piece: &'a Piece, skip: usize) -> IoSlice<'a> {
-        IoSlice::new(self.bytes(piece).get(skip..).unwrap_or_default())
-    }
-
-    fn bytes<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+    fn place<'a>(&'a self, piece: &'a Piece) -> Place<'a> {
         match piece {
-            Piece::Copied(range) => self.copied.get(range.clone()).unwrap_or_default(),
-            Piece::Shared(bytes) => bytes,
+            Piece::Copied(range) => Place::Here(self.copied.get(range.clone()).unwrap_or_default()),
+            Piece::Shared(part) => part.place(),
         }
     }
 
     fn advance(&mut self, written: usize) {
         let mut left = written + self.offset;
         while let Some(piece) = self.pieces.get(self.next) {
-            let length = self.bytes(piece).len();
+            let length = match piece {
+                Piece::Copied(range) => range.len(),
+                Piece::Shared(part) => part.len(),
+            };
             if left < length {
                 break;
             }

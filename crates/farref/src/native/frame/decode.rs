@@ -9,12 +9,14 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut, buf};
+use bytes::{Buf, Bytes, BytesMut, buf};
 use farref_proto::Frame;
 
+use super::filling::Filling;
 use super::packet::{Head, put_together};
 use super::recycle::Recycler;
-use super::{FrameError, PREFIX, Received, Wire};
+use super::{FrameError, PREFIX, Received, Wire, part_entry};
+use crate::codec::{Owned, Part, Width};
 
 /// The read buffer's size.
 const BUFFER: usize = 64 << 10;
@@ -22,10 +24,6 @@ const BUFFER: usize = 64 << 10;
 const MIN_SPACE: usize = 8 << 10;
 /// Bodies above this size get a buffer of their own.
 const INLINE_BODY: usize = 32 << 10;
-/// What a buffer for one large piece begins with, whatever was announced.
-const FIRST_RESERVE: usize = 1 << 20;
-/// How many times as much as has arrived of a large piece is reserved when its buffer is full.
-pub(super) const RESERVE_AHEAD: usize = 64;
 
 /// What is taken in at most.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +49,8 @@ pub(in crate::native) enum Space<'a> {
     Buffer(&'a mut BytesMut),
     /// Into the buffer of one large piece.
     Piece(buf::Limit<&'a mut Vec<u8>>),
+    /// Into elements of more than one byte. Whoever puts bytes there adds their number to the second.
+    Elements(&'a mut [u8], &'a mut usize),
 }
 
 /// Makes frames of bytes. After an error it is of no use any more.
@@ -69,9 +69,9 @@ struct Pending {
     head: Option<Head>,
     body_length: usize,
     body: Option<Bytes>,
-    part_lengths: Vec<usize>,
+    announced: Vec<(usize, Width)>,
     /// Those parts that have come.
-    parts: Vec<Bytes>,
+    parts: Vec<Part>,
     /// The body or part that is on its way into a buffer of its own.
     filling: Option<Filling>,
 }
@@ -93,7 +93,7 @@ impl Decoder {
             ..
         }) = &mut self.pending
         {
-            return Space::Piece(filling.space());
+            return filling.space();
         }
         if self.buffer.capacity() - self.buffer.len() < MIN_SPACE {
             self.buffer.reserve(BUFFER);
@@ -159,14 +159,17 @@ impl Decoder {
             return Ok(None);
         };
         let consumed = PREFIX + head.len() + table.len();
-        let mut part_lengths = Vec::with_capacity(parts as usize);
+        let mut announced = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
-            let length = table.get_u64_le();
+            let (length, width) = part_entry::read(table.get_u64_le());
             total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
-            part_lengths.push(to_size(length)?);
-        }
-        if total > message_bytes {
-            return Err(too_large);
+            if total > message_bytes {
+                return Err(too_large);
+            }
+            if length % width.bytes() as u64 != 0 {
+                return Err(FrameError::UnevenPart { length, width });
+            }
+            announced.push((to_size(length)?, width));
         }
         let (wire, head) = decode_head(head)?;
         if head.is_none() && total > u64::from(head_length) {
@@ -178,8 +181,8 @@ impl Decoder {
             head,
             body_length: to_size(body)?,
             body: None,
-            parts: Vec::with_capacity(part_lengths.len()),
-            part_lengths,
+            parts: Vec::with_capacity(announced.len()),
+            announced,
             filling: None,
         }))
     }
@@ -215,7 +218,8 @@ impl Pending {
             self.body = if self.body_length == 0 {
                 Some(Bytes::new())
             } else if self.body_length > INLINE_BODY {
-                self.fill(self.body_length, buffer, recycler)?
+                self.fill(self.body_length, Width::One, buffer, recycler)?
+                    .map(Owned::into_bytes)
             } else if buffer.len() >= self.body_length {
                 Some(buffer.split_to(self.body_length).freeze())
             } else {
@@ -225,11 +229,11 @@ impl Pending {
                 return Ok(false);
             }
         }
-        while let Some(&length) = self.part_lengths.get(self.parts.len()) {
-            let Some(part) = self.fill(length, buffer, recycler)? else {
+        while let Some(&(length, width)) = self.announced.get(self.parts.len()) {
+            let Some(part) = self.fill(length, width, buffer, recycler)? else {
                 return Ok(false);
             };
-            self.parts.push(part);
+            self.parts.push(Part::from_owned(part));
         }
         Ok(true)
     }
@@ -238,15 +242,16 @@ impl Pending {
     fn fill(
         &mut self,
         length: usize,
+        width: Width,
         buffer: &mut BytesMut,
         recycler: &Arc<Recycler>,
-    ) -> Result<Option<Bytes>, FrameError> {
+    ) -> Result<Option<Arc<Owned>>, FrameError> {
         let mut filling = match self.filling.take() {
             Some(filling) => filling,
-            None => Filling::new(length, recycler.take(length))?,
+            None => Filling::new(length, width, recycler.take(length, width))?,
         };
         if filling.take_from(buffer)? {
-            return Ok(Some(recycler.lend(filling.bytes)));
+            return Ok(Some(recycler.lend(filling.finish())));
         }
         self.filling = Some(filling);
         Ok(None)
@@ -282,55 +287,5 @@ impl Pending {
             (Frame::Ping { generation, acks }, _) => Frame::Ping { generation, acks },
             (Frame::Pong { generation, acks }, _) => Frame::Pong { generation, acks },
         }))
-    }
-}
-
-/// A large piece on its way into a buffer of its own.
-#[derive(Debug)]
-struct Filling {
-    bytes: Vec<u8>,
-    length: usize,
-}
-
-impl Filling {
-    /// A piece of this length, in a buffer that was used before if there is one.
-    fn new(length: usize, used: Option<Vec<u8>>) -> Result<Self, FrameError> {
-        let mut filling = Self {
-            bytes: used.unwrap_or_default(),
-            length,
-        };
-        filling.grow(FIRST_RESERVE)?;
-        Ok(filling)
-    }
-
-    /// Makes the buffer `capacity` bytes large, or as large as the piece (FR-2).
-    fn grow(&mut self, capacity: usize) -> Result<(), FrameError> {
-        let more = capacity.min(self.length) - self.bytes.len();
-        self.bytes
-            .try_reserve_exact(more)
-            .map_err(|_| FrameError::OutOfMemory(self.length as u64))
-    }
-
-    /// Takes what the common buffer has of it. Says whether it is complete.
-    fn take_from(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
-        let room = self.length.min(self.bytes.capacity()) - self.bytes.len();
-        let there = room.min(buffer.len());
-        self.bytes
-            .extend_from_slice(buffer.get(..there).unwrap_or_default());
-        buffer.advance(there);
-        if self.bytes.len() == self.length {
-            return Ok(true);
-        }
-        if self.bytes.len() == self.bytes.capacity() {
-            self.grow(self.bytes.len().saturating_mul(RESERVE_AHEAD))?;
-            // The common buffer may have been larger than the first reserve.
-            return self.take_from(buffer);
-        }
-        Ok(false)
-    }
-
-    fn space(&mut self) -> buf::Limit<&mut Vec<u8>> {
-        let room = self.length.min(self.bytes.capacity()) - self.bytes.len();
-        (&mut self.bytes).limit(room)
     }
 }

@@ -6,7 +6,7 @@
 //! | 4 | number of parts |
 //! | 8 | length of the body |
 //! | head | [`Wire`], and after it, if that is data, [`Head`](packet::Head): both in postcard |
-//! | 8 for each part | its length |
+//! | 8 for each part | its length, and above it in the highest two bits how wide its elements are |
 //! | body | what the codec wrote |
 //! | parts | one after the other |
 //!
@@ -21,11 +21,13 @@
 //! - **FR-4** Large pieces are copied neither on the way out nor, but for what came in the same read
 //!   as their head, on the way in.
 //!
-//! [`RESERVE_AHEAD`]: decode::RESERVE_AHEAD
+//! [`RESERVE_AHEAD`]: filling::RESERVE_AHEAD
 
 mod batch;
 mod decode;
+mod filling;
 mod packet;
+mod part_entry;
 mod recycle;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,7 @@ mod tests;
 use farref_proto::Frame;
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Width;
 pub(super) use batch::Batch;
 pub(super) use decode::{Decoder, Limits, Space};
 pub(super) use packet::{Incoming, Packet};
@@ -69,6 +72,8 @@ pub(super) enum FrameError {
     TooManyParts { parts: u32, limit: u32 },
     #[error("peer announces a message of more than {limit} bytes")]
     MessageTooLarge { limit: u64 },
+    #[error("peer announces a part of {length} bytes with elements of {}", width.bytes())]
+    UnevenPart { length: u64, width: Width },
     #[error("peer sent a head that cannot be read: {0}")]
     BadHead(postcard::Error),
     #[error("peer sent a head with {0} bytes too many")]

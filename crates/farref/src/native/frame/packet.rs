@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::FrameError;
 use super::decode::Limits;
 use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
-use crate::codec::Payload;
+use crate::codec::{Part, Payload};
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
@@ -153,7 +153,7 @@ fn take_apart(message: Message) -> (Head, Payload) {
 pub(super) fn put_together(
     head: Head,
     body: Bytes,
-    parts: Vec<Bytes>,
+    parts: Vec<Part>,
     age: Duration,
 ) -> Result<Incoming, FrameError> {
     let payload = Payload { body, parts };

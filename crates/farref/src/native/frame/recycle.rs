@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use farref_proto::Time;
 
+use crate::codec::{Elements, Home, Owned, Width};
 use crate::native::shared::lock;
 
 /// Smaller buffers are the allocator's business.
@@ -29,7 +29,7 @@ pub(in crate::native) struct Recycler {
 #[derive(Debug, Default)]
 struct Kept {
     /// The oldest first.
-    buffers: VecDeque<(Time, Vec<u8>)>,
+    buffers: VecDeque<(Time, Elements)>,
     bytes: usize,
     /// When the buffers were last looked through.
     now: Time,
@@ -43,14 +43,16 @@ impl Recycler {
         })
     }
 
-    /// An empty buffer with room for so many bytes, if a fitting one is kept.
-    pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
+    /// A buffer with room for so many bytes, if a fitting one is kept. Something may be left in it.
+    pub(super) fn take(&self, length: usize, width: Width) -> Option<Elements> {
         if length < LEAST {
             return None;
         }
         let mut kept = lock(&self.kept);
         // A far larger one is left for those who need it.
-        let fits = |buffer: &Vec<u8>| (length..=2 * length).contains(&buffer.capacity());
+        let fits = |buffer: &Elements| {
+            buffer.width() == width && (length..=2 * length).contains(&buffer.capacity())
+        };
         let at = kept.buffers.iter().rposition(|(_, buffer)| fits(buffer))?;
         let (_, buffer) = kept.buffers.remove(at)?;
         kept.bytes -= buffer.capacity();
@@ -58,14 +60,10 @@ impl Recycler {
     }
 
     /// Hands a filled buffer to the program. It comes back if it is worth keeping.
-    pub(super) fn lend(self: &Arc<Self>, buffer: Vec<u8>) -> Bytes {
-        if !(LEAST..=self.most).contains(&buffer.capacity()) {
-            return buffer.into();
-        }
-        Bytes::from_owner(Lent {
-            buffer,
-            home: Arc::downgrade(self),
-        })
+    pub(super) fn lend(self: &Arc<Self>, buffer: Elements) -> Arc<Owned> {
+        let worth = (LEAST..=self.most).contains(&buffer.capacity());
+        let home: Weak<dyn Home> = Arc::<Self>::downgrade(self);
+        Owned::new(buffer, worth.then_some(home))
     }
 
     /// Lets go of what has been kept for too long.
@@ -83,8 +81,18 @@ impl Recycler {
         drop(dropped);
     }
 
-    fn keep(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        lock(&self.kept).bytes
+    }
+}
+
+impl Home for Recycler {
+    fn keep(&self, buffer: Elements) {
+        // Not if the program has kept what was in it.
+        if buffer.capacity() < LEAST {
+            return;
+        }
         let mut dropped = Vec::new();
         {
             let mut kept = lock(&self.kept);
@@ -101,72 +109,67 @@ impl Recycler {
 }
 
 impl Kept {
-    fn pop(&mut self) -> Option<Vec<u8>> {
+    fn pop(&mut self) -> Option<Elements> {
         let (_, buffer) = self.buffers.pop_front()?;
         self.bytes -= buffer.capacity();
         Some(buffer)
     }
 }
 
-/// A buffer in the hands of the program.
-struct Lent {
-    buffer: Vec<u8>,
-    home: Weak<Recycler>,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some(home) = self.home.upgrade() {
-            home.keep(std::mem::take(&mut self.buffer));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Part;
 
     const MIB: usize = 1 << 20;
 
     #[test]
     fn a_dropped_buffer_is_used_again_if_it_fits() {
         let recycler = Recycler::new(16 * MIB);
-        let lent = recycler.lend(vec![1; 4 * MIB]);
+        let take = |size: usize| recycler.take(size * MIB, Width::One);
+        let lent = recycler.lend(Elements::One(vec![1; 4 * MIB])).into_bytes();
         let (at, clone) = (lent.as_ptr(), lent.slice(5..10));
         drop(lent);
-        assert!(recycler.take(4 * MIB).is_none(), "a clone holds it");
+        assert!(take(4).is_none(), "a clone holds it");
         drop(clone);
-        assert!(recycler.take(5 * MIB).is_none(), "too small");
-        assert!(recycler.take(MIB).is_none(), "far too large");
-        let again = recycler.take(3 * MIB).expect("it fits");
-        assert_eq!((again.as_ptr(), again.len()), (at, 0));
-        assert!(recycler.take(3 * MIB).is_none(), "there was one");
-        assert_eq!(lock(&recycler.kept).bytes, 0);
+        assert!(take(5).is_none(), "too small");
+        assert!(take(1).is_none(), "far too large");
+        assert!(recycler.take(3 * MIB, Width::Four).is_none(), "too narrow");
+        let again = take(3).expect("it fits");
+        assert_eq!(again.bytes().as_ptr(), at);
+        assert!(take(3).is_none(), "there was one");
+        assert_eq!(recycler.kept(), 0);
     }
 
     #[test]
     fn no_more_is_kept_than_allowed_and_not_for_long() {
         let recycler = Recycler::new(10 * MIB);
         for size in [4, 5, 3, 20] {
-            drop(recycler.lend(vec![1; size * MIB]));
+            drop(recycler.lend(Elements::One(vec![1; size * MIB])));
         }
-        assert_eq!(lock(&recycler.kept).bytes, 8 * MIB, "the oldest went");
+        assert_eq!(recycler.kept(), 8 * MIB, "the oldest went");
         recycler.sweep(Time(KEEP_FOR.as_nanos() as u64 - 1));
-        assert_eq!(lock(&recycler.kept).bytes, 8 * MIB);
+        assert_eq!(recycler.kept(), 8 * MIB);
         recycler.sweep(Time::ZERO + KEEP_FOR);
-        assert_eq!(lock(&recycler.kept).bytes, 0);
+        assert_eq!(recycler.kept(), 0);
+    }
+
+    #[test]
+    fn a_vector_that_the_program_has_made_its_own_does_not_come_back() {
+        let recycler = Recycler::new(16 * MIB);
+        let lent = recycler.lend(Elements::Four(vec![1; MIB]));
+        let own = Part::from_owned(lent).into_vec::<f32>().expect("it fits");
+        assert_eq!((own.len(), recycler.kept()), (MIB, 0));
+        let lent = recycler.lend(Elements::Four(vec![1; MIB]));
+        drop(lent);
+        assert_eq!(recycler.kept(), 4 * MIB);
+        assert!(recycler.take(4 * MIB, Width::Four).is_some());
     }
 
     #[test]
     fn a_buffer_outlives_the_agent_that_lent_it() {
         let recycler = Recycler::new(10 * MIB);
-        let lent = recycler.lend(vec![7; MIB]);
+        let lent = recycler.lend(Elements::One(vec![7; MIB])).into_bytes();
         drop(recycler);
         assert!(lent.iter().all(|byte| *byte == 7));
     }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::packet::Head;
 use super::*;
 use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
-use crate::codec::Payload;
+use crate::codec::{Elements, Owned, Part, Payload, Place, Width};
 
 const LIMITS: Limits = Limits {
     message_bytes: 8 << 20,
@@ -32,7 +32,7 @@ fn data(seq: u64, message: Message) -> Frame<Packet> {
     }
 }
 
-fn call(body: Bytes, parts: Vec<Bytes>, remaining: Option<Duration>) -> Message {
+fn call(body: Bytes, parts: Vec<Part>, remaining: Option<Duration>) -> Message {
     Message::Call(CallMessage {
         head: CallHead {
             target: Target::Answer(MessageId(9)),
@@ -95,6 +95,12 @@ fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameErr
                 piece.put_slice(&bytes[..take]);
                 take
             }
+            Space::Elements(room, filled) => {
+                let take = want.min(room.len());
+                room[..take].copy_from_slice(&bytes[..take]);
+                *filled += take;
+                take
+            }
         };
         assert!(taken > 0, "there is always space");
         bytes = &bytes[taken..];
@@ -109,13 +115,20 @@ fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameErr
     (received, None)
 }
 
+fn part<T: bytemuck::Pod>(values: Vec<T>) -> Part {
+    Part::from_owned(Owned::new(Elements::from_vec(values), None))
+}
+
 fn messages() -> impl Strategy<Value = Message> {
     let bytes =
         |most: usize| (0..most, any::<u8>()).prop_map(|(size, fill)| Bytes::from(vec![fill; size]));
-    let payload = (
-        bytes(100 << 10),
-        prop::collection::vec(bytes(60 << 10), 0..4),
-    );
+    let part = (0..60_usize << 10, any::<u8>(), 0..4).prop_map(|(size, fill, width)| match width {
+        0 => Part::from(vec![fill; size]),
+        1 => part(vec![u16::from(fill); size / 2]),
+        2 => part(vec![u32::from(fill); size / 4]),
+        _ => part(vec![u64::from(fill); size / 8]),
+    });
+    let payload = (bytes(100 << 10), prop::collection::vec(part, 0..4));
     prop_oneof![
         (payload.clone(), any::<Option<u32>>()).prop_map(|((body, parts), remaining)| {
             let remaining = remaining.map(|nanos| Duration::from_nanos(nanos.into()));
@@ -290,44 +303,102 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
         message_bytes: 4 << 30,
         ..LIMITS
     };
-    let part = Bytes::from(vec![7; 3 << 20]);
-    let mut bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
-    // Claims a gigabyte instead.
-    let claimed = (1_u64 << 30).to_le_bytes();
+    for part in [part(vec![7_u8; 3 << 20]), part(vec![7_u32; 3 << 18])] {
+        let width = part.width();
+        let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
+        // Claims a gigabyte instead.
+        let bytes = announce(bytes, 3 << 20, part_entry::write(1 << 30, width));
+        let mut decoder = Decoder::new(limits, Recycler::new(0));
+        let mut fed = 0;
+        while fed < bytes.len() {
+            let (room, taken) = match decoder.space() {
+                Space::Buffer(buffer) => {
+                    let take = (buffer.capacity() - buffer.len()).min(bytes.len() - fed);
+                    buffer.put_slice(&bytes[fed..fed + take]);
+                    (buffer.capacity(), take)
+                }
+                Space::Piece(mut piece) => {
+                    let room = piece.get_ref().capacity();
+                    let take = piece.remaining_mut().min(bytes.len() - fed);
+                    piece.put_slice(&bytes[fed..fed + take]);
+                    (room, take)
+                }
+                Space::Elements(room, filled) => {
+                    // These are touched, not only reserved.
+                    assert!(room.len() <= 1 << 20, "{} zeros", room.len());
+                    let take = room.len().min(bytes.len() - fed);
+                    room[..take].copy_from_slice(&bytes[fed..fed + take]);
+                    *filled += take;
+                    (0, take)
+                }
+            };
+            let bound = (1 << 20) + filling::RESERVE_AHEAD * fed.max(1);
+            assert!(room <= bound, "{room} reserved after {fed} bytes");
+            fed += taken;
+            assert!(matches!(decoder.next(), Ok(None)));
+        }
+    }
+}
+
+/// Replaces the entry of the part that has so many bytes.
+fn announce(mut bytes: Vec<u8>, length: u64, entry: u64) -> Vec<u8> {
+    let low = length.to_le_bytes();
     let at = bytes
         .windows(8)
-        .position(|window| window == (3_u64 << 20).to_le_bytes())
+        .position(|window| window[..7] == low[..7])
         .expect("the length of the part");
-    bytes[at..at + 8].copy_from_slice(&claimed);
+    bytes[at..at + 8].copy_from_slice(&entry.to_le_bytes());
+    bytes
+}
 
-    let mut decoder = Decoder::new(limits, Recycler::new(0));
-    let mut fed = 0;
-    while fed < bytes.len() {
-        let (room, taken) = match decoder.space() {
-            Space::Buffer(buffer) => {
-                let take = (buffer.capacity() - buffer.len()).min(bytes.len() - fed);
-                buffer.put_slice(&bytes[fed..fed + take]);
-                (buffer.capacity(), take)
-            }
-            Space::Piece(mut piece) => {
-                let room = piece.get_ref().capacity();
-                let take = piece.remaining_mut().min(bytes.len() - fed);
-                piece.put_slice(&bytes[fed..fed + take]);
-                (room, take)
-            }
-        };
-        let bound = (1 << 20) + decode::RESERVE_AHEAD * fed.max(1);
-        assert!(room <= bound, "{room} reserved after {fed} bytes");
-        fed += taken;
-        assert!(matches!(decoder.next(), Ok(None)));
+#[test]
+fn half_an_element_is_refused_before_anything_of_it_has_come() {
+    // FR-1
+    for (length, width) in [
+        (8193, Width::Two),
+        (8194, Width::Four),
+        (8196, Width::Eight),
+    ] {
+        let parts = vec![Part::from(vec![7; 8192])];
+        let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
+        let bytes = announce(bytes, 8192, part_entry::write(length, width));
+        let (received, error) = decode(&bytes[..bytes.len() - 8192], &[usize::MAX]);
+        assert!(received.is_empty());
+        let length = length as u64;
+        assert_eq!(error, Some(FrameError::UnevenPart { length, width }));
     }
+}
+
+#[test]
+fn wide_elements_arrive_in_a_vector_of_their_own_type() {
+    // FR-4: the vector that was read into is the one that comes out.
+    let values: Vec<f64> = (0..300_000).map(f64::from).collect();
+    let parts = vec![part(values.clone()), part(vec![0.5_f32; 5000])];
+    let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
+    let (mut received, _) = decode(&bytes, &[30_001]);
+    let Some(Received::Session(Frame::Data { payload, .. })) = received.pop() else {
+        panic!("not data");
+    };
+    let Message::Call(call) = *payload.0 else {
+        panic!("not a call");
+    };
+    let [doubles, floats] = call.arguments.parts.try_into().expect("two parts");
+    let Place::Here(there) = doubles.place() else {
+        panic!("received by value");
+    };
+    let at = there.as_ptr();
+    let doubles = doubles.into_vec::<f64>().expect("they are");
+    assert_eq!(doubles.as_ptr().cast(), at, "copied");
+    assert_eq!(doubles.capacity(), values.len());
+    assert_eq!(doubles, values);
+    assert_eq!(floats.into_vec::<f32>().expect("they are"), [0.5; 5000]);
 }
 
 #[test]
 fn a_large_part_arrives_in_a_buffer_of_its_own_size() {
     // FR-2: nothing beside the part stays alive with it.
-    let part = Bytes::from(vec![7; 5 << 20]);
-    let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
+    let parts = vec![Part::from(vec![7; 5 << 20])];
+    let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
     let (mut received, _) = decode(&bytes, &[30_000]);
     let Some(Received::Session(Frame::Data { payload, .. })) = received.pop() else {
         panic!("not data");
@@ -335,7 +406,8 @@ fn a_large_part_arrives_in_a_buffer_of_its_own_size() {
     let Message::Call(call) = *payload.0 else {
         panic!("not a call");
     };
-    let part = Vec::from(call.arguments.parts[0].clone());
+    let part = call.arguments.parts.into_iter().next().expect("a part");
+    let part = part.into_vec::<u8>().expect("bytes");
     assert_eq!(part.len(), 5 << 20);
     assert_eq!(part.capacity(), 5 << 20);
 }
@@ -345,7 +417,8 @@ fn large_pieces_leave_from_where_they_are() {
     // FR-4
     let part = Bytes::from(vec![7; 1 << 20]);
     let mut batch = Batch::default();
-    batch.push(data(0, call(Bytes::new(), vec![part.clone()], None)));
+    let parts = vec![part.clone().into()];
+    batch.push(data(0, call(Bytes::new(), parts, None)));
     batch.encode(Time(5));
     let written = batch.write(|slices| {
         let found = slices.iter().any(|slice| slice.as_ptr() == part.as_ptr());

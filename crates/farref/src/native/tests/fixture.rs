@@ -11,7 +11,7 @@ use farref_proto::{
 
 use super::*;
 use crate::agent::{CallMessage, FunctionRef, TraceContext};
-use crate::codec::Payload;
+use crate::codec::{Part, Payload};
 use crate::native::shared::lock;
 use crate::rendezvous::Address;
 
@@ -245,6 +245,11 @@ pub(super) fn call(number: u64, size: usize) -> Message {
 }
 
 pub(super) fn answerable(number: u64, body: Bytes, parts: Vec<Bytes>) -> Message {
+    let parts = parts.into_iter().map(Part::from).collect();
+    with_parts(number, body, parts)
+}
+
+pub(super) fn with_parts(number: u64, body: Bytes, parts: Vec<Part>) -> Message {
     Message::Call(CallMessage {
         head: CallHead {
             target: Target::Answer(MessageId(number)),

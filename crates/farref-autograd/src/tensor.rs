@@ -1,0 +1,352 @@
+//! `Tensor`: candle's, as it travels.
+//!
+//! Its bytes go from candle's storage to the socket and from the socket into candle's storage, without
+//! a copy in between. (One that is not contiguous is made so first.) Inside of a context it leaves a
+//! record on both sides if it needs gradients.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, DType, Device, Storage};
+use farref::context::{incoming, outgoing};
+use farref::{Buffer, Source, Width};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::engine::Engine;
+use crate::stack;
+use crate::vjp::Candle;
+
+/// A tensor that can be sent: an argument, a result, or part of one.
+///
+/// It is candle's tensor, to which it dereferences, with a way over the wire. Sent outside of a
+/// [`Context`](crate::Context) it is data. Sent inside of one, gradients find their way back to what it was
+/// computed from. It arrives on the CPU.
+///
+/// ```
+/// use farref_autograd::{Tensor, candle::Device};
+///
+/// let tensor = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], (2, 2))?;
+/// let doubled = Tensor::from((&*tensor * 2.0)?);
+/// assert_eq!(doubled.to_vec2::<f32>()?, [[2.0, 4.0], [6.0, 8.0]]);
+/// # Ok::<(), farref_autograd::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    /// There until it is dropped.
+    inner: Option<candle_core::Tensor>,
+}
+
+impl Tensor {
+    /// A tensor of these elements, on the CPU.
+    pub fn from_vec<D: candle_core::WithDType>(
+        elements: Vec<D>,
+        shape: impl Into<candle_core::Shape>,
+    ) -> crate::Result<Self> {
+        let shape = shape.into();
+        Ok(candle_core::Tensor::from_vec(elements, shape, &Device::Cpu)?.into())
+    }
+
+    /// Whether gradients flow through it.
+    pub fn requires_grad(&self) -> bool {
+        self.dtype().is_float() && self.track_op()
+    }
+
+    /// candle's tensor.
+    pub fn into_candle(mut self) -> candle_core::Tensor {
+        match self.inner.take() {
+            Some(tensor) => tensor,
+            None => unreachable!("it is taken once only, here or when it is dropped"),
+        }
+    }
+}
+
+impl Deref for Tensor {
+    type Target = candle_core::Tensor;
+
+    fn deref(&self) -> &candle_core::Tensor {
+        match &self.inner {
+            Some(tensor) => tensor,
+            None => unreachable!("it is there until it is dropped"),
+        }
+    }
+}
+
+impl From<candle_core::Tensor> for Tensor {
+    fn from(tensor: candle_core::Tensor) -> Self {
+        crate::threads::keep();
+        Self {
+            inner: Some(tensor),
+        }
+    }
+}
+
+impl From<Tensor> for candle_core::Tensor {
+    fn from(tensor: Tensor) -> Self {
+        tensor.into_candle()
+    }
+}
+
+/// With the last tensor of a graph the graph goes, by recursion.
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        if let Some(tensor) = self.inner.take()
+            && tensor.track_op()
+            && !tensor.is_variable()
+        {
+            stack::with_room(|| drop(tensor));
+        }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({:?} {:?}", self.dims(), self.dtype())?;
+        if self.requires_grad() {
+            f.write_str(", needs gradients")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A tensor on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "farref_autograd::Tensor")]
+struct Wire {
+    element: Element,
+    shape: Vec<usize>,
+    requires_grad: bool,
+    /// Inside of a context: the number of the message, and which of its tensors this is.
+    link: Option<(u64, u32)>,
+    data: Buffer,
+}
+
+/// The type of the elements, by names that are this crate's and stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Element {
+    U8,
+    U32,
+    I16,
+    I32,
+    I64,
+    BF16,
+    F16,
+    F32,
+    F64,
+    F8E4M3,
+    F6E2M3,
+    F6E3M2,
+    F4,
+    F8E8M0,
+}
+
+macro_rules! elements {
+    ($($name:ident),*) => {
+        impl Element {
+            fn of(dtype: DType) -> Option<Self> {
+                match dtype {
+                    $(DType::$name => Some(Self::$name),)*
+                    // A type that candle has learnt since.
+                    _ => None,
+                }
+            }
+
+            fn dtype(self) -> DType {
+                match self {
+                    $(Self::$name => DType::$name,)*
+                }
+            }
+        }
+    };
+}
+
+elements!(
+    U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3, F6E2M3, F6E3M2, F4, F8E8M0
+);
+
+impl Serialize for Tensor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let element = Element::of(self.dtype()).ok_or_else(|| {
+            S::Error::custom(format_args!("tensors of {:?} cannot be sent", self.dtype()))
+        })?;
+        let data = Stored::new(self).map_err(S::Error::custom)?;
+        let requires_grad = self.requires_grad();
+        let mut link = None;
+        if requires_grad
+            && let Some(message) = outgoing()
+            && let Some(place) = Engine::<Candle>::of(&message.scope.worker()).enter(&message.scope)
+        {
+            let index =
+                place.records(|records| records.send(message.number, message.peer, self.clone()));
+            link = Some((message.number, index));
+        }
+        let wire = Wire {
+            element,
+            shape: self.dims().to_vec(),
+            requires_grad,
+            link,
+            data: Buffer::from_source(Arc::new(data)),
+        };
+        wire.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tensor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = Wire::deserialize(deserializer)?;
+        let link = wire.link;
+        let tensor = wire.read().map_err(D::Error::custom)?;
+        if let Some((number, index)) = link
+            && tensor.requires_grad()
+            && let Some(message) = incoming()
+            && let Some(place) = Engine::<Candle>::of(&message.scope.worker()).enter(&message.scope)
+        {
+            let from = (message.peer, number);
+            let next = place.records(|records| records.receive(from, index, tensor.id()));
+            if !next {
+                return Err(D::Error::custom(
+                    "the tensors of a message are out of order",
+                ));
+            }
+        }
+        Ok(tensor)
+    }
+}
+
+impl Wire {
+    /// The tensor; a leaf, if it needs gradients.
+    fn read(self) -> Result<Tensor, String> {
+        let dtype = self.element.dtype();
+        let count = self
+            .shape
+            .iter()
+            .try_fold(1_usize, |count, &length| count.checked_mul(length));
+        if !count.is_some_and(|count| fits(dtype, count, self.data.len())) {
+            return Err(format!(
+                "a tensor of shape {:?} and type {dtype:?} does not have {} bytes",
+                self.shape,
+                self.data.len()
+            ));
+        }
+        if self.requires_grad && !dtype.is_float() {
+            return Err(format!("a tensor of {dtype:?} has no gradients"));
+        }
+        let text = |error: farref::CodecError| error.to_string();
+        let data = self.data;
+        let storage = match self.element {
+            Element::U8 => CpuStorage::U8(data.into_vec().map_err(text)?),
+            Element::U32 => CpuStorage::U32(data.into_vec().map_err(text)?),
+            Element::I16 => CpuStorage::I16(data.into_vec().map_err(text)?),
+            Element::I32 => CpuStorage::I32(data.into_vec().map_err(text)?),
+            Element::I64 => CpuStorage::I64(data.into_vec().map_err(text)?),
+            Element::BF16 => CpuStorage::BF16(data.into_vec().map_err(text)?),
+            Element::F16 => CpuStorage::F16(data.into_vec().map_err(text)?),
+            Element::F32 => CpuStorage::F32(data.into_vec().map_err(text)?),
+            Element::F64 => CpuStorage::F64(data.into_vec().map_err(text)?),
+            Element::F8E4M3 => CpuStorage::F8E4M3(data.into_vec().map_err(text)?),
+            Element::F6E2M3 => CpuStorage::F6E2M3(data.into_vec().map_err(text)?),
+            Element::F6E3M2 => CpuStorage::F6E3M2(data.into_vec().map_err(text)?),
+            Element::F4 => CpuStorage::F4(data.into_vec().map_err(text)?),
+            Element::F8E8M0 => CpuStorage::F8E8M0(data.into_vec().map_err(text)?),
+        };
+        let tensor = candle_core::Tensor::from_storage(
+            Storage::Cpu(storage),
+            self.shape,
+            candle_core::op::BackpropOp::none(),
+            self.requires_grad,
+        );
+        Ok(tensor.into())
+    }
+}
+
+/// Whether that many elements have that many bytes. The smallest types, which candle only stores, may be
+/// packed.
+fn fits(dtype: DType, count: usize, bytes: usize) -> bool {
+    let bits = match dtype {
+        DType::F6E2M3 | DType::F6E3M2 => 6,
+        DType::F4 => 4,
+        other => return count.checked_mul(other.size_in_bytes()) == Some(bytes),
+    };
+    let packed = count.checked_mul(bits).map(|bits| bits.div_ceil(8));
+    packed == Some(bytes) || count == bytes
+}
+
+/// The storage of a contiguous tensor, as the wire sees it: locked for the length of one write.
+struct Stored {
+    tensor: candle_core::Tensor,
+    width: Width,
+    /// Where its bytes are in the storage.
+    start: usize,
+    len: usize,
+}
+
+impl Stored {
+    fn new(tensor: &candle_core::Tensor) -> candle_core::Result<Self> {
+        // Without its graph, which would otherwise live until the bytes have been sent.
+        let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?.detach();
+        let size = tensor.dtype().size_in_bytes();
+        let (start, len) = {
+            let (storage, layout) = tensor.storage_and_layout();
+            match size {
+                // Raw bytes of a type that candle only stores.
+                0 => (0, with_bytes(&storage, <[u8]>::len)),
+                size => (layout.start_offset() * size, tensor.elem_count() * size),
+            }
+        };
+        let width = match size {
+            8 => Width::Eight,
+            4 => Width::Four,
+            2 => Width::Two,
+            _ => Width::One,
+        };
+        Ok(Self {
+            tensor,
+            width,
+            start,
+            len,
+        })
+    }
+}
+
+impl Source for Stored {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn width(&self) -> Width {
+        self.width
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        let (storage, _) = self.tensor.storage_and_layout();
+        let range = self.start + range.start..self.start + range.end;
+        with_bytes(&storage, |bytes| look(bytes.get(range).unwrap_or_default()));
+    }
+}
+
+/// Shows the bytes of a storage on the CPU; those of another are not there.
+fn with_bytes<T>(storage: &Storage, look: impl FnOnce(&[u8]) -> T) -> T {
+    use bytemuck::cast_slice;
+
+    let Storage::Cpu(storage) = storage else {
+        return look(&[]);
+    };
+    match storage {
+        CpuStorage::U8(data)
+        | CpuStorage::F6E2M3(data)
+        | CpuStorage::F6E3M2(data)
+        | CpuStorage::F4(data)
+        | CpuStorage::F8E8M0(data) => look(data),
+        CpuStorage::U32(data) => look(cast_slice(data)),
+        CpuStorage::I16(data) => look(cast_slice(data)),
+        CpuStorage::I32(data) => look(cast_slice(data)),
+        CpuStorage::I64(data) => look(cast_slice(data)),
+        CpuStorage::BF16(data) => look(cast_slice(data)),
+        CpuStorage::F16(data) => look(cast_slice(data)),
+        CpuStorage::F32(data) => look(cast_slice(data)),
+        CpuStorage::F64(data) => look(cast_slice(data)),
+        CpuStorage::F8E4M3(data) => look(cast_slice(data)),
+    }
+}

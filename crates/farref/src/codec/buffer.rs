@@ -1,0 +1,282 @@
+//! A buffer of numbers that travels beside a value and becomes a vector of its own type.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use serde::de::{Error as _, Visitor};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::blob::{Inside, OUT_OF_BAND, OwnedBytes, Raw};
+use super::elements::{Elements, Width};
+use super::part::{Owned, Part, Place, Source};
+use super::{CodecError, scope};
+
+/// The name under which codecs see a buffer.
+const NAME: &str = "farref::Buffer";
+
+/// A buffer of numbers that is sent without being copied, and received as a vector of them.
+///
+/// As a [`Blob`](crate::Blob), anywhere inside an argument or a result, a `Buffer` of some size is handed
+/// to the socket from where it is. Its bytes may be in a vector or belong to something else, a
+/// [`Source`], with a lock around it. The receiver reads them straight into a vector of elements of the
+/// same [`Width`], which [`into_vec`](Self::into_vec) hands over as it is. Cloning it is cheap.
+///
+/// The bytes of the elements travel as they are: workers of another byte order read other numbers.
+///
+/// ```
+/// use farref::Buffer;
+///
+/// #[farref::remote]
+/// async fn sum(buffer: Buffer) -> Result<f32, farref::CodecError> {
+///     Ok(buffer.into_vec::<f32>()?.iter().sum())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let cluster = farref::testing::Cluster::start_named(&["a", "b"]).await?;
+/// # let peer = cluster.worker(0).peer("b")?;
+/// let buffer = Buffer::from_vec(vec![0.5_f32; 10_000]);
+/// assert_eq!(sum::on(&peer, buffer).await?, 5000.0);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Buffer(Part);
+
+impl Buffer {
+    /// The bytes of something that keeps them. They are looked at when the buffer is sent or its
+    /// elements are asked for.
+    pub fn from_source(source: Arc<dyn Source>) -> Self {
+        Self(Part::from_source(source))
+    }
+
+    /// The elements of a vector, which are not copied.
+    ///
+    /// The [width](Self::width) is that of the numbers that `T` consists of: of `[f32; 3]`, four.
+    /// (Elements aligned to more than eight bytes are copied.)
+    ///
+    /// ```
+    /// use farref::{Buffer, Width};
+    ///
+    /// let values = vec![1.0_f32, 2.0];
+    /// let at = values.as_ptr();
+    /// let buffer = Buffer::from_vec(values);
+    /// assert_eq!((buffer.len(), buffer.width()), (8, Width::Four));
+    /// assert_eq!(buffer.into_vec::<f32>()?.as_ptr(), at);
+    /// # Ok::<(), farref::CodecError>(())
+    /// ```
+    pub fn from_vec<T: Pod>(values: Vec<T>) -> Self {
+        Self(Part::from_owned(Owned::new(
+            Elements::from_vec(values),
+            None,
+        )))
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The size of one element.
+    pub fn width(&self) -> Width {
+        self.0.width()
+    }
+
+    /// The elements, as any type of plain data.
+    ///
+    /// There is no copy if the buffer was received, or made of a vector, with the width of `T`, and
+    /// nobody else has it; one copy otherwise. If the length is no multiple of `T`'s size that is an
+    /// error, and so is a [`Source`] that does not keep its word.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// let buffer = Buffer::from_vec(vec![1_u32, 2, 3]);
+    /// assert_eq!(buffer.clone().into_vec::<i32>()?, [1, 2, 3]);
+    /// assert!(buffer.into_vec::<u64>().is_err());
+    /// # Ok::<(), farref::CodecError>(())
+    /// ```
+    pub fn into_vec<T: Pod>(self) -> Result<Vec<T>, CodecError> {
+        self.0.into_vec()
+    }
+}
+
+impl<T: Pod> From<Vec<T>> for Buffer {
+    fn from(values: Vec<T>) -> Self {
+        Self::from_vec(values)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.width().bytes();
+        write!(f, "Buffer({} bytes, {width} each)", self.len())
+    }
+}
+
+/// A small buffer, inside its value: the width comes along.
+#[derive(Serialize, Deserialize)]
+struct Here<B>(Width, B);
+
+impl Serialize for Buffer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let part = if self.len() < OUT_OF_BAND {
+            None
+        } else {
+            scope::attach(|| self.0.clone())
+        };
+        let width = self.width();
+        let here = |bytes| Inside::Here(Here(width, Raw(bytes)));
+        match (part, self.0.place()) {
+            (Some(part), _) => {
+                serializer.serialize_newtype_struct(NAME, &Inside::<Here<Raw<'_>>>::Part(part))
+            }
+            (None, Place::Here(bytes)) => serializer.serialize_newtype_struct(NAME, &here(bytes)),
+            (None, Place::Behind(seen)) => {
+                // Copied, so that no serializer runs while a lock is held.
+                let copy = seen
+                    .look(0..seen.len(), <[u8]>::to_vec)
+                    .map_err(S::Error::custom)?;
+                serializer.serialize_newtype_struct(NAME, &here(&copy))
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Buffer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BufferVisitor;
+
+        impl<'de> Visitor<'de> for BufferVisitor {
+            type Value = Buffer;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a buffer")
+            }
+
+            fn visit_newtype_struct<D: Deserializer<'de>>(
+                self,
+                deserializer: D,
+            ) -> Result<Buffer, D::Error> {
+                match Inside::<Here<OwnedBytes>>::deserialize(deserializer)? {
+                    Inside::Here(Here(width, OwnedBytes(bytes))) => {
+                        read_here(width, bytes).map_err(D::Error::custom)
+                    }
+                    // Taken out, so that its elements can be had without a copy right now.
+                    Inside::Part(index) => scope::take_attached(index)
+                        .map(Buffer)
+                        .map_err(D::Error::custom),
+                }
+            }
+
+            /// For whoever traces the shape of a type; no codec writes a buffer as nothing.
+            fn visit_unit<E>(self) -> Result<Buffer, E> {
+                Ok(Buffer::from_vec::<u8>(Vec::new()))
+            }
+        }
+
+        deserializer.deserialize_newtype_struct(NAME, BufferVisitor)
+    }
+}
+
+fn read_here(width: Width, bytes: Vec<u8>) -> Result<Buffer, CodecError> {
+    if width == Width::One {
+        return Ok(bytes.into());
+    }
+    if bytes.len() % width.bytes() != 0 {
+        return Err(CodecError::new(format_args!(
+            "a buffer of {} bytes with elements of {}",
+            bytes.len(),
+            width.bytes()
+        )));
+    }
+    let mut elements = Elements::empty(width);
+    elements.resize(bytes.len());
+    elements.bytes_mut().copy_from_slice(&bytes);
+    Ok(Buffer(Part::from_owned(Owned::new(elements, None))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+
+    /// Shows what it is told to, whatever it says.
+    struct Shows(Vec<u8>, usize);
+
+    impl Source for Shows {
+        fn len(&self) -> usize {
+            self.1
+        }
+
+        fn width(&self) -> Width {
+            Width::Two
+        }
+
+        fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+            look(self.0.get(range).unwrap_or_default());
+        }
+    }
+
+    #[test]
+    fn outside_a_call_a_buffer_is_plain_data_and_keeps_its_width() {
+        for count in [0, 1, 3, OUT_OF_BAND] {
+            let values = vec![1.5_f32; count];
+            let buffer = Buffer::from(values.clone());
+            let bytes = postcard::to_allocvec(&buffer).unwrap();
+            let json = serde_json::to_string(&buffer).unwrap();
+            for back in [
+                postcard::from_bytes::<Buffer>(&bytes).unwrap(),
+                serde_json::from_str(&json).unwrap(),
+            ] {
+                assert_eq!(back.width(), Width::Four);
+                assert_eq!(back.into_vec::<f32>().unwrap(), values);
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_is_written_as_a_vector_of_its_width_is() {
+        let source = Buffer::from_source(Arc::new(Shows(vec![1, 0, 2, 0], 4)));
+        let written = postcard::to_allocvec(&source).unwrap();
+        let vector = Buffer::from(vec![1_u16.to_le(), 2_u16.to_le()]);
+        assert_eq!(written, postcard::to_allocvec(&vector).unwrap());
+        assert_eq!(source.into_vec::<[u8; 2]>().unwrap(), [[1, 0], [2, 0]]);
+    }
+
+    #[test]
+    fn a_source_that_breaks_its_word_is_an_error() {
+        let short = Buffer::from_source(Arc::new(Shows(vec![1, 0, 2], 4)));
+        assert!(postcard::to_allocvec(&short).is_err());
+        assert!(short.into_vec::<u16>().is_err());
+    }
+
+    #[test]
+    fn malformed_buffers_are_refused() {
+        let bytes = |inside: &Inside<(u32, Raw<'_>)>| postcard::to_allocvec(inside).unwrap();
+        for (wrong, why) in [
+            (bytes(&Inside::Part(3)), "no such part"),
+            (bytes(&Inside::Here((4, Raw(&[0; 16])))), "no such width"),
+            (bytes(&Inside::Here((2, Raw(&[0; 6])))), "an uneven length"),
+        ] {
+            assert!(postcard::from_bytes::<Buffer>(&wrong).is_err(), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_others_have_is_copied_for_each() {
+        let buffer = Buffer::from(vec![1_u32, 2]);
+        let other = buffer.clone();
+        let copy = buffer.into_vec::<u32>().unwrap();
+        let itself = other.into_vec::<u32>().unwrap();
+        assert_eq!(copy, itself);
+        assert_ne!(copy.as_ptr(), itself.as_ptr());
+    }
+}

@@ -1,0 +1,313 @@
+//! One buffer beside a value, wherever its bytes are.
+//!
+//! A part is not copied when it is cloned, stored until it is acknowledged, or sent again. Its bytes
+//! may belong to the program and be behind a lock; then they are looked at for a moment at a time.
+
+use std::fmt;
+use std::mem::take;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+
+use bytemuck::Pod;
+use bytes::Bytes;
+
+use super::CodecError;
+use super::elements::{Elements, Width, copied};
+
+/// Bytes that belong to something else and can be looked at for a moment.
+///
+/// Through it the storage of a tensor, say, is sent from where it is, though a lock is around it: the
+/// lock is held while the system takes bytes from there into the socket, never while waiting for the
+/// socket or for the peer. What is sent is what is there at that time, a piece at a time, and again if a
+/// connection breaks: whoever writes to it meanwhile makes the receiver see some of both.
+///
+/// ```
+/// use std::ops::Range;
+/// use std::sync::{Arc, RwLock};
+///
+/// use farref::{Buffer, Source, Width};
+///
+/// struct Storage {
+///     values: RwLock<Vec<u8>>,
+///     len: usize,
+/// }
+///
+/// impl Source for Storage {
+///     fn len(&self) -> usize {
+///         self.len
+///     }
+///
+///     fn width(&self) -> Width {
+///         Width::One
+///     }
+///
+///     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+///         look(&self.values.read().unwrap()[range]);
+///     }
+/// }
+///
+/// let values = RwLock::new(vec![1, 2, 3]);
+/// let storage = Arc::new(Storage { values, len: 3 });
+/// let buffer = Buffer::from_source(storage);
+/// assert_eq!(buffer.into_vec::<u8>()?, [1, 2, 3]);
+/// # Ok::<(), farref::CodecError>(())
+/// ```
+// It is asked for its length once, to announce it; emptiness is nobody's question.
+#[allow(clippy::len_without_is_empty)]
+pub trait Source: Send + Sync + 'static {
+    /// How many bytes there are: a multiple of the width, and always the same.
+    fn len(&self) -> usize;
+
+    /// The size of one element.
+    fn width(&self) -> Width;
+
+    /// Calls `look` once with the bytes in `range`, which is within the length.
+    ///
+    /// `look` never waits, and calls no other source. It may be called on any thread. A source that
+    /// panics, or shows another number of bytes, cannot be sent: the connection is given up rather than
+    /// anything else delivered in its place.
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8]));
+}
+
+/// One buffer beside a value. Cheap to clone.
+///
+/// Only those who bring another [wire](crate::agent) deal with parts; programs have
+/// [`Blob`](crate::Blob) and [`Buffer`](crate::Buffer).
+///
+/// ```
+/// use farref::{Part, Width};
+///
+/// let part = Part::from(bytes::Bytes::from_static(b"bytes"));
+/// assert_eq!((part.len(), part.width()), (5, Width::One));
+/// assert_eq!(part.into_bytes()?, "bytes");
+/// # Ok::<(), farref::CodecError>(())
+/// ```
+#[derive(Clone)]
+pub struct Part(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Bytes(Bytes),
+    Owned(Arc<Owned>),
+    Source(Seen),
+}
+
+/// A source, and what it said of itself when it was first seen: nothing that is announced changes.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    source: Arc<dyn Source>,
+    len: usize,
+    width: Width,
+}
+
+/// Why a source's bytes are not to be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a buffer's source {0}")]
+pub(crate) struct BadSource(&'static str);
+
+/// Whoever wants the memory of elements back that nobody uses any more.
+pub(crate) trait Home: fmt::Debug + Send + Sync {
+    fn keep(&self, elements: Elements);
+}
+
+/// Elements that belong to nothing else.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    elements: Elements,
+    /// Where their memory goes in the end if nobody has made it his own.
+    home: Option<Weak<dyn Home>>,
+}
+
+/// Where the bytes of a part are.
+pub(crate) enum Place<'a> {
+    /// In plain sight.
+    Here(&'a [u8]),
+    /// Behind a source.
+    Behind(&'a Seen),
+}
+
+impl Part {
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Bytes(bytes) => bytes.len(),
+            Kind::Owned(owned) => owned.elements.bytes().len(),
+            Kind::Source(seen) => seen.len,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The size of one element: whoever receives the part is to have memory that is aligned to it.
+    pub fn width(&self) -> Width {
+        match &self.0 {
+            Kind::Bytes(_) => Width::One,
+            Kind::Owned(owned) => owned.elements.width(),
+            Kind::Source(seen) => seen.width,
+        }
+    }
+
+    /// The bytes. They are copied only if a [`Source`] has them.
+    pub fn into_bytes(self) -> Result<Bytes, CodecError> {
+        Ok(match self.0 {
+            Kind::Bytes(bytes) => bytes,
+            Kind::Source(seen) => seen.copy::<u8>()?.into(),
+            Kind::Owned(owned) => owned.into_bytes(),
+        })
+    }
+
+    /// The elements of a source.
+    pub(crate) fn from_source(source: Arc<dyn Source>) -> Self {
+        let (len, width) = (source.len(), source.width());
+        // No peer takes half an element, and bytes are whole in any case.
+        let even = len % width.bytes() == 0;
+        let width = if even { width } else { Width::One };
+        Self(Kind::Source(Seen { source, len, width }))
+    }
+
+    pub(crate) fn from_owned(owned: Arc<Owned>) -> Self {
+        Self(Kind::Owned(owned))
+    }
+
+    /// Its elements: the vector itself if it is one and nobody else has it, a copy otherwise.
+    pub(crate) fn into_vec<T: Pod>(self) -> Result<Vec<T>, CodecError> {
+        let kind = match self.0 {
+            Kind::Bytes(bytes) if align_of::<T>() == 1 => {
+                // No copy if this is all there is of them.
+                Kind::Owned(Owned::new(Elements::One(bytes.into()), None))
+            }
+            kind => kind,
+        };
+        match kind {
+            Kind::Bytes(bytes) => copy(&bytes),
+            Kind::Source(seen) => seen.copy(),
+            Kind::Owned(mut owned) => match Arc::get_mut(&mut owned) {
+                Some(only) => take(&mut only.elements)
+                    .into_vec()
+                    .or_else(|elements| copy(elements.bytes())),
+                None => copy(owned.elements.bytes()),
+            },
+        }
+    }
+
+    /// Where its bytes are.
+    pub(crate) fn place(&self) -> Place<'_> {
+        match &self.0 {
+            Kind::Bytes(bytes) => Place::Here(bytes),
+            Kind::Owned(owned) => Place::Here(owned.elements.bytes()),
+            Kind::Source(seen) => Place::Behind(seen),
+        }
+    }
+}
+
+fn copy<T: Pod>(from: &[u8]) -> Result<Vec<T>, CodecError> {
+    copied(from.len(), |to| {
+        to.copy_from_slice(from);
+        Ok(())
+    })
+}
+
+impl Seen {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Calls `look` with some of the bytes and returns what it does. Whatever lock is around them is
+    /// held only meanwhile.
+    pub(crate) fn look<R>(
+        &self,
+        range: Range<usize>,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, BadSource> {
+        let length = range.len();
+        let mut look = Some(look);
+        let mut seen = Err(BadSource("shows nothing"));
+        let once = &mut |bytes: &[u8]| {
+            if bytes.len() != length {
+                seen = Err(BadSource("shows another number of bytes than it has"));
+            } else if let Some(look) = look.take() {
+                seen = Ok(look(bytes));
+            }
+        };
+        // A panic must not leave whoever writes with half a message; nothing of ours is torn by it.
+        catch_unwind(AssertUnwindSafe(|| self.source.look(range, once)))
+            .map_err(|_| BadSource("panicked"))?;
+        seen
+    }
+
+    fn copy<T: Pod>(&self) -> Result<Vec<T>, CodecError> {
+        copied(self.len, |to| {
+            self.look(0..self.len, |from| to.copy_from_slice(from))
+                .map_err(CodecError::new)
+        })
+    }
+}
+
+impl Owned {
+    pub(crate) fn new(elements: Elements, home: Option<Weak<dyn Home>>) -> Arc<Self> {
+        Arc::new(Self { elements, home })
+    }
+
+    /// Their bytes, where they are.
+    pub(crate) fn into_bytes(mut self: Arc<Self>) -> Bytes {
+        match Arc::get_mut(&mut self) {
+            // What goes home does so as it is.
+            Some(Self {
+                elements: Elements::One(bytes),
+                home: None,
+            }) => take(bytes).into(),
+            _ => Bytes::from_owner(Shared(self)),
+        }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take().and_then(|home| home.upgrade()) {
+            home.keep(take(&mut self.elements));
+        }
+    }
+}
+
+/// Elements as the owner of bytes.
+struct Shared(Arc<Owned>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.elements.bytes()
+    }
+}
+
+impl From<Bytes> for Part {
+    fn from(bytes: Bytes) -> Self {
+        Self(Kind::Bytes(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Part {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Kind::Bytes(bytes.into()))
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut tuple = f.debug_tuple("Part");
+        tuple.field(&self.width());
+        match self.place() {
+            Place::Here(bytes) => tuple.field(&bytes),
+            Place::Behind(seen) => tuple.field(&seen.len),
+        };
+        tuple.finish()
+    }
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({} bytes)", self.len)
+    }
+}

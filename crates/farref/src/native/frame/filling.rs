@@ -1,0 +1,128 @@
+//! A large piece on its way into memory of its own, which grows with what has come of it (FR-2).
+//!
+//! Bytes are read into memory that nothing was written to before. Wider elements are read into zeros,
+//! written a little ahead of what comes, while they are in the cache: a vector of them has no safe way
+//! to be filled otherwise.
+
+use bytes::{Buf, BufMut, BytesMut};
+
+use super::FrameError;
+use super::decode::Space;
+use crate::codec::{Elements, Width};
+
+/// What the memory of one large piece begins with, whatever was announced.
+const FIRST_RESERVE: usize = 1 << 20;
+/// How many times as much as has arrived of a large piece is reserved when its memory is full.
+pub(super) const RESERVE_AHEAD: usize = 64;
+/// How many zeros are written ahead of what comes.
+const ZEROS_AHEAD: usize = 256 << 10;
+
+/// A large piece on its way into memory of its own.
+#[derive(Debug)]
+pub(super) struct Filling {
+    elements: Elements,
+    /// How many bytes have come, if the elements are not bytes: those are as many as have come.
+    filled: usize,
+    length: usize,
+}
+
+impl Filling {
+    /// A piece of this length, in memory that was used before if there is some.
+    pub(super) fn new(
+        length: usize,
+        width: Width,
+        used: Option<Elements>,
+    ) -> Result<Self, FrameError> {
+        let mut elements = used.unwrap_or(Elements::empty(width));
+        match &mut elements {
+            Elements::One(bytes) => bytes.clear(),
+            // What is left in it is as good as zeros.
+            wider => wider.resize(wider.bytes().len().min(length)),
+        }
+        let mut filling = Self {
+            elements,
+            filled: 0,
+            length,
+        };
+        filling.grow(FIRST_RESERVE)?;
+        Ok(filling)
+    }
+
+    /// What has come, once that is all.
+    pub(super) fn finish(self) -> Elements {
+        self.elements
+    }
+
+    fn filled(&self) -> usize {
+        match &self.elements {
+            Elements::One(bytes) => bytes.len(),
+            _ => self.filled,
+        }
+    }
+
+    /// How much can be put into it now.
+    fn room(&self) -> usize {
+        match &self.elements {
+            Elements::One(bytes) => self.length.min(bytes.capacity()) - bytes.len(),
+            wider => wider.bytes().len() - self.filled,
+        }
+    }
+
+    /// Makes the memory `capacity` bytes large, or as large as the piece (FR-2).
+    fn grow(&mut self, capacity: usize) -> Result<(), FrameError> {
+        self.elements
+            .try_reserve_exact(capacity.min(self.length))
+            .map_err(|_| FrameError::OutOfMemory(self.length as u64))
+    }
+
+    /// Makes room where there is none.
+    fn make_room(&mut self) -> Result<(), FrameError> {
+        let filled = self.filled();
+        if filled == self.elements.capacity() {
+            self.grow(filled.saturating_mul(RESERVE_AHEAD))?;
+        }
+        if self.elements.width() != Width::One {
+            let there = self.elements.capacity().min(self.length);
+            self.elements.resize(there.min(filled + ZEROS_AHEAD));
+        }
+        Ok(())
+    }
+
+    /// Takes what the common buffer has of it. Says whether it is complete; if not, there is room.
+    pub(super) fn take_from(&mut self, buffer: &mut BytesMut) -> Result<bool, FrameError> {
+        loop {
+            let take = self.room().min(buffer.len());
+            let from = buffer.get(..take).unwrap_or_default();
+            match self.space() {
+                Space::Elements(room, filled) => {
+                    if let Some(room) = room.get_mut(..take) {
+                        room.copy_from_slice(from);
+                    }
+                    *filled += take;
+                }
+                Space::Piece(mut piece) => piece.put_slice(from),
+                Space::Buffer(_) => {}
+            }
+            buffer.advance(take);
+            if self.filled() == self.length {
+                return Ok(true);
+            }
+            if self.room() > 0 {
+                return Ok(false);
+            }
+            self.make_room()?;
+        }
+    }
+
+    /// Where the next bytes go.
+    pub(super) fn space(&mut self) -> Space<'_> {
+        let room = self.room();
+        match &mut self.elements {
+            Elements::One(bytes) => Space::Piece(bytes.limit(room)),
+            wider => {
+                let rest = wider.bytes_mut().get_mut(self.filled..);
+                Space::Elements(rest.unwrap_or_default(), &mut self.filled)
+            }
+        }
+    }
+}
