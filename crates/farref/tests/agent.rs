@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
-use farref::{Blob, Codec, CodecError, Error, RRef, ValueCodec, Worker};
+use farref::{Blob, Buffer, Codec, CodecError, Error, RRef, ValueCodec, Worker};
 use tokio::sync::mpsc;
 
 #[farref::remote]
@@ -30,6 +30,13 @@ async fn read_through(text: RRef<String>) -> farref::Result<String> {
 #[farref::remote]
 async fn measure(blob: Blob) -> usize {
     blob.len()
+}
+
+#[farref::remote]
+async fn reverse(buffer: Buffer) -> Result<Buffer, CodecError> {
+    let mut values = buffer.into_vec::<f32>()?;
+    values.reverse();
+    Ok(values.into())
 }
 
 struct Counter(u64);
@@ -166,6 +173,12 @@ async fn another_wire_with_another_encoding_carries_everything() -> anyhow::Resu
     let text = a.rref("here".to_owned())?;
     assert_eq!(read_through::on(&peer, text.clone()).await?, "here");
     assert_eq!(measure::on(&peer, vec![1; 100_000].into()).await?, 100_000);
+    for size in [0, 3, 100_000] {
+        let values: Vec<f32> = (0..size).map(|n| n as f32).collect();
+        let back = reverse::on(&peer, values.clone().into()).await?;
+        let back = back.into_vec::<f32>()?.into_iter().rev();
+        assert_eq!(back.collect::<Vec<_>>(), values);
+    }
     drop((counter, sum, text));
 
     let (first, second) = tokio::join!(a.shutdown(), b.shutdown());

@@ -3,11 +3,13 @@
 //! Run as a worker of its own when the environment says so, and as the tests otherwise. The tests run
 //! one after the other: they measure the memory of the process.
 
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use farref::{Blob, Error, Peer, RRef, Worker, WorkerBuilder};
+use farref::{Blob, Buffer, Error, Peer, RRef, Source, Width, Worker, WorkerBuilder};
 use libtest_mimic::{Arguments, Trial};
 
 /// Says that this process is a worker, and whether it uses Unix sockets.
@@ -40,7 +42,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     // Those that measure memory come first: the others leave some to the allocator.
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 9] = [
         (
             "a_large_argument_takes_its_own_size_and_holds_up_nobody",
             large_argument,
@@ -49,7 +51,13 @@ fn main() -> Result<()> {
             "a_large_result_takes_its_own_size_and_holds_up_nobody",
             large_result,
         ),
+        (
+            "a_large_buffer_behind_a_lock_takes_its_own_size_on_both_sides",
+            large_buffer,
+        ),
         ("large_values_in_both_directions_at_once", both_directions),
+        ("buffers_of_all_sizes_arrive_as_they_were", all_buffers),
+        ("a_buffer_costs_about_what_a_blob_costs", compare),
         ("blobs_of_all_sizes_arrive_as_they_were", all_sizes),
         ("a_value_of_ten_thousand_blobs_arrives", many_blobs),
         ("a_value_of_too_many_blobs_is_a_typed_error", too_many_blobs),
@@ -416,4 +424,174 @@ fn too_many_blobs(_: &Worker, other: &Peer) -> Result<()> {
 #[farref::remote]
 async fn repeat(blob: Blob, times: usize) -> Vec<Blob> {
     vec![blob; times]
+}
+
+/// The words of a tensor, behind a lock.
+struct Storage(RwLock<Vec<u64>>, usize);
+
+impl Storage {
+    fn new(words: usize, seed: u64) -> Buffer {
+        let values = (0..words).map(|index| word(index, seed)).collect();
+        Buffer::from_source(Arc::new(Self(RwLock::new(values), 8 * words)))
+    }
+}
+
+impl Source for Storage {
+    fn len(&self) -> usize {
+        self.1
+    }
+
+    fn width(&self) -> Width {
+        Width::Eight
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        let values = self.0.read().unwrap();
+        look(&bytemuck::cast_slice(&values)[range]);
+    }
+}
+
+fn check_words(values: &[u64], seed: u64) -> bool {
+    let mut values = values.iter().enumerate();
+    values.all(|(index, value)| *value == word(index, seed))
+}
+
+#[farref::remote]
+fn receive_words(buffer: Buffer, seed: u64) -> Result<(usize, bool), farref::CodecError> {
+    let values = buffer.into_vec::<u64>()?;
+    Ok((values.len(), check_words(&values, seed)))
+}
+
+#[farref::remote]
+fn send_words(words: usize, seed: u64) -> Buffer {
+    Storage::new(words, seed)
+}
+
+fn large_buffer(_: &Worker, other: &Peer) -> Result<()> {
+    let words = LARGE / 8;
+    let buffer = Storage::new(words, 1);
+    reset_peak()?;
+    reset_peak::on(other).wait()?;
+    let call = receive_words::on(other, buffer.clone(), 1);
+    let (received, answered) = meanwhile(other, move || call.wait())?;
+    assert_eq!(received, (words, true));
+    ensure!(answered > 0, "small calls waited for the large one");
+    check_peaks(other, LARGE)?;
+    drop(buffer);
+
+    reset_peak()?;
+    reset_peak::on(other).wait()?;
+    let call = send_words::on(other, words, 2);
+    let (buffer, _) = meanwhile(other, move || call.wait())?;
+    let values = buffer.into_vec::<u64>()?;
+    ensure!(values.len() == words, "{} words", values.len());
+    ensure!(check_words(&values, 2), "something else arrived");
+    check_peaks(other, LARGE)
+}
+
+#[farref::remote]
+async fn echo_buffers(buffers: Vec<Buffer>) -> Vec<Buffer> {
+    buffers
+}
+
+fn all_buffers(_: &Worker, other: &Peer) -> Result<()> {
+    fn elements<T: bytemuck::Pod>(size: usize) -> Vec<T> {
+        let bytes = fill(size / size_of::<T>() * size_of::<T>(), 5);
+        bytes
+            .chunks_exact(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned)
+            .collect()
+    }
+    fn same<T: bytemuck::Pod + PartialEq>(buffer: Buffer, size: usize) -> Result<()> {
+        let width = buffer.width().bytes();
+        ensure!(width == size_of::<T>(), "a width of {width}");
+        ensure!(
+            buffer.into_vec::<T>()? == elements::<T>(size),
+            "{size} of {width}"
+        );
+        Ok(())
+    }
+    let sizes = [
+        0,
+        8,
+        THRESHOLD - 1,
+        THRESHOLD,
+        THRESHOLD + 9,
+        (16 << 10) + 8,
+        1 << 20,
+        (5 << 20) + 24,
+        64 << 20,
+    ];
+    for size in sizes {
+        let sent = vec![
+            elements::<u8>(size).into(),
+            elements::<u16>(size).into(),
+            elements::<u32>(size).into(),
+            elements::<u64>(size).into(),
+            Storage::new(size / 8, 5),
+        ];
+        let back = echo_buffers::on(other, sent).wait()?;
+        let back: [Buffer; 5] = back.try_into().map_err(|_| anyhow::anyhow!("not five"))?;
+        let [one, two, four, eight, source] = back;
+        same::<u8>(one, size)?;
+        same::<u16>(two, size)?;
+        same::<u32>(four, size)?;
+        same::<u64>(eight, size)?;
+        ensure!(
+            check_words(&source.into_vec::<u64>()?, 5),
+            "a source of {size}"
+        );
+    }
+    Ok(())
+}
+
+#[farref::remote]
+async fn swallow(blob: Blob) -> usize {
+    blob.len()
+}
+
+#[farref::remote]
+async fn swallow_buffer(buffer: Buffer) -> usize {
+    buffer.len()
+}
+
+/// As above, with the elements made the program's own.
+#[farref::remote]
+async fn swallow_vector(buffer: Buffer) -> Result<usize, farref::CodecError> {
+    Ok(match buffer.width() {
+        Width::Eight => 8 * buffer.into_vec::<u64>()?.len(),
+        _ => buffer.into_vec::<u8>()?.len(),
+    })
+}
+
+/// The median time of some calls, in milliseconds.
+fn median(call: impl Fn() -> farref::Call<usize>, size: usize) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..15 {
+        let call = call();
+        let began = Instant::now();
+        ensure!(call.wait()? == size, "something else arrived");
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    Ok(1e3 * times[times.len() / 2].as_secs_f64())
+}
+
+/// 64 MiB as a blob, as a buffer, and as vectors that are the program's. The memory of blobs and
+/// buffers is used again, that of vectors is fresh each time, which is what they take longer for.
+fn compare(_: &Worker, other: &Peer) -> Result<()> {
+    let size = 64 << 20;
+    let blob = fill(size, 1);
+    let words = Storage::new(size / 8, 1);
+    let bytes = Buffer::from_vec(vec![1_u8; size]);
+    let blob = median(|| swallow::on(other, blob.clone()), size)?;
+    let buffer = median(|| swallow_buffer::on(other, words.clone()), size)?;
+    let vector = median(|| swallow_vector::on(other, words.clone()), size)?;
+    let bytes = median(|| swallow_vector::on(other, bytes.clone()), size)?;
+    println!("64 MiB: a blob {blob:.1} ms, a buffer {buffer:.1} ms, both in memory used before");
+    println!("64 MiB: a vector of words {vector:.1} ms, one of bytes {bytes:.1} ms, both fresh");
+    // About falling off a cliff, on a busy machine.
+    ensure!(buffer < 10.0 * blob, "a buffer");
+    ensure!(vector < 10.0 * bytes, "a vector");
+    Ok(())
 }

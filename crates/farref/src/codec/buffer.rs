@@ -205,8 +205,10 @@ fn read_here(width: Width, bytes: Vec<u8>) -> Result<Buffer, CodecError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::ops::Range;
+
+    use super::*;
+    use crate::codec::{Codec, Payload};
 
     /// Shows what it is told to, whatever it says.
     struct Shows(Vec<u8>, usize);
@@ -268,6 +270,35 @@ mod tests {
         ] {
             assert!(postcard::from_bytes::<Buffer>(&wrong).is_err(), "{why}");
         }
+    }
+
+    #[test]
+    fn a_received_buffer_gives_its_vector_away_even_while_its_value_is_read() {
+        /// As a tensor does: it has its elements at once.
+        struct Tensor(Vec<f32>);
+
+        impl<'de> Deserialize<'de> for Tensor {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let buffer = Buffer::deserialize(deserializer)?;
+                buffer.into_vec().map(Self).map_err(D::Error::custom)
+            }
+        }
+
+        let values = vec![1.5_f32; OUT_OF_BAND];
+        let at = values.as_ptr();
+        let part = Buffer::from(values).0;
+        let body = postcard::to_allocvec(&[Inside::<()>::Part(0)]).unwrap();
+        let payload = |times: usize| Payload {
+            body: body.repeat(times).into(),
+            parts: vec![part.clone()],
+        };
+        let twice = scope::read_value::<(Buffer, Buffer)>(&Codec::Postcard, payload(2), vec![]);
+        assert!(twice.is_err(), "there is one");
+        let once = payload(1);
+        drop((part, twice));
+        let (tensor,) =
+            scope::read_value::<(Tensor,)>(&Codec::Postcard, once, vec![]).expect("it is there");
+        assert_eq!((tensor.0.as_ptr(), tensor.0.len()), (at, OUT_OF_BAND));
     }
 
     #[test]

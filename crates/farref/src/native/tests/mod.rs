@@ -7,6 +7,7 @@ mod fixture;
 mod memory;
 mod proxy;
 mod refusals;
+mod sources;
 mod writing;
 
 use super::*;
