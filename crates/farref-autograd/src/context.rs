@@ -7,7 +7,7 @@ use std::time::Duration;
 use farref::context::{ContextId, ContextScope, InContext};
 use farref::{RRef, Worker};
 
-use crate::engine::Engine;
+use crate::engine;
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
 use crate::tensor::Tensor;
@@ -149,17 +149,7 @@ impl Backward {
             let one = Tensor::from(loss.ones_like()?.detach());
             roots.push((loss, one));
         }
-        self.scope.check()?;
-        let engine = Engine::<Candle>::of(&self.scope.worker());
-        let place = engine
-            .enter(&self.scope)
-            .ok_or(farref::Error::ContextReleased)?;
-        let outcome = place.start(roots, self.retain_graph, self.timeout)?;
-        match outcome.await {
-            Ok(outcome) => Ok(outcome?),
-            // The pass went with its context.
-            Err(_) => Err(farref::Error::ContextReleased.into()),
-        }
+        engine::backward::<Candle>(&self.scope, roots, self.retain_graph, self.timeout).await
     }
 }
 
@@ -216,7 +206,7 @@ impl RemoteLoss for RRef<Tensor> {
 }
 
 #[farref::remote(name = "farref_autograd::backward_from")]
-async fn backward_from(loss: RRef<Tensor>) -> Result<Option<crate::engine::PassFailure>> {
+async fn backward_from(loss: RRef<Tensor>) -> Result<Option<engine::PassFailure>> {
     let context = Context::current().ok_or(Error::NoContext)?;
     let loss = loss.local().await?.clone();
     match context.backward(&[&loss]).await {

@@ -11,7 +11,7 @@ use candle_core::Var;
 use farref::context::ContextScope;
 
 use crate::context::Context;
-use crate::engine::{Engine, Observer};
+use crate::engine::{self, Observer};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use crate::vjp::Candle;
@@ -58,12 +58,7 @@ impl Parameter {
     /// Its tensor at present, to compute with.
     pub fn tensor(&self) -> Tensor {
         let var = self.var();
-        if let Some(scope) = ContextScope::current()
-            && let Some(place) = Engine::<Candle>::of(&scope.worker()).enter(&scope)
-        {
-            let observer = Arc::clone(&self.0);
-            place.records(|records| records.observe(var.id(), observer));
-        }
+        engine::observe::<Candle>(var.id(), Arc::clone(&self.0) as _);
         Tensor::from(var.as_tensor().clone())
     }
 
@@ -99,13 +94,8 @@ impl Parameter {
 
     /// Its gradient in a context, as far as passes have come. None if no loss depended on it.
     pub(crate) fn gradient_in(&self, scope: &ContextScope) -> Option<Tensor> {
-        let place = Engine::<Candle>::of(&scope.worker()).enter(scope)?;
-        place.records(|records| {
-            // What was computed outside of the context was not noticed there, but is known by its leaf.
-            records
-                .gradient_of(self.0.key)
-                .or_else(|| records.gradient(self.var().id()))
-        })
+        // What was computed outside of the context was not noticed there, but is known by its leaf.
+        engine::gradient::<Candle>(scope, self.0.key, self.var().id())
     }
 }
 

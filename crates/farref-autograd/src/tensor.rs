@@ -9,13 +9,12 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, DType, Device, Storage};
-use farref::context::{incoming, outgoing};
 use farref::{Buffer, Source, Width};
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::engine::Engine;
+use crate::engine::{self, Link};
 use crate::stack;
 use crate::vjp::Candle;
 
@@ -119,7 +118,7 @@ struct Wire {
     shape: Vec<usize>,
     requires_grad: bool,
     /// Inside of a context: the number of the message, and which of its tensors this is.
-    link: Option<(u64, u32)>,
+    link: Option<Link>,
     data: Buffer,
 }
 
@@ -173,15 +172,9 @@ impl Serialize for Tensor {
         })?;
         let data = Stored::new(self).map_err(S::Error::custom)?;
         let requires_grad = self.requires_grad();
-        let mut link = None;
-        if requires_grad
-            && let Some(message) = outgoing()
-            && let Some(place) = Engine::<Candle>::of(&message.scope.worker()).enter(&message.scope)
-        {
-            let index =
-                place.records(|records| records.send(message.number, message.peer, self.clone()));
-            link = Some((message.number, index));
-        }
+        let link = requires_grad
+            .then(|| engine::record_send::<Candle>(self))
+            .flatten();
         let wire = Wire {
             element,
             shape: self.dims().to_vec(),
@@ -198,18 +191,10 @@ impl<'de> Deserialize<'de> for Tensor {
         let wire = Wire::deserialize(deserializer)?;
         let link = wire.link;
         let tensor = wire.read().map_err(D::Error::custom)?;
-        if let Some((number, index)) = link
+        if let Some(link) = link
             && tensor.requires_grad()
-            && let Some(message) = incoming()
-            && let Some(place) = Engine::<Candle>::of(&message.scope.worker()).enter(&message.scope)
         {
-            let from = (message.peer, number);
-            let next = place.records(|records| records.receive(from, index, tensor.id()));
-            if !next {
-                return Err(D::Error::custom(
-                    "the tensors of a message are out of order",
-                ));
-            }
+            engine::record_recv::<Candle>(link, tensor.id()).map_err(D::Error::custom)?;
         }
         Ok(tensor)
     }

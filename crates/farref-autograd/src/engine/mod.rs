@@ -23,6 +23,7 @@ mod graph;
 mod parcel;
 mod pass;
 mod records;
+mod seam;
 mod task;
 
 use std::collections::{BTreeSet, HashMap};
@@ -36,6 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use backend::{Backend, Observer};
 pub use parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
 pub use records::Counts;
+pub use seam::{Link, backward, gradient, observe, progressed, receive, record_recv, record_send};
 
 use pass::{Actor, Input};
 use records::Records;

@@ -1,0 +1,104 @@
+//! What a tensor library calls: when its tensors are written and read, when its functions are called by
+//! other workers, when the program asks for a pass or for gradients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farref::Worker;
+use farref::context::{ContextScope, incoming, outgoing};
+
+use super::backend::{Backend, Observer};
+use super::parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
+use super::{Engine, InContext};
+
+/// Which tensor of which message it is, on the wire.
+pub type Link = (u64, u32);
+
+fn here<B: Backend>(scope: &ContextScope) -> Option<Arc<InContext<B>>> {
+    Engine::<B>::of(&scope.worker()).enter(scope)
+}
+
+/// To be called when a tensor that needs gradients is serialized. Inside of a context it is recorded, and
+/// the link must be written beside the data.
+pub fn record_send<B: Backend>(tensor: &B::Tensor) -> Option<Link> {
+    let message = outgoing()?;
+    let place = here::<B>(&message.scope)?;
+    let index = place.records(|records| records.send(message.number, message.peer, tensor.clone()));
+    Some((message.number, index))
+}
+
+/// To be called when such a tensor has been deserialized, as a leaf. An error is the sender's fault.
+pub fn record_recv<B: Backend>(link: Link, leaf: B::Leaf) -> Result<(), &'static str> {
+    if let Some(message) = incoming()
+        && let Some(place) = here::<B>(&message.scope)
+    {
+        let (number, index) = link;
+        let from = (message.peer, number);
+        if !place.records(|records| records.receive(from, index, leaf)) {
+            return Err("the tensors of a message are out of order");
+        }
+    }
+    Ok(())
+}
+
+/// Inside of a context: from now on the leaf belongs to an observer.
+pub fn observe<B: Backend>(leaf: B::Leaf, observer: Arc<dyn Observer<B::Tensor>>) {
+    if let Some(scope) = ContextScope::current()
+        && let Some(place) = here::<B>(&scope)
+    {
+        place.records(|records| records.observe(leaf, observer));
+    }
+}
+
+/// The gradient that passes have left for an observer, or for a leaf that has none.
+pub fn gradient<B: Backend>(
+    scope: &ContextScope,
+    observer: u64,
+    leaf: B::Leaf,
+) -> Option<B::Tensor> {
+    let place = here::<B>(scope)?;
+    place.records(|records| {
+        records
+            .gradient_of(observer)
+            .or_else(|| records.gradient(leaf))
+    })
+}
+
+/// Runs a context backward from roots on this worker, each with its gradient.
+pub async fn backward<B: Backend>(
+    scope: &ContextScope,
+    roots: Vec<(B::Tensor, B::Tensor)>,
+    retain_graph: bool,
+    patience: Option<Duration>,
+) -> crate::Result<()> {
+    scope.check()?;
+    let place = here::<B>(scope).ok_or(farref::Error::ContextReleased)?;
+    let outcome = place.start(roots, retain_graph, patience)?;
+    match outcome.await {
+        Ok(outcome) => Ok(outcome?),
+        // The pass went with its context.
+        Err(_) => Err(farref::Error::ContextReleased.into()),
+    }
+}
+
+/// What the function behind [`Backend::deliver`] does.
+pub async fn receive<B: Backend>(parcel: Parcel<B::Tensor>) -> Receipt {
+    let scope = ContextScope::current();
+    let place = scope.and_then(|scope| here::<B>(&scope));
+    match place.zip(Worker::caller_node()) {
+        Some((place, from)) => place.receive(from, parcel).await,
+        None => Receipt::failed(PassFailure {
+            worker: Worker::current().map_or_else(String::new, |me| me.name().to_owned()),
+            cause: Cause::Released,
+        }),
+    }
+}
+
+/// What the function behind [`Backend::progressed`] does.
+pub fn progressed<B: Backend>(pass: PassId) {
+    if let Some(scope) = ContextScope::current()
+        && let Some(place) = here::<B>(&scope)
+    {
+        place.progressed(pass);
+    }
+}

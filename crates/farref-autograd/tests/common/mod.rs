@@ -1,0 +1,81 @@
+//! The fixture: a group of workers in one process, and at the end the proof that nothing is left.
+#![allow(dead_code)]
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use farref::testing::Cluster;
+use farref::{Peer, Worker};
+use farref_autograd::candle::{self, DType, Device};
+use farref_autograd::engine::{Counts, Engine};
+use farref_autograd::{Candle, Parameter, Tensor};
+
+pub struct Group {
+    pub cluster: Cluster,
+}
+
+impl Group {
+    pub async fn start(workers: u32) -> Result<Self> {
+        Ok(Self {
+            cluster: Cluster::start(workers).await?,
+        })
+    }
+
+    pub fn worker(&self, index: usize) -> &Worker {
+        self.cluster.worker(index)
+    }
+
+    /// Worker `to` as worker 0 sees it.
+    pub fn peer(&self, to: usize) -> Result<Peer> {
+        Ok(self.worker(0).peer(&format!("worker{to}"))?)
+    }
+
+    /// What the engines of these workers keep.
+    pub fn counts(&self, workers: impl IntoIterator<Item = usize>) -> Vec<Counts> {
+        let workers = workers.into_iter();
+        workers
+            .map(|index| Engine::<Candle>::of(self.worker(index)).counts())
+            .collect()
+    }
+
+    /// Contexts, sends, recvs and passes are gone everywhere; so are references and calls.
+    pub async fn finish(self, workers: usize) -> Result<()> {
+        eventually("engines are empty", || {
+            self.counts(0..workers)
+                .iter()
+                .all(|counts| *counts == Counts::default())
+        })
+        .await?;
+        for index in 0..workers {
+            let snapshot = self.worker(index).snapshot();
+            ensure!(snapshot.contexts == 0, "{snapshot:?}");
+        }
+        self.cluster.shutdown().await?;
+        Ok(())
+    }
+}
+
+/// Waits for something that comes by itself.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    for _ in 0..3000 {
+        if holds() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    anyhow::bail!("{what}: not after 30 s")
+}
+
+pub fn ones(shape: impl Into<candle::Shape>) -> Result<candle::Tensor> {
+    Ok(candle::Tensor::ones(shape, DType::F64, &Device::Cpu)?)
+}
+
+/// A parameter with these elements.
+pub fn parameter(elements: &[f64], shape: impl Into<candle::Shape>) -> Result<Parameter> {
+    let tensor = Tensor::from_vec(elements.to_vec(), shape.into())?;
+    Ok(Parameter::new(&tensor)?)
+}
+
+pub fn elements(tensor: &candle::Tensor) -> Result<Vec<f64>> {
+    Ok(tensor.flatten_all()?.to_vec1()?)
+}
