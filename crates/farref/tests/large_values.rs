@@ -430,7 +430,7 @@ async fn repeat(blob: Blob, times: usize) -> Vec<Blob> {
 struct Storage(RwLock<Vec<u64>>, usize);
 
 impl Storage {
-    fn new(words: usize, seed: u64) -> Buffer {
+    fn buffer(words: usize, seed: u64) -> Buffer {
         let values = (0..words).map(|index| word(index, seed)).collect();
         Buffer::from_source(Arc::new(Self(RwLock::new(values), 8 * words)))
     }
@@ -464,12 +464,12 @@ fn receive_words(buffer: Buffer, seed: u64) -> Result<(usize, bool), farref::Cod
 
 #[farref::remote]
 fn send_words(words: usize, seed: u64) -> Buffer {
-    Storage::new(words, seed)
+    Storage::buffer(words, seed)
 }
 
 fn large_buffer(_: &Worker, other: &Peer) -> Result<()> {
     let words = LARGE / 8;
-    let buffer = Storage::new(words, 1);
+    let buffer = Storage::buffer(words, 1);
     reset_peak()?;
     reset_peak::on(other).wait()?;
     let call = receive_words::on(other, buffer.clone(), 1);
@@ -528,7 +528,7 @@ fn all_buffers(_: &Worker, other: &Peer) -> Result<()> {
             elements::<u16>(size).into(),
             elements::<u32>(size).into(),
             elements::<u64>(size).into(),
-            Storage::new(size / 8, 5),
+            Storage::buffer(size / 8, 5),
         ];
         let back = echo_buffers::on(other, sent).wait()?;
         let back: [Buffer; 5] = back.try_into().map_err(|_| anyhow::anyhow!("not five"))?;
@@ -582,7 +582,7 @@ fn median(call: impl Fn() -> farref::Call<usize>, size: usize) -> Result<f64> {
 fn compare(_: &Worker, other: &Peer) -> Result<()> {
     let size = 64 << 20;
     let blob = fill(size, 1);
-    let words = Storage::new(size / 8, 1);
+    let words = Storage::buffer(size / 8, 1);
     let bytes = Buffer::from_vec(vec![1_u8; size]);
     let blob = median(|| swallow::on(other, blob.clone()), size)?;
     let buffer = median(|| swallow_buffer::on(other, words.clone()), size)?;

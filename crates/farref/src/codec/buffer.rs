@@ -190,7 +190,7 @@ fn read_here(width: Width, bytes: Vec<u8>) -> Result<Buffer, CodecError> {
     if width == Width::One {
         return Ok(bytes.into());
     }
-    if bytes.len() % width.bytes() != 0 {
+    if !bytes.len().is_multiple_of(width.bytes()) {
         return Err(CodecError::new(format_args!(
             "a buffer of {} bytes with elements of {}",
             bytes.len(),

@@ -20,7 +20,9 @@ use super::elements::{Elements, Width, copied};
 /// Through it the storage of a tensor, say, is sent from where it is, though a lock is around it: the
 /// lock is held while the system takes bytes from there into the socket, never while waiting for the
 /// socket or for the peer. What is sent is what is there at that time, a piece at a time, and again if a
-/// connection breaks: whoever writes to it meanwhile makes the receiver see some of both.
+/// connection breaks: whoever writes to it meanwhile makes the receiver see some of both. And whoever
+/// keeps it from being looked at holds up all that is to be sent after it: no call is to be made while
+/// the lock is held.
 ///
 /// ```
 /// use std::ops::Range;
@@ -164,7 +166,7 @@ impl Part {
     pub(crate) fn from_source(source: Arc<dyn Source>) -> Self {
         let (len, width) = (source.len(), source.width());
         // No peer takes half an element, and bytes are whole in any case.
-        let even = len % width.bytes() == 0;
+        let even = len.is_multiple_of(width.bytes());
         let width = if even { width } else { Width::One };
         Self(Kind::Source(Seen { source, len, width }))
     }

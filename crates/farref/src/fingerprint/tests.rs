@@ -395,6 +395,15 @@ fn types_of_the_standard_library_are_traced_in_full() {
 }
 
 #[test]
+fn a_buffer_and_a_blob_are_known_by_name() {
+    let shape = shape_of::<(crate::Buffer, crate::Blob, u32)>();
+    assert_eq!(
+        shape.text(),
+        "tuple 3 #1 #2 #3\nown 14:farref::Buffer\nown 12:farref::Blob\nu32\n"
+    );
+}
+
+#[test]
 fn an_element_that_cannot_be_made_hides_only_the_elements_after_it() {
     // FP-4: the exception, and no more than that.
     let shape = shape_of::<(u16, Never, u32)>();

@@ -166,7 +166,7 @@ impl Decoder {
             if total > message_bytes {
                 return Err(too_large);
             }
-            if length % width.bytes() as u64 != 0 {
+            if !length.is_multiple_of(width.bytes() as u64) {
                 return Err(FrameError::UnevenPart { length, width });
             }
             announced.push((to_size(length)?, width));

@@ -33,7 +33,7 @@ impl Filling {
         width: Width,
         used: Option<Elements>,
     ) -> Result<Self, FrameError> {
-        let mut elements = used.unwrap_or(Elements::empty(width));
+        let mut elements = used.unwrap_or_else(|| Elements::empty(width));
         match &mut elements {
             Elements::One(bytes) => bytes.clear(),
             // What is left in it is as good as zeros.
