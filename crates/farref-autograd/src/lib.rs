@@ -64,7 +64,7 @@ pub use candle_core as candle;
 pub use context::{Backward, Context, RemoteLoss};
 pub use error::{Error, Result};
 #[cfg(feature = "candle")]
-pub use parameter::Parameter;
+pub use parameter::{Parameter, RemoteParameter};
 #[cfg(feature = "candle")]
 pub use tensor::Tensor;
 #[cfg(feature = "candle")]

@@ -45,10 +45,10 @@ impl Backend for Candle {
             return Ok(Vec::new());
         };
         let store = seeded.backward().map_err(|error| error.to_string())?;
-        // The store has gradients of constants as well.
+        // The store has gradients of constants as well. Those of leaves still hang on the graph.
         let gradients = wanted
             .iter()
-            .filter_map(|&leaf| Some((leaf, Tensor::from(store.get_id(leaf)?.clone()))));
+            .filter_map(|&leaf| Some((leaf, Tensor::from(store.get_id(leaf)?.detach()))));
         Ok(gradients.collect())
     }
 

@@ -1,6 +1,9 @@
 //! The fixture: a group of workers in one process, and at the end the proof that nothing is left.
 #![allow(dead_code)]
 
+pub(crate) mod program;
+pub(crate) mod spread;
+
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -10,28 +13,28 @@ use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::engine::{Counts, Engine};
 use farref_autograd::{Candle, Parameter, Tensor};
 
-pub struct Group {
-    pub cluster: Cluster,
+pub(crate) struct Group {
+    pub(crate) cluster: Cluster,
 }
 
 impl Group {
-    pub async fn start(workers: u32) -> Result<Self> {
+    pub(crate) async fn start(workers: u32) -> Result<Self> {
         Ok(Self {
             cluster: Cluster::start(workers).await?,
         })
     }
 
-    pub fn worker(&self, index: usize) -> &Worker {
+    pub(crate) fn worker(&self, index: usize) -> &Worker {
         self.cluster.worker(index)
     }
 
     /// Worker `to` as worker 0 sees it.
-    pub fn peer(&self, to: usize) -> Result<Peer> {
+    pub(crate) fn peer(&self, to: usize) -> Result<Peer> {
         Ok(self.worker(0).peer(&format!("worker{to}"))?)
     }
 
     /// What the engines of these workers keep.
-    pub fn counts(&self, workers: impl IntoIterator<Item = usize>) -> Vec<Counts> {
+    pub(crate) fn counts(&self, workers: impl IntoIterator<Item = usize>) -> Vec<Counts> {
         let workers = workers.into_iter();
         workers
             .map(|index| Engine::<Candle>::of(self.worker(index)).counts())
@@ -39,7 +42,7 @@ impl Group {
     }
 
     /// Contexts, sends, recvs and passes are gone everywhere; so are references and calls.
-    pub async fn finish(self, workers: usize) -> Result<()> {
+    pub(crate) async fn finish(self, workers: usize) -> Result<()> {
         eventually("engines are empty", || {
             self.counts(0..workers)
                 .iter()
@@ -56,7 +59,7 @@ impl Group {
 }
 
 /// Waits for something that comes by itself.
-pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     for _ in 0..3000 {
         if holds() {
             return Ok(());
@@ -66,16 +69,34 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<(
     anyhow::bail!("{what}: not after 30 s")
 }
 
-pub fn ones(shape: impl Into<candle::Shape>) -> Result<candle::Tensor> {
+pub(crate) fn ones(shape: impl Into<candle::Shape>) -> Result<candle::Tensor> {
     Ok(candle::Tensor::ones(shape, DType::F64, &Device::Cpu)?)
 }
 
 /// A parameter with these elements.
-pub fn parameter(elements: &[f64], shape: impl Into<candle::Shape>) -> Result<Parameter> {
+pub(crate) fn parameter(elements: &[f64], shape: impl Into<candle::Shape>) -> Result<Parameter> {
     let tensor = Tensor::from_vec(elements.to_vec(), shape.into())?;
     Ok(Parameter::new(&tensor)?)
 }
 
-pub fn elements(tensor: &candle::Tensor) -> Result<Vec<f64>> {
+pub(crate) fn elements(tensor: &candle::Tensor) -> Result<Vec<f64>> {
     Ok(tensor.flatten_all()?.to_vec1()?)
+}
+
+/// An error of a test's remote function.
+#[derive(Debug)]
+pub(crate) struct Failed(anyhow::Error);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+impl From<anyhow::Error> for Failed {
+    fn from(error: anyhow::Error) -> Self {
+        Self(error)
+    }
 }

@@ -1,0 +1,141 @@
+//! Tensors on the wire: every type, any layout, no surprises.
+
+mod common;
+
+use anyhow::{Result, ensure};
+use common::Group;
+use farref_autograd::candle::{self, DType, Device};
+use farref_autograd::{Error, Tensor};
+
+#[farref::remote]
+async fn echo(tensor: Tensor) -> Tensor {
+    tensor
+}
+
+fn same(one: &candle::Tensor, other: &candle::Tensor) -> Result<()> {
+    assert_eq!(one.dims(), other.dims());
+    assert_eq!(one.dtype(), other.dtype());
+    let bits = |tensor: &candle::Tensor| -> Result<Vec<u32>> {
+        Ok(tensor
+            .to_dtype(DType::F64)?
+            .flatten_all()?
+            .to_vec1::<f64>()?
+            .iter()
+            .map(|x| x.to_bits() as u32 ^ (x.to_bits() >> 32) as u32)
+            .collect())
+    };
+    assert_eq!(bits(one)?, bits(other)?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_type_of_element_arrives_as_it_was() -> Result<()> {
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let numbers = candle::Tensor::arange(0.0_f64, 6000.0, &Device::Cpu)?.reshape((60, 100))?;
+    for dtype in [
+        DType::U8,
+        DType::U32,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::BF16,
+        DType::F16,
+        DType::F32,
+        DType::F64,
+        DType::F8E4M3,
+    ] {
+        let tensor = numbers.to_dtype(dtype)?;
+        let back = echo::on(&peer, tensor.clone().into()).await?;
+        same(&back, &tensor)?;
+        let small = tensor.narrow(0, 3, 1)?;
+        same(&*echo::on(&peer, small.clone().into()).await?, &small)?;
+    }
+    group.finish(2).await
+}
+
+#[tokio::test]
+async fn any_layout_arrives_as_what_it_shows() -> Result<()> {
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let matrix = candle::Tensor::arange(0.0_f32, 12000.0, &Device::Cpu)?.reshape((100, 120))?;
+    for tensor in [
+        matrix.t()?,
+        matrix.narrow(0, 10, 20)?,
+        matrix.narrow(1, 10, 20)?,
+        matrix.get(7)?,
+        matrix.narrow(0, 0, 1)?.broadcast_as((50, 120))?,
+        matrix.narrow(0, 0, 0)?,
+        candle::Tensor::new(7.0_f32, &Device::Cpu)?,
+    ] {
+        same(&*echo::on(&peer, tensor.clone().into()).await?, &tensor)?;
+    }
+    group.finish(2).await
+}
+
+/// Outside of a context the word that it needs gradients travels all the same.
+#[tokio::test]
+async fn whether_it_needs_gradients_travels() -> Result<()> {
+    #[farref::remote]
+    async fn needs(tensor: Tensor) -> bool {
+        tensor.requires_grad()
+    }
+
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let parameter = common::parameter(&[1.0, 2.0], 2)?;
+    ensure!(needs::on(&peer, parameter.tensor()).await?);
+    ensure!(!needs::on(&peer, parameter.value()).await?);
+    let computed = Tensor::from((&*parameter.tensor() * 2.0)?);
+    ensure!(needs::on(&peer, computed).await?);
+    group.finish(2).await
+}
+
+/// Whatever a peer sends, it is an error and not a crash.
+#[tokio::test]
+async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
+    use serde::Serialize;
+
+    /// Looks like a tensor on the wire.
+    #[derive(Serialize)]
+    #[serde(rename = "farref_autograd::Tensor")]
+    struct Forged {
+        element: u32,
+        shape: Vec<usize>,
+        requires_grad: bool,
+        link: Option<(u64, u32)>,
+        data: farref::Buffer,
+    }
+
+    #[farref::remote]
+    fn read(bytes: Vec<u8>) -> Result<Vec<usize>, Error> {
+        let read: Result<Tensor, _> = postcard::from_bytes(&bytes);
+        let tensor = read.map_err(|error| Error::Checkpoint(error.to_string()))?;
+        Ok(tensor.dims().to_vec())
+    }
+
+    let forge = |element, shape: &[usize], requires_grad, bytes: usize| {
+        let forged = Forged {
+            element,
+            shape: shape.to_vec(),
+            requires_grad,
+            link: None,
+            data: farref::Buffer::from_vec(vec![0_u8; bytes]),
+        };
+        postcard::to_allocvec(&forged)
+    };
+    // The real thing, to see that the forgery is good: an `u8` is element 0, an `f32` element 7.
+    assert_eq!(read(forge(0, &[2, 3], false, 6)?)?, [2, 3]);
+    for (element, shape, requires_grad, bytes) in [
+        (0, &[2, 3][..], false, 5),
+        (7, &[2, 3], false, 6),
+        (7, &[usize::MAX, 2], false, 8),
+        (7, &[usize::MAX, usize::MAX], false, 0),
+        (0, &[2], true, 2),
+        (99, &[2], false, 2),
+    ] {
+        let refused = read(forge(element, shape, requires_grad, bytes)?);
+        ensure!(refused.is_err(), "{element} {shape:?} {bytes}: {refused:?}");
+    }
+    Ok(())
+}
