@@ -27,7 +27,7 @@ use crate::trace;
 use crate::value::Access;
 
 /// What a fetch is called in errors.
-const FETCH: FunctionName = FunctionName("to_here");
+const FETCH: FunctionName = FunctionName::ours("to_here");
 
 /// A call that has been built and not been made yet.
 ///
@@ -88,7 +88,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     where
         F: Function<Output = T, Access = NoReceiver>,
     {
-        let life = to.life(FunctionName(F::NAME));
+        let life = to.life(FunctionName::ours(F::NAME));
         Self::new::<F>(&to.core, life, None, arguments)
     }
 
@@ -102,7 +102,7 @@ impl<T: Send + Sync + 'static> Call<T> {
                 let receiver = Some(Arc::clone(&on.handle));
                 Self::new::<F>(&held.core, Ok(held.owner), receiver, arguments)
             }
-            Err(error) => Self::broken(FunctionName(F::NAME), error),
+            Err(error) => Self::broken(FunctionName::ours(F::NAME), error),
         }
     }
 
@@ -113,14 +113,14 @@ impl<T: Send + Sync + 'static> Call<T> {
         receiver: Option<Arc<Handle>>,
         arguments: &F::Arguments,
     ) -> Self {
-        let name = FunctionName(F::NAME);
+        let name = FunctionName::ours(F::NAME);
         let codec = core.agent().codec();
         let encoded =
             scope::write_value(core, codec, arguments).map_err(|unwritten| match unwritten {
                 scope::Unwritten::Foreign(error) => error,
                 scope::Unwritten::Codec(reason) => Error::Codec {
                     what: "the arguments",
-                    function: name,
+                    function: name.clone(),
                     action: "written",
                     reason,
                 },
@@ -274,7 +274,7 @@ impl<T> Call<T> {
 impl<T: DeserializeOwned> Call<T> {
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
     pub fn start(self) -> Pending<T> {
-        let name = self.name;
+        let name = self.name.clone();
         let signature = self.entry.map(Entry::signature_text);
         Pending {
             name,
@@ -360,7 +360,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         };
         let state = std::mem::replace(&mut this.state, State::Done);
         let State::Begun(begun) = state else {
-            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name)));
+            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
         };
         let telemetry = &begun.core.telemetry;
         telemetry.call_seconds.record(begun.began.elapsed());
@@ -368,7 +368,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
             scope::read_value(begun.core.agent().codec(), payload, references).map_err(|reason| {
                 Error::Codec {
                     what: "the result",
-                    function: this.name,
+                    function: this.name.clone(),
                     action: "read",
                     reason,
                 }
@@ -383,7 +383,8 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         let limit = begun
             .deadline
             .map(|at| at.saturating_duration_since(begun.began));
-        Poll::Ready(outcome.map_err(|error| complete(error, this.name, this.signature, limit)))
+        let name = || this.name.clone();
+        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.signature, limit)))
     }
 }
 
@@ -411,7 +412,7 @@ impl Begun {
         timer.as_mut().poll(context).map(|()| {
             Err(Error::Timeout {
                 peer: self.core.name_of(self.receipt.peer),
-                function: FunctionName(""),
+                function: FunctionName::UNSAID,
                 limit: Duration::ZERO,
             })
         })
@@ -425,20 +426,24 @@ fn complete(
     signature: Option<&'static str>,
     time_limit: Option<Duration>,
 ) -> Error {
-    match &mut error {
-        Error::Remote(remote) => remote.function = name,
+    let unsaid = match &mut error {
+        Error::Remote(remote) => &mut remote.function,
         Error::PeerLost { function, .. }
         | Error::Cancelled { function, .. }
         | Error::NoSuchFunction { function, .. }
-        | Error::Codec { function, .. } => *function = name,
-        Error::Timeout {
-            function, limit, ..
-        } => {
-            *function = name;
-            *limit = time_limit.unwrap_or_default();
-        }
-        Error::SignatureMismatch { function, ours, .. } => {
-            *function = name;
+        | Error::Codec { function, .. }
+        | Error::Timeout { function, .. }
+        | Error::SignatureMismatch { function, .. } => function,
+        _ => return error,
+    };
+    // What names a function already speaks of another one, which made the value.
+    if !unsaid.is_unsaid() {
+        return error;
+    }
+    *unsaid = name;
+    match &mut error {
+        Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
+        Error::SignatureMismatch { ours, .. } => {
             *ours = signature.unwrap_or_default().to_owned();
         }
         _ => {}

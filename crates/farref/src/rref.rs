@@ -132,7 +132,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             .admitted()
             .await
             .map_err(|failure| {
-                let function = crate::error::FunctionName("local");
+                let function = crate::error::FunctionName::ours("local");
                 crate::failure::to_error(core, core.me, function, failure)
             })?;
         A::enter(Permit(Some(admission))).ok_or_else(|| mismatch::<T>("another type"))

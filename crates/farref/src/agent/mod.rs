@@ -26,7 +26,9 @@ pub use farref_proto::{
     AnswerHead, CallHead, Control, Departure, Incarnation, MessageId, NodeId, PeerMisbehaved,
     WorkerId,
 };
-pub use message::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+pub use message::{
+    AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,
+};
 
 use crate::codec::Codec;
 pub use crate::worker::Group;

@@ -103,7 +103,7 @@ impl Core {
             }
         }
         let carried = ids(&call.encoded.references)?;
-        let name = call.name;
+        let name = call.name.clone();
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, Want::Reference(output), &carried, None, out) {
@@ -155,6 +155,10 @@ impl Core {
                 rref,
                 context: None,
                 bytes: 0,
+                function: entry.reference().id,
+                limit: call
+                    .deadline
+                    .map(|at| at.saturating_duration_since(Instant::now())),
             },
             entry: Some(entry),
             arguments: call.encoded.payload,
@@ -417,7 +421,7 @@ impl Core {
         let checked = self.settings.message.check(payload, references.len() + 1);
         checked.map_err(|reason| Error::Codec {
             what: "the arguments",
-            function: call.name,
+            function: call.name.clone(),
             action: "sent",
             reason,
         })
