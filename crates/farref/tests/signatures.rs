@@ -182,10 +182,24 @@ async fn a_function_with_another_signature_is_an_error_that_names_both() -> anyh
     // What stays there says so when it is used.
     let there = read_through::on(&peer, text.clone(), 2).remote();
     let used = there.to_here().await;
-    assert!(
-        matches!(used, Err(Error::SignatureMismatch { .. })),
-        "{used:?}"
+    let Err(error) = &used else {
+        panic!("{used:?}");
+    };
+    let Error::SignatureMismatch {
+        peer: who,
+        function,
+        ours: believed,
+        theirs: found,
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    assert_eq!(
+        (&**who, function.as_str().ends_with("read_through")),
+        ("w1", true),
+        "{error}"
     );
+    assert_eq!((believed, found), (ours, theirs));
     drop((text, there));
     end(workers).await
 }
@@ -209,7 +223,19 @@ async fn a_function_that_the_callee_lacks_is_an_error_that_names_it() -> anyhow:
         (&**who, function.as_str().ends_with("read_through")),
         ("w1", true)
     );
-    drop(text);
+    // What stays there says so when it is used, and not of the use.
+    let there = read_through::on(&peer, text.clone(), 2).remote();
+    let used = there.to_here().await;
+    let Err(Error::NoSuchFunction {
+        peer: who,
+        function,
+        ..
+    }) = &used
+    else {
+        panic!("{used:?}");
+    };
+    assert_eq!((&**who, function.as_str() == "to_here"), ("w1", false));
+    drop((text, there));
     end(workers).await
 }
 
