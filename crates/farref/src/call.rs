@@ -365,13 +365,15 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         let telemetry = &begun.core.telemetry;
         telemetry.call_seconds.record(begun.began.elapsed());
         let outcome = outcome.and_then(|(payload, references)| {
-            scope::read_value(begun.core.agent().codec(), payload, references).map_err(|reason| {
-                Error::Codec {
+            let read = scope::read_value(begun.core.agent().codec(), payload, references);
+            read.map_err(|unread| match unread {
+                scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+                scope::Unread::Codec(reason) => Error::Codec {
                     what: "the result",
                     function: this.name.clone(),
                     action: "read",
                     reason,
-                }
+                },
             })
         });
         if outcome.is_err() {

@@ -64,6 +64,7 @@ fn explain<U>(
             theirs,
         },
         Failure::BadArguments(reason) => codec(function, "the arguments", "read", reason),
+        Failure::TypeMismatch(reason) => Error::TypeMismatch(reason),
         Failure::BadResult(reason) => codec(function, "the result", "written", reason),
         Failure::NotSerializable(type_name) => Error::NotSerializable { type_name },
         // The caller's own clock tells how long it was; see `Pending`.

@@ -288,7 +288,10 @@ pub(crate) fn serve<F: Function>(job: Job) {
     let arguments = match decoded {
         Ok(Ok(arguments)) => arguments,
         Ok(Err(error)) => {
-            let failure = Failure::BadArguments(error.to_string());
+            let failure = match error {
+                scope::Unread::Mismatch(reason) => Failure::TypeMismatch(reason),
+                scope::Unread::Codec(reason) => Failure::BadArguments(reason.to_string()),
+            };
             return responder.finish::<F::Output>(Err(failure), None);
         }
         Err(panic) => return responder.finish::<F::Output>(Err(panicked(&*panic)), None),
@@ -510,7 +513,7 @@ fn enter<F: Function>(
 ) -> Result<<F::Access as Access>::Guard, Failure> {
     F::Access::enter(Permit(admission)).ok_or_else(|| {
         let wanted = std::any::type_name::<<F::Access as Access>::Target>();
-        Failure::BadArguments(format!("the value is not a `{wanted}`"))
+        Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
     })
 }
 

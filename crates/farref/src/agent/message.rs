@@ -92,6 +92,8 @@ pub enum Failure<U = Unmade> {
     SignatureMismatch(String),
     /// The arguments could not be decoded.
     BadArguments(String),
+    /// A reference in the arguments leads to a value of another type than the function takes.
+    TypeMismatch(String),
     /// The result could not be encoded.
     BadResult(String),
     /// The result's type cannot be sent: it is not `Serialize`.
@@ -135,6 +137,7 @@ impl Failure {
             Self::NoSuchFunction(similar) => Failure::NoSuchFunction(similar),
             Self::SignatureMismatch(theirs) => Failure::SignatureMismatch(theirs),
             Self::BadArguments(reason) => Failure::BadArguments(reason),
+            Self::TypeMismatch(reason) => Failure::TypeMismatch(reason),
             Self::BadResult(reason) => Failure::BadResult(reason),
             Self::NotSerializable(type_name) => Failure::NotSerializable(type_name),
             Self::DeadlineExceeded => Failure::DeadlineExceeded,
