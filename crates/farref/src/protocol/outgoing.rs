@@ -1,6 +1,6 @@
 //! Calls that this worker makes: sent, parked, cancelled, looped back.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use farref_proto::{
@@ -61,6 +61,9 @@ impl Core {
                 return Err(self.cannot_call(to, call.name, call.receiver.is_some(), error));
             }
         };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error));
+        }
         let request = super::request_of(&head).unwrap_or(MessageId(0));
         let (sender, reply) = oneshot::channel();
         let bytes = weigh(call.encoded.payload.len() as u64);
@@ -113,6 +116,9 @@ impl Core {
                 return Err(self.cannot_call(to, name, on_value, error));
             }
         };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error));
+        }
         let rref = match head.target {
             Target::Stay(creation) => creation.share.rref,
             _ => {
@@ -410,6 +416,34 @@ impl Core {
     }
 
     /// What the wire would not take is refused before anything is set up for it (R5).
+    /// Whether the wire takes a call, now that it is known to the last byte.
+    fn check_wire(&self, to: NodeId, head: &CallHead, call: &Request) -> Result<()> {
+        if to == self.me {
+            return Ok(());
+        }
+        let checked = self.agent().check_call(head, &call.encoded.payload);
+        checked.map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: call.name.clone(),
+            action: "sent",
+            reason,
+        })
+    }
+
+    /// Undoes a call that has not left and never will: as if it had not been made (R5).
+    fn take_back(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        to: NodeId,
+        head: &CallHead,
+        error: Error,
+    ) -> Error {
+        let State { node, out, .. } = &mut *state;
+        node.undo_call(to, head, out);
+        self.settle(state, Work::default());
+        error
+    }
+
     fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
         if to == self.me {
             return Ok(());
