@@ -455,8 +455,10 @@ fn complete(
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if let State::Begun(begun) = &self.state {
-            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
+        if let State::Begun(begun) = &self.state
+            && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
+        {
+            begun.core.telemetry.cancelled.increment(1);
         }
     }
 }

@@ -388,7 +388,7 @@ mod numbers {
         expect("farref_calls_total", "worker0", 14.0);
         expect("farref_calls_total", "worker1", 0.0);
         expect("farref_calls_failed_total", "worker0", 4.0);
-        expect("farref_calls_cancelled_total", "worker0", 2.0);
+        expect("farref_calls_cancelled_total", "worker0", 1.0);
         expect("farref_call_seconds", "worker0", 10.0);
         expect("farref_served_total", "worker1", 14.0);
         expect("farref_served_total", "worker0", 0.0);

@@ -288,8 +288,8 @@ impl Core {
         }
     }
 
-    /// The caller no longer wants the answer.
-    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) {
+    /// The caller no longer wants the answer. Says whether there was still one to come.
+    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
         let mut state = self.lock();
         let mut work = Work::default();
         // A peer that is gone has nothing left to cancel.
@@ -297,6 +297,7 @@ impl Core {
             Some(peer) => peer.waiter(request).map(|waiter| (peer, waiter)),
             None => None,
         };
+        let was_open = waiter.is_some();
         if let Some((peer, waiter)) = waiter {
             let bytes = waiter.bytes;
             work.dropped.push(Box::new(waiter));
@@ -318,9 +319,9 @@ impl Core {
                     }
                 }
             }
-            self.telemetry.cancelled.increment(1);
         }
         self.settle(state, work);
+        was_open
     }
 
     /// Waits until the owner has registered a reference.
@@ -415,7 +416,6 @@ impl Core {
         }
     }
 
-    /// What the wire would not take is refused before anything is set up for it (R5).
     /// Whether the wire takes a call, now that it is known to the last byte.
     fn check_wire(&self, to: NodeId, head: &CallHead, call: &Request) -> Result<()> {
         if to == self.me {
@@ -444,6 +444,7 @@ impl Core {
         error
     }
 
+    /// What the wire would not take is refused before anything is set up for it (R5).
     fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
         if to == self.me {
             return Ok(());
