@@ -23,10 +23,11 @@ use super::shared::Shared;
 /// A timer that fires so much too late shows that this process slept. What arrived meanwhile is to be
 /// read before peers are blamed for the silence.
 const OVERSLEPT: Duration = Duration::from_millis(250);
-/// How long reading is given then.
-const GRACE: Duration = Duration::from_millis(100);
-/// How often it is given that in a row, if even this comes too late: a machine that is as busy as that
-/// still has to give signs of life.
+/// The least and the most time that is given then, to read what came and to make the connections anew
+/// that peers have closed meanwhile. In between it is a part of what a peer may be silent for.
+const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How often it is given in a row, if even this comes too late: a machine that is as busy as that still
+/// has to give signs of life.
 const GRACES: u32 = 3;
 
 /// When the timer fires, and how to make it earlier.
@@ -95,13 +96,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
 /// The present, when what arrived while this process slept has been read (TI-2). `due` is when it
 /// should have woken at the latest.
 async fn awake(shared: &Shared, mut due: Time) -> Time {
+    let (least, most) = GRACE;
+    let grace = (shared.config.peer_timeout / 4).clamp(least, most);
     for _ in 0..GRACES {
         let now = shared.now();
         if now.since(due) <= OVERSLEPT {
             return now;
         }
-        due = now + GRACE;
-        sleep(GRACE).await;
+        due = now + grace;
+        sleep(grace).await;
     }
     shared.now()
 }
