@@ -311,6 +311,8 @@ fn host_dies() -> anyhow::Result<()> {
         let (a, b) = (me.peer("a")?, me.peer("b")?);
         let lost = waiting(&me.peer("host")?, "gate").await?;
         let probe = Probe::new_on(&a, 11).remote();
+        // Whoever still reads in the store who else is there does need its host.
+        ensure!(add::on(&a, 1, 2).await? == 3 && add::on(&b, 1, 2).await? == 3);
         host.kill()?;
 
         ensure_lost(lost.await, "host", "wait_at")?;
