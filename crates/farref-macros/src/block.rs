@@ -111,15 +111,13 @@ impl Block {
                 "a remote `impl` block cannot be generic: remove the `where` clause",
             ));
         }
-        let name = last_name(&self.this);
-        if name.is_none() {
-            errors.push(error_over(
+        let name = last_name(&self.this).ok_or_else(|| {
+            error_over(
                 &self.this,
                 "a remote `impl` block is for a type with a name, such as `impl Table`",
-            ));
-        }
-        errors.finish(())?;
-        Ok(name.expect("checked above"))
+            )
+        });
+        errors.finish_with(name)
     }
 }
 

@@ -32,6 +32,18 @@ impl Errors {
         result.map_err(|error| self.push(error)).ok()
     }
 
+    /// The value of a result, unless that or anything before was an error.
+    pub(crate) fn finish_with<T>(mut self, result: syn::Result<T>) -> syn::Result<T> {
+        match (self.0.take(), result) {
+            (None, result) => result,
+            (Some(first), Ok(_)) => Err(first),
+            (Some(mut first), Err(last)) => {
+                first.combine(last);
+                Err(first)
+            }
+        }
+    }
+
     /// The value, unless there were errors.
     pub(crate) fn finish<T>(self, value: T) -> syn::Result<T> {
         match self.0 {

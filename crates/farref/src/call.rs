@@ -27,7 +27,7 @@ use crate::trace;
 use crate::value::Access;
 
 /// What a fetch is called in errors.
-const FETCH: FunctionName = FunctionName("to_here");
+const FETCH: FunctionName = FunctionName::ours("to_here");
 
 /// A call that has been built and not been made yet.
 ///
@@ -90,7 +90,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     where
         F: Function<Output = T, Access = NoReceiver>,
     {
-        let life = to.life(FunctionName(F::NAME));
+        let life = to.life(FunctionName::ours(F::NAME));
         Self::new::<F>(&to.core, life, None, arguments)
     }
 
@@ -104,7 +104,7 @@ impl<T: Send + Sync + 'static> Call<T> {
                 let receiver = Some(Arc::clone(&on.handle));
                 Self::new::<F>(&held.core, Ok(held.owner), receiver, arguments)
             }
-            Err(error) => Self::broken(FunctionName(F::NAME), error),
+            Err(error) => Self::broken(FunctionName::ours(F::NAME), error),
         }
     }
 
@@ -115,7 +115,7 @@ impl<T: Send + Sync + 'static> Call<T> {
         receiver: Option<Arc<Handle>>,
         arguments: &F::Arguments,
     ) -> Self {
-        let name = FunctionName(F::NAME);
+        let name = FunctionName::ours(F::NAME);
         let codec = core.agent().codec();
         let context = current::context_of(core);
         let peer = to.as_ref().ok().copied();
@@ -124,7 +124,7 @@ impl<T: Send + Sync + 'static> Call<T> {
                 scope::Unwritten::Foreign(error) => error,
                 scope::Unwritten::Codec(reason) => Error::Codec {
                     what: "the arguments",
-                    function: name,
+                    function: name.clone(),
                     action: "written",
                     reason,
                 },
@@ -285,7 +285,7 @@ impl<T> Call<T> {
 impl<T: DeserializeOwned> Call<T> {
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
     pub fn start(self) -> Pending<T> {
-        let name = self.name;
+        let name = self.name.clone();
         let signature = self.entry.map(Entry::signature_text);
         Pending {
             name,
@@ -372,7 +372,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         };
         let state = std::mem::replace(&mut this.state, State::Done);
         let State::Begun(begun) = state else {
-            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name)));
+            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
         };
         let telemetry = &begun.core.telemetry;
         telemetry.call_seconds.record(begun.began.elapsed());
@@ -380,14 +380,17 @@ impl<T: DeserializeOwned> Future for Pending<T> {
             let origin = begun
                 .context
                 .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
-            scope::read_value(begun.core.agent().codec(), payload, references, origin).map_err(
-                |reason| Error::Codec {
+            let codec = begun.core.agent().codec();
+            let read = scope::read_value(codec, payload, references, origin);
+            read.map_err(|unread| match unread {
+                scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+                scope::Unread::Codec(reason) => Error::Codec {
                     what: "the result",
-                    function: this.name,
+                    function: this.name.clone(),
                     action: "read",
                     reason,
                 },
-            )
+            })
         });
         if outcome.is_err() {
             telemetry.failed.increment(1);
@@ -398,7 +401,8 @@ impl<T: DeserializeOwned> Future for Pending<T> {
         let limit = begun
             .deadline
             .map(|at| at.saturating_duration_since(begun.began));
-        Poll::Ready(outcome.map_err(|error| complete(error, this.name, this.signature, limit)))
+        let name = || this.name.clone();
+        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.signature, limit)))
     }
 }
 
@@ -426,7 +430,7 @@ impl Begun {
         timer.as_mut().poll(context).map(|()| {
             Err(Error::Timeout {
                 peer: self.core.name_of(self.receipt.peer),
-                function: FunctionName(""),
+                function: FunctionName::UNSAID,
                 limit: Duration::ZERO,
             })
         })
@@ -440,20 +444,24 @@ fn complete(
     signature: Option<&'static str>,
     time_limit: Option<Duration>,
 ) -> Error {
-    match &mut error {
-        Error::Remote(remote) => remote.function = name,
+    let unsaid = match &mut error {
+        Error::Remote(remote) => &mut remote.function,
         Error::PeerLost { function, .. }
         | Error::Cancelled { function, .. }
         | Error::NoSuchFunction { function, .. }
-        | Error::Codec { function, .. } => *function = name,
-        Error::Timeout {
-            function, limit, ..
-        } => {
-            *function = name;
-            *limit = time_limit.unwrap_or_default();
-        }
-        Error::SignatureMismatch { function, ours, .. } => {
-            *function = name;
+        | Error::Codec { function, .. }
+        | Error::Timeout { function, .. }
+        | Error::SignatureMismatch { function, .. } => function,
+        _ => return error,
+    };
+    // What names a function already speaks of another one, which made the value.
+    if !unsaid.is_unsaid() {
+        return error;
+    }
+    *unsaid = name;
+    match &mut error {
+        Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
+        Error::SignatureMismatch { ours, .. } => {
             *ours = signature.unwrap_or_default().to_owned();
         }
         _ => {}
@@ -463,8 +471,10 @@ fn complete(
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if let State::Begun(begun) = &self.state {
-            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
+        if let State::Begun(begun) = &self.state
+            && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
+        {
+            begun.core.telemetry.cancelled.increment(1);
         }
     }
 }

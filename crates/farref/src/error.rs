@@ -7,8 +7,13 @@
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
 //! | this program's | the others |
+//!
+//! If a value was never made because its constructor failed, every use of its reference fails as the
+//! constructor did, and the error names the constructor and its worker, not what was tried with the
+//! reference.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -298,25 +303,68 @@ impl fmt::Display for RemoteError {
 impl std::error::Error for RemoteError {}
 
 /// Names a function in errors; the fetch of a value counts as one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FunctionName(pub(crate) &'static str);
+///
+/// Cheap to clone. Names are equal if they read alike.
+#[derive(Clone)]
+pub struct FunctionName(Name);
+
+#[derive(Clone)]
+enum Name {
+    /// A function of this program.
+    Ours(&'static str),
+    /// One that only another worker may have.
+    Theirs(Arc<str>),
+}
 
 impl FunctionName {
+    /// Stands for a function until whoever knows its name fills it in.
+    pub(crate) const UNSAID: Self = Self::ours("");
+
+    pub(crate) const fn ours(name: &'static str) -> Self {
+        Self(Name::Ours(name))
+    }
+
+    pub(crate) fn theirs(name: String) -> Self {
+        Self(Name::Theirs(name.into()))
+    }
+
+    /// Whether nobody has filled it in yet.
+    pub(crate) fn is_unsaid(&self) -> bool {
+        self.as_str().is_empty()
+    }
+
     /// The name.
-    pub fn as_str(&self) -> &'static str {
-        self.0
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Name::Ours(name) => name,
+            Name::Theirs(name) => name,
+        }
+    }
+}
+
+impl PartialEq for FunctionName {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for FunctionName {}
+
+impl Hash for FunctionName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl fmt::Display for FunctionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`", self.0)
+        write!(f, "`{}`", self.as_str())
     }
 }
 
 impl fmt::Debug for FunctionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(self.as_str())
     }
 }
 

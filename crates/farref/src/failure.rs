@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use farref_proto::{CallError, NodeId, RefError};
 
-use crate::agent::Failure;
+use crate::agent::{Failure, Unmade};
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, RemoteError};
 use crate::protocol::Core;
+use crate::registry::Entry;
 
 /// Turns a failure on `worker` into the caller's error.
 pub(crate) fn to_error(
@@ -15,6 +16,37 @@ pub(crate) fn to_error(
     worker: NodeId,
     function: FunctionName,
     failure: Failure,
+) -> Error {
+    explain(core, worker, function, failure, |unmade| {
+        constructor_failed(core, worker, unmade)
+    })
+}
+
+/// What users of a value that was never made get: what its constructor would have told its caller.
+fn constructor_failed(core: &Core, worker: NodeId, unmade: Unmade) -> Error {
+    let entry = core.registry.by_id(unmade.function);
+    let name = match (entry, unmade.name) {
+        (Some(entry), _) => FunctionName::ours(entry.name()),
+        (None, Some(name)) => FunctionName::theirs(name),
+        (None, None) => FunctionName::theirs(format!("function {:#x}", unmade.function)),
+    };
+    let mut error = explain(core, worker, name, *unmade.failure, |never| match never {});
+    match &mut error {
+        Error::Timeout { limit, .. } => *limit = unmade.limit.unwrap_or_default(),
+        Error::SignatureMismatch { ours, .. } => {
+            *ours = entry.map_or("unknown", Entry::signature_text).to_owned();
+        }
+        _ => {}
+    }
+    error
+}
+
+fn explain<U>(
+    core: &Core,
+    worker: NodeId,
+    function: FunctionName,
+    failure: Failure<U>,
+    unmade: impl FnOnce(U) -> Error,
 ) -> Error {
     let peer = core.name_of(worker);
     match failure {
@@ -32,6 +64,7 @@ pub(crate) fn to_error(
             theirs,
         },
         Failure::BadArguments(reason) => codec(function, "the arguments", "read", reason),
+        Failure::TypeMismatch(reason) => Error::TypeMismatch(reason),
         Failure::BadResult(reason) => codec(function, "the result", "written", reason),
         Failure::NotSerializable(type_name) => Error::NotSerializable { type_name },
         // The caller's own clock tells how long it was; see `Pending`.
@@ -49,6 +82,7 @@ pub(crate) fn to_error(
         )) => core.explain(error),
         Failure::Protocol(CallError::Context(error)) => core.explain_context(error),
         Failure::Protocol(error) => Error::Reference(error.to_string()),
+        Failure::Unmade(value) => unmade(value),
     }
 }
 

@@ -118,6 +118,11 @@ impl Registry {
         Ok(entry)
     }
 
+    /// The function with this hash of its name.
+    pub(crate) fn by_id(&self, id: u64) -> Option<&Entry> {
+        self.by_id.get(&id)
+    }
+
     /// The entry of a function of this program.
     pub(crate) fn entry<F: Function>(&self) -> Option<&Entry> {
         self.by_id.get(&fingerprint::of_name(F::NAME))

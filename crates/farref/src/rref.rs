@@ -9,7 +9,8 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::call::Call;
-use crate::codec::scope;
+use crate::codec::CodecError;
+use crate::codec::scope::{self, Unread};
 use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::handle::{Handle, Held};
@@ -132,18 +133,19 @@ impl<T: Send + Sync + 'static> RRef<T> {
             .admitted()
             .await
             .map_err(|failure| {
-                let function = crate::error::FunctionName("local");
+                let function = crate::error::FunctionName::ours("local");
                 crate::failure::to_error(core, core.me, function, failure)
             })?;
-        A::enter(Permit(Some(admission))).ok_or_else(|| mismatch::<T>("another type"))
+        A::enter(Permit(Some(admission)))
+            .ok_or_else(|| Error::TypeMismatch(mismatch::<T>("another type")))
     }
 }
 
-fn mismatch<T>(found: &str) -> Error {
-    Error::TypeMismatch(format!(
+fn mismatch<T>(found: &str) -> String {
+    format!(
         "a reference to `{}` leads to {found}: build all workers from the same source",
         type_name::<T>()
-    ))
+    )
 }
 
 impl<T> Clone for RRef<T> {
@@ -198,12 +200,12 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
 }
 
 /// R8: a reference is read only as what it is.
-fn check<T: 'static>(handle: &Handle) -> Result<(), String> {
-    let held = handle.held().map_err(|error| error.to_string())?;
+fn check<T: 'static>(handle: &Handle) -> Result<(), Unread> {
+    let held = handle.held().map_err(CodecError::new)?;
     let expected = fingerprint::of_type::<T>();
     if held.fingerprint != expected {
         let found = held.core.type_name(held.fingerprint);
-        return Err(mismatch::<T>(&found).to_string());
+        return Err(Unread::Mismatch(mismatch::<T>(&found)));
     }
     held.core.holds.describe(held.rref, type_name::<T>());
     Ok(())

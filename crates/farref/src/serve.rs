@@ -16,13 +16,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
 use tokio::time::{Sleep, sleep_until};
 use tracing::Instrument as _;
 
-use crate::agent::{Failure, TraceContext};
+use crate::agent::{Failure, TraceContext, Unmade};
 use crate::codec::{Payload, scope};
 use crate::current::Current;
 use crate::function::{Encode, Function, Mode};
@@ -45,7 +45,36 @@ pub(crate) enum Target {
         context: Option<ContextId>,
         /// What the arguments weighed.
         bytes: u64,
+        /// A hash of the constructor's name.
+        function: u64,
+        /// The time that it was given.
+        limit: Option<Duration>,
     },
+}
+
+impl Target {
+    /// What takes the place of a value that could not be made.
+    pub(crate) fn unmade(&self, core: &Core, failure: Failure) -> Value {
+        let Self::Stay {
+            function, limit, ..
+        } = *self
+        else {
+            return Value::failed(failure);
+        };
+        let unmade = match failure.plain() {
+            Ok(failure) => Unmade {
+                function,
+                name: core
+                    .registry
+                    .by_id(function)
+                    .map(|entry| entry.name().to_owned()),
+                limit,
+                failure: Box::new(failure),
+            },
+            Err(other) => other,
+        };
+        Value::failed(Failure::Unmade(unmade))
+    }
 }
 
 /// A call that may run now.
@@ -193,6 +222,13 @@ impl Responder {
         let Some(target) = self.target.take() else {
             return;
         };
+        // D3: what a function says of calls of its own that ran out of its time comes too late. That
+        // its time was up is what its caller has to know, be it the caller's clock or this one that
+        // is first to tell.
+        let outcome = match outcome {
+            Err(Failure::Returned(_)) if self.call.is_late() => Err(Failure::DeadlineExceeded),
+            outcome => outcome,
+        };
         self.measure(outcome.is_ok());
         match target {
             Target::Answer(request) => {
@@ -202,7 +238,7 @@ impl Responder {
             Target::Stay { .. } => {
                 let value = match outcome {
                     Ok(value) => Value::new(value, encode),
-                    Err(failure) => Value::failed(unmade(self.name, failure)),
+                    Err(failure) => target.unmade(&self.core, failure),
                 };
                 self.core.keep(self.from, &target, value);
             }
@@ -243,7 +279,7 @@ impl Drop for Responder {
                 self.core.respond(self.from, request, outcome);
             }
             Some(target @ Target::Stay { .. }) => {
-                let value = Value::failed(Failure::Cancelled);
+                let value = target.unmade(&self.core, Failure::Cancelled);
                 self.core.keep(self.from, &target, value);
             }
             None => {}
@@ -264,7 +300,10 @@ pub(crate) fn serve<F: Function>(job: Job) {
     let arguments = match decoded {
         Ok(Ok(arguments)) => arguments,
         Ok(Err(error)) => {
-            let failure = Failure::BadArguments(error.to_string());
+            let failure = match error {
+                scope::Unread::Mismatch(reason) => Failure::TypeMismatch(reason),
+                scope::Unread::Codec(reason) => Failure::BadArguments(reason.to_string()),
+            };
             return responder.finish::<F::Output>(Err(failure), None);
         }
         Err(panic) => return responder.finish::<F::Output>(Err(panicked(&*panic)), None),
@@ -412,10 +451,15 @@ impl Call {
         {
             return Err(Failure::Cancelled);
         }
-        if self.current.deadline.is_some_and(|at| at <= Instant::now()) {
+        if self.is_late() {
             return Err(Failure::DeadlineExceeded);
         }
         Ok(())
+    }
+
+    /// Whether its time is up.
+    fn is_late(&self) -> bool {
+        self.current.deadline.is_some_and(|at| at <= Instant::now())
     }
 }
 
@@ -481,7 +525,7 @@ fn enter<F: Function>(
 ) -> Result<<F::Access as Access>::Guard, Failure> {
     F::Access::enter(Permit(admission)).ok_or_else(|| {
         let wanted = std::any::type_name::<<F::Access as Access>::Target>();
-        Failure::BadArguments(format!("the value is not a `{wanted}`"))
+        Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
     })
 }
 
@@ -503,26 +547,6 @@ fn encoded<T>(
         .map_err(|error| Failure::BadResult(error.to_string()))
     }));
     written.unwrap_or_else(|panic| Err(panicked(&*panic)))
-}
-
-/// What a user of a value learns if its constructor failed.
-fn unmade(constructor: &str, failure: Failure) -> Failure {
-    match failure {
-        Failure::Returned(mut messages) => {
-            if let Some(first) = messages.first_mut() {
-                *first = format!("the value was never made, `{constructor}` failed: {first}");
-            }
-            Failure::Returned(messages)
-        }
-        Failure::Panicked(message) => Failure::Panicked(format!(
-            "the value was never made, `{constructor}` panicked: {message}"
-        )),
-        // Not the user's own limit, which an error of that kind would speak of.
-        Failure::DeadlineExceeded => Failure::Returned(vec![format!(
-            "the value was never made, `{constructor}` took longer than the call was given"
-        )]),
-        other => other,
-    }
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Failure {

@@ -9,9 +9,10 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 pub(crate) struct Telemetry {
     /// `farref_calls_total`: calls made.
     pub(crate) calls: Counter,
-    /// `farref_calls_failed_total`: calls that brought an error.
+    /// `farref_calls_failed_total`: calls that brought an error, those that ran out of time included.
     pub(crate) failed: Counter,
-    /// `farref_calls_cancelled_total`: calls that were dropped before they were answered.
+    /// `farref_calls_cancelled_total`: calls that the program dropped before they had ended. No call is
+    /// counted here and as failed.
     pub(crate) cancelled: Counter,
     /// `farref_call_seconds`: from the making of a call to its answer.
     pub(crate) call_seconds: Histogram,

@@ -1,14 +1,12 @@
 //! The seam between runtime and wire: a wire of channels with JSON as its encoding carries calls,
 //! references, errors and a shutdown, without anything of the native agent.
 
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+#[path = "common/channels.rs"]
+mod channels;
 
-use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+use std::sync::Arc;
+
 use farref::{Blob, Buffer, Codec, CodecError, Error, RRef, ValueCodec, Worker};
-use tokio::sync::mpsc;
 
 #[farref::remote]
 async fn join_words(words: Vec<String>, glue: Option<char>) -> String {
@@ -25,6 +23,12 @@ async fn divide(a: i64, b: i64) -> Result<i64, String> {
 #[farref::remote]
 async fn read_through(text: RRef<String>) -> farref::Result<String> {
     text.to_here().await
+}
+
+#[farref::remote]
+async fn carry_with(text: RRef<String>, ballast: String) -> u64 {
+    drop(text);
+    ballast.len() as u64
 }
 
 #[farref::remote]
@@ -51,6 +55,11 @@ impl Counter {
         self.0 += n;
         self.0
     }
+
+    pub(crate) async fn carry_with(&self, text: RRef<String>, ballast: String) -> u64 {
+        drop(text);
+        self.0 + ballast.len() as u64
+    }
 }
 
 /// JSON as a foreign encoding.
@@ -73,87 +82,18 @@ impl ValueCodec for Json {
     }
 }
 
-/// All ends of a wire of channels.
-type Switchboard = Arc<Mutex<HashMap<NodeId, mpsc::UnboundedSender<(NodeId, Message)>>>>;
-
-#[derive(Debug)]
-struct ChannelAgent {
-    me: NodeId,
-    codec: Codec,
-    switchboard: Switchboard,
-}
-
-impl ChannelAgent {
-    fn start(me: NodeId, switchboard: Switchboard, inbound: Weak<dyn Inbound>) -> Arc<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel();
-        switchboard.lock().unwrap().insert(me, sender);
-        tokio::spawn(async move {
-            while let Some((from, message)) = receiver.recv().await {
-                let Some(inbound) = inbound.upgrade() else {
-                    break;
-                };
-                inbound.receive(from, message).unwrap();
-            }
-        });
-        Arc::new(Self {
-            me,
-            codec: Codec::Custom(Arc::new(Json)),
-            switchboard,
-        })
-    }
-}
-
-impl Agent for ChannelAgent {
-    fn codec(&self) -> &Codec {
-        &self.codec
-    }
-
-    fn enqueue(&self, to: NodeId, message: Message) {
-        if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
-            let _ = peer.send((self.me, message));
-        }
-    }
-
-    fn flush(&self, _: NodeId) {}
-
-    fn forget(&self, _: NodeId, _: Departure) {}
-
-    fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async { drop(self.switchboard.lock().unwrap().remove(&self.me)) })
-    }
-
-    fn links(&self) -> Vec<LinkStatistics> {
-        Vec::new()
-    }
-}
-
-async fn group() -> anyhow::Result<(Worker, Worker)> {
-    let members: Vec<_> = (0..2)
-        .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
-        .collect();
-    let switchboard = Switchboard::default();
-    let mut workers = Vec::new();
-    for (me, _) in members.clone() {
-        let group = Group {
-            me,
-            members: members.clone(),
-        };
-        let switchboard = Arc::clone(&switchboard);
-        let builder = Worker::builder("").fail_on_leaks(true);
-        let worker = builder
-            .attach(group, |inbound| {
-                ChannelAgent::start(me, switchboard, inbound)
-            })
-            .await?;
-        workers.push(worker);
-    }
-    let second = workers.remove(1);
-    Ok((workers.remove(0), second))
+/// Two workers on a wire with a foreign encoding.
+async fn foreign_group() -> anyhow::Result<[Worker; 2]> {
+    let end = channels::End {
+        codec: Codec::Custom(Arc::new(Json)),
+        ..Default::default()
+    };
+    channels::group([end.clone(), end]).await
 }
 
 #[tokio::test]
 async fn another_wire_with_another_encoding_carries_everything() -> anyhow::Result<()> {
-    let (a, b) = group().await?;
+    let [a, b] = foreign_group().await?;
     let peer = a.peer("w1")?;
 
     let words = vec!["far".to_owned(), "reference".to_owned()];
@@ -181,16 +121,12 @@ async fn another_wire_with_another_encoding_carries_everything() -> anyhow::Resu
     }
     drop((counter, sum, text));
 
-    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
-    first?;
-    second?;
-    assert!(a.snapshot().references.is_empty() && b.snapshot().references.is_empty());
-    Ok(())
+    channels::end([a, b]).await
 }
 
 #[tokio::test]
 async fn a_worker_calls_itself_without_any_wire() -> anyhow::Result<()> {
-    let (a, b) = group().await?;
+    let [a, b] = foreign_group().await?;
     let me = a.me();
     assert_eq!(divide::on(&me, 6, 3).await?, 2);
     let counter = Counter::new_on(&me, 1).remote();
@@ -199,8 +135,58 @@ async fn a_worker_calls_itself_without_any_wire() -> anyhow::Result<()> {
     assert_eq!(three.to_here().await?, 3);
     assert_eq!(*three.local().await?, 3);
     drop((counter, three));
-    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
-    first?;
-    second?;
-    Ok(())
+    channels::end([a, b]).await
+}
+
+/// R5: it is as if the call had not been made, and whoever made it learns of it at once.
+#[tokio::test]
+async fn what_the_wire_cannot_carry_is_an_error_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let narrow = channels::End {
+        most: 1_000,
+        ..Default::default()
+    };
+    let [a, b] = channels::group([narrow, channels::End::default()]).await?;
+    let peer = a.peer("w1")?;
+    let text = a.rref("here".to_owned())?;
+    let counter = Counter::new_on(&peer, 1).remote();
+    let long = "x".repeat(2_000);
+
+    let is_refusal = |error: &Error| {
+        matches!(error, Error::Codec { what: "the arguments", action: "sent", function, reason }
+            if function.as_str().contains("carry_with")
+                && reason.to_string().contains("too much for a channel"))
+    };
+    for _ in 0..3 {
+        let refused = carry_with::on(&peer, text.clone(), long.clone())
+            .await
+            .unwrap_err();
+        assert!(is_refusal(&refused), "{refused:?}");
+        let broken = carry_with::on(&peer, text.clone(), long.clone()).remote();
+        let refused = broken.to_here().await.unwrap_err();
+        assert!(is_refusal(&refused), "{refused:?}");
+        let refused = counter
+            .carry_with(text.clone(), long.clone())
+            .await
+            .unwrap_err();
+        assert!(is_refusal(&refused), "{refused:?}");
+        let broken = counter.carry_with(text.clone(), long.clone()).remote();
+        let refused = broken.to_here().await.unwrap_err();
+        assert!(is_refusal(&refused), "{refused:?}");
+    }
+    assert_eq!(a.snapshot().open_calls, 0);
+    let references = a.references();
+    let is_held_there = references
+        .0
+        .iter()
+        .any(|left| left.holders.contains(&"w1".to_owned()));
+    assert!(!is_held_there, "{references:?}");
+
+    // All is well with what fits.
+    assert_eq!(
+        carry_with::on(&peer, text.clone(), "y".to_owned()).await?,
+        1
+    );
+    assert_eq!(counter.carry_with(text.clone(), "y".to_owned()).await?, 2);
+    drop((text, counter));
+    channels::end([a, b]).await
 }

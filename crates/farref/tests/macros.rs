@@ -188,9 +188,12 @@ async fn pair() -> Result<(Cluster, Peer)> {
 
 /// The messages of an error that the function itself returned, and the name it was called by.
 #[track_caller]
-fn returned<T: std::fmt::Debug>(result: farref::Result<T>) -> (Vec<String>, &'static str) {
+fn returned<T: std::fmt::Debug>(result: farref::Result<T>) -> (Vec<String>, String) {
     match result {
-        Err(Error::Remote(error)) if !error.panicked => (error.messages, error.function.as_str()),
+        Err(Error::Remote(error)) if !error.panicked => {
+            let name = error.function.as_str().to_owned();
+            (error.messages, name)
+        }
         other => panic!("expected an error of the function, got {other:?}"),
     }
 }
@@ -279,7 +282,7 @@ async fn methods_are_called_where_the_value_is() -> Result<()> {
     );
     let (messages, function) = returned(table.row(9).await);
     assert_eq!(
-        (&messages[..], function),
+        (&messages[..], &*function),
         (&["no row 9".to_owned()][..], "macros::Table::row")
     );
 
@@ -326,7 +329,7 @@ async fn the_options_of_methods_and_blocks_take_effect() -> Result<()> {
     assert_eq!(function, "macros/table::fail");
     let (messages, function) = returned(table.clear().await);
     assert_eq!(
-        (&messages[..], function),
+        (&messages[..], &*function),
         (&["1 rows are gone".to_owned()][..], "macros/clear")
     );
     let Err(Error::Timeout { limit, .. }) = table.hang().await else {

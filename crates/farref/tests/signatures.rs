@@ -3,18 +3,12 @@
 //! One program cannot be two builds. So a wire of channels changes what the caller says it believes,
 //! and the callee reacts as it would to another build.
 
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+#[path = "common/channels.rs"]
+mod channels;
 
-use anyhow::Context as _;
-use farref::agent::{
-    Agent, CallMessage, Departure, Group, Inbound, LinkStatistics, Message, NodeId,
-};
-use farref::{Codec, Error, RRef, Worker};
+use farref::agent::CallMessage;
+use farref::{Error, RRef, Worker};
 use farref_proto::{Fingerprint, Target};
-use tokio::sync::mpsc;
 
 struct Counter(u64);
 
@@ -57,101 +51,13 @@ fn another_type(call: &mut CallMessage) {
     }
 }
 
-type Switchboard = Arc<Mutex<HashMap<NodeId, mpsc::UnboundedSender<(NodeId, Message)>>>>;
-
-#[derive(Debug)]
-struct TamperingAgent {
-    me: NodeId,
-    codec: Codec,
-    tamper: Tamper,
-    switchboard: Switchboard,
-}
-
-impl TamperingAgent {
-    fn start(
-        me: NodeId,
-        tamper: Tamper,
-        switchboard: Switchboard,
-        inbound: Weak<dyn Inbound>,
-    ) -> Arc<Self> {
-        let (sender, mut receiver) = mpsc::unbounded_channel();
-        switchboard.lock().unwrap().insert(me, sender);
-        tokio::spawn(async move {
-            while let Some((from, message)) = receiver.recv().await {
-                let Some(inbound) = inbound.upgrade() else {
-                    break;
-                };
-                inbound.receive(from, message).unwrap();
-            }
-        });
-        Arc::new(Self {
-            me,
-            codec: Codec::Postcard,
-            tamper,
-            switchboard,
-        })
-    }
-}
-
-impl Agent for TamperingAgent {
-    fn codec(&self) -> &Codec {
-        &self.codec
-    }
-
-    fn enqueue(&self, to: NodeId, mut message: Message) {
-        if let Message::Call(call) = &mut message {
-            (self.tamper)(call);
-        }
-        if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
-            let _ = peer.send((self.me, message));
-        }
-    }
-
-    fn flush(&self, _: NodeId) {}
-
-    fn forget(&self, _: NodeId, _: Departure) {}
-
-    fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async { drop(self.switchboard.lock().unwrap().remove(&self.me)) })
-    }
-
-    fn links(&self) -> Vec<LinkStatistics> {
-        Vec::new()
-    }
-}
-
 /// Two workers, the first of which is of another build.
 async fn group(tamper: Tamper) -> anyhow::Result<[Worker; 2]> {
-    let members: Vec<_> = (0..2)
-        .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
-        .collect();
-    let switchboard = Switchboard::default();
-    let mut workers = Vec::new();
-    for ((me, _), tamper) in members.clone().into_iter().zip([tamper, |_| {}]) {
-        let group = Group {
-            me,
-            members: members.clone(),
-        };
-        let switchboard = Arc::clone(&switchboard);
-        let builder = Worker::builder("").fail_on_leaks(true);
-        let worker = builder
-            .attach(group, |inbound| {
-                TamperingAgent::start(me, tamper, switchboard, inbound)
-            })
-            .await?;
-        workers.push(worker);
-    }
-    let workers: Result<[Worker; 2], _> = workers.try_into();
-    workers.ok().context("two workers")
-}
-
-/// Fails if a refused call has left anything behind.
-async fn end([a, b]: [Worker; 2]) -> anyhow::Result<()> {
-    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
-    first?;
-    second?;
-    assert!(a.snapshot().references.is_empty() && b.snapshot().references.is_empty());
-    Ok(())
+    let other_build = channels::End {
+        tamper,
+        ..Default::default()
+    };
+    channels::group([other_build, channels::End::default()]).await
 }
 
 /// R8
@@ -182,12 +88,26 @@ async fn a_function_with_another_signature_is_an_error_that_names_both() -> anyh
     // What stays there says so when it is used.
     let there = read_through::on(&peer, text.clone(), 2).remote();
     let used = there.to_here().await;
-    assert!(
-        matches!(used, Err(Error::SignatureMismatch { .. })),
-        "{used:?}"
+    let Err(error) = &used else {
+        panic!("{used:?}");
+    };
+    let Error::SignatureMismatch {
+        peer: who,
+        function,
+        ours: believed,
+        theirs: found,
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    assert_eq!(
+        (&**who, function.as_str().ends_with("read_through")),
+        ("w1", true),
+        "{error}"
     );
+    assert_eq!((believed, found), (ours, theirs));
     drop((text, there));
-    end(workers).await
+    channels::end(workers).await
 }
 
 /// R8
@@ -209,8 +129,20 @@ async fn a_function_that_the_callee_lacks_is_an_error_that_names_it() -> anyhow:
         (&**who, function.as_str().ends_with("read_through")),
         ("w1", true)
     );
-    drop(text);
-    end(workers).await
+    // What stays there says so when it is used, and not of the use.
+    let there = read_through::on(&peer, text.clone(), 2).remote();
+    let used = there.to_here().await;
+    let Err(Error::NoSuchFunction {
+        peer: who,
+        function,
+        ..
+    }) = &used
+    else {
+        panic!("{used:?}");
+    };
+    assert_eq!((&**who, function.as_str() == "to_here"), ("w1", false));
+    drop((text, there));
+    channels::end(workers).await
 }
 
 /// R8
@@ -227,5 +159,5 @@ async fn a_value_of_another_type_is_an_error_that_names_both() -> anyhow::Result
         assert!(text.contains("Counter"), "{text}");
     }
     drop(counter);
-    end(workers).await
+    channels::end(workers).await
 }

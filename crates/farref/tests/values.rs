@@ -1,45 +1,27 @@
 //! What can travel: every kind of value that serde has, references anywhere inside of them, and what
 //! a peer can do with bytes that no correct program writes.
 
+#[path = "common/cluster.rs"]
+mod cluster;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::num::{NonZeroU8, Wrapping};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use farref::testing::Cluster;
-use farref::{Blob, Error, Peer, RRef, Worker};
+use farref::{Blob, Error, RRef, Worker};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize, Serializer};
 
+use cluster::{eventually, finish, pair};
+
 /// How long anything here may take before it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn pair() -> Result<(Cluster, Peer)> {
-    let cluster = Cluster::start(2).await?;
-    let peer = cluster.worker(0).peer("worker1")?;
-    Ok((cluster, peer))
-}
-
-async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        ensure!(began.elapsed() < PATIENCE, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
-}
-
-/// Waits until nobody refers to anything, and shuts down.
-async fn finish(cluster: Cluster) -> Result<()> {
-    for worker in cluster.workers() {
-        eventually("nothing is referred to", || worker.references().is_empty()).await?;
-    }
-    Ok(cluster.shutdown().await?)
-}
 
 mod round_trips {
     //! Plain values.

@@ -76,9 +76,12 @@ pub struct TraceContext {
 }
 
 /// Why a call brought no value.
+///
+/// The parameter is for [`Unmade`], whose own failure is never of that kind. That is so by its type,
+/// because how deep a message nests must not be up to whoever wrote it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum Failure<U = Unmade> {
     /// The function returned an error: its message and those of its sources.
     Returned(Vec<String>),
     /// The function panicked.
@@ -89,6 +92,8 @@ pub enum Failure {
     SignatureMismatch(String),
     /// The arguments could not be decoded.
     BadArguments(String),
+    /// A reference in the arguments leads to a value of another type than the function takes.
+    TypeMismatch(String),
     /// The result could not be encoded.
     BadResult(String),
     /// The result's type cannot be sent: it is not `Serialize`.
@@ -101,4 +106,45 @@ pub enum Failure {
     ShuttingDown,
     /// The protocol could not carry it out.
     Protocol(CallError),
+    /// The value that the call was on was never made.
+    Unmade(U),
+}
+
+/// A value that was never made, because its constructor failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unmade {
+    /// A hash of the constructor's name.
+    pub function: u64,
+    /// The name, if the owner has such a function.
+    pub name: Option<String>,
+    /// The time that the constructor was given.
+    pub limit: Option<Duration>,
+    /// How it failed.
+    pub failure: Box<Failure<Never>>,
+}
+
+/// What cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Never {}
+
+impl Failure {
+    /// The same failure, for use in an [`Unmade`]. A value that could not be made for want of
+    /// another one fails as that one did.
+    pub(crate) fn plain(self) -> Result<Failure<Never>, Unmade> {
+        Ok(match self {
+            Self::Returned(messages) => Failure::Returned(messages),
+            Self::Panicked(message) => Failure::Panicked(message),
+            Self::NoSuchFunction(similar) => Failure::NoSuchFunction(similar),
+            Self::SignatureMismatch(theirs) => Failure::SignatureMismatch(theirs),
+            Self::BadArguments(reason) => Failure::BadArguments(reason),
+            Self::TypeMismatch(reason) => Failure::TypeMismatch(reason),
+            Self::BadResult(reason) => Failure::BadResult(reason),
+            Self::NotSerializable(type_name) => Failure::NotSerializable(type_name),
+            Self::DeadlineExceeded => Failure::DeadlineExceeded,
+            Self::Cancelled => Failure::Cancelled,
+            Self::ShuttingDown => Failure::ShuttingDown,
+            Self::Protocol(error) => Failure::Protocol(error),
+            Self::Unmade(unmade) => return Err(unmade),
+        })
+    }
 }

@@ -26,15 +26,26 @@ pub use farref_proto::{
     AnswerHead, CallHead, Control, Departure, Incarnation, MessageId, NodeId, PeerMisbehaved,
     WorkerId,
 };
-pub use message::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+pub use message::{
+    AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,
+};
 
-use crate::codec::Codec;
+use crate::codec::{Codec, CodecError, Payload};
 pub use crate::worker::Group;
 
 /// Brings messages to peers.
 pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// How values are written on this wire.
     fn codec(&self) -> &Codec;
+
+    /// Whether the wire would take a call with this head and these arguments, with any limit of time.
+    /// The runtime asks before it queues a call, and takes back what the wire would not (R5). To be as
+    /// quick as [`enqueue`](Self::enqueue), and called as that is (AG-2). A wire without limits takes
+    /// everything.
+    fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+        let _ = (head, arguments);
+        Ok(())
+    }
 
     /// Queues a message to a peer, connected or not. Never blocks, never fails: a peer that cannot be
     /// reached is suspected in time, and then forgotten.

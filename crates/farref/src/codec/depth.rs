@@ -1,9 +1,9 @@
-//! Reading no deeper than the stack is.
+//! Reading no deeper than the stack is, whatever the codec.
 //!
 //! A recursive type is read by recursion, and how deep that goes is up to whoever wrote the bytes: a
-//! megabyte of them can nest a million values. Codecs that do not describe themselves have no limit of
-//! their own, and a stack that overflows takes the process along. So every value is read through
-//! [`Limited`], which counts.
+//! megabyte of them can nest a million values. Not every codec has a limit of its own, and a stack that
+//! overflows takes the process along. So what a foreign codec reads is read through [`Limited`], which
+//! counts. Farref's own codec counts by itself, see [`reader`](super::reader).
 //!
 //! Only what a type can recur through is counted: options, sequences, maps and enums. Structs, tuples
 //! and newtypes in between are as deep as the program's types make them, whatever the bytes say.
@@ -56,7 +56,7 @@ impl<T> Limited<T> {
 
 /// Codecs need not keep the words of an error; the scope does.
 #[cold]
-fn too_deep() -> String {
+pub(super) fn too_deep() -> String {
     let complaint = format!("it is nested more than {MAX_DEPTH} levels deep");
     scope::complain(complaint.clone());
     complaint
@@ -292,74 +292,5 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Limited<A> {
     ) -> Result<V::Value, A::Error> {
         let visitor = self.same(visitor);
         self.inner.struct_variant(fields, visitor)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Serialize};
-
-    use super::super::Codec;
-    use super::*;
-
-    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-    enum Nested {
-        Leaf,
-        Newtype(Box<Self>),
-        Tuple(u8, Box<Self>),
-        Struct { inner: Box<Self> },
-    }
-
-    fn nest(depth: u32, wrap: impl Fn(Box<Nested>) -> Nested) -> Nested {
-        (1..depth).fold(Nested::Leaf, |inner, _| wrap(Box::new(inner)))
-    }
-
-    fn read<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, super::super::CodecError> {
-        Codec::Postcard.decode(bytes)
-    }
-
-    #[test]
-    fn a_value_as_deep_as_allowed_is_read_and_a_deeper_one_is_not() {
-        let kinds: [fn(Box<Nested>) -> Nested; 3] = [
-            Nested::Newtype,
-            |inner| Nested::Tuple(7, inner),
-            |inner| Nested::Struct { inner },
-        ];
-        for wrap in kinds {
-            let deep = nest(MAX_DEPTH, wrap);
-            let bytes = postcard::to_allocvec(&deep).unwrap();
-            assert_eq!(read::<Nested>(&bytes).unwrap(), deep);
-            let bytes = postcard::to_allocvec(&nest(MAX_DEPTH + 1, wrap)).unwrap();
-            assert!(read::<Nested>(&bytes).is_err());
-        }
-    }
-
-    #[test]
-    fn every_way_to_recur_is_limited() {
-        #[derive(Debug, Deserialize)]
-        #[expect(dead_code, reason = "only read")]
-        struct Linked(Option<Box<Self>>);
-        #[derive(Debug, Deserialize)]
-        #[expect(dead_code, reason = "only read")]
-        struct Tree(Vec<Self>);
-        #[derive(Debug, Deserialize)]
-        #[expect(dead_code, reason = "only read")]
-        struct Directory(BTreeMap<u8, Self>);
-
-        let million = vec![1; 1_000_000];
-        assert!(read::<Nested>(&million).is_err());
-        assert!(read::<Linked>(&million).is_err());
-        assert!(read::<Tree>(&million).is_err());
-        assert!(read::<Directory>(&million).is_err());
-    }
-
-    #[test]
-    fn breadth_is_not_depth() {
-        type Wide = Vec<Option<Vec<(u8, Option<String>)>>>;
-        let wide: Wide = vec![Some(vec![(1, Some("x".to_owned())), (2, None)]); 10_000];
-        let bytes = postcard::to_allocvec(&wide).unwrap();
-        assert_eq!(read::<Wide>(&bytes).unwrap(), wide);
     }
 }

@@ -9,7 +9,10 @@ mod blob;
 mod buffer;
 mod depth;
 mod elements;
+#[cfg(test)]
+mod limits_tests;
 mod part;
+mod reader;
 pub(crate) mod scope;
 
 use std::fmt;
@@ -26,6 +29,7 @@ pub(crate) use elements::Elements;
 pub use elements::Width;
 pub(crate) use part::{BadSource, Home, Owned, Place};
 pub use part::{Part, Source};
+use reader::Reader;
 
 /// An encoded value: its body, and the buffers that travel beside it.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +74,10 @@ impl fmt::Debug for Codec {
 }
 
 /// A foreign encoding of values.
+///
+/// How deep values nest is limited for every codec. How many elements a sequence has is up to this one:
+/// if an element may take no bytes at all, it has to limit their number, so that no few bytes keep a
+/// thread busy.
 pub trait ValueCodec: Send + Sync + 'static {
     /// Writes a value.
     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError>;
@@ -113,9 +121,9 @@ impl Codec {
     pub(crate) fn decode<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CodecError> {
         match self {
             Self::Postcard => {
-                let mut postcard = postcard::Deserializer::from_bytes(body);
-                let value = T::deserialize(Limited::new(&mut postcard)).map_err(CodecError::new)?;
-                let rest = postcard.finalize().map_err(CodecError::new)?;
+                let mut reader = Reader::new(body);
+                let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+                let rest = reader.finish().map_err(CodecError::new)?;
                 if !rest.is_empty() {
                     return Err(CodecError::new(format_args!(
                         "{} bytes are left over",

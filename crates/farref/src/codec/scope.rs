@@ -44,8 +44,9 @@ struct Reading {
     references: Vec<Arc<Handle>>,
     /// Those that nothing has taken out yet.
     parts: Vec<Option<Part>>,
-    /// What is wrong with the value. Not every codec keeps the words of such an error.
-    complaint: Option<String>,
+    /// What is wrong with the value. Not every codec keeps the words of such an error, and none its
+    /// kind.
+    complaint: Option<Unread>,
 }
 
 /// A value ready to be sent.
@@ -65,6 +66,17 @@ pub(crate) enum Unwritten {
     /// A reference in it is another worker's.
     #[error(transparent)]
     Foreign(Error),
+}
+
+/// Why a value was not read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Unread {
+    /// The bytes are not such a value's, or a reference did not come with it.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A reference in it leads to a value of another type (R8).
+    #[error("{0}")]
+    Mismatch(String),
 }
 
 /// Puts the former scope back, also when a user's `Serialize` panics.
@@ -129,7 +141,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(
     payload: Payload,
     references: Vec<Arc<Handle>>,
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
-) -> Result<T, CodecError> {
+) -> Result<T, Unread> {
     let Payload { body, parts } = payload;
     let scope = Restore::enter(Scope::Reading(Reading {
         origin,
@@ -139,9 +151,9 @@ pub(crate) fn read_value<T: DeserializeOwned>(
     }));
     let value = codec.decode(&body);
     let Scope::Reading(reading) = scope.leave() else {
-        return Err(CodecError::new("the scope of a value was left too early"));
+        return Err(CodecError::new("the scope of a value was left too early").into());
     };
-    value.map_err(|error| reading.complaint.map_or(error, CodecError::new))
+    value.map_err(|error| reading.complaint.unwrap_or_else(|| error.into()))
 }
 
 /// Takes a reference along with the value being written; says under which number.
@@ -166,17 +178,19 @@ pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
 /// Finds the reference with this number for the value being read. `check` may refuse it.
 pub(crate) fn carried(
     index: u32,
-    check: impl FnOnce(&Handle) -> Result<(), String>,
-) -> Result<Arc<Handle>, String> {
+    check: impl FnOnce(&Handle) -> Result<(), Unread>,
+) -> Result<Arc<Handle>, Unread> {
     SCOPE.with_borrow_mut(|scope| {
         let Scope::Reading(reading) = scope else {
-            return Err("a reference can only be read out of a call or an answer".to_owned());
+            let reason = "a reference can only be read out of a call or an answer";
+            return Err(CodecError::new(reason).into());
         };
         let found = match reading.references.get(index as usize) {
             Some(handle) => check(handle).map(|()| Arc::clone(handle)),
-            None => Err(format!(
+            None => Err(CodecError::new(format_args!(
                 "reference number {index} did not come with the value"
-            )),
+            ))
+            .into()),
         };
         if let Err(complaint) = &found {
             reading.complaint = Some(complaint.clone());
@@ -189,7 +203,7 @@ pub(crate) fn carried(
 pub(super) fn complain(complaint: String) {
     SCOPE.with_borrow_mut(|scope| {
         if let Scope::Reading(reading) = scope {
-            reading.complaint = Some(complaint);
+            reading.complaint = Some(CodecError::new(complaint).into());
         }
     });
 }

@@ -171,8 +171,8 @@ impl Link {
         drop(rejected);
     }
 
-    /// Encodes a message. One that no peer would take is replaced or dropped: the runtime is to check
-    /// sizes first.
+    /// Encodes a message. An answer that no peer would take is replaced; what calls may have, the
+    /// runtime has asked for first ([`Packet::check_call`]).
     fn encode(&self, message: Message) -> Option<Packet> {
         let now = || self.shared.now();
         let answer = match &message {

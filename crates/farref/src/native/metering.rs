@@ -7,6 +7,7 @@ use super::handshake::HandshakeFailure;
 /// Handles that are cheap to count with. They go to the recorder that was installed when the agent
 /// was started.
 pub(super) struct Meters {
+    worker: String,
     pub(super) bytes_sent: Counter,
     pub(super) bytes_received: Counter,
     pub(super) connections: Counter,
@@ -14,12 +15,14 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(worker: &str) -> Self {
+        let count = |metric: &'static str| metrics::counter!(metric, "worker" => worker.to_owned());
         Self {
-            bytes_sent: metrics::counter!("farref_bytes_sent_total"),
-            bytes_received: metrics::counter!("farref_bytes_received_total"),
-            connections: metrics::counter!("farref_connections_total"),
-            reconnects: metrics::counter!("farref_reconnects_total"),
+            worker: worker.to_owned(),
+            bytes_sent: count("farref_bytes_sent_total"),
+            bytes_received: count("farref_bytes_received_total"),
+            connections: count("farref_connections_total"),
+            reconnects: count("farref_reconnects_total"),
         }
     }
 
@@ -29,6 +32,8 @@ impl Meters {
     }
 
     pub(super) fn refused_for(&self, reason: &'static str) {
-        metrics::counter!("farref_refused_connections_total", "reason" => reason).increment(1);
+        metrics::counter!("farref_refused_connections_total",
+            "worker" => self.worker.clone(), "reason" => reason)
+        .increment(1);
     }
 }

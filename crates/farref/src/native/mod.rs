@@ -39,7 +39,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use farref_proto::{Departure, NodeId};
+use farref_proto::{CallHead, Departure, NodeId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use config::NativeConfig;
@@ -48,10 +48,11 @@ pub use listen::BindError;
 pub(crate) use listen::Bound;
 pub use memory::MemoryNetwork;
 
+use frame::Packet;
 use shared::Shared;
 
 use crate::agent::{Agent, Inbound, LinkStatistics, Message};
-use crate::codec::Codec;
+use crate::codec::{Codec, CodecError, Payload};
 use crate::rendezvous::Card;
 
 /// A future on the heap.
@@ -96,6 +97,10 @@ impl NativeAgent {
 impl Agent for NativeAgent {
     fn codec(&self) -> &Codec {
         &self.codec
+    }
+
+    fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+        Packet::check_call(head, arguments, &self.shared.limits).map_err(CodecError::new)
     }
 
     fn enqueue(&self, to: NodeId, message: Message) {

@@ -89,6 +89,7 @@ impl Core {
             rref,
             context,
             bytes,
+            ..
         } = *target
         else {
             return;
@@ -128,7 +129,7 @@ impl Core {
                 self.answer(state, arrived.from, request, Err(failure), &[], work);
             }
             Target::Stay { .. } => {
-                let value = Value::failed(failure);
+                let value = arrived.target.unmade(self, failure);
                 self.fulfil(state, arrived.from, &arrived.target, value, work);
             }
         }

@@ -53,7 +53,7 @@ impl Core {
                         // The one who waits knows what it called.
                         Error::PeerLost {
                             peer: name,
-                            function: FunctionName(""),
+                            function: FunctionName::UNSAID,
                         }
                     };
                     work.replies.push((waiter.reply, Err(error)));

@@ -119,6 +119,8 @@ impl Core {
                     rref: creation.share.rref,
                     context: head.context,
                     bytes,
+                    function: function.map_or(0, |function| function.id),
+                    limit: remaining,
                 }
             }
         };
@@ -258,7 +260,7 @@ impl Core {
 
     /// What a failure on another worker means here. The caller fills in what it called.
     fn failed(&self, worker: NodeId, failure: Failure) -> Error {
-        crate::failure::to_error(self, worker, FunctionName(""), failure)
+        crate::failure::to_error(self, worker, FunctionName::UNSAID, failure)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls that this worker makes: sent, parked, cancelled, looped back.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use farref_proto::{
@@ -64,6 +64,9 @@ impl Core {
                 return Err(self.cannot_call(to, call.name, call.receiver.is_some(), error));
             }
         };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error));
+        }
         let request = super::request_of(&head).unwrap_or(MessageId(0));
         let (sender, reply) = oneshot::channel();
         let bytes = weigh(call.encoded.payload.len() as u64);
@@ -106,7 +109,7 @@ impl Core {
             }
         }
         let carried = ids(&call.encoded.references)?;
-        let name = call.name;
+        let name = call.name.clone();
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
@@ -116,6 +119,9 @@ impl Core {
                 return Err(self.cannot_call(to, name, on_value, error));
             }
         };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error));
+        }
         let rref = match head.target {
             Target::Stay(creation) => creation.share.rref,
             _ => {
@@ -163,6 +169,10 @@ impl Core {
                 rref,
                 context: call.context,
                 bytes: 0,
+                function: entry.reference().id,
+                limit: call
+                    .deadline
+                    .map(|at| at.saturating_duration_since(Instant::now())),
             },
             entry: Some(entry),
             arguments: call.encoded.payload,
@@ -287,8 +297,8 @@ impl Core {
         }
     }
 
-    /// The caller no longer wants the answer.
-    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) {
+    /// The caller no longer wants the answer. Says whether there was still one to come.
+    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
         let mut state = self.lock();
         let mut work = Work::default();
         // A peer that is gone has nothing left to cancel.
@@ -296,6 +306,7 @@ impl Core {
             Some(peer) => peer.waiter(request).map(|waiter| (peer, waiter)),
             None => None,
         };
+        let was_open = waiter.is_some();
         if let Some((peer, waiter)) = waiter {
             let bytes = waiter.bytes;
             work.dropped.push(Box::new(waiter));
@@ -317,9 +328,9 @@ impl Core {
                     }
                 }
             }
-            self.telemetry.cancelled.increment(1);
         }
         self.settle(state, work);
+        was_open
     }
 
     /// Waits until the owner has registered a reference.
@@ -437,6 +448,34 @@ impl Core {
         }
     }
 
+    /// Whether the wire takes a call, now that it is known to the last byte.
+    fn check_wire(&self, to: NodeId, head: &CallHead, call: &Request) -> Result<()> {
+        if to == self.me {
+            return Ok(());
+        }
+        let checked = self.agent().check_call(head, &call.encoded.payload);
+        checked.map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: call.name.clone(),
+            action: "sent",
+            reason,
+        })
+    }
+
+    /// Undoes a call that has not left and never will: as if it had not been made (R5).
+    fn take_back(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        to: NodeId,
+        head: &CallHead,
+        error: Error,
+    ) -> Error {
+        let State { node, out, .. } = &mut *state;
+        node.undo_call(to, head, out);
+        self.settle(state, Work::default());
+        error
+    }
+
     /// What the wire would not take is refused before anything is set up for it (R5).
     fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
         if to == self.me {
@@ -449,7 +488,7 @@ impl Core {
         let checked = self.settings.message.check(payload, references.len() + 1);
         checked.map_err(|reason| Error::Codec {
             what: "the arguments",
-            function: call.name,
+            function: call.name.clone(),
             action: "sent",
             reason,
         })

@@ -174,7 +174,7 @@ impl Worker {
         match tokio::time::timeout(patience, found).await {
             Ok(peer) => Ok(peer),
             Err(_) => self.peer(name).and_then(|peer| {
-                peer.life(crate::error::FunctionName("wait_for_peer"))
+                peer.life(crate::error::FunctionName::ours("wait_for_peer"))
                     .map(|_| peer)
             }),
         }

@@ -231,11 +231,15 @@ fn holder_dies() -> anyhow::Result<()> {
     run(options, &["a", "b", "c"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         for n in 0..20 {
-            hold::on(&b, format!("far {n}"), Probe::new_on(&a, n).remote()).await?;
+            let far = Probe::new_on(&a, n).remote();
+            // What is counted below has to be made first.
+            ensure!(far.value().await? == n);
+            hold::on(&b, format!("far {n}"), far).await?;
             let near = group.me.rref_to_object(Probe::new(n))?;
             hold::on(&b, format!("near {n}"), near).await?;
         }
         let kept = Probe::new_on(&a, 99).remote();
+        ensure!(kept.value().await? == 99);
         hold::on(&b, "kept".into(), kept.clone()).await?;
         ensure!(probes::on(&a).await? == 21);
         ensure!(probes::on(&group.me.me()).await? >= 20);
@@ -307,6 +311,8 @@ fn host_dies() -> anyhow::Result<()> {
         let (a, b) = (me.peer("a")?, me.peer("b")?);
         let lost = waiting(&me.peer("host")?, "gate").await?;
         let probe = Probe::new_on(&a, 11).remote();
+        // Whoever still reads in the store who else is there does need its host.
+        ensure!(add::on(&a, 1, 2).await? == 3 && add::on(&b, 1, 2).await? == 3);
         host.kill()?;
 
         ensure_lost(lost.await, "host", "wait_at")?;

@@ -9,6 +9,8 @@ use farref::{RRef, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::worker::PATIENCE;
+
 /// References that a worker was told to keep.
 static HELD: Mutex<BTreeMap<String, RRef<Probe>>> = Mutex::new(BTreeMap::new());
 
@@ -215,6 +217,13 @@ pub(crate) async fn panic_with(text: String) -> u32 {
 pub(crate) async fn add_on(to: String, a: i64, b: i64) -> farref::Result<i64> {
     let me = Worker::current().ok_or_else(no_worker)?;
     add::on(&me.peer(&to)?, a, b).await
+}
+
+/// Returns when this worker knows another by its name.
+#[farref::remote]
+pub(crate) async fn until_known(name: String) -> farref::Result<()> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    me.wait_for_peer(&name, PATIENCE).await.map(drop)
 }
 
 /// Calls every member of the group at once, and says how many answered rightly.

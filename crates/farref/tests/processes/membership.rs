@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use farref::{Error, LeakedReference, Worker};
 
 use crate::functions::{
-    Probe, ProbeRRef, add, add_on, hold, open, pid, release, release_later, until_waiting,
-    use_held, wait_at, write_what_comes,
+    Probe, ProbeRRef, add, add_on, hold, open, pid, release, release_later, until_known,
+    until_waiting, use_held, wait_at, write_what_comes,
 };
 use crate::group::{Group, Options, free_port, run};
 use crate::launch::{self, Launch};
@@ -368,7 +368,9 @@ fn grows_and_shrinks() -> anyhow::Result<()> {
             ensure!(add_on::on(&peer, "first-of-all".into(), 1, 2).await? == 3);
         }
         let worker = me.peer("worker-1")?;
-        // Those who came later are known to those who came before, and the other way round.
+        // Those who came later get known to those who came before, each of whom hears of them by itself;
+        // the other way round all are known at once.
+        until_known::on(&worker, "a_b".into()).await?;
         ensure!(add_on::on(&worker, "a_b".into(), 1, 2).await? == 3);
         ensure!(add_on::on(&me.peer("a_b")?, "worker-1".into(), 1, 2).await? == 3);
 

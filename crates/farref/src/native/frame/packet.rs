@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::{AnswerHead, CallHead, Control, MessageId, Time};
+use postcard::ser_flavors::Size;
 use serde::{Deserialize, Serialize};
 
 use super::FrameError;
@@ -15,6 +16,9 @@ use crate::codec::{Part, Payload};
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
+
+/// What the head of a call that carries no references has at most; it is made of numbers.
+const BARE_CALL: usize = 256;
 
 /// All of a message but its payload.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,6 +86,30 @@ impl Packet {
                 size: size as u64,
                 parts,
             }),
+        }
+    }
+
+    /// Whether a call with this head and these arguments can be encoded, whatever else it says.
+    pub(in crate::native) fn check_call(
+        head: &CallHead,
+        arguments: &Payload,
+        limits: &Limits,
+    ) -> Result<(), TooLarge> {
+        // Only references make a head long, so only calls that carry some have to be measured.
+        let carried = match head.carried.len() {
+            0 => 0,
+            _ => postcard::serialize_with_flavor(head, Size::default()).unwrap_or(usize::MAX / 2),
+        };
+        let parts = arguments.parts.len();
+        let length = BARE_CALL + carried;
+        let size = length + arguments.len() + size_of::<u64>() * parts;
+        if limits.allow(length, parts, size) {
+            Ok(())
+        } else {
+            Err(TooLarge {
+                size: size as u64,
+                parts,
+            })
         }
     }
 

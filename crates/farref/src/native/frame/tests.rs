@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use farref_proto::{
-    AnswerHead, CallHead, Control, Fingerprint, Lane, MessageId, NodeId, Target, Time,
+    AnswerHead, CallHead, Carried, ContextId, Control, Creation, Fingerprint, ForkId, Lane,
+    MessageId, NodeId, RRefId, Share, Target, Time,
 };
 use proptest::prelude::*;
 
@@ -50,6 +51,82 @@ fn call(body: Bytes, parts: Vec<Part>, remaining: Option<Duration>) -> Message {
         trace: TraceContext { trace: 1, span: 2 },
         arguments: Payload { body, parts },
     })
+}
+
+/// R5: what was asked for before a call was queued holds when it is encoded, however long its numbers
+/// are.
+#[test]
+fn a_call_that_passed_the_check_can_be_encoded() {
+    let node = NodeId::new(u32::MAX, u32::MAX);
+    let rref = RRefId {
+        origin: node,
+        counter: u64::MAX,
+    };
+    let share = Share {
+        rref,
+        fork: ForkId {
+            origin: node,
+            counter: u64::MAX,
+        },
+    };
+    let fingerprint = Fingerprint(u64::MAX);
+    let targets = [
+        Target::Answer(MessageId(u64::MAX)),
+        Target::Fetch(MessageId(u64::MAX), rref, fingerprint),
+        Target::Stay(Creation { share, fingerprint }),
+    ];
+    let context = ContextId {
+        origin: node,
+        counter: u64::MAX,
+    };
+    let carried = Carried {
+        share,
+        owner: node,
+        fingerprint,
+    };
+    let mut refused = 0;
+    for (target, references) in targets
+        .into_iter()
+        .flat_map(|target| [0, 1, 20].map(|n| (target, n)))
+    {
+        let head = CallHead {
+            target,
+            context: Some(context),
+            carried: vec![carried; references],
+        };
+        let arguments = Payload {
+            body: vec![1; 1000].into(),
+            parts: vec![vec![2; 10].into(); 3],
+        };
+        for limit in 100..6_000 {
+            let limits = Limits {
+                message_bytes: 1_000 + u64::from(limit),
+                head_bytes: limit,
+                parts: 3,
+            };
+            if Packet::check_call(&head, &arguments, &limits).is_err() {
+                refused += 1;
+                continue;
+            }
+            let message = Message::Call(CallMessage {
+                head: head.clone(),
+                function: Some(FunctionRef {
+                    id: u64::MAX,
+                    signature: fingerprint,
+                    on_first_reference: true,
+                }),
+                remaining: Some(Duration::MAX),
+                trace: TraceContext {
+                    trace: u64::MAX,
+                    span: u64::MAX,
+                },
+                arguments: arguments.clone(),
+            });
+            let packet = Packet::new(message, || Time(5), &limits);
+            assert!(packet.is_ok(), "{target:?} with {references}: {packet:?}");
+        }
+    }
+    assert!(refused > 0);
 }
 
 /// The bytes of some frames that leave at the same time.

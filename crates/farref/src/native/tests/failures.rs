@@ -189,3 +189,37 @@ async fn an_address_that_belongs_to_another_life_now_counts_as_refusing() {
     .await;
     assert_eq!(new.received_count(), 0);
 }
+
+/// F1, TI-2: the silence is its own, as it finds out when it reads what came meanwhile.
+#[tokio::test]
+async fn a_process_that_slept_blames_nobody() {
+    let network = MemoryNetwork::new();
+    let mut config = impatient();
+    config.peer_timeout = Duration::from_millis(500);
+    config.heartbeat_interval = Duration::from_millis(50);
+    let book = Arc::default();
+    let side = |worker| {
+        let bind = BindOptions::memory(&network, format!("w{worker}#1"));
+        let mut setup = Setup::new(worker, bind, &book);
+        setup.config = config.clone();
+        setup
+    };
+    // One that stays awake, on threads of its own.
+    let awake = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let right = awake.spawn(side(2).start()).await.unwrap();
+    let left = side(1).start().await;
+    left.meet(&right).await;
+    for _ in 0..2 {
+        // Something else ends the timer's sleep than its moment.
+        left.agent.shared.timer.arm(Some(farref_proto::Time(0)));
+        std::thread::sleep(Duration::from_millis(1_000));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(*lock(&left.inbound.suspected), []);
+    }
+    drop((left, right));
+    awake.shutdown_background();
+}

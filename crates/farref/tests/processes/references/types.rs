@@ -61,7 +61,7 @@ fn a_reference_is_not_read_as_one_to_another_type() -> anyhow::Result<()> {
         ];
         for error in outcomes {
             let error = error.context("a probe was read as a text")?;
-            ensure!(matches!(error, Error::Codec { .. }), "{error:?}");
+            ensure!(matches!(error, Error::TypeMismatch(_)), "{error:?}");
             let text = error.to_string();
             ensure!(
                 text.contains("String"),

@@ -1,0 +1,299 @@
+//! Reading postcard within limits.
+//!
+//! Postcard has no limits of its own. How deep a recursive type nests and how many elements a sequence
+//! has is up to whoever wrote the bytes: a megabyte of them can nest a million values and overflow the
+//! stack, and five of them can announce four billion elements that take no bytes at all and keep a
+//! thread busy for minutes. So the places where that happens are read here, and counted; everything
+//! else is left to postcard. No visitor and no seed is wrapped for it, so plain data is read as fast as
+//! by postcard alone.
+//!
+//! # Invariants
+//!
+//! - **RD-1** Options, sequences, maps and enums are nested at most [`MAX_DEPTH`] deep. Structs, tuples
+//!   and newtypes in between are as deep as the program's types make them, whatever the bytes say.
+//! - **RD-2** All sequences and maps of one value together have no more elements than the value has
+//!   bytes, and [`FREE_ELEMENTS`] besides.
+
+use postcard::de_flavors::Slice;
+use postcard::{Deserializer as Postcard, Error as PostcardError};
+use serde::Deserialize;
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
+};
+
+use super::depth::{MAX_DEPTH, too_deep};
+use super::scope;
+
+/// How many elements one value may have that take no bytes, such as those of a `Vec<()>`.
+pub(super) const FREE_ELEMENTS: u64 = 65_536;
+
+/// Reads one value.
+pub(super) struct Reader<'de> {
+    postcard: Postcard<'de, Slice<'de>>,
+    /// How much deeper it may go (RD-1).
+    depth: u32,
+    /// How many elements may still come (RD-2).
+    elements: u64,
+}
+
+impl<'de> Reader<'de> {
+    pub(super) fn new(body: &'de [u8]) -> Self {
+        Self {
+            postcard: Postcard::from_bytes(body),
+            depth: MAX_DEPTH,
+            elements: FREE_ELEMENTS.saturating_add(body.len() as u64),
+        }
+    }
+
+    /// What is left of the bytes.
+    pub(super) fn finish(self) -> Result<&'de [u8], PostcardError> {
+        self.postcard.finalize()
+    }
+
+    /// Reads something one level deeper.
+    #[inline]
+    fn below<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, PostcardError>,
+    ) -> Result<T, PostcardError> {
+        let Some(depth) = self.depth.checked_sub(1) else {
+            return Err(PostcardError::custom(too_deep()));
+        };
+        self.depth = depth;
+        let value = read(self)?;
+        self.depth += 1;
+        Ok(value)
+    }
+
+    /// Reads how many elements a sequence or a map has.
+    #[inline]
+    fn length(&mut self) -> Result<usize, PostcardError> {
+        let length = usize::deserialize(&mut self.postcard)?;
+        match self.elements.checked_sub(length as u64) {
+            Some(left) => self.elements = left,
+            None => return Err(PostcardError::custom(too_many())),
+        }
+        Ok(length)
+    }
+}
+
+/// Postcard does not keep the words of an error; the scope does.
+#[cold]
+fn too_many() -> String {
+    let complaint = format!(
+        "it announces more elements than it has bytes, and more than {FREE_ELEMENTS} that take none"
+    );
+    scope::complain(complaint.clone());
+    complaint
+}
+
+macro_rules! leave_to_postcard {
+    ($($method:ident)*) => {
+        $(
+            #[inline]
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PostcardError> {
+                self.postcard.$method(visitor)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for &mut Reader<'de> {
+    type Error = PostcardError;
+
+    leave_to_postcard! {
+        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32
+        deserialize_i64 deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32
+        deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
+        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_identifier deserialize_ignored_any
+    }
+
+    #[inline]
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PostcardError> {
+        match u8::deserialize(&mut self.postcard)? {
+            0 => visitor.visit_none(),
+            1 => self.below(|reader| visitor.visit_some(reader)),
+            _ => Err(PostcardError::DeserializeBadOption),
+        }
+    }
+
+    #[inline]
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PostcardError> {
+        let left = self.length()?;
+        self.below(|reader| visitor.visit_seq(Elements { reader, left }))
+    }
+
+    #[inline]
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PostcardError> {
+        let left = self.length()?;
+        self.below(|reader| visitor.visit_map(Elements { reader, left }))
+    }
+
+    #[inline]
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        self.below(|reader| visitor.visit_enum(reader))
+    }
+
+    #[inline]
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        visitor.visit_unit()
+    }
+
+    #[inline]
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    #[inline]
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        visitor.visit_seq(Elements {
+            reader: self,
+            left: len,
+        })
+    }
+
+    #[inline]
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    #[inline]
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+}
+
+/// What follows a length.
+struct Elements<'a, 'de> {
+    reader: &'a mut Reader<'de>,
+    left: usize,
+}
+
+impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
+    type Error = PostcardError;
+
+    #[inline]
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, PostcardError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        seed.deserialize(&mut *self.reader).map(Some)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left)
+    }
+}
+
+impl<'de> MapAccess<'de> for Elements<'_, 'de> {
+    type Error = PostcardError;
+
+    #[inline]
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, PostcardError> {
+        self.next_element_seed(seed)
+    }
+
+    #[inline]
+    fn next_value_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, PostcardError> {
+        seed.deserialize(&mut *self.reader)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left)
+    }
+}
+
+impl<'de> EnumAccess<'de> for &mut Reader<'de> {
+    type Error = PostcardError;
+    type Variant = Self;
+
+    #[inline]
+    fn variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<(S::Value, Self), PostcardError> {
+        let index = u32::deserialize(&mut self.postcard)?;
+        let variant = seed.deserialize(index.into_deserializer())?;
+        Ok((variant, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for &mut Reader<'de> {
+    type Error = PostcardError;
+
+    #[inline]
+    fn unit_variant(self) -> Result<(), PostcardError> {
+        Ok(())
+    }
+
+    #[inline]
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<S::Value, PostcardError> {
+        seed.deserialize(self)
+    }
+
+    #[inline]
+    fn tuple_variant<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    #[inline]
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, PostcardError> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+}

@@ -1,0 +1,136 @@
+//! A wire of channels within this process, whose ends can be told to do things to calls on their way.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use farref::agent::{
+    Agent, CallHead, CallMessage, Departure, Group, Inbound, LinkStatistics, Message, NodeId,
+};
+use farref::{Codec, CodecError, Payload, Worker};
+use tokio::sync::mpsc;
+
+/// One end of the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// How it writes values.
+    pub(crate) codec: Codec,
+    /// What happens to its calls on their way.
+    pub(crate) tamper: fn(&mut CallMessage),
+    /// The most bytes of arguments that it takes.
+    pub(crate) most: usize,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self {
+            codec: Codec::Postcard,
+            tamper: |_| {},
+            most: usize::MAX,
+        }
+    }
+}
+
+/// Two workers, `w0` and `w1`, on the ends of one wire.
+pub(crate) async fn group(ends: [End; 2]) -> anyhow::Result<[Worker; 2]> {
+    let members: Vec<_> = (0..2)
+        .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
+        .collect();
+    let switchboard = Switchboard::default();
+    let mut workers = Vec::new();
+    for ((me, _), end) in members.clone().into_iter().zip(ends) {
+        let group = Group {
+            me,
+            members: members.clone(),
+        };
+        let switchboard = Arc::clone(&switchboard);
+        let builder = Worker::builder("").fail_on_leaks(true);
+        let worker = builder
+            .attach(group, |inbound| {
+                ChannelAgent::start(me, end, switchboard, inbound)
+            })
+            .await?;
+        workers.push(worker);
+    }
+    let workers: Result<[Worker; 2], _> = workers.try_into();
+    workers.ok().context("two workers")
+}
+
+/// Shuts both down. Fails if anything is left behind.
+pub(crate) async fn end([a, b]: [Worker; 2]) -> anyhow::Result<()> {
+    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
+    first?;
+    second?;
+    Ok(())
+}
+
+/// All ends of a wire.
+type Switchboard = Arc<Mutex<HashMap<NodeId, mpsc::UnboundedSender<(NodeId, Message)>>>>;
+
+#[derive(Debug)]
+struct ChannelAgent {
+    me: NodeId,
+    end: End,
+    switchboard: Switchboard,
+}
+
+impl ChannelAgent {
+    fn start(
+        me: NodeId,
+        end: End,
+        switchboard: Switchboard,
+        inbound: Weak<dyn Inbound>,
+    ) -> Arc<Self> {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        switchboard.lock().unwrap().insert(me, sender);
+        tokio::spawn(async move {
+            while let Some((from, message)) = receiver.recv().await {
+                let Some(inbound) = inbound.upgrade() else {
+                    break;
+                };
+                inbound.receive(from, message).unwrap();
+            }
+        });
+        Arc::new(Self {
+            me,
+            end,
+            switchboard,
+        })
+    }
+}
+
+impl Agent for ChannelAgent {
+    fn codec(&self) -> &Codec {
+        &self.end.codec
+    }
+
+    fn check_call(&self, _: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+        if arguments.len() <= self.end.most {
+            return Ok(());
+        }
+        Err(CodecError::new("that is too much for a channel"))
+    }
+
+    fn enqueue(&self, to: NodeId, mut message: Message) {
+        if let Message::Call(call) = &mut message {
+            (self.end.tamper)(call);
+        }
+        if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
+            let _ = peer.send((self.me, message));
+        }
+    }
+
+    fn flush(&self, _: NodeId) {}
+
+    fn forget(&self, _: NodeId, _: Departure) {}
+
+    fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async { drop(self.switchboard.lock().unwrap().remove(&self.me)) })
+    }
+
+    fn links(&self) -> Vec<LinkStatistics> {
+        Vec::new()
+    }
+}
