@@ -2,24 +2,18 @@
 
 mod common;
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use common::{Group, spread};
+use anyhow::Result;
+use common::{Group, in_parallel, spread};
 
 const SEEDS: u64 = 300;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_random_programs_have_the_gradients_they_have_in_one_place() -> Result<()> {
-    for seed in 0..SEEDS {
+    in_parallel(0..SEEDS, |seed| async move {
         let workers = 3 + seed as usize % 3;
         let group = Group::start(workers as u32).await?;
-        let checked = spread::check(seed, group.worker(0), workers);
-        tokio::time::timeout(Duration::from_secs(60), checked)
-            .await
-            .with_context(|| format!("seed {seed} hangs"))?
-            .with_context(|| format!("seed {seed}"))?;
-        group.finish(workers).await?;
-    }
-    Ok(())
+        spread::check(seed, group.worker(0), workers).await?;
+        group.finish(workers).await
+    })
+    .await
 }

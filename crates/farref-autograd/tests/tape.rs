@@ -359,11 +359,5 @@ async fn check(seed: u64) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_gradients_do_not_depend_on_the_order_in_which_they_arrive() -> Result<()> {
-    for seed in 0..300 {
-        tokio::time::timeout(Duration::from_secs(60), check(seed))
-            .await
-            .with_context(|| format!("seed {seed} hangs"))?
-            .with_context(|| format!("seed {seed}"))?;
-    }
-    Ok(())
+    common::in_parallel(0..300, check).await
 }

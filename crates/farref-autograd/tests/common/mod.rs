@@ -6,7 +6,7 @@ pub(crate) mod spread;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use farref::testing::Cluster;
 use farref::{Peer, Worker};
 use farref_autograd::candle::{self, DType, Device};
@@ -99,4 +99,31 @@ impl From<anyhow::Error> for Failed {
     fn from(error: anyhow::Error) -> Self {
         Self(error)
     }
+}
+
+/// Checks many seeds, several at a time. None may take longer than a minute.
+pub(crate) async fn in_parallel<F: Future<Output = Result<()>> + Send + 'static>(
+    seeds: impl Iterator<Item = u64>,
+    check: impl Fn(u64) -> F,
+) -> Result<()> {
+    const AT_ONCE: usize = 8;
+    let mut tasks = tokio::task::JoinSet::new();
+    for seed in seeds {
+        let check = check(seed);
+        tasks.spawn(async move {
+            tokio::time::timeout(Duration::from_secs(60), check)
+                .await
+                .with_context(|| format!("seed {seed} hangs"))?
+                .with_context(|| format!("seed {seed}"))
+        });
+        if tasks.len() == AT_ONCE
+            && let Some(done) = tasks.join_next().await
+        {
+            done??;
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
 }
