@@ -129,7 +129,7 @@ impl Hosted {
 /// ```
 /// use farref_autograd::candle::DType;
 /// use farref_autograd::nn::{Generator, Linear};
-/// use farref_autograd::{Context, Hosted, RemoteModule, Result, Tensor};
+/// use farref_autograd::{Context, Error, Hosted, RemoteModule, Result, Tensor};
 ///
 /// #[farref::remote]
 /// fn stage(inputs: usize, outputs: usize) -> Result<Hosted> {
@@ -146,7 +146,7 @@ impl Hosted {
 /// let loss = context
 ///     .run(async {
 ///         let output = module.forward(Tensor::from_vec(vec![1.0f32; 6], (2, 3))?).await?;
-///         Result::Ok(Tensor::from(output.sum_all()?))
+///         Ok::<_, Error>(Tensor::from(output.sum_all()?))
 ///     })
 ///     .await?;
 /// context.backward(&[&loss]).await?; // the gradients are on worker1

@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 ///
 /// let shares = softmax_last_dim(&Tensor::from_vec(vec![0.0f64, 0.0, 0.0, 0.0], (2, 2))?)?;
 /// assert_eq!(shares.to_vec2::<f64>()?, [[0.5, 0.5], [0.5, 0.5]]);
-/// # farref_autograd::Result::Ok(())
+/// # Ok::<(), farref_autograd::Error>(())
 /// ```
 pub fn softmax_last_dim(x: &Plain) -> Result<Tensor> {
     precisely(x, |x| {

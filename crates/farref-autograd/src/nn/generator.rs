@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// let one = Generator::new(7).uniform((2, 3), -1.0, 1.0, DType::F64)?;
 /// let other = Generator::new(7).uniform((2, 3), -1.0, 1.0, DType::F64)?;
 /// assert_eq!(one.to_vec2::<f64>()?, other.to_vec2::<f64>()?);
-/// # farref_autograd::Result::Ok(())
+/// # Ok::<(), farref_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Generator {

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 /// let layer = Linear::new(3, 2, DType::F32, &mut Generator::new(0))?;
 /// let x = Tensor::from_vec(vec![1.0f32; 12], (4, 3))?;
 /// assert_eq!(layer.forward(&x)?.dims(), [4, 2]);
-/// # farref_autograd::Result::Ok(())
+/// # Ok::<(), farref_autograd::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Linear {

@@ -20,7 +20,7 @@ use crate::state::{self, StateDict};
 /// ```
 /// use farref::RRef;
 /// use farref_autograd::optim::{DistributedOptimizer, Sgd};
-/// use farref_autograd::{Context, Parameter, RemoteParameter, Result, Tensor};
+/// use farref_autograd::{Context, Error, Parameter, RemoteParameter, Result, Tensor};
 ///
 /// #[farref::remote]
 /// fn weight() -> Result<Parameter> {
@@ -36,7 +36,7 @@ use crate::state::{self, StateDict};
 ///
 /// let context = Context::new(me)?;
 /// let loss = context
-///     .run(async { Result::Ok(Tensor::from(there.get_tensor().await?.sqr()?.sum_all()?)) })
+///     .run(async { Ok::<_, Error>(Tensor::from(there.get_tensor().await?.sqr()?.sum_all()?)) })
 ///     .await?;
 /// context.backward(&[&loss]).await?;
 /// optimizer.step(&context).await?;
