@@ -26,6 +26,20 @@ pub trait Module: Send + Sync + 'static {
     }
 }
 
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        (**self).forward(input)
+    }
+
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        (**self).parameters()
+    }
+
+    fn set_training(&mut self, training: bool) {
+        (**self).set_training(training);
+    }
+}
+
 /// A module that can be used from afar, by a [`RemoteModule`].
 pub struct Hosted {
     module: Box<dyn Module>,
@@ -117,6 +131,11 @@ impl Hosted {
         state::values(&self.module.parameters())
     }
 
+    // `&mut`, so that nobody computes with some of the old and some of the new.
+    #[expect(
+        clippy::needless_pass_by_ref_mut,
+        reason = "it has the module to itself"
+    )]
     pub(crate) fn put_state(&mut self, state: StateDict) -> Result<()> {
         state::set_values(&self.module.parameters(), &state)
     }

@@ -345,8 +345,8 @@ async fn parts_of_a_batch_go_through_at_the_same_time() -> Result<()> {
     });
     let mut parts = Vec::new();
     for output in outputs {
-        // Read inside of the context as well, to be linked to it.
-        parts.push(context.run(output).await?.into_candle());
+        // A call belongs to the context that it was built in, wherever it is awaited.
+        parts.push(output.await?.into_candle());
     }
     let output = Tensor::from(candle_core::Tensor::cat(&parts, 0)?);
     for (one, other) in output.to_vec2::<f64>()?.iter().zip(whole.to_vec2::<f64>()?) {
@@ -366,16 +366,91 @@ async fn parts_of_a_batch_go_through_at_the_same_time() -> Result<()> {
     Ok(())
 }
 
+/// Stages wait for each other's results on threads of which there is one.
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_that_wait_do_not_use_up_the_threads() -> Result<()> {
+    let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
+    let me = cluster.worker(0);
+    let workers = ["worker1", "worker0", "worker1", "worker1", "worker0"];
+    let pipeline = pipeline(me, &workers, &[3, 3, 3, 3, 3, 3])?;
+    let context = Context::new(me)?;
+    let inputs: Vec<_> = (0..8).map(|seed| random((2, 3), seed)).collect();
+    let outputs: Vec<_> = context.enter(|| {
+        let calls = inputs.iter().map(|input| pipeline.forward(input).start());
+        calls.collect()
+    });
+    let mut sum = candle_core::Tensor::new(0.0, &candle_core::Device::Cpu)?;
+    for output in outputs {
+        sum = sum.add(&output.await?.sum_all()?)?;
+    }
+    let loss = Tensor::from(sum);
+    context.backward(&[&loss]).await?;
+    for (name, parameter) in pipeline.parameters().await? {
+        let gradient = context.run(async { parameter.get_gradient().await });
+        assert!(gradient.await?.is_some(), "{name}");
+    }
+    context.release().await?;
+    drop(pipeline);
+    cluster.shutdown().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn one_thread_is_enough() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let me = cluster.worker(0);
+    let losses = train_there(
+        me,
+        &["worker1", "worker2"],
+        &[3, 5, 2],
+        Sgd::new(0.1).into(),
+    )
+    .await?;
+    assert_eq!(
+        losses,
+        train_here(me, &[3, 5, 2], Sgd::new(0.1).into()).await?
+    );
+    cluster.shutdown().await?;
+    Ok(())
+}
+
+/// A module that somebody chose.
+#[farref::remote]
+fn chosen(linear: bool) -> Result<Hosted> {
+    let module: Box<dyn Module> = if linear {
+        Box::new(Linear::new(3, 2, DType::F64, &mut Generator::new(7))?)
+    } else {
+        Box::new(Layer::new(3, 2, 7)?)
+    };
+    Ok(Hosted::new(module))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn boxed_modules_are_modules() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let linear: RemoteModule = chosen::on(&peer, true).remote().into();
+    let layer: RemoteModule = chosen::on(&peer, false).remote().into();
+    layer.train(true).await?;
+    let input = random((4, 3), 1);
+    let expected = linear.forward(&input).await?.tanh()?.affine(2.0, 0.0)?;
+    assert_eq!(bits(&layer.forward(&input).await?), bits(&expected.into()));
+    assert_eq!(layer.parameters().await?.len(), 2);
+    drop((linear, layer));
+    cluster.shutdown().await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_is_saved_to_one_file() -> Result<()> {
     let cluster = Cluster::start(3).await?;
     let me = cluster.worker(0);
     let widths = [3, 5, 2];
     let one = pipeline(me, &["worker1", "worker2"], &widths)?;
-    let mut stages = Vec::new();
-    stages.push(("0".to_owned(), on(me, "worker2", (3, 5), 50)?));
-    stages.push(("1".to_owned(), on(me, "worker1", (5, 2), 51)?));
-    let other = Pipeline::named(stages)?;
+    let other = Pipeline::named(vec![
+        ("0".to_owned(), on(me, "worker2", (3, 5), 50)?),
+        ("1".to_owned(), on(me, "worker1", (5, 2), 51)?),
+    ])?;
     let input = random((4, 3), 1);
     let before = bits(&other.forward(&input).await?);
 

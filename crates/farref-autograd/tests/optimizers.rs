@@ -285,6 +285,9 @@ fn settings_that_make_no_sense_are_refused() {
     let twice = parameter(1);
     assert!(LocalOptimizer::new(Sgd::new(0.1), [twice.clone(), twice]).is_err());
     assert!(LocalOptimizer::new(Sgd::new(0.1), []).is_err());
+    let mut optimizer = LocalOptimizer::new(Sgd::new(0.1), [parameter(1)]).unwrap();
+    assert!(optimizer.set_learning_rate(-0.1).is_err());
+    assert_eq!(optimizer.learning_rate(), 0.1);
     let named = ["a", "a"].map(|name| (name.to_owned(), parameter(1)));
     assert!(LocalOptimizer::named(Sgd::new(0.1), named).is_err());
 }
@@ -401,6 +404,34 @@ async fn an_owner_that_is_lost_is_named() -> Result<()> {
     assert_ne!(bits(&far[0].get_value().await?), bits(&tensor(0)));
 
     context.release().await?;
+    let error = optimizer.set_learning_rate(0.2).await.unwrap_err();
+    assert!(error.to_string().contains("worker2"), "{error}");
+    drop((far, optimizer));
+    cluster.shutdown().await?;
+    Ok(())
+}
+
+/// What is reported is what happened, also in a context that a lost worker had part in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_worker_of_the_context_is_named() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let me = cluster.worker(0);
+    let far = spread(me, &["worker1", "worker2"])?;
+    let optimizer = DistributedOptimizer::new(Sgd::new(0.1), far.clone()).await?;
+    let wanted = [tensor(10), tensor(11)];
+    let pairs: Vec<_> = far.iter().zip(&wanted).collect();
+    let context = far_gradients(me, &pairs).await?;
+    cluster.crash(2).await;
+    let error = optimizer.step(&context).await.unwrap_err();
+    let Error::Step { failed, stepped } = error else {
+        panic!("{error}");
+    };
+    // Worker 1 may have made the step before the loss was known.
+    assert!(failed.iter().any(|(worker, _)| worker == "worker2"));
+    assert_eq!(failed.len() + stepped.len(), 2);
+    let changed = bits(&far[0].get_value().await?) != bits(&tensor(0));
+    assert_eq!(changed, stepped == ["worker1"]);
+    drop(context);
     drop((far, optimizer));
     cluster.shutdown().await?;
     Ok(())

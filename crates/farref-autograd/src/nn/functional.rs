@@ -10,7 +10,8 @@ use crate::tensor::Tensor;
 /// ```
 /// use farref_autograd::{Tensor, nn::softmax_last_dim};
 ///
-/// let shares = softmax_last_dim(&Tensor::from_vec(vec![0.0f64, 0.0, 0.0, 0.0], (2, 2))?)?;
+/// let x = Tensor::from_vec(vec![0.0f64, 0.0, 0.0, 0.0], (2, 2))?;
+/// let shares = softmax_last_dim(&x)?;
 /// assert_eq!(shares.to_vec2::<f64>()?, [[0.5, 0.5], [0.5, 0.5]]);
 /// # Ok::<(), farref_autograd::Error>(())
 /// ```
@@ -68,7 +69,7 @@ pub fn cross_entropy(logits: &Plain, targets: &Plain) -> Result<Tensor> {
             found: crate::state::describe(targets),
         });
     }
-    // candle's own check of indexes does not say what they are.
+    // To candle, the greatest number of a type is an index of nothing, and gives zero.
     let numbers = targets.to_dtype(DType::I64)?.to_vec1::<i64>()?;
     if let Some(wrong) = numbers
         .iter()

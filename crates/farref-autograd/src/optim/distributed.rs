@@ -24,7 +24,8 @@ use crate::state::{self, StateDict};
 ///
 /// #[farref::remote]
 /// fn weight() -> Result<Parameter> {
-///     Parameter::new(&Tensor::from_vec(vec![1.0, 2.0], 2)?)
+///     let initial = Tensor::from_vec(vec![1.0, 2.0], 2)?;
+///     Parameter::new(&initial)
 /// }
 ///
 /// # #[tokio::main]

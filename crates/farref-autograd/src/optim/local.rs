@@ -28,7 +28,8 @@ pub(super) const LEARNING_RATE: &str = "learning_rate";
 /// # async fn main() -> farref_autograd::Result<()> {
 /// # let cluster = farref::testing::Cluster::start(1).await?;
 /// # let me = cluster.worker(0);
-/// let weight = Parameter::new(&Tensor::from_vec(vec![1.0, 2.0], 2)?)?;
+/// let initial = Tensor::from_vec(vec![1.0, 2.0], 2)?;
+/// let weight = Parameter::new(&initial)?;
 /// let mut optimizer = LocalOptimizer::new(Sgd::new(0.5), [weight.clone()])?;
 ///
 /// let context = Context::new(me)?;
