@@ -110,8 +110,9 @@ impl DistributedOptimizer {
     /// Concurrent steps come one after the other on each owner.
     ///
     /// An owner replaces all of its parameters or none. If some owners fail, [`Error::Step`] tells which
-    /// ones did and which did not: what the latter have done stays done. Dropping this while it waits
-    /// leaves that open.
+    /// ones did and which did not: what the latter have done stays done. Of one that was lost, or did not
+    /// answer in time, nobody knows whether it made the step; nor of any if this is dropped while it
+    /// waits.
     pub async fn step(&self, context: &Context) -> Result<()> {
         let owners = self.owners.iter();
         let steps: Vec<_> = context.enter(|| {
