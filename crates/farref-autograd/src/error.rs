@@ -1,5 +1,6 @@
 //! What can go wrong, and whose fault it is.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::PassFailure;
@@ -57,6 +58,61 @@ pub enum Error {
     /// A file of tensors could not be written or read.
     #[error("{0}")]
     Checkpoint(String),
+
+    /// A state does not fit what it is to be loaded into. Nothing was changed.
+    #[error(transparent)]
+    State(#[from] StateMismatch),
+
+    /// Settings or arguments that make no sense, by themselves or together.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// How a state differs from what it is to be loaded into.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StateMismatch {
+    /// Entries that are needed and not there.
+    pub missing: Vec<String>,
+    /// Entries that nothing asks for.
+    pub unexpected: Vec<String>,
+    /// Entries of another shape or type.
+    pub mismatched: Vec<Mismatched>,
+}
+
+/// An entry of a state that has another shape or type than what it is to replace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Mismatched {
+    /// Its name.
+    pub name: String,
+    /// What fits.
+    pub expected: String,
+    /// What was there.
+    pub found: String,
+}
+
+impl std::error::Error for StateMismatch {}
+
+impl fmt::Display for StateMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the state does not fit and nothing was changed")?;
+        if !self.missing.is_empty() {
+            write!(f, "; missing: {}", self.missing.join(", "))?;
+        }
+        if !self.unexpected.is_empty() {
+            write!(f, "; unexpected: {}", self.unexpected.join(", "))?;
+        }
+        for entry in &self.mismatched {
+            let Mismatched {
+                name,
+                expected,
+                found,
+            } = entry;
+            write!(f, "; {name} is {found} and should be {expected}")?;
+        }
+        f.write_str(": load it into what it was saved from, or rename its entries")
+    }
 }
 
 #[cfg(feature = "candle")]

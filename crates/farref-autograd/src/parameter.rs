@@ -50,6 +50,11 @@ impl Parameter {
         })))
     }
 
+    /// Tells it from all others of this process.
+    pub(crate) fn key(&self) -> u64 {
+        self.0.key
+    }
+
     fn var(&self) -> Var {
         let current = self.0.current.read();
         current.unwrap_or_else(PoisonError::into_inner).clone()
