@@ -3,11 +3,12 @@
 //! - **PA-1** A step replaces the tensor, it does not write into it: a pass that began before finishes
 //!   with the weights that it saw.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use candle_core::Var;
+use candle_core::{TensorId, Var};
 use farref::context::ContextScope;
 
 use crate::context::Context;
@@ -26,9 +27,20 @@ pub struct Parameter(Arc<Inner>);
 
 struct Inner {
     key: u64,
-    current: RwLock<Var>,
+    versions: RwLock<Versions>,
     hooks: Mutex<Vec<Hook>>,
 }
+
+/// What it is and was.
+struct Versions {
+    now: Var,
+    /// The leaves that it was before, the latest first: outside of a context nobody takes note whose they
+    /// are.
+    former: VecDeque<TensorId>,
+}
+
+/// How many steps may lie between a computation outside of a context and a look at its gradient.
+const FORMER: usize = 64;
 
 type Hook = Arc<dyn Fn(Tensor) -> Result<Tensor> + Send + Sync>;
 
@@ -45,7 +57,10 @@ impl Parameter {
         crate::threads::keep();
         Ok(Self(Arc::new(Inner {
             key: KEYS.fetch_add(1, Ordering::Relaxed),
-            current: RwLock::new(Var::from_tensor(&value.detach())?),
+            versions: RwLock::new(Versions {
+                now: Var::from_tensor(&value.detach())?,
+                former: VecDeque::new(),
+            }),
             hooks: Mutex::default(),
         })))
     }
@@ -56,8 +71,9 @@ impl Parameter {
     }
 
     fn var(&self) -> Var {
-        let current = self.0.current.read();
-        current.unwrap_or_else(PoisonError::into_inner).clone()
+        let versions = self.0.versions.read();
+        let versions = versions.unwrap_or_else(PoisonError::into_inner);
+        versions.now.clone()
     }
 
     /// Its tensor at present, to compute with.
@@ -82,8 +98,11 @@ impl Parameter {
             });
         }
         let next = Var::from_tensor(&value.detach())?;
-        let current = self.0.current.write();
-        *current.unwrap_or_else(PoisonError::into_inner) = next;
+        let versions = self.0.versions.write();
+        let mut versions = versions.unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut versions.now, next).id();
+        versions.former.push_front(former);
+        versions.former.truncate(FORMER);
         Ok(())
     }
 
@@ -100,7 +119,13 @@ impl Parameter {
     /// Its gradient in a context, as far as passes have come. None if no loss depended on it.
     pub(crate) fn gradient_in(&self, scope: &ContextScope) -> Option<Tensor> {
         // What was computed outside of the context was not noticed there, but is known by its leaf.
-        engine::gradient::<Candle>(scope, self.0.key, self.var().id())
+        let leaves: Vec<_> = {
+            let versions = self.0.versions.read();
+            let versions = versions.unwrap_or_else(PoisonError::into_inner);
+            let former = versions.former.iter().copied();
+            std::iter::once(versions.now.id()).chain(former).collect()
+        };
+        engine::gradient::<Candle>(scope, Some(self.0.key), &leaves)
     }
 }
 

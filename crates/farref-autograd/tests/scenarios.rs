@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use common::{Group, elements, parameter};
@@ -310,7 +311,7 @@ async fn a3_a_context_that_is_dropped_is_released() -> Result<()> {
     // E5: the call that is under way finds its context; what comes after does not.
     pending.await?;
     common::eventually("the context is released", || {
-        handle.enter(|| add::on(&peer, a.tensor(), b.tensor()).start());
+        drop(handle.enter(|| add::on(&peer, a.tensor(), b.tensor()).start()));
         group.counts(0..2).iter().all(|counts| counts.contexts == 0)
     })
     .await?;
@@ -546,6 +547,23 @@ async fn a1_a_parameter_that_is_replaced_does_not_change_gradients() -> Result<(
     group.finish(2).await
 }
 
+/// What was computed outside of the context counts as well, and finds its parameter after a step.
+#[tokio::test]
+async fn a1_what_was_computed_outside_of_the_context_has_gradients() -> Result<()> {
+    let group = Group::start(1).await?;
+    let (a, _) = two()?;
+    let loss = Tensor::from(a.tensor().sqr()?.sum_all()?);
+    let expected = (&*a.value() * 2.0)?;
+    let context = Context::new(group.worker(0))?;
+    context.backward(&[&loss]).await?;
+    assert_eq!(gradient(&context, &a)?, elements(&expected)?);
+    a.set(&common::ones((2, 2))?)?;
+    assert_eq!(gradient(&context, &a)?, elements(&expected)?);
+    drop(loss);
+    context.release().await?;
+    group.finish(1).await
+}
+
 /// A worker may call itself.
 #[tokio::test]
 async fn a1_gradients_flow_through_calls_to_oneself() -> Result<()> {
@@ -567,6 +585,74 @@ async fn a1_gradients_flow_through_calls_to_oneself() -> Result<()> {
     drop(loss);
     context.release().await?;
     group.finish(2).await
+}
+
+/// Forward at once, backward after a while.
+struct Slow(Duration);
+
+impl candle::CustomOp1 for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &candle::CpuStorage,
+        layout: &candle::Layout,
+    ) -> candle::Result<(candle::CpuStorage, candle::Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+        gradient: &candle::Tensor,
+    ) -> candle::Result<Option<candle::Tensor>> {
+        std::thread::sleep(self.0);
+        Ok(Some(gradient.clone()))
+    }
+}
+
+/// The callee's callee and so on is slow, `depth` times.
+#[farref::remote]
+async fn slow_chain(depth: u32, pause: Duration, x: Tensor) -> Result<Tensor, Error> {
+    let x = Tensor::from(x.apply_op1(Slow(pause))?);
+    if depth == 0 {
+        return Ok(x);
+    }
+    let me = Worker::current().ok_or(Error::NoContext)?;
+    let peer = me.peer(&format!("worker{}", 1 + depth % 3))?;
+    Ok(slow_chain::on(&peer, depth - 1, pause, x).await?)
+}
+
+/// A pass that gets on may take as long as it takes; the root hears of it from afar.
+#[tokio::test]
+async fn a1_a_long_pass_is_no_timeout_but_a_stuck_one_is() -> Result<()> {
+    let group = Group::start(4).await?;
+    let a = parameter(&[1.0], 1)?;
+    let peer = group.peer(1)?;
+    let patience = Duration::from_secs(2);
+    for (depth, pause, good) in [
+        (8, Duration::from_millis(400), true),
+        (0, Duration::from_secs(4), false),
+    ] {
+        let context = Context::new(group.worker(0))?;
+        let loss = context
+            .run(async { sum(&slow_chain::on(&peer, depth, pause, a.tensor()).await?) })
+            .await?;
+        let outcome = context.backward(&[&loss]).timeout(patience).await;
+        match (good, outcome) {
+            (true, outcome) => outcome?,
+            (false, Err(Error::Backward(failure))) => {
+                ensure!(failure.to_string().contains("worker1"), "{failure}");
+            }
+            (false, other) => anyhow::bail!("{other:?}"),
+        }
+        drop(loss);
+        context.release().await?;
+    }
+    group.finish(4).await
 }
 
 /// The graph of 100,000 nodes is looked at, run and dropped, on whatever thread.

@@ -287,7 +287,7 @@ async fn make(data: Vec<f64>) -> Number {
 async fn gradient_of(parameter: RRef<Number>) -> Result<Option<Vec<f64>>, common::Failed> {
     let scope = ContextScope::current().context("no context")?;
     let leaf = parameter.local().await.context("not here")?.0.id;
-    Ok(engine::gradient::<Tape>(&scope, u64::MAX, leaf).map(|found| found.0.data.clone()))
+    Ok(engine::gradient::<Tape>(&scope, None, &[leaf]).map(|found| found.0.data.clone()))
 }
 
 fn seeded(results: &[Number]) -> Vec<(Number, Number)> {

@@ -26,7 +26,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     fn vjp(
         roots: &[(Self::Tensor, Self::Tensor)],
         wanted: &HashSet<Self::Leaf>,
-    ) -> Result<Vec<(Self::Leaf, Self::Tensor)>, String>;
+    ) -> Result<AtLeaves<Self>, String>;
 
     /// The sum of two gradients.
     fn add(one: &Self::Tensor, other: &Self::Tensor) -> Result<Self::Tensor, String>;
@@ -47,6 +47,9 @@ pub trait Backend: Send + Sync + Sized + 'static {
         drop(graphs);
     }
 }
+
+/// What came out at leaves.
+pub type AtLeaves<B> = Vec<(<B as Backend>::Leaf, <B as Backend>::Tensor)>;
 
 /// Somebody whom a leaf belongs to, a parameter for instance.
 pub trait Observer<T>: Send + Sync + 'static {

@@ -178,10 +178,3 @@ impl<B: Backend> Graph<B> {
         }
     }
 }
-
-#[cfg(test)]
-impl<B: Backend> Graph<B> {
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
-    }
-}

@@ -34,8 +34,8 @@ use farref::Worker;
 use farref::context::{ContextId, ContextScope, Extension, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
-pub use backend::{Backend, Observer};
-pub use parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
+pub use backend::{AtLeaves, Backend, Observer};
+pub use parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 pub use records::Counts;
 pub use seam::{Link, backward, gradient, observe, progressed, receive, record_recv, record_send};
 

@@ -31,8 +31,11 @@ pub struct Parcel<T> {
     pub sends: Option<Vec<u64>>,
     /// For messages of the receiver: the gradients of their tensors, by index; nothing for a tensor
     /// that the loss does not depend on.
-    pub gradients: Vec<(u64, Vec<Option<T>>)>,
+    pub gradients: Vec<ForSend<T>>,
 }
+
+/// The gradients of the tensors of one message, by its number and their index.
+pub type ForSend<T> = (u64, Vec<Option<T>>);
 
 /// How a parcel is acknowledged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::backend::Backend;
 use super::graph::{Feed, Graph, Progress};
-use super::parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
+use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 use super::records::{RecvId, Snapshot};
 use super::task::Root;
 use super::{InContext, Outcome};
@@ -41,7 +41,7 @@ pub(crate) enum Input<B: Backend> {
 /// What the actor waits for.
 enum Job<B: Backend> {
     /// The graph was fed, and run as far as that goes.
-    Computed(Graph<B>, Result<Progress<B>, Cause>),
+    Computed(Box<Graph<B>>, Result<Progress<B>, Cause>),
     /// A parcel was acknowledged.
     Acknowledged(NodeId, farref::Result<Receipt>),
 }
@@ -62,7 +62,7 @@ pub(crate) struct Actor<B: Backend> {
     patience: Option<Duration>,
     jobs: JoinSet<Job<B>>,
     /// Not there while it is being run, nor after a failure.
-    graph: Option<Graph<B>>,
+    graph: Option<Box<Graph<B>>>,
     /// Whether it has been looked at.
     begun: bool,
     /// Gradients that wait for it.
@@ -73,13 +73,14 @@ pub(crate) struct Actor<B: Backend> {
     /// Those to be told of the pass.
     untold: HashSet<NodeId>,
     /// Gradients to be sent.
-    outbox: BTreeMap<NodeId, Vec<(u64, Vec<Option<B::Tensor>>)>>,
+    outbox: BTreeMap<NodeId, Vec<ForSend<B::Tensor>>>,
     unacknowledged: BTreeMap<NodeId, usize>,
     engaged: Option<Engaged>,
     failure: Option<PassFailure>,
     /// When something last happened.
     stepped: Instant,
-    /// Whether something has happened since the last report.
+    /// When the worker that drew this one in last heard of it, and whether something has happened since.
+    reported: Instant,
     to_report: bool,
 }
 
@@ -106,7 +107,11 @@ impl<B: Backend> Actor<B> {
             retain_graph,
             patience,
             jobs: JoinSet::new(),
-            graph: Some(Graph::new(Arc::clone(&place), snapshot, retain_graph)),
+            graph: Some(Box::new(Graph::new(
+                Arc::clone(&place),
+                snapshot,
+                retain_graph,
+            ))),
             place,
             begun: false,
             queue: Vec::new(),
@@ -118,6 +123,7 @@ impl<B: Backend> Actor<B> {
             engaged: None,
             failure: None,
             stepped: Instant::now(),
+            reported: Instant::now(),
             to_report: false,
         }
     }
@@ -189,6 +195,7 @@ impl<B: Backend> Actor<B> {
         }
         if self.engaged.is_none() {
             self.engaged = Some(Engaged::By(from, receipt, reply));
+            self.reported = Instant::now();
         } else {
             drop(reply.send(receipt));
         }
@@ -367,20 +374,21 @@ impl<B: Backend> Actor<B> {
         let patience = self.patience.unwrap_or(Duration::from_secs(3600));
         match self.engaged {
             // Reports come four times in that time, so that some may be late.
-            Some(Engaged::By(..)) => Instant::now() + patience / 4,
+            Some(Engaged::By(..)) => self.reported + patience / 4,
             _ => self.stepped + patience,
         }
     }
 
     fn tick(&mut self) {
         match (&self.engaged, self.patience) {
+            (Some(Engaged::By(..)), _) if !self.to_report => self.reported = Instant::now(),
             (Some(Engaged::By(parent, ..)), _) => {
-                if std::mem::take(&mut self.to_report) {
-                    let peer = self.place.scope.worker().peer_of(*parent);
-                    let id = self.id;
-                    let report = self.place.scope.enter(|| B::progressed(&peer, id).start());
-                    tokio::spawn(report);
-                }
+                let peer = self.place.scope.worker().peer_of(*parent);
+                let id = self.id;
+                let report = self.place.scope.enter(|| B::progressed(&peer, id).start());
+                tokio::spawn(report);
+                self.to_report = false;
+                self.reported = Instant::now();
             }
             (Some(Engaged::Root(_)), Some(patience)) if self.stepped.elapsed() >= patience => {
                 let mut waiting_for: Vec<_> = self

@@ -50,17 +50,17 @@ pub fn observe<B: Backend>(leaf: B::Leaf, observer: Arc<dyn Observer<B::Tensor>>
     }
 }
 
-/// The gradient that passes have left for an observer, or for a leaf that has none.
+/// The gradient that passes have left for an observer, or for leaves that have none: the first that
+/// has a gradient.
 pub fn gradient<B: Backend>(
     scope: &ContextScope,
-    observer: u64,
-    leaf: B::Leaf,
+    observer: Option<u64>,
+    leaves: &[B::Leaf],
 ) -> Option<B::Tensor> {
     let place = here::<B>(scope)?;
     place.records(|records| {
-        records
-            .gradient_of(observer)
-            .or_else(|| records.gradient(leaf))
+        let observed = observer.and_then(|observer| records.gradient_of(observer));
+        observed.or_else(|| leaves.iter().find_map(|&leaf| records.gradient(leaf)))
     })
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::backend::Backend;
+use super::backend::{AtLeaves, Backend};
 
 /// Where gradients come in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct Run<B: Backend> {
 }
 
 impl<B: Backend> Run<B> {
-    pub(crate) fn compute(&self) -> Result<Vec<(B::Leaf, B::Tensor)>, String> {
+    pub(crate) fn compute(&self) -> Result<AtLeaves<B>, String> {
         B::vjp(&self.inputs, &self.wanted)
     }
 }
@@ -162,7 +162,7 @@ impl<B: Backend> Task<B> {
     pub(crate) fn finish(
         &mut self,
         done: Vec<Root>,
-        gradients: Vec<(B::Leaf, B::Tensor)>,
+        gradients: AtLeaves<B>,
     ) -> Result<Vec<Final<B>>, String> {
         for (leaf, gradient) in gradients {
             let Some(leaf) = self.leaves.get_mut(&leaf) else {

@@ -123,7 +123,7 @@ async fn expected(body: &Body, values: &[Vec<Vec<f64>>]) -> Result<Vec<Vec<Optio
             .map(|parameter| {
                 store
                     .get(&parameter.tensor())
-                    .map(|it| super::elements(it))
+                    .map(super::elements)
                     .transpose()
             })
             .collect();
