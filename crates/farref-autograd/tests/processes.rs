@@ -111,9 +111,9 @@ impl Processes {
 
     fn kill(&mut self, rank: usize) -> Result<()> {
         let mut child = self.children.remove(rank - 1);
-        child.kill()?;
+        let killed = child.kill();
         child.wait()?;
-        Ok(())
+        Ok(killed?)
     }
 
     /// Everybody that is left has forgotten every context, and ends well.
@@ -179,7 +179,8 @@ struct Layer {
 #[farref::remote]
 impl Layer {
     /// A layer whose numbers come from a seed.
-    pub fn new(inputs: usize, outputs: usize, seed: u64) -> Result<Self, Error> {
+    #[remote]
+    fn new(inputs: usize, outputs: usize, seed: u64) -> Result<Self, Error> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut numbers = |count: usize| (0..count).map(|_| rng.f64() - 0.5).collect::<Vec<_>>();
         Ok(Self {
@@ -191,12 +192,14 @@ impl Layer {
         })
     }
 
-    pub fn forward(&self, input: Tensor) -> Result<Tensor, Error> {
-        let linear = input.matmul(&*self.weight.tensor())?;
-        Ok(linear.broadcast_add(&*self.bias.tensor())?.tanh()?.into())
+    #[remote]
+    fn forward(&self, input: Tensor) -> Result<Tensor, Error> {
+        let linear = input.matmul(&self.weight.tensor())?;
+        Ok(linear.broadcast_add(&self.bias.tensor())?.tanh()?.into())
     }
 
-    pub fn step(&self, rate: f64) -> Result<(), Error> {
+    #[remote]
+    fn step(&self, rate: f64) -> Result<(), Error> {
         let context = Context::current().ok_or(Error::NoContext)?;
         for parameter in [&self.weight, &self.bias] {
             let gradient = context.gradient(parameter).ok_or(Error::NoContext)?;

@@ -144,7 +144,7 @@ async fn a1_gradients_flow_through_many_round_trips() -> Result<()> {
 
 #[farref::remote]
 fn outer(columns: Tensor, rows: Tensor, matrix: Tensor) -> Result<Tensor, Error> {
-    Ok(columns.matmul(&rows)?.mul(&*matrix)?.into())
+    Ok(columns.matmul(&rows)?.mul(&matrix)?.into())
 }
 
 #[tokio::test]
