@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use crate::vjp::Candle;
 
-/// Something that is trained. Clones are the same parameter.
+/// Something that is trained. Clones are the same parameter; as `RRef<Parameter>` it is one on another
+/// worker, see [`RemoteParameter`].
 ///
 /// Its tensor at a moment is [`tensor`](Self::tensor); what is computed from that inside of a
 /// [`Context`] gets a gradient there. An optimizer step replaces the tensor; what was
@@ -76,18 +77,6 @@ impl Parameter {
         versions.now.clone()
     }
 
-    /// Its tensor at present, to compute with.
-    pub fn tensor(&self) -> Tensor {
-        let var = self.var();
-        engine::observe::<Candle>(var.id(), Arc::clone(&self.0) as _);
-        Tensor::from(var.as_tensor().clone())
-    }
-
-    /// Its value at present, to look at: nothing that is computed from it gets a gradient.
-    pub fn value(&self) -> Tensor {
-        Tensor::from(self.var().as_detached_tensor())
-    }
-
     /// Gives it another value, of the same shape and type. What was computed before is not affected.
     pub fn set(&self, value: &candle_core::Tensor) -> Result<()> {
         let now = self.var();
@@ -116,7 +105,7 @@ impl Parameter {
             .push(Arc::new(hook));
     }
 
-    /// Its gradient in a context, as far as passes have come. None if no loss depended on it.
+    /// Its gradient in a context.
     pub(crate) fn gradient_in(&self, scope: &ContextScope) -> Option<Tensor> {
         // What was computed outside of the context was not noticed there, but is known by its leaf.
         let leaves: Vec<_> = {
@@ -151,26 +140,30 @@ impl fmt::Debug for Parameter {
     }
 }
 
-/// What can be done with a parameter from afar.
+/// What can be done with a parameter from afar as well as here.
 #[farref::remote(trait = RemoteParameter)]
 impl Parameter {
-    /// Copies its value over.
-    pub fn get_value(&self) -> Tensor {
-        self.value()
+    /// Its tensor at present, to compute with. What is computed from it inside of a context has its
+    /// gradient there, on the worker that has the parameter.
+    pub fn tensor(&self) -> Tensor {
+        let var = self.var();
+        engine::observe::<Candle>(var.id(), Arc::clone(&self.0) as _);
+        Tensor::from(var.as_tensor().clone())
     }
 
-    /// Its tensor, to compute with: inside of a context, its gradient finds the way back.
-    pub fn get_tensor(&self) -> Tensor {
-        self.tensor()
+    /// Its value at present, to look at: nothing that is computed from it gets a gradient.
+    pub fn value(&self) -> Tensor {
+        Tensor::from(self.var().as_detached_tensor())
     }
 
-    /// Gives it another value.
-    pub fn set_value(&self, value: Tensor) -> Result<()> {
+    /// Gives it another value, of the same shape and type. What was computed before is not affected.
+    pub fn assign(&self, value: Tensor) -> Result<()> {
         self.set(&value)
     }
 
-    /// Copies its gradient in the caller's context over.
-    pub fn get_gradient(&self) -> Result<Option<Tensor>> {
+    /// Its gradient in the context that this is called in, as far as passes have come. None if no loss
+    /// depended on it.
+    pub fn gradient(&self) -> Result<Option<Tensor>> {
         let context = Context::current().ok_or(Error::NoContext)?;
         Ok(context.gradient(self))
     }

@@ -37,13 +37,13 @@ use crate::state::{self, StateDict};
 ///
 /// let context = Context::new(me)?;
 /// let loss = context
-///     .run(async { Ok::<_, Error>(Tensor::from(there.get_tensor().await?.sqr()?.sum_all()?)) })
+///     .run(async { Ok::<_, Error>(Tensor::from(there.tensor().await?.sqr()?.sum_all()?)) })
 ///     .await?;
 /// context.backward(&[&loss]).await?;
 /// optimizer.step(&context).await?;
 /// context.release().await?;
 ///
-/// assert_eq!(there.get_value().await?.to_vec1::<f64>()?, [0.0, 0.0]);
+/// assert_eq!(there.value().await?.to_vec1::<f64>()?, [0.0, 0.0]);
 /// # drop((there, optimizer, loss));
 /// # cluster.shutdown().await?;
 /// # Ok(())

@@ -180,9 +180,7 @@ pub(crate) async fn check(seed: u64, me: &Worker, workers: usize) -> Result<()> 
         context.backward(&[&loss]).retain_graph().await?;
         for (of_worker, expected) in spread.parameters.iter().zip(&expected) {
             for (parameter, expected) in of_worker.iter().zip(expected) {
-                let found = context
-                    .run(async { parameter.get_gradient().await })
-                    .await?;
+                let found = context.run(async { parameter.gradient().await }).await?;
                 agree(seed, found.as_ref(), expected.as_ref(), pass as f64)?;
             }
         }

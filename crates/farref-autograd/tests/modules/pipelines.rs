@@ -144,7 +144,7 @@ async fn parts_of_a_batch_go_through_at_the_same_time() -> Result<()> {
     let loss = Tensor::from(output.sum_all()?);
     context.backward(&[&loss]).await?;
     for (name, parameter) in pipeline.parameters().await? {
-        let gradient = context.run(async { parameter.get_gradient().await });
+        let gradient = context.run(async { parameter.gradient().await });
         assert!(gradient.await?.is_some(), "{name}");
     }
     context.release().await?;
@@ -173,7 +173,7 @@ async fn stages_that_wait_do_not_use_up_the_threads() -> Result<()> {
     let loss = Tensor::from(sum);
     context.backward(&[&loss]).await?;
     for (name, parameter) in pipeline.parameters().await? {
-        let gradient = context.run(async { parameter.get_gradient().await });
+        let gradient = context.run(async { parameter.gradient().await });
         assert!(gradient.await?.is_some(), "{name}");
     }
     context.release().await?;

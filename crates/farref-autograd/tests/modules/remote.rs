@@ -35,7 +35,7 @@ async fn a_far_module_computes_what_it_would_here() -> Result<()> {
     for ((name, far), (here_name, here)) in far.iter().zip(here.parameters()) {
         assert_eq!(*name, here_name);
         assert_eq!(far.owner()?.name(), "worker1");
-        let gradient = context.run(async { far.get_gradient().await }).await?;
+        let gradient = context.run(async { far.gradient().await }).await?;
         let expected = local.gradient(&here).expect("a gradient");
         assert_eq!(bits(&gradient.expect("a gradient")), bits(&expected));
     }
@@ -68,7 +68,7 @@ async fn results_stay_there_and_go_on_from_there() -> Result<()> {
     context.backward(&[&loss]).await?;
     for module in [&first, &second] {
         for (name, parameter) in module.parameters().await? {
-            let gradient = context.run(async { parameter.get_gradient().await });
+            let gradient = context.run(async { parameter.gradient().await });
             assert!(gradient.await?.is_some(), "{name}");
         }
     }
@@ -82,7 +82,7 @@ async fn results_stay_there_and_go_on_from_there() -> Result<()> {
     RemoteLoss::backward(&loss, &context).await?;
     for module in [&first, &third] {
         for (name, parameter) in module.parameters().await? {
-            let gradient = context.run(async { parameter.get_gradient().await });
+            let gradient = context.run(async { parameter.gradient().await });
             assert!(gradient.await?.is_some(), "{name}");
         }
     }

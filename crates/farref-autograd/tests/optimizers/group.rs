@@ -45,7 +45,7 @@ async fn steps_over_the_group_are_the_same_as_here() -> Result<()> {
             context.release().await?;
         }
         for (far, here) in far.iter().zip(&here) {
-            assert_eq!(bits(&far.get_value().await?), bits(&here.value()));
+            assert_eq!(bits(&far.value().await?), bits(&here.value()));
         }
         drop((far, optimizer));
     }
@@ -75,9 +75,9 @@ async fn an_owner_that_fails_is_named_and_has_changed_nothing() -> Result<()> {
     assert_eq!(failed[0].0, "worker2");
     assert_eq!(stepped, ["worker1"]);
     assert!(text.contains("parameter `ill`"), "{text}");
-    assert_ne!(bits(&far[0].get_value().await?), bits(&tensor(0)));
-    assert_eq!(bits(&far[1].get_value().await?), bits(&tensor(1)));
-    assert_eq!(bits(&far[2].get_value().await?), bits(&tensor(2)));
+    assert_ne!(bits(&far[0].value().await?), bits(&tensor(0)));
+    assert_eq!(bits(&far[1].value().await?), bits(&tensor(1)));
+    assert_eq!(bits(&far[2].value().await?), bits(&tensor(2)));
 
     context.release().await?;
     drop((far, optimizer));
@@ -103,7 +103,7 @@ async fn an_owner_that_is_lost_is_named() -> Result<()> {
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!(failed[0].0, "worker2");
     assert_eq!(stepped, ["worker1"]);
-    assert_ne!(bits(&far[0].get_value().await?), bits(&tensor(0)));
+    assert_ne!(bits(&far[0].value().await?), bits(&tensor(0)));
 
     context.release().await?;
     let error = optimizer.set_learning_rate(0.2).await.unwrap_err();
@@ -131,7 +131,7 @@ async fn a_lost_worker_of_the_context_is_named() -> Result<()> {
     // Worker 1 may have made the step before the loss was known.
     assert!(failed.iter().any(|(worker, _)| worker == "worker2"));
     assert_eq!(failed.len() + stepped.len(), 2);
-    let changed = bits(&far[0].get_value().await?) != bits(&tensor(0));
+    let changed = bits(&far[0].value().await?) != bits(&tensor(0));
     assert_eq!(changed, stepped == ["worker1"]);
     drop(context);
     drop((far, optimizer));
@@ -146,7 +146,7 @@ async fn steps_of_several_contexts_come_one_after_the_other() -> Result<()> {
     let far = spread(me, &["worker1", "worker2"])?;
     let zero = Tensor::from_vec(vec![0.0; WIDTH], WIDTH)?;
     for parameter in &far {
-        parameter.set_value(zero.clone()).await?;
+        parameter.assign(zero.clone()).await?;
     }
     let optimizer = DistributedOptimizer::new(Sgd::new(1.0), far.clone()).await?;
     let one = Tensor::from_vec(vec![1.0; WIDTH], WIDTH)?;
@@ -166,7 +166,7 @@ async fn steps_of_several_contexts_come_one_after_the_other() -> Result<()> {
         step.await.expect("no panic")?;
     }
     for parameter in &far {
-        let value = parameter.get_value().await?.to_vec1::<f64>()?;
+        let value = parameter.value().await?.to_vec1::<f64>()?;
         assert_eq!(value, [-16.0; WIDTH]);
     }
     for context in contexts {

@@ -49,7 +49,7 @@ async fn far_gradients(me: &Worker, wanted: &[(&RRef<Parameter>, &Tensor)]) -> R
     let computed = context.run(async {
         let mut sum = candle_core::Tensor::new(0.0, &candle_core::Device::Cpu)?;
         for (parameter, gradient) in wanted {
-            let parameter = parameter.get_tensor().await?;
+            let parameter = parameter.tensor().await?;
             sum = sum.add(&parameter.mul(gradient)?.sum_all()?)?;
         }
         Ok::<_, Error>(Tensor::from(sum))

@@ -45,9 +45,9 @@ async fn a_saved_state_goes_on_as_if_nothing_had_been() -> Result<()> {
         third.load(&path)?;
         assert_eq!(third.learning_rate(), 0.05);
         for (index, parameter) in far.iter().enumerate() {
-            let value = parameter.get_value().await?;
+            let value = parameter.value().await?;
             here[index].set(&value)?;
-            others[index].set_value(value).await?;
+            others[index].assign(value).await?;
         }
         for step in 10..20 {
             let wanted = [tensor(step), tensor(50 + step)];
@@ -63,8 +63,8 @@ async fn a_saved_state_goes_on_as_if_nothing_had_been() -> Result<()> {
             context.release().await?;
         }
         for index in 0..2 {
-            let value = bits(&far[index].get_value().await?);
-            assert_eq!(bits(&others[index].get_value().await?), value, "{name}");
+            let value = bits(&far[index].value().await?);
+            assert_eq!(bits(&others[index].value().await?), value, "{name}");
             assert_eq!(bits(&here[index].value()), value, "{name}");
         }
         std::fs::remove_file(path).expect("it was written");
