@@ -292,12 +292,13 @@ mod tests {
             body: body.repeat(times).into(),
             parts: vec![part.clone()],
         };
-        let twice = scope::read_value::<(Buffer, Buffer)>(&Codec::Postcard, payload(2), vec![]);
+        let twice =
+            scope::read_value::<(Buffer, Buffer)>(&Codec::Postcard, payload(2), vec![], None);
         assert!(twice.is_err(), "there is one");
         let once = payload(1);
         drop((part, twice));
-        let (tensor,) =
-            scope::read_value::<(Tensor,)>(&Codec::Postcard, once, vec![]).expect("it is there");
+        let (tensor,) = scope::read_value::<(Tensor,)>(&Codec::Postcard, once, vec![], None)
+            .expect("it is there");
         assert_eq!((tensor.0.as_ptr(), tensor.0.len()), (at, OUT_OF_BAND));
     }
 
