@@ -45,9 +45,19 @@ mod error;
 #[cfg(feature = "candle")]
 mod context;
 #[cfg(feature = "candle")]
+mod module;
+#[cfg(feature = "candle")]
+pub mod nn;
+#[cfg(feature = "candle")]
+pub mod optim;
+#[cfg(feature = "candle")]
 mod parameter;
 #[cfg(feature = "candle")]
+mod pipeline;
+#[cfg(feature = "candle")]
 mod stack;
+#[cfg(feature = "candle")]
+mod state;
 #[cfg(feature = "candle")]
 mod tensor;
 #[cfg(feature = "candle")]
@@ -57,33 +67,18 @@ mod vjp;
 #[cfg(feature = "candle")]
 mod wire;
 
-#[cfg(feature = "candle")]
-mod module;
-#[cfg(feature = "candle")]
-pub mod nn;
-#[cfg(feature = "candle")]
-pub mod optim;
-#[cfg(feature = "candle")]
-mod pipeline;
-#[cfg(feature = "candle")]
-mod state;
-
 /// The tensor library, as this crate uses it.
 #[cfg(feature = "candle")]
 pub use candle_core as candle;
-#[cfg(feature = "candle")]
-pub use context::{Backward, Context, RemoteLoss};
 pub use error::{Error, Mismatched, Result, StateMismatch};
-#[cfg(feature = "candle")]
-pub use parameter::{Parameter, RemoteParameter};
-#[cfg(feature = "candle")]
-pub use tensor::Tensor;
-#[cfg(feature = "candle")]
-pub use vjp::Candle;
 
 #[cfg(feature = "candle")]
-pub use module::{Hosted, Input, Module, RemoteModule};
-#[cfg(feature = "candle")]
-pub use pipeline::Pipeline;
-#[cfg(feature = "candle")]
-pub use state::{StateDict, load_file, save_file};
+pub use crate::{
+    context::{Backward, Context, RemoteLoss},
+    module::{Hosted, Input, Module, RemoteModule},
+    parameter::{Parameter, RemoteParameter},
+    pipeline::Pipeline,
+    state::{StateDict, load_file, save_file},
+    tensor::Tensor,
+    vjp::Candle,
+};

@@ -42,6 +42,10 @@ pub use seam::{Link, backward, gradient, observe, progressed, receive, record_re
 use pass::{Actor, Input};
 use records::Records;
 
+/// Passes of one context that a worker takes part in at once; one that is over counts until its origin begins
+/// another. More are refused: they would be a peer's mischief.
+const MAX_PASSES: usize = 1024;
+
 /// What the engine keeps for one worker: the contexts that it takes part in.
 pub struct Engine<B: Backend> {
     contexts: Mutex<HashMap<ContextId, Arc<InContext<B>>>>,
@@ -238,6 +242,9 @@ impl<B: Backend> InContext<B> {
             let retain = parcel.retain_graph;
             let inbox = match passes.running.get(&id) {
                 Some(inbox) => inbox.clone(),
+                None if passes.running.len() >= MAX_PASSES => {
+                    return Receipt::failed(self.failure(Cause::TooManyPasses));
+                }
                 None => self.spawn(&mut passes, id, retain, parcel.patience),
             };
             drop(inbox.send(Input::Parcel {

@@ -94,6 +94,9 @@ pub enum Cause {
     /// Whoever waited for the pass gave up.
     #[error("the pass was cancelled")]
     Cancelled,
+    /// The worker takes part in too many passes of the context.
+    #[error("too many passes of one context at once; await some before beginning more")]
+    TooManyPasses,
     /// A parcel could not be brought there.
     #[error("a parcel could not be delivered: {0}")]
     Delivery(String),
