@@ -23,6 +23,40 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// dropped, and its last call is done; then nothing of it is left on any worker.
 ///
 /// Any number of contexts may be open at once, on the same parameters as well.
+///
+/// ```
+/// # use farref_autograd::{Context, Error, Parameter, Tensor};
+/// #[farref::remote]
+/// fn square(x: Tensor) -> Result<Tensor, Error> {
+///     Ok(x.sqr()?.into())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = farref::testing::Cluster::start(2).await?;
+/// # let (me, other) = (cluster.worker(0), cluster.worker(0).peer("worker1")?);
+/// let weight = Parameter::new(&*Tensor::from_vec(vec![1.0, 3.0], 2)?)?;
+/// let context = Context::new(me)?;
+/// let loss = context
+///     .run(async {
+///         let squared = square::on(&other, weight.tensor()).await?;
+///         Ok::<_, Error>(Tensor::from(squared.sum_all()?))
+///     })
+///     .await?;
+///
+/// // Twice: gradients add up, in this context only.
+/// context.backward(&[&loss]).retain_graph().await?;
+/// context.backward(&[&loss]).await?;
+/// let gradient = context.gradient(&weight).ok_or("no gradient")?;
+/// assert_eq!(gradient.to_vec1::<f64>()?, [4.0, 12.0]);
+///
+/// // Nothing of it is left, on any worker.
+/// context.release().await?;
+/// # drop(loss);
+/// # cluster.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Context {
     scope: ContextScope,
     /// Whether dropping this releases the context.
@@ -119,6 +153,25 @@ impl fmt::Debug for Context {
 }
 
 /// A backward pass that is to be made: await it. Dropping it while it runs cancels it.
+///
+/// ```
+/// # use farref_autograd::{Context, Parameter, Tensor};
+/// # use std::time::Duration;
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = farref::testing::Cluster::start(1).await?;
+/// # let weight = Parameter::new(&*Tensor::from_vec(vec![1.0, 3.0], 2)?)?;
+/// let context = Context::new(cluster.worker(0))?;
+/// let loss = context.enter(|| weight.tensor().sum_all())?;
+/// context
+///     .backward(&[&loss.into()])
+///     .timeout(Duration::from_secs(5)) // without any progress
+///     .await?;
+/// context.release().await?;
+/// # cluster.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a pass is only made when it is awaited"]
 #[derive(Debug)]
 pub struct Backward {
@@ -181,6 +234,31 @@ fn check(loss: &Tensor) -> Result<()> {
 }
 
 /// Running a context backward from a loss that is on another worker.
+///
+/// ```
+/// use farref::RRef;
+/// use farref_autograd::{Context, Error, Parameter, RemoteLoss as _, Tensor};
+///
+/// #[farref::remote]
+/// fn loss_of(x: Tensor) -> Result<Tensor, Error> {
+///     Ok(x.sqr()?.sum_all()?.into())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = farref::testing::Cluster::start(2).await?;
+/// # let (me, other) = (cluster.worker(0), cluster.worker(0).peer("worker1")?);
+/// # let weight = Parameter::new(&*Tensor::from_vec(vec![1.0, 3.0], 2)?)?;
+/// let context = Context::new(me)?;
+/// let loss: RRef<Tensor> = context.enter(|| loss_of::on(&other, weight.tensor()).remote());
+/// loss.backward(&context).await?;
+/// assert!(context.gradient(&weight).is_some());
+/// drop(loss);
+/// context.release().await?;
+/// # cluster.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait RemoteLoss {
     /// Runs `context` backward from this loss, where it is.
     fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send;

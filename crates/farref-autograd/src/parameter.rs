@@ -23,6 +23,27 @@ use crate::vjp::Candle;
 /// Its tensor at a moment is [`tensor`](Self::tensor); what is computed from that inside of a
 /// [`Context`] gets a gradient there. An optimizer step replaces the tensor; what was
 /// computed before is not affected.
+///
+/// ```
+/// use farref_autograd::{Context, Parameter, Tensor};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = farref::testing::Cluster::start(1).await?;
+/// let weight = Parameter::new(&*Tensor::from_vec(vec![1.0, 3.0], 2)?)?;
+/// weight.on_gradient(|gradient| Ok(gradient.clamp(-2.0, 2.0)?.into()));
+///
+/// let context = Context::new(cluster.worker(0))?;
+/// let loss = context.enter(|| weight.tensor().sqr()?.sum_all())?;
+/// weight.set(&*Tensor::from_vec(vec![0.0, 0.0], 2)?)?; // the loss does not notice
+/// context.backward(&[&loss.into()]).await?;
+/// let gradient = context.gradient(&weight).ok_or("no gradient")?;
+/// assert_eq!(gradient.to_vec1::<f64>()?, [2.0, 2.0]);
+/// context.release().await?;
+/// # cluster.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Parameter(Arc<Inner>);
 
