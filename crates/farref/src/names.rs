@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 use tokio::sync::Notify;
@@ -11,6 +12,10 @@ use tokio::sync::Notify;
 use crate::native::Contacts;
 use crate::protocol::Core;
 use crate::rendezvous::{Card, Directory};
+
+/// How long to wait before a newcomer is looked up again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The names of the workers that this one has heard of.
 pub(crate) struct Names {
@@ -67,12 +72,27 @@ impl Names {
         let Some(directory) = self.directory.clone().filter(|_| self.of(node).is_none()) else {
             return self.changed.notify_waiters();
         };
-        let core = Arc::clone(core);
-        core.runtime.clone().spawn(async move {
-            match directory.lookup(node).await {
-                Ok(card) => core.names.insert(card),
-                // Its own greeting will say who it is.
-                Err(error) => tracing::debug!(%node, %error, "a newcomer is not in the store"),
+        let weak = Arc::downgrade(core);
+        core.runtime.spawn(async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                let found = directory.lookup(node).await;
+                // Its own greeting may have said who it is, and it may be gone again.
+                let Some(core) = weak.upgrade().filter(|core| {
+                    core.names.of(node).is_none()
+                        && core.look(|own| own.membership().view().is_member(node))
+                }) else {
+                    return;
+                };
+                match found {
+                    Ok(card) => return core.names.insert(card),
+                    Err(error) => {
+                        tracing::debug!(%node, %error, "a newcomer is not found in the store");
+                    }
+                }
+                drop(core);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
     }

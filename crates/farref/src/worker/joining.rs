@@ -278,7 +278,9 @@ impl Worker {
             return Err(core.not_member());
         };
         loop {
-            let sponsors = directory.sponsors().await?;
+            let sponsors = tokio::time::timeout_at(deadline.into(), directory.sponsors());
+            // Out of time: the error below says for whom.
+            let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
             for card in sponsors {
                 let (sponsor, name) = (card.node, card.name.clone());
                 if core.is_gone(sponsor) || core.unreachable.borrow().contains(&sponsor) {
@@ -336,10 +338,10 @@ impl Worker {
             .into_iter()
             .filter(|node| core.names.of(*node).is_none());
         for node in unknown {
-            // One that cannot be found greets by name when it is called.
             match tokio::time::timeout_at(deadline.into(), directory.lookup(node)).await {
                 Ok(Ok(card)) => core.names.insert(card),
-                _ => return,
+                // In its own time, then.
+                _ => core.names.learn(core, node),
             }
         }
     }
