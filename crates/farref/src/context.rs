@@ -8,6 +8,36 @@
 //! A crate that builds on contexts keeps its own records per worker in an [`Extension`], and learns
 //! there when a context is over. A type whose values leave a trace in a context when they are sent asks,
 //! in its `Serialize` and `Deserialize`, for the message that it travels in: [`outgoing`], [`incoming`].
+//!
+//! ```
+//! use farref::Worker;
+//! use farref::context::{ContextId, ContextScope};
+//!
+//! #[farref::remote]
+//! async fn here() -> Option<ContextId> {
+//!     ContextScope::current().map(|scope| scope.id())
+//! }
+//!
+//! #[farref::remote]
+//! async fn further() -> farref::Result<Option<ContextId>> {
+//!     let me = Worker::current().expect("inside of a remote function");
+//!     here::on(&me.peer("worker2")?).await
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> farref::Result<()> {
+//! let cluster = farref::testing::Cluster::start(3).await?;
+//! let me = cluster.worker(0);
+//! let peer = me.peer("worker1")?;
+//!
+//! let scope = ContextScope::open(me)?;
+//! // It travels from worker to worker, and nobody has to hand it on.
+//! let seen = scope.run(async { further::on(&peer).await }).await?;
+//! assert_eq!(seen, Some(scope.id()));
+//! scope.release().await?;
+//! # cluster.shutdown().await
+//! # }
+//! ```
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -516,11 +546,83 @@ pub fn incoming() -> Option<Message> {
 /// ```
 pub trait Extension: Any + Send + Sync {
     /// The context is over on this worker: whatever was recorded for it can go.
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use std::sync::Mutex;
+    ///
+    /// use farref::Worker;
+    /// use farref::context::{ContextId, ContextScope, Extension};
+    ///
+    /// #[derive(Default)]
+    /// struct Open(Mutex<HashSet<ContextId>>);
+    ///
+    /// impl Extension for Open {
+    ///     fn context_closed(&self, _: &Worker, context: ContextId) {
+    ///         self.0.lock().unwrap().remove(&context);
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// let open = me.extension::<Open>();
+    /// open.0.lock().unwrap().insert(scope.id());
+    ///
+    /// scope.release().await?;
+    /// assert!(open.0.lock().unwrap().is_empty());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     fn context_closed(&self, worker: &Worker, context: ContextId) {
         let _ = (worker, context);
     }
 
     /// A worker that took part in the context is gone. The context is still to be released.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// use farref::context::{ContextId, ContextScope, Extension, NodeId};
+    /// use farref::{Error, Worker};
+    /// use tokio::sync::Notify;
+    ///
+    /// #[derive(Default)]
+    /// struct Losses {
+    ///     seen: Mutex<Vec<(ContextId, NodeId)>>,
+    ///     more: Notify,
+    /// }
+    ///
+    /// impl Extension for Losses {
+    ///     fn context_failed(&self, _: &Worker, context: ContextId, lost: NodeId) {
+    ///         self.seen.lock().unwrap().push((context, lost));
+    ///         self.more.notify_one();
+    ///     }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn take_part() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let losses = me.extension::<Losses>(); // there is nobody to tell before
+    /// let scope = ContextScope::open(me)?;
+    /// scope.run(async { take_part::on(&peer).await }).await?;
+    ///
+    /// let lost = cluster.worker(1).node();
+    /// cluster.crash(1).await;
+    /// losses.more.notified().await;
+    /// assert_eq!(*losses.seen.lock().unwrap(), [(scope.id(), lost)]);
+    /// assert!(matches!(scope.check(), Err(Error::ContextLost { .. })));
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     fn context_failed(&self, worker: &Worker, context: ContextId, lost: NodeId) {
         let _ = (worker, context, lost);
     }

@@ -80,9 +80,8 @@ impl fmt::Debug for Holds {
 /// ```
 /// # #[tokio::main]
 /// # async fn main() -> farref::Result<()> {
-/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let cluster = farref::testing::Cluster::start(1).await?;
 /// let me = cluster.worker(0);
-/// let peer = me.peer("worker1")?;
 /// let text = me.rref("kept".to_owned())?;
 ///
 /// let references = me.references();
@@ -90,9 +89,8 @@ impl fmt::Debug for Holds {
 /// assert_eq!(reference.id, text.id()?);
 /// assert_eq!((&*reference.owner, &*reference.holders[0]), ("worker0", "worker0"));
 /// assert!(reference.type_name.contains("String"));
-/// // The line above that made it is to be found in there.
-/// assert!(reference.location.is_some());
-/// # drop((text, peer));
+/// assert!(reference.location.is_some()); // the line that made it, above
+/// # drop(text);
 /// # cluster.shutdown().await
 /// # }
 /// ```
@@ -164,12 +162,12 @@ impl LeakReport {
     /// ```
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let cluster = farref::testing::Cluster::start(1).await?;
     /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
     /// let text = me.rref("kept".to_owned())?;
     /// assert!(!me.references().is_empty());
-    /// # drop((text, peer));
+    /// drop(text);
+    /// assert!(me.references().is_empty());
     /// # cluster.shutdown().await
     /// # }
     /// ```

@@ -28,7 +28,6 @@ use crate::protocol::Core;
 /// // The handle outlives the life that it was made in.
 /// cluster.crash(1).await;
 /// cluster.restart(1).await?;
-/// # cluster.worker(0).wait_for_peer("ps", std::time::Duration::from_secs(60)).await?;
 /// assert_eq!(add::on(&ps, 3, 4).await?, 7);
 /// # cluster.shutdown().await
 /// # }

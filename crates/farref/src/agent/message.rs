@@ -207,7 +207,10 @@ pub enum Failure<U = Unmade> {
 ///     limit: None,
 ///     failure: Box::new(Failure::Panicked("out of memory".to_owned())),
 /// });
-/// assert!(matches!(failure, Failure::Unmade(unmade) if unmade.name.as_deref() == Some("Table::new")));
+/// let Failure::Unmade(unmade) = failure else {
+///     unreachable!()
+/// };
+/// assert_eq!(unmade.name.as_deref(), Some("Table::new"));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unmade {

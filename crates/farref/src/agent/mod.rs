@@ -188,6 +188,52 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// The runtime asks before it queues a call, and takes back what the wire would not (R5). To be as
     /// quick as [`enqueue`](Self::enqueue), and called as that is (AG-2). A wire without limits takes
     /// everything.
+    ///
+    /// ```
+    /// use farref::agent::{Agent, CallHead};
+    /// use farref::{Codec, CodecError, Error, Payload, Worker};
+    /// # use std::{pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::agent::{Departure, Group, LinkStatistics, Message, NodeId};
+    ///
+    /// /// A wire for small things.
+    /// #[derive(Debug)]
+    /// struct Narrow(Codec);
+    ///
+    /// impl Agent for Narrow {
+    ///     fn check_call(&self, _: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+    ///         match arguments.len() {
+    ///             0..1000 => Ok(()),
+    ///             more => Err(CodecError::new(format!("{more} bytes do not fit"))),
+    ///         }
+    ///     }
+    ///     // The others as ever.
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: Vec<u8>) -> usize {
+    ///     data.len()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let [me, far] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// # let group = Group { me, members: vec![(me, "me".to_owned()), (far, "far".to_owned())] };
+    /// # let agent = |_inbound| Arc::new(Narrow(Codec::Postcard));
+    /// # let worker = Worker::builder("").attach(group, agent).await?;
+    /// let refused = size::on(&worker.peer("far")?, vec![0; 2000]).await;
+    /// assert!(matches!(refused, Err(Error::Codec { what: "the arguments", action: "sent", .. })));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
         let _ = (head, arguments);
         Ok(())
@@ -259,18 +305,231 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
 /// ```
 pub trait Inbound: Send + Sync + 'static {
     /// A peer says something. After an error the peer is to be cut off.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// use farref::Payload;
+    /// use farref::agent::{AnswerHead, AnswerMessage, MessageId};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// // An answer that nobody asked for is not what a correct peer sends.
+    /// let answer = AnswerMessage {
+    ///     head: AnswerHead { id: MessageId(7), carried: vec![] },
+    ///     outcome: Ok(Payload::default()),
+    /// };
+    /// assert!(inbound.clone().receive(peer, Message::Answer(answer)).is_err());
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved>;
 
     /// A peer has been silent for too long, or its address refuses connections.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// let pending = ping::on(&worker.peer("peer")?).start();
+    /// inbound.clone().suspect(peer, Duration::from_secs(10));
+    /// // Of two, one is enough to decide.
+    /// assert!(matches!(pending.await, Err(Error::PeerLost { .. })));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration);
 
     /// A peer sent something that no correct peer sends. It is treated as dead.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// inbound.clone().misbehaved(peer, "a frame of no known kind".to_owned());
+    /// assert!(!worker.peer("peer")?.is_alive());
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String);
 
     /// A peer will not talk to this life of this worker, because it counts it as gone.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// inbound.clone().refused(peer);
+    /// assert!(!worker.is_member());
+    /// assert!(matches!(worker.shutdown().await, Err(Error::Evicted { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn refused(self: Arc<Self>, by: NodeId);
 
     /// Whether a life is over as far as the runtime knows, so that its greetings are refused.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// assert!(!inbound.is_gone(peer));
+    /// inbound.clone().suspect(peer, Duration::from_secs(10));
+    /// assert!(inbound.is_gone(peer));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn is_gone(&self, node: NodeId) -> bool;
 }
 

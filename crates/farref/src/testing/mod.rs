@@ -199,8 +199,6 @@ impl Cluster {
     /// Starts a worker again, under its old name and rank, after it crashed.
     ///
     /// ```
-    /// use std::time::Duration;
-    ///
     /// use farref::testing::Cluster;
     ///
     /// #[farref::remote]
@@ -216,10 +214,9 @@ impl Cluster {
     /// let second = cluster.restart(1).await?.node();
     /// assert!(first < second);
     ///
-    /// // The others hear of it a moment later.
-    /// let patience = Duration::from_secs(60);
-    /// let back = cluster.worker(0).wait_for_peer("worker1", patience).await?;
-    /// assert_eq!(add::on(&back, 1, 2).await?, 3);
+    /// // Whoever calls the worker by its name reaches its new life.
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(add::on(&peer, 1, 2).await?, 3);
     /// # cluster.shutdown().await
     /// # }
     /// ```

@@ -34,8 +34,9 @@ use crate::rendezvous::check_name;
 ///
 /// # #[tokio::main]
 /// # async fn main() -> farref::Result<()> {
-/// let members = vec![(NodeId::new(0, 1), "ps".to_owned()), (NodeId::new(1, 1), "trainer".to_owned())];
-/// let group = Group { me: NodeId::new(1, 1), members };
+/// let [ps, trainer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+/// let members = vec![(ps, "ps".to_owned()), (trainer, "trainer".to_owned())];
+/// let group = Group { me: trainer, members };
 ///
 /// // A later life of rank 1 was not there when the group came together.
 /// let stranger = Group { me: NodeId::new(1, 2), ..group };

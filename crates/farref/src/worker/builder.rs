@@ -264,14 +264,17 @@ impl WorkerBuilder {
     ///     .world_size(2)
     ///     .rendezvous(&place)
     ///     .store_is_hosted_elsewhere()
-    ///     .join_timeout(Duration::from_millis(200))
+    ///     .join_timeout(Duration::from_secs(1))
     ///     .join()
     ///     .await;
     /// let Err(Error::Rendezvous(error)) = early else {
     ///     panic!("there is no second worker");
     /// };
     /// // The error says who did not come.
-    /// assert!(matches!(&*error, RendezvousError::Missing { missing, .. } if *missing == [1]), "{error}");
+    /// let RendezvousError::Missing { missing, .. } = &*error else {
+    ///     panic!("{error}");
+    /// };
+    /// assert_eq!(*missing, [1]);
     /// # Ok(())
     /// # }
     /// ```
@@ -438,7 +441,7 @@ impl WorkerBuilder {
     ///
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
-    /// let impatient = Duration::from_millis(400);
+    /// let impatient = Duration::from_secs(1);
     /// let cluster = Cluster::start_with(2, |builder| builder.peer_timeout(impatient)).await?;
     /// let peer = cluster.worker(0).peer("worker1")?;
     ///
@@ -520,7 +523,7 @@ impl WorkerBuilder {
     ///
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
-    /// let short = Duration::from_millis(200);
+    /// let short = Duration::from_secs(1);
     /// let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
     ///
     /// // The other one has not asked for it, and the error says so.

@@ -92,8 +92,10 @@ impl TcpStoreClient {
     /// let port = server.local_addr().port();
     /// TcpStoreClient::connect("localhost", port, Duration::from_secs(60)).await?;
     ///
-    /// // Without a server there is nothing to find, however long one looks.
-    /// server.close().await;
+    /// // A port that nobody listens at, and nobody else can have meanwhile.
+    /// let deaf = tokio::net::TcpSocket::new_v4().expect("a socket");
+    /// deaf.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    /// let port = deaf.local_addr().expect("an address").port();
     /// let nobody = TcpStoreClient::connect("127.0.0.1", port, Duration::from_millis(20)).await;
     /// assert!(matches!(nobody, Err(StoreError::Unreachable { .. })));
     /// # Ok(())
