@@ -148,13 +148,19 @@ impl<T> RRef<T> {
     /// Waits until the owner has registered this reference. From then on it survives the death of
     /// whoever handed it over. Using a reference does not need this.
     ///
+    /// The owner may know the reference before it knows of the value: if the worker that asks for the
+    /// value dies in between, there never is one ([`Error::CreatorLost`]). Confirmed by that worker
+    /// itself, it is safe from this too.
+    ///
     /// ```
     /// use farref::{RRef, Worker};
     ///
     /// #[farref::remote]
     /// async fn make() -> farref::Result<RRef<String>> {
     ///     let owner = Worker::current().expect("inside of a remote function").peer("worker2")?;
-    ///     Ok(text::on(&owner).remote())
+    ///     let text = text::on(&owner).remote();
+    ///     text.confirmed().await?; // the owner knows of the value
+    ///     Ok(text)
     /// }
     ///
     /// #[farref::remote]
@@ -168,7 +174,7 @@ impl<T> RRef<T> {
     /// let broker = cluster.worker(0).peer("worker1")?;
     ///
     /// let text = make::on(&broker).await?;
-    /// text.confirmed().await?;
+    /// text.confirmed().await?; // the owner knows that it is held here
     /// cluster.crash(1).await; // whoever handed it over is gone
     /// assert_eq!(text.to_here().await?, "survives");
     /// # drop(text);
