@@ -383,7 +383,7 @@ impl<T: DeserializeOwned> Call<T> {
     /// Inside async code, where it would keep other tasks from running. Use `.await` there.
     ///
     /// ```
-    /// use farref::{RRef, Worker};
+    /// use farref::Worker;
     ///
     /// #[farref::remote]
     /// async fn add(a: i64, b: i64) -> i64 {

@@ -67,7 +67,8 @@ pub enum Message {
 ///     arguments: Default::default(),
 /// });
 /// grow_old(&mut message, Duration::from_secs(2));
-/// assert!(matches!(message, Message::Call(call) if call.remaining == Some(Duration::from_secs(3))));
+/// let left = Some(Duration::from_secs(3));
+/// assert!(matches!(message, Message::Call(call) if call.remaining == left));
 /// ```
 #[derive(Clone, Debug)]
 pub struct CallMessage {

@@ -515,7 +515,7 @@ impl Worker {
     /// ```
     /// use std::sync::mpsc::{Sender, channel};
     ///
-    /// use farref::{Error, RRef};
+    /// use farref::RRef;
     ///
     /// // A channel cannot be sent, but sending through it can be asked for.
     /// pub struct Inbox(std::sync::Mutex<Sender<String>>);

@@ -165,8 +165,7 @@ impl Worker {
     /// let cluster = farref::testing::Cluster::start(2).await?;
     /// let me = cluster.worker(0);
     /// let peer = me.peer("worker1")?;
-    /// // In a `Cluster`, `cluster.crash(1)` also takes the worker's end of the network away.
-    /// cluster.crash(1).await;
+    /// cluster.worker(1).crash().await;
     /// assert!(matches!(ping::on(&peer).await, Err(Error::PeerLost { .. })));
     /// # cluster.shutdown().await
     /// # }

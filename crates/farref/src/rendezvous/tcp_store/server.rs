@@ -38,7 +38,7 @@ const KEPT_BUFFER: usize = 64 << 10;
 /// What a [`StoreServer`] may use.
 ///
 /// ```
-/// use farref::{StoreError, StoreLimits, StoreServer};
+/// use farref::{StoreLimits, StoreServer};
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), farref::StoreError> {
