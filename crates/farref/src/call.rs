@@ -149,6 +149,37 @@ impl<T: Send + Sync + 'static> Call<T> {
     /// The reference can be used and handed on right away, before the value is there. If the call
     /// cannot be made or the function fails, using the reference says so. A function that takes long
     /// to make its value is not cut off, unless [`timeout`](Self::timeout) was set on this call.
+    ///
+    /// ```
+    /// use farref::RRef;
+    ///
+    /// #[farref::remote]
+    /// async fn load(name: String) -> Result<Vec<u8>, String> {
+    ///     if name.is_empty() { Err("no name".to_owned()) } else { Ok(name.into_bytes()) }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: RRef<Vec<u8>>) -> farref::Result<usize> {
+    ///     Ok(data.to_here().await?.len())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(3).await?;
+    /// let me = cluster.worker(0);
+    /// let [one, two] = [me.peer("worker1")?, me.peer("worker2")?];
+    ///
+    /// // `worker2` gets the data from `worker1`; none of it comes here.
+    /// let data = load::on(&one, "model".to_owned()).remote();
+    /// assert_eq!(size::on(&two, data.clone()).await?, 5);
+    ///
+    /// // There is nothing to `?` here: whoever uses the reference learns of the failure.
+    /// let nothing = load::on(&one, String::new()).remote();
+    /// assert!(nothing.to_here().await.unwrap_err().to_string().contains("no name"));
+    /// # drop((data, nothing));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     #[track_caller]
     pub fn remote(self) -> RRef<T> {
         let handle = self
@@ -228,6 +259,30 @@ impl<T> Call<T> {
     ///
     /// A call made inside a remote function never outlives the limit of the call that the function
     /// works for.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn answer(ever: bool) -> u64 {
+    ///     if ever { 42 } else { std::future::pending().await }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let limit = Duration::from_millis(20);
+    /// let late = answer::on(&peer, false).timeout(limit).await;
+    /// assert!(matches!(late, Err(Error::Timeout { limit: given, .. }) if given == limit));
+    ///
+    /// assert_eq!(answer::on(&peer, true).timeout(None).await?, 42); // as long as it takes
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.timeout = Timeout::Set(limit.into());
         self
@@ -284,6 +339,28 @@ impl<T> Call<T> {
 
 impl<T: DeserializeOwned> Call<T> {
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn square(x: u64) -> u64 {
+    ///     x * x
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// // All of them are under way before the first is awaited.
+    /// let pending: Vec<_> = (0..10).map(|x| square::on(&peer, x).start()).collect();
+    /// let mut sum = 0;
+    /// for square in pending {
+    ///     sum += square.await?;
+    /// }
+    /// assert_eq!(sum, 285);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn start(self) -> Pending<T> {
         let name = self.name.clone();
         let signature = self.entry.map(Entry::signature_text);
@@ -304,6 +381,31 @@ impl<T: DeserializeOwned> Call<T> {
     /// # Panics
     ///
     /// Inside async code, where it would keep other tasks from running. Use `.await` there.
+    ///
+    /// ```
+    /// use farref::Worker;
+    ///
+    /// #[farref::remote]
+    /// async fn add(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// // A plain function runs on a thread that may block.
+    /// #[farref::remote]
+    /// fn sum(numbers: Vec<i64>) -> farref::Result<i64> {
+    ///     let caller = Worker::caller().expect("inside of a remote function");
+    ///     numbers.into_iter().try_fold(0, |sum, number| add::on(&caller, sum, number).wait())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert_eq!(sum::on(&peer, vec![1, 2, 3]).await?, 6);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn wait(self) -> Result<T> {
         let runtime = match &self.to {
             Ok((core, _)) => core.runtime.clone(),
@@ -333,6 +435,38 @@ impl<T> fmt::Debug for Call<T> {
 }
 
 /// A call that has been made. Await it for the result; drop it to cancel the call.
+///
+/// ```
+/// use tokio::sync::Notify;
+///
+/// static BEGUN: Notify = Notify::const_new();
+/// static CANCELLED: Notify = Notify::const_new();
+///
+/// #[farref::remote]
+/// async fn search() -> u64 {
+///     struct Tell;
+///     impl Drop for Tell {
+///         fn drop(&mut self) {
+///             CANCELLED.notify_one();
+///         }
+///     }
+///     let _tell = Tell;
+///     BEGUN.notify_one();
+///     std::future::pending().await // finds nothing, ever
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let pending = search::on(&peer).start();
+/// BEGUN.notified().await;
+/// drop(pending); // never mind
+/// CANCELLED.notified().await; // on the other worker, in the middle of the search
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[must_use = "dropping this cancels the call: await it"]
 pub struct Pending<T> {
     name: FunctionName,

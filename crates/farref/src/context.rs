@@ -8,6 +8,36 @@
 //! A crate that builds on contexts keeps its own records per worker in an [`Extension`], and learns
 //! there when a context is over. A type whose values leave a trace in a context when they are sent asks,
 //! in its `Serialize` and `Deserialize`, for the message that it travels in: [`outgoing`], [`incoming`].
+//!
+//! ```
+//! use farref::Worker;
+//! use farref::context::{ContextId, ContextScope};
+//!
+//! #[farref::remote]
+//! async fn here() -> Option<ContextId> {
+//!     ContextScope::current().map(|scope| scope.id())
+//! }
+//!
+//! #[farref::remote]
+//! async fn further() -> farref::Result<Option<ContextId>> {
+//!     let me = Worker::current().expect("inside of a remote function");
+//!     here::on(&me.peer("worker2")?).await
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> farref::Result<()> {
+//! let cluster = farref::testing::Cluster::start(3).await?;
+//! let me = cluster.worker(0);
+//! let peer = me.peer("worker1")?;
+//!
+//! let scope = ContextScope::open(me)?;
+//! // It travels from worker to worker, and nobody has to hand it on.
+//! let seen = scope.run(async { further::on(&peer).await }).await?;
+//! assert_eq!(seen, Some(scope.id()));
+//! scope.release().await?;
+//! # cluster.shutdown().await
+//! # }
+//! ```
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -57,6 +87,21 @@ pub struct ContextScope {
 
 impl ContextScope {
     /// Opens a context. It must be [released](Self::release) by this worker.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// assert_eq!(me.snapshot().contexts, 1);
+    /// scope.release().await?;
+    /// assert_eq!(me.snapshot().contexts, 0);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn open(worker: &Worker) -> Result<Self> {
         let core = Arc::clone(&worker.core);
         if !core.is_member() {
@@ -68,33 +113,150 @@ impl ContextScope {
 
     /// The context that this code runs in: that of the call that a remote function works for, or the
     /// one that was entered last.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// assert!(ContextScope::current().is_none());
+    /// scope.enter(|| {
+    ///     let current = ContextScope::current().expect("inside of one");
+    ///     assert_eq!(current.id(), scope.id());
+    /// });
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn current() -> Option<Self> {
         let (core, id) = current::context()?;
         Some(Self { core, id })
     }
 
     /// Which context it is. Unique in the group, also over restarts.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let [one, two] = [ContextScope::open(me)?, ContextScope::open(me)?];
+    /// assert_ne!(one.id(), two.id());
+    /// assert_eq!(one.id().origin, me.node()); // who opened it
+    /// tokio::try_join!(one.release(), two.release())?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn id(&self) -> ContextId {
         self.id
     }
 
     /// The worker that takes part.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// #[farref::remote]
+    /// async fn where_am_i() -> Option<String> {
+    ///     ContextScope::current().map(|scope| scope.worker().name().to_owned())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let scope = ContextScope::open(me)?;
+    /// assert_eq!(scope.worker().name(), "worker0");
+    /// // The same context, and another worker's part in it.
+    /// let there = scope.run(async { where_am_i::on(&peer).await }).await?;
+    /// assert_eq!(there.as_deref(), Some("worker1"));
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn worker(&self) -> Worker {
         Worker::of(&self.core)
     }
 
     /// Whether calls can be made in it: an error says whether it was released or a worker was lost.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::context::ContextScope;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// scope.check()?;
+    /// scope.release().await?;
+    /// assert!(matches!(scope.check(), Err(Error::ContextReleased)));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn check(&self) -> Result<()> {
         let checked = self.core.look(|node| node.check_context(self.id));
         checked.map_err(|error| self.core.explain_context(error))
     }
 
     /// Runs code inside of the context: calls of this worker that are built there belong to it.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// #[farref::remote]
+    /// async fn is_inside() -> bool {
+    ///     ContextScope::current().is_some()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let scope = ContextScope::open(me)?;
+    /// // Where a call is built counts, not where it is awaited.
+    /// let call = scope.enter(|| is_inside::on(&peer));
+    /// assert!(call.await?);
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
         current::enter_context(Some((Arc::clone(&self.core), self.id)), f)
     }
 
     /// The same for a future. Tasks that it spawns are not inside.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// #[farref::remote]
+    /// async fn is_inside() -> bool {
+    ///     ContextScope::current().is_some()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let scope = ContextScope::open(me)?;
+    /// let both = scope.run(async {
+    ///     tokio::try_join!(is_inside::on(&peer).start(), is_inside::on(&peer).start())
+    /// });
+    /// assert_eq!(both.await?, (true, true));
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn run<F: Future>(&self, future: F) -> InContext<F> {
         InContext {
             scope: self.clone(),
@@ -104,6 +266,27 @@ impl ContextScope {
 
     /// Releases the context and waits until its calls are done and every worker has forgotten it.
     /// What the calls still do goes on. If the wait is dropped, the release is not.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let scope = ContextScope::open(me)?;
+    /// scope.run(async { ping::on(&peer).await }).await?;
+    /// scope.release().await?;
+    /// // Nobody remembers it.
+    /// assert_eq!(me.snapshot().contexts, 0);
+    /// assert_eq!(peer.snapshot().await?.contexts, 0);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn release(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let released = self.core.release_context(self.id);
         let core = Arc::clone(&self.core);
@@ -123,6 +306,22 @@ impl fmt::Debug for ContextScope {
 }
 
 /// A future that runs inside of a context. See [`ContextScope::run`].
+///
+/// ```
+/// use farref::context::{ContextScope, InContext};
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let cluster = farref::testing::Cluster::start(1).await?;
+/// # let me = cluster.worker(0);
+/// let scope = ContextScope::open(me)?;
+/// // On a task of its own it is still inside.
+/// let inside: InContext<_> = scope.run(async { ContextScope::current().is_some() });
+/// assert!(tokio::spawn(inside).await.expect("no panic"));
+/// scope.release().await?;
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct InContext<F> {
     scope: ContextScope,
@@ -145,6 +344,44 @@ impl<F> fmt::Debug for InContext<F> {
 }
 
 /// A message of a context that is being written, or read.
+///
+/// See [`outgoing`] for where it comes from.
+///
+/// ```
+/// use farref::context::Message;
+///
+/// /// What a crate may write down of a message that it takes part in.
+/// fn describe(message: &Message) -> String {
+///     format!("number {} of {}, to {}", message.number, message.scope.id(), message.peer)
+/// }
+/// # use std::sync::Mutex;
+/// # use serde::{Deserialize, Serialize, Serializer};
+/// # static SEEN: Mutex<Option<String>> = Mutex::new(None);
+/// # #[derive(Deserialize)]
+/// # struct Traced;
+/// # impl Serialize for Traced {
+/// #     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+/// #         if let Some(message) = farref::context::outgoing() {
+/// #             *SEEN.lock().unwrap() = Some(describe(&message));
+/// #         }
+/// #         serializer.serialize_unit_struct("Traced")
+/// #     }
+/// # }
+/// # #[farref::remote]
+/// # async fn take(traced: Traced) { drop(traced) }
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let cluster = farref::testing::Cluster::start(2).await?;
+/// # let me = cluster.worker(0);
+/// # let peer = me.peer("worker1")?;
+/// # let scope = farref::context::ContextScope::open(me)?;
+/// # scope.run(async { take::on(&peer, Traced).await }).await?;
+/// # let seen = SEEN.lock().unwrap().take().unwrap();
+/// # assert!(seen.contains(&scope.id().to_string()), "{seen}");
+/// # scope.release().await?;
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
@@ -157,6 +394,48 @@ pub struct Message {
 }
 
 /// The message that the value being serialized on this thread goes into; none outside of a context.
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use farref::context::{self, ContextId, ContextScope};
+/// use serde::{Deserialize, Serialize, Serializer};
+///
+/// /// Contexts in which a `Traced` was sent.
+/// static SENT_IN: Mutex<Vec<ContextId>> = Mutex::new(Vec::new());
+///
+/// #[derive(Deserialize)]
+/// struct Traced(u64);
+///
+/// impl Serialize for Traced {
+///     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+///         if let Some(message) = context::outgoing() {
+///             SENT_IN.lock().unwrap().push(message.scope.id());
+///         }
+///         serializer.serialize_newtype_struct("Traced", &self.0)
+///     }
+/// }
+///
+/// #[farref::remote]
+/// async fn take(traced: Traced) -> u64 {
+///     traced.0
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// assert_eq!(take::on(&peer, Traced(1)).await?, 1);
+/// assert!(SENT_IN.lock().unwrap().is_empty()); // outside of any context
+///
+/// let scope = ContextScope::open(me)?;
+/// assert_eq!(scope.run(async { take::on(&peer, Traced(2)).await }).await?, 2);
+/// assert_eq!(*SENT_IN.lock().unwrap(), [scope.id()]);
+/// scope.release().await?;
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub fn outgoing() -> Option<Message> {
     let (core, id, peer, number) = scope::outgoing()?;
     Some(Message {
@@ -167,6 +446,50 @@ pub fn outgoing() -> Option<Message> {
 }
 
 /// The message that the value being deserialized on this thread came in; none outside of a context.
+///
+/// ```
+/// use farref::context::{self, ContextScope, NodeId};
+/// use serde::{Deserialize, Deserializer, Serialize};
+///
+/// /// Learns who sent it when it is read.
+/// #[derive(Serialize)]
+/// struct Letter {
+///     text: String,
+///     #[serde(skip)]
+///     from: Option<NodeId>,
+/// }
+///
+/// impl<'de> Deserialize<'de> for Letter {
+///     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+///         #[derive(Deserialize)]
+///         #[serde(rename = "Letter")]
+///         struct Sent {
+///             text: String,
+///         }
+///         let Sent { text } = Sent::deserialize(deserializer)?;
+///         let from = context::incoming().map(|message| message.peer);
+///         Ok(Letter { text, from })
+///     }
+/// }
+///
+/// #[farref::remote]
+/// async fn sender(letter: Letter) -> Option<NodeId> {
+///     letter.from
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let scope = ContextScope::open(me)?;
+/// let letter = Letter { text: "hello".to_owned(), from: None };
+/// let seen = scope.run(async { sender::on(&peer, letter).await }).await?;
+/// assert_eq!(seen, Some(me.node()));
+/// scope.release().await?;
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub fn incoming() -> Option<Message> {
     let (core, id, peer) = scope::incoming()?;
     Some(Message {
@@ -177,13 +500,129 @@ pub fn incoming() -> Option<Message> {
 }
 
 /// What a crate keeps for a worker, as long as the worker runs. See [`Worker::extension`].
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+///
+/// use farref::Worker;
+/// use farref::context::{ContextId, ContextScope, Extension};
+///
+/// /// How often each context came by.
+/// #[derive(Default)]
+/// struct Visits(Mutex<HashMap<ContextId, u32>>);
+///
+/// impl Extension for Visits {
+///     fn context_closed(&self, _: &Worker, context: ContextId) {
+///         self.0.lock().unwrap().remove(&context);
+///     }
+/// }
+///
+/// #[farref::remote]
+/// async fn visit() -> u32 {
+///     let scope = ContextScope::current().expect("called in a context");
+///     let visits = scope.worker().extension::<Visits>();
+///     let mut visits = visits.0.lock().unwrap();
+///     let count = visits.entry(scope.id()).or_default();
+///     *count += 1;
+///     *count
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let scope = ContextScope::open(me)?;
+/// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 1);
+/// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 2);
+///
+/// // When this is over, every worker that took part has been told.
+/// scope.release().await?;
+/// let there = cluster.worker(1).extension::<Visits>();
+/// assert!(there.0.lock().unwrap().is_empty());
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub trait Extension: Any + Send + Sync {
     /// The context is over on this worker: whatever was recorded for it can go.
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use std::sync::Mutex;
+    ///
+    /// use farref::Worker;
+    /// use farref::context::{ContextId, ContextScope, Extension};
+    ///
+    /// #[derive(Default)]
+    /// struct Open(Mutex<HashSet<ContextId>>);
+    ///
+    /// impl Extension for Open {
+    ///     fn context_closed(&self, _: &Worker, context: ContextId) {
+    ///         self.0.lock().unwrap().remove(&context);
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// let open = me.extension::<Open>();
+    /// open.0.lock().unwrap().insert(scope.id());
+    ///
+    /// scope.release().await?;
+    /// assert!(open.0.lock().unwrap().is_empty());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     fn context_closed(&self, worker: &Worker, context: ContextId) {
         let _ = (worker, context);
     }
 
     /// A worker that took part in the context is gone. The context is still to be released.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// use farref::context::{ContextId, ContextScope, Extension, NodeId};
+    /// use farref::{Error, Worker};
+    /// use tokio::sync::Notify;
+    ///
+    /// #[derive(Default)]
+    /// struct Losses {
+    ///     seen: Mutex<Vec<(ContextId, NodeId)>>,
+    ///     more: Notify,
+    /// }
+    ///
+    /// impl Extension for Losses {
+    ///     fn context_failed(&self, _: &Worker, context: ContextId, lost: NodeId) {
+    ///         self.seen.lock().unwrap().push((context, lost));
+    ///         self.more.notify_one();
+    ///     }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn take_part() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let losses = me.extension::<Losses>(); // there is nobody to tell before
+    /// let scope = ContextScope::open(me)?;
+    /// scope.run(async { take_part::on(&peer).await }).await?;
+    ///
+    /// let lost = cluster.worker(1).node();
+    /// cluster.crash(1).await;
+    /// losses.more.notified().await;
+    /// assert_eq!(*losses.seen.lock().unwrap(), [(scope.id(), lost)]);
+    /// assert!(matches!(scope.check(), Err(Error::ContextLost { .. })));
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     fn context_failed(&self, worker: &Worker, context: ContextId, lost: NodeId) {
         let _ = (worker, context, lost);
     }

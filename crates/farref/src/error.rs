@@ -23,9 +23,69 @@ use crate::native::BindError;
 use crate::rendezvous::RendezvousError;
 
 /// A result whose error is farref's [`enum@Error`].
+///
+/// Remote functions use it, and so does what calls them: `?` hands an error on.
+///
+/// ```
+/// use farref::{Peer, Worker};
+///
+/// #[farref::remote]
+/// async fn double(x: i64) -> i64 {
+///     x * 2
+/// }
+///
+/// #[farref::remote]
+/// async fn double_twice(x: i64) -> farref::Result<i64> {
+///     let me: Peer = Worker::caller().expect("inside of a remote function");
+///     double::on(&me, double(x).await).await
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// assert_eq!(double_twice::on(&peer, 3).await?, 12);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something did not work. Cheap to clone: one cause may fail many calls.
+///
+/// ```
+/// use farref::Error;
+///
+/// #[farref::remote]
+/// async fn divide(a: i64, b: i64) -> Result<i64, String> {
+///     a.checked_div(b).ok_or_else(|| "division by zero".to_owned())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+///
+/// // The function failed: its worker is well, and the same call would fail again.
+/// match divide::on(&peer, 1, 0).await {
+///     Err(Error::Remote(error)) => assert_eq!(error.message(), "division by zero"),
+///     other => panic!("{other:?}"),
+/// }
+///
+/// // The worker failed: another one may do better.
+/// cluster.crash(1).await;
+/// match divide::on(&peer, 6, 3).await {
+///     Err(Error::PeerLost { peer, function }) => {
+///         assert_eq!(&*peer, "worker1");
+///         assert!(function.as_str().ends_with("divide"));
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// assert_eq!(divide::on(&me.me(), 6, 3).await?, 2);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -263,6 +323,33 @@ impl From<BindError> for Error {
 }
 
 /// An error raised by a remote function.
+///
+/// ```
+/// use farref::Error;
+///
+/// #[farref::remote]
+/// async fn first(list: Vec<u32>) -> u32 {
+///     list[0]
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+///
+/// let Err(Error::Remote(error)) = first::on(&peer, vec![]).await else {
+///     panic!("an empty list has no first element");
+/// };
+/// assert!(error.panicked);
+/// assert_eq!(&*error.worker, "worker1");
+/// assert!(error.to_string().contains("first` panicked on worker `worker1`"));
+///
+/// // The worker lives on.
+/// assert_eq!(first::on(&peer, vec![7]).await?, 7);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RemoteError {
@@ -278,6 +365,25 @@ pub struct RemoteError {
 
 impl RemoteError {
     /// What the error says, without its sources.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn parse(text: String) -> Result<u32, std::num::ParseIntError> {
+    ///     text.parse()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let error = parse::on(&peer, "seven".to_owned()).await.unwrap_err();
+    /// assert!(matches!(error, Error::Remote(error) if error.message().contains("invalid digit")));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn message(&self) -> &str {
         self.messages.first().map_or("", String::as_str)
     }
@@ -305,6 +411,28 @@ impl std::error::Error for RemoteError {}
 /// Names a function in errors; the fetch of a value counts as one.
 ///
 /// Cheap to clone. Names are equal if they read alike.
+///
+/// ```
+/// use farref::Error;
+///
+/// #[farref::remote(name = "shop::price")]
+/// async fn price(item: String) -> Result<u32, String> {
+///     Err(format!("there is no {item}"))
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let Err(Error::Remote(error)) = price::on(&peer, "tea".to_owned()).await else {
+///     panic!("there is no tea");
+/// };
+/// assert_eq!(error.function.as_str(), "shop::price");
+/// assert_eq!(error.function.to_string(), "`shop::price`");
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FunctionName(Name);
 
@@ -334,6 +462,38 @@ impl FunctionName {
     }
 
     /// The name.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use farref::{Error, FunctionName};
+    ///
+    /// /// Which functions ran out of time, and how often.
+    /// fn count(errors: &[Error]) -> HashMap<&str, usize> {
+    ///     let mut counts = HashMap::new();
+    ///     for error in errors {
+    ///         if let Error::Timeout { function, .. } = error {
+    ///             *counts.entry(FunctionName::as_str(function)).or_default() += 1;
+    ///         }
+    ///     }
+    ///     counts
+    /// }
+    ///
+    /// #[farref::remote(name = "hang")]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let error = hang::on(&peer).timeout(std::time::Duration::ZERO).await.unwrap_err();
+    /// assert_eq!(count(&[error.clone(), error]), HashMap::from([("hang", 2)]));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Name::Ours(name) => name,

@@ -76,6 +76,24 @@ impl fmt::Debug for Holds {
 }
 
 /// One reference that is still held, or a value that others still hold.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(1).await?;
+/// let me = cluster.worker(0);
+/// let text = me.rref("kept".to_owned())?;
+///
+/// let references = me.references();
+/// let reference = &references.0[0];
+/// assert_eq!(reference.id, text.id()?);
+/// assert_eq!((&*reference.owner, &*reference.holders[0]), ("worker0", "worker0"));
+/// assert!(reference.type_name.contains("String"));
+/// assert!(reference.location.is_some()); // the line that made it, above
+/// # drop(text);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LeakedReference {
@@ -115,11 +133,44 @@ impl fmt::Display for LeakedReference {
 }
 
 /// Everything that is still referred to, one line each.
+///
+/// ```
+/// use farref::Error;
+/// use farref::testing::Cluster;
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = Cluster::start(1).await?;
+/// let forgotten = cluster.worker(0).rref("who needs me?".to_owned())?;
+///
+/// // Clusters for tests take what was never dropped for an error.
+/// let Err(Error::Leaked(report)) = cluster.shutdown().await else {
+///     panic!("`forgotten` is still held");
+/// };
+/// assert_eq!(report.0.len(), 1);
+/// println!("{report}"); // one line each
+/// # drop(forgotten);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LeakReport(pub Arc<Vec<LeakedReference>>);
 
 impl LeakReport {
     /// Whether nothing is.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(1).await?;
+    /// let me = cluster.worker(0);
+    /// let text = me.rref("kept".to_owned())?;
+    /// assert!(!me.references().is_empty());
+    /// drop(text);
+    /// assert!(me.references().is_empty());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -122,6 +122,48 @@ mod worker;
 pub use call::{Call, Pending};
 pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
+/// What is marked can be called on any worker, and still be called as what it is:
+///
+/// ```
+/// use farref::{Error, RRef};
+///
+/// #[farref::remote(timeout = "5s")]
+/// async fn divide(a: i64, b: i64) -> Result<i64, String> {
+///     a.checked_div(b).ok_or_else(|| "division by zero".to_owned())
+/// }
+///
+/// pub struct Counter(u64);
+///
+/// #[farref::remote]
+/// impl Counter {
+///     pub fn new(start: u64) -> Self {
+///         Counter(start)
+///     }
+///
+///     pub fn add(&mut self, n: u64) -> u64 {
+///         self.0 += n;
+///         self.0
+///     }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// assert_eq!(divide(6, 3).await, Ok(2)); // here
+/// assert_eq!(divide::on(&peer, 6, 3).await?, 2); // there
+/// assert!(matches!(divide::on(&peer, 1, 0).await, Err(Error::Remote(_))));
+///
+/// let counter: RRef<Counter> = Counter::new_on(&peer, 40).remote();
+/// assert_eq!(counter.add(2).await?, 42);
+/// # drop(counter);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+///
+/// Here is all of it:
+#[doc(inline)]
 pub use farref_macros::remote;
 pub use leaks::{LeakReport, LeakedReference};
 pub use native::{BindError, MemoryNetwork};

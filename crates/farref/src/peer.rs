@@ -12,6 +12,26 @@ use crate::protocol::Core;
 ///
 /// It stands for the name, not for one life of it: when the worker dies and comes back under the same
 /// name, calls go to the new life. (References lead to the life that has the value.)
+///
+/// ```
+/// #[farref::remote]
+/// async fn add(a: i64, b: i64) -> i64 {
+///     a + b
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let mut cluster = farref::testing::Cluster::start_named(&["trainer", "ps"]).await?;
+/// let ps = cluster.worker(0).peer("ps")?;
+/// assert_eq!(add::on(&ps, 1, 2).await?, 3);
+///
+/// // The handle outlives the life that it was made in.
+/// cluster.crash(1).await;
+/// cluster.restart(1).await?;
+/// assert_eq!(add::on(&ps, 3, 4).await?, 7);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Peer {
     pub(crate) core: Arc<Core>,
@@ -29,21 +49,77 @@ impl Peer {
     }
 
     /// What it is called.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert_eq!(peer.name(), "worker1");
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its number in the group: the rank, if the group was made with ranks.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// // A peer for each of some keys, the same on every worker.
+    /// let of_key = |key: usize| me.peers().swap_remove(key % 2);
+    /// assert_eq!(of_key(7).rank(), peer.rank());
+    /// assert_eq!(peer.rank(), 1);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn rank(&self) -> u32 {
         self.worker.0
     }
 
     /// Whether this is the worker that the handle was made by.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let others: Vec<_> = me.peers().into_iter().filter(|peer| !peer.is_me()).collect();
+    /// assert_eq!(others.len(), 1);
+    /// assert_eq!(others[0].name(), peer.name());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn is_me(&self) -> bool {
         self.worker == self.core.me.worker
     }
 
     /// Whether it is a member of the group, as far as this worker knows.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert!(peer.is_alive());
+    ///
+    /// cluster.crash(1).await;
+    /// ping::on(&peer).await.unwrap_err(); // known by now
+    /// assert!(!peer.is_alive());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn is_alive(&self) -> bool {
         self.core.current_life(self.worker).is_some()
     }

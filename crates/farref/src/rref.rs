@@ -64,24 +64,123 @@ impl<T> RRef<T> {
     }
 
     /// Copies the value over.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn primes(below: u32) -> Vec<u32> {
+    ///     (2..below).filter(|n| (2..*n).all(|d| n % d > 0)).collect()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let there = primes::on(&peer, 12).remote();
+    /// let here: Vec<u32> = there.to_here().await?;
+    /// assert_eq!(here, [2, 3, 5, 7, 11]);
+    /// # drop(there);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     #[track_caller]
     pub fn to_here(&self) -> Call<T> {
         Call::fetch(&self.handle)
     }
 
     /// The worker that has the value. An error if the reference leads nowhere.
+    ///
+    /// ```
+    /// use farref::RRef;
+    ///
+    /// #[farref::remote]
+    /// async fn load() -> String {
+    ///     "data".to_owned()
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: RRef<String>) -> farref::Result<usize> {
+    ///     Ok(data.to_here().await?.len())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let data = load::on(&peer).remote();
+    /// // Better where the data is.
+    /// let at = data.owner()?;
+    /// assert_eq!(at.name(), "worker1");
+    /// assert_eq!(size::on(&at, data).await?, 4);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn owner(&self) -> Result<Peer> {
         let held = self.held()?;
         Ok(Peer::of(&held.core, held.owner))
     }
 
     /// Whether the value is on this worker.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn zero() -> u64 {
+    ///     0
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let [here, there] = [me.rref(0_u64)?, zero::on(&peer).remote()];
+    /// assert!(here.is_owner());
+    /// assert!(!there.is_owner());
+    /// # drop((here, there));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn is_owner(&self) -> bool {
         self.held().is_ok_and(|held| held.owner == held.core.me)
     }
 
     /// Waits until the owner has registered this reference. From then on it survives the death of
     /// whoever handed it over. Using a reference does not need this.
+    ///
+    /// The owner may know the reference before it knows of the value: if the worker that asks for the
+    /// value dies in between, there never is one ([`Error::CreatorLost`]). Confirmed by that worker
+    /// itself, it is safe from this too.
+    ///
+    /// ```
+    /// use farref::{RRef, Worker};
+    ///
+    /// #[farref::remote]
+    /// async fn make() -> farref::Result<RRef<String>> {
+    ///     let owner = Worker::current().expect("inside of a remote function").peer("worker2")?;
+    ///     let text = text::on(&owner).remote();
+    ///     text.confirmed().await?; // the owner knows of the value
+    ///     Ok(text)
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn text() -> String {
+    ///     "survives".to_owned()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(3).await?;
+    /// let broker = cluster.worker(0).peer("worker1")?;
+    ///
+    /// let text = make::on(&broker).await?;
+    /// text.confirmed().await?; // the owner knows that it is held here
+    /// cluster.crash(1).await; // whoever handed it over is gone
+    /// assert_eq!(text.to_here().await?, "survives");
+    /// # drop(text);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn confirmed(&self) -> Result<()> {
         let held = self.held()?;
         let confirmation = held
@@ -98,6 +197,27 @@ impl<T> RRef<T> {
     }
 
     /// A text that tells this reference from all others in the group.
+    ///
+    /// ```
+    /// use farref::RRef;
+    ///
+    /// #[farref::remote]
+    /// async fn id_of(value: RRef<u64>) -> farref::Result<String> {
+    ///     value.id()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let value = me.rref(7_u64)?;
+    /// assert_eq!(id_of::on(&peer, value.clone()).await?, value.id()?);
+    /// assert_ne!(me.rref(7_u64)?.id()?, value.id()?);
+    /// # drop(value);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn id(&self) -> Result<String> {
         self.held().map(|held| held.rref.to_string())
     }
@@ -106,12 +226,56 @@ impl<T> RRef<T> {
 impl<T: Send + Sync + 'static> RRef<T> {
     /// Looks at the value, on the worker that has it. Waits for its constructor and for methods with
     /// `&mut self` that came before.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn list() -> Vec<u32> {
+    ///     vec![1, 2, 3]
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let here = list::on(&me.me()).remote();
+    /// assert_eq!(here.local().await?.len(), 3); // not copied
+    ///
+    /// let there = list::on(&peer).remote();
+    /// assert!(matches!(there.local().await, Err(Error::NotOwner { .. })));
+    /// # drop((here, there));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn local(&self) -> Result<Ref<T>> {
         self.enter::<Shared<T>>().await
     }
 
     /// Changes the value, on the worker that has it. Waits for its constructor and for all uses of it
     /// that came before.
+    ///
+    /// ```
+    /// use farref::RRef;
+    ///
+    /// #[farref::remote]
+    /// async fn sum(list: RRef<Vec<u32>>) -> farref::Result<u32> {
+    ///     Ok(list.to_here().await?.iter().sum())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let list = me.rref(vec![1, 2, 3])?;
+    /// list.local_mut().await?.push(4);
+    /// assert_eq!(sum::on(&peer, list.clone()).await?, 10);
+    /// # drop(list);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn local_mut(&self) -> Result<RefMut<T>> {
         self.enter::<Exclusive<T>>().await
     }

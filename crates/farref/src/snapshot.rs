@@ -56,6 +56,26 @@ pub struct Snapshot {
 }
 
 /// A peer as a worker sees it.
+///
+/// ```
+/// #[farref::remote]
+/// async fn ping() {}
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// ping::on(&peer).await?;
+///
+/// let snapshot = me.snapshot();
+/// let link = snapshot.peers.iter().find(|peer| peer.name == "worker1");
+/// let link = link.expect("a member of the group");
+/// assert_eq!((&*link.status, link.transport.as_deref()), ("alive", Some("memory")));
+/// assert_eq!(link.connections, 1); // it never broke
+/// # cluster.shutdown().await
+/// # }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerSnapshot {
@@ -164,6 +184,28 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
 
 impl Peer {
     /// What that worker has at the moment.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn number() -> u64 {
+    ///     7
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let there = number::on(&peer).remote();
+    /// there.confirmed().await?;
+    ///
+    /// let snapshot = peer.snapshot().await?;
+    /// assert_eq!(snapshot.worker, "worker1");
+    /// assert_eq!(snapshot.references[0].holders, ["worker0"]);
+    /// # drop(there);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn snapshot(&self) -> Result<Snapshot> {
         take_snapshot::on(self)
             .timeout(Duration::from_secs(10))

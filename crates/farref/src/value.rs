@@ -314,6 +314,25 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
 }
 
 /// Reads a value that lives on this worker. While it exists, methods with `&mut self` wait.
+///
+/// ```
+/// use farref::Ref;
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let cluster = farref::testing::Cluster::start(1).await?;
+/// # let me = cluster.worker(0);
+/// let text = me.rref("one two".to_owned())?;
+///
+/// // Any number of them at a time, as with a read lock.
+/// let first: Ref<String> = text.local().await?;
+/// let second: Ref<String> = text.local().await?;
+/// assert_eq!(first.split(' ').count(), 2);
+/// assert_eq!(*first, *second);
+/// # drop((first, second, text));
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub struct Ref<T>(OwnedRwLockReadGuard<dyn Object, T>);
 
 impl<T> std::ops::Deref for Ref<T> {
@@ -331,6 +350,25 @@ impl<T: fmt::Debug> fmt::Debug for Ref<T> {
 }
 
 /// Changes a value that lives on this worker. While it exists, all other uses wait.
+///
+/// ```
+/// use farref::RefMut;
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let cluster = farref::testing::Cluster::start(1).await?;
+/// # let me = cluster.worker(0);
+/// let list = me.rref(vec![3, 1, 2])?;
+///
+/// let mut only: RefMut<Vec<i32>> = list.local_mut().await?;
+/// only.sort();
+/// drop(only); // let the others in
+///
+/// assert_eq!(list.to_here().await?, [1, 2, 3]);
+/// # drop(list);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub struct RefMut<T>(OwnedRwLockMappedWriteGuard<dyn Object, T>);
 
 impl<T> std::ops::Deref for RefMut<T> {

@@ -8,6 +8,18 @@ use serde::{Deserialize, Serialize};
 use crate::codec::Payload;
 
 /// One message.
+///
+/// ```
+/// use farref::agent::{Message, MessageId};
+///
+/// /// How urgent a message is: what the protocol says goes before what users say (AG-4).
+/// fn is_urgent(message: &Message) -> bool {
+///     !matches!(message, Message::Call(_) | Message::Answer(_))
+/// }
+///
+/// assert!(is_urgent(&Message::Cancel(MessageId(7))));
+/// assert!(is_urgent(&Message::Credit { calls: 1, bytes: 100 }));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Message {
@@ -31,6 +43,33 @@ pub enum Message {
 }
 
 /// A call as it travels.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use farref::agent::{CallMessage, Message};
+///
+/// /// What an agent does to a call that waited in its queue: that time is gone.
+/// fn grow_old(message: &mut Message, waited: Duration) {
+///     if let Message::Call(CallMessage { remaining: Some(remaining), .. }) = message {
+///         *remaining = remaining.saturating_sub(waited);
+///     }
+/// }
+/// # use farref::agent::{CallHead, TraceContext};
+/// # let wire = r#"{"target":{"Answer":7},"context":null,"carried":[]}"#;
+/// # let head: CallHead = serde_json::from_str(wire).unwrap();
+///
+/// let mut message = Message::Call(CallMessage {
+///     head, // as it was read from a wire
+///     function: None,
+///     remaining: Some(Duration::from_secs(5)),
+///     trace: TraceContext::default(),
+///     arguments: Default::default(),
+/// });
+/// grow_old(&mut message, Duration::from_secs(2));
+/// let left = Some(Duration::from_secs(3));
+/// assert!(matches!(message, Message::Call(call) if call.remaining == left));
+/// ```
 #[derive(Clone, Debug)]
 pub struct CallMessage {
     /// The protocol's part.
@@ -46,6 +85,17 @@ pub struct CallMessage {
 }
 
 /// An answer as it travels.
+///
+/// ```
+/// use farref::Payload;
+/// use farref::agent::{AnswerHead, AnswerMessage, Failure, MessageId};
+///
+/// let head = AnswerHead { id: MessageId(7), carried: vec![] };
+/// let value = AnswerMessage { head: head.clone(), outcome: Ok(Payload::default()) };
+/// let failure = AnswerMessage { head, outcome: Err(Failure::Cancelled) };
+/// assert_eq!(value.head.id, failure.head.id);
+/// assert!(value.outcome.is_ok() && failure.outcome.is_err());
+/// ```
 #[derive(Clone, Debug)]
 pub struct AnswerMessage {
     /// The protocol's part.
@@ -55,6 +105,18 @@ pub struct AnswerMessage {
 }
 
 /// Names a function and says what the caller believes about its signature.
+///
+/// An agent writes it as any other value, in the encoding of its wire.
+///
+/// ```
+/// use farref::agent::FunctionRef;
+///
+/// let wire = r#"{"id":7,"signature":9,"on_first_reference":false}"#;
+/// let function: FunctionRef = serde_json::from_str(wire)?;
+/// assert_eq!(function.id, 7);
+/// assert_eq!(serde_json::to_string(&function)?, wire);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FunctionRef {
     /// A hash of the function's name.
@@ -67,6 +129,18 @@ pub struct FunctionRef {
 }
 
 /// What connects the spans of one call on two workers.
+///
+/// ```
+/// use farref::agent::TraceContext;
+///
+/// let nobody = TraceContext::default();
+/// assert_eq!((nobody.trace, nobody.span), (0, 0));
+///
+/// // The same trace, seen from inside of another span.
+/// let outer = TraceContext { trace: 7, span: 1 };
+/// let inner = TraceContext { span: 2, ..outer };
+/// assert_eq!(inner.trace, outer.trace);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TraceContext {
     /// Shared by everything that one call caused; zero if nobody traces.
@@ -79,6 +153,18 @@ pub struct TraceContext {
 ///
 /// The parameter is for [`Unmade`], whose own failure is never of that kind. That is so by its type,
 /// because how deep a message nests must not be up to whoever wrote it.
+///
+/// ```
+/// use farref::agent::Failure;
+///
+/// /// Whether another attempt might do better.
+/// fn is_passing(failure: &Failure) -> bool {
+///     matches!(failure, Failure::DeadlineExceeded | Failure::ShuttingDown)
+/// }
+///
+/// assert!(is_passing(&Failure::ShuttingDown));
+/// assert!(!is_passing(&Failure::Returned(vec!["division by zero".to_owned()])));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Failure<U = Unmade> {
@@ -111,6 +197,22 @@ pub enum Failure<U = Unmade> {
 }
 
 /// A value that was never made, because its constructor failed.
+///
+/// ```
+/// use farref::agent::{Failure, Unmade};
+///
+/// // Why a call on a value brought nothing: there is no value.
+/// let failure: Failure = Failure::Unmade(Unmade {
+///     function: 7,
+///     name: Some("Table::new".to_owned()),
+///     limit: None,
+///     failure: Box::new(Failure::Panicked("out of memory".to_owned())),
+/// });
+/// let Failure::Unmade(unmade) = failure else {
+///     unreachable!()
+/// };
+/// assert_eq!(unmade.name.as_deref(), Some("Table::new"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unmade {
     /// A hash of the constructor's name.
@@ -124,6 +226,20 @@ pub struct Unmade {
 }
 
 /// What cannot be.
+///
+/// ```
+/// use farref::agent::{Failure, Never};
+///
+/// // A failure inside of an `Unmade` needs no case for another one: there is none.
+/// fn text(failure: Failure<Never>) -> String {
+///     match failure {
+///         Failure::Unmade(never) => match never {},
+///         other => format!("{other:?}"),
+///     }
+/// }
+///
+/// assert_eq!(text(Failure::DeadlineExceeded), "DeadlineExceeded");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Never {}
 

@@ -13,6 +13,100 @@
 //!   calls nothing of [`Inbound`].
 //! - **AG-3** What one peer sends is handed in one by one, by one thread at a time.
 //! - **AG-4** Control messages and signs of life never wait for user data.
+//!
+//! # A wire of channels
+//!
+//! Two workers in one process, with a channel to each:
+//!
+//! ```
+//! use std::collections::HashMap;
+//! use std::pin::Pin;
+//! use std::sync::{Arc, Mutex, Weak};
+//! use std::time::Duration;
+//!
+//! use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+//! use farref::{Codec, Worker};
+//! use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+//!
+//! /// The channel to each worker.
+//! type Switchboard = Arc<Mutex<HashMap<NodeId, UnboundedSender<(NodeId, Message)>>>>;
+//!
+//! #[derive(Debug)]
+//! struct Channels {
+//!     me: NodeId,
+//!     codec: Codec,
+//!     switchboard: Switchboard,
+//! }
+//!
+//! impl Channels {
+//!     fn start(me: NodeId, switchboard: Switchboard, inbound: Weak<dyn Inbound>) -> Arc<Self> {
+//!         let (sender, mut receiver) = unbounded_channel();
+//!         switchboard.lock().unwrap().insert(me, sender);
+//!         // One task hands everything in, so it comes one by one (AG-3).
+//!         tokio::spawn(async move {
+//!             while let Some((from, message)) = receiver.recv().await {
+//!                 let Some(inbound) = inbound.upgrade() else {
+//!                     break; // the worker is gone
+//!                 };
+//!                 if let Err(error) = inbound.clone().receive(from, message) {
+//!                     inbound.misbehaved(from, error.to_string());
+//!                 }
+//!             }
+//!         });
+//!         let codec = Codec::Postcard;
+//!         Arc::new(Self { me, codec, switchboard })
+//!     }
+//! }
+//!
+//! impl Agent for Channels {
+//!     fn codec(&self) -> &Codec {
+//!         &self.codec
+//!     }
+//!
+//!     // A channel keeps the order and has room for all (AG-1, AG-2).
+//!     fn enqueue(&self, to: NodeId, message: Message) {
+//!         if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
+//!             let _ = peer.send((self.me, message));
+//!         }
+//!     }
+//!
+//!     fn flush(&self, _: NodeId) {} // it is there already
+//!
+//!     fn forget(&self, node: NodeId, _: Departure) {
+//!         self.switchboard.lock().unwrap().remove(&node);
+//!     }
+//!
+//!     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+//!         Box::pin(async { drop(self.switchboard.lock().unwrap().remove(&self.me)) })
+//!     }
+//!
+//!     fn links(&self) -> Vec<LinkStatistics> {
+//!         Vec::new()
+//!     }
+//! }
+//!
+//! #[farref::remote]
+//! async fn add(a: i64, b: i64) -> i64 {
+//!     a + b
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> farref::Result<()> {
+//! let switchboard = Switchboard::default();
+//! let [a, b] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+//! let members = vec![(a, "a".to_owned()), (b, "b".to_owned())];
+//! let worker = |me| {
+//!     let group = Group { me, members: members.clone() };
+//!     let switchboard = switchboard.clone();
+//!     Worker::builder("").attach(group, move |inbound| Channels::start(me, switchboard, inbound))
+//! };
+//! let (a, b) = tokio::try_join!(worker(a), worker(b))?;
+//!
+//! assert_eq!(add::on(&a.peer("b")?, 1, 2).await?, 3);
+//! tokio::try_join!(a.shutdown(), b.shutdown())?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod message;
 
@@ -34,6 +128,58 @@ use crate::codec::{Codec, CodecError, Payload};
 pub use crate::worker::Group;
 
 /// Brings messages to peers.
+///
+/// The least there can be: an agent for a group of one, which has nobody to talk to. The
+/// [module](self) has one that talks.
+///
+/// ```
+/// use std::pin::Pin;
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use farref::agent::{Agent, Departure, Group, LinkStatistics, Message, NodeId};
+/// use farref::{Codec, Worker};
+///
+/// #[derive(Debug)]
+/// struct Alone(Codec);
+///
+/// impl Agent for Alone {
+///     fn codec(&self) -> &Codec {
+///         &self.0
+///     }
+///
+///     fn enqueue(&self, to: NodeId, message: Message) {
+///         unreachable!("{message:?} to {to}, who is not there");
+///     }
+///
+///     fn flush(&self, _: NodeId) {}
+///
+///     fn forget(&self, _: NodeId, _: Departure) {}
+///
+///     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+///         Box::pin(async {}) // nothing is under way
+///     }
+///
+///     fn links(&self) -> Vec<LinkStatistics> {
+///         Vec::new()
+///     }
+/// }
+///
+/// #[farref::remote]
+/// async fn square(x: u64) -> u64 {
+///     x * x
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let me = NodeId::new(0, 1);
+/// let group = Group { me, members: vec![(me, "alone".to_owned())] };
+/// let agent = |_inbound| Arc::new(Alone(Codec::Postcard));
+/// let worker = Worker::builder("").attach(group, agent).await?;
+/// assert_eq!(square::on(&worker.me(), 3).await?, 9);
+/// worker.shutdown().await
+/// # }
+/// ```
 pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// How values are written on this wire.
     fn codec(&self) -> &Codec;
@@ -42,6 +188,52 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// The runtime asks before it queues a call, and takes back what the wire would not (R5). To be as
     /// quick as [`enqueue`](Self::enqueue), and called as that is (AG-2). A wire without limits takes
     /// everything.
+    ///
+    /// ```
+    /// use farref::agent::{Agent, CallHead};
+    /// use farref::{Codec, CodecError, Error, Payload, Worker};
+    /// # use std::{pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::agent::{Departure, Group, LinkStatistics, Message, NodeId};
+    ///
+    /// /// A wire for small things.
+    /// #[derive(Debug)]
+    /// struct Narrow(Codec);
+    ///
+    /// impl Agent for Narrow {
+    ///     fn check_call(&self, _: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+    ///         match arguments.len() {
+    ///             0..1000 => Ok(()),
+    ///             more => Err(CodecError::new(format!("{more} bytes do not fit"))),
+    ///         }
+    ///     }
+    ///     // The others as ever.
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: Vec<u8>) -> usize {
+    ///     data.len()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let [me, far] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// # let group = Group { me, members: vec![(me, "me".to_owned()), (far, "far".to_owned())] };
+    /// # let agent = |_inbound| Arc::new(Narrow(Codec::Postcard));
+    /// # let worker = Worker::builder("").attach(group, agent).await?;
+    /// let refused = size::on(&worker.peer("far")?, vec![0; 2000]).await;
+    /// assert!(matches!(refused, Err(Error::Codec { what: "the arguments", action: "sent", .. })));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
         let _ = (head, arguments);
         Ok(())
@@ -68,24 +260,305 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
 }
 
 /// What an agent hands to the runtime.
+///
+/// A worker is one; an agent gets it when it is made, and hands in what comes.
+///
+/// ```
+/// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+/// # use farref::Codec;
+/// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+/// # #[derive(Debug)]
+/// # struct Alone(Codec);
+/// # impl Agent for Alone {
+/// #     fn codec(&self) -> &Codec { &self.0 }
+/// #     fn enqueue(&self, _: NodeId, _: Message) {}
+/// #     fn flush(&self, _: NodeId) {}
+/// #     fn forget(&self, _: NodeId, _: Departure) {}
+/// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+/// #         Box::pin(async {})
+/// #     }
+/// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+/// # }
+/// use farref::Worker;
+/// use farref::agent::{Group, Inbound};
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+/// let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+///
+/// let mut end = None;
+/// let agent = |inbound| {
+///     end = Some(inbound); // an agent keeps it for whatever reads its wire
+///     Arc::new(Alone(Codec::Postcard))
+/// };
+/// let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+/// let inbound: Arc<dyn Inbound> = end.and_then(|weak| weak.upgrade()).expect("the worker lives");
+///
+/// // The wire found out that the peer sends nonsense: its life is over.
+/// assert!(!inbound.is_gone(peer));
+/// inbound.clone().misbehaved(peer, "not a message".to_owned());
+/// assert!(inbound.is_gone(peer));
+/// assert!(!worker.peer("peer")?.is_alive());
+/// worker.shutdown().await
+/// # }
+/// ```
 pub trait Inbound: Send + Sync + 'static {
     /// A peer says something. After an error the peer is to be cut off.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// use farref::Payload;
+    /// use farref::agent::{AnswerHead, AnswerMessage, MessageId};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// // An answer that nobody asked for is not what a correct peer sends.
+    /// let answer = AnswerMessage {
+    ///     head: AnswerHead { id: MessageId(7), carried: vec![] },
+    ///     outcome: Ok(Payload::default()),
+    /// };
+    /// assert!(inbound.clone().receive(peer, Message::Answer(answer)).is_err());
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved>;
 
     /// A peer has been silent for too long, or its address refuses connections.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// let pending = ping::on(&worker.peer("peer")?).start();
+    /// inbound.clone().suspect(peer, Duration::from_secs(10));
+    /// // Of two, one is enough to decide.
+    /// assert!(matches!(pending.await, Err(Error::PeerLost { .. })));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration);
 
     /// A peer sent something that no correct peer sends. It is treated as dead.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// inbound.clone().misbehaved(peer, "a frame of no known kind".to_owned());
+    /// assert!(!worker.peer("peer")?.is_alive());
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String);
 
     /// A peer will not talk to this life of this worker, because it counts it as gone.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// inbound.clone().refused(peer);
+    /// assert!(!worker.is_member());
+    /// assert!(matches!(worker.shutdown().await, Err(Error::Evicted { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn refused(self: Arc<Self>, by: NodeId);
 
     /// Whether a life is over as far as the runtime knows, so that its greetings are refused.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// assert!(!inbound.is_gone(peer));
+    /// inbound.clone().suspect(peer, Duration::from_secs(10));
+    /// assert!(inbound.is_gone(peer));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn is_gone(&self, node: NodeId) -> bool;
 }
 
 /// What an agent knows about its link to one peer.
+///
+/// ```
+/// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+/// # use farref::Codec;
+/// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+/// # #[derive(Debug)]
+/// # struct Alone(Codec);
+/// # impl Agent for Alone {
+/// #     fn codec(&self) -> &Codec { &self.0 }
+/// #     fn enqueue(&self, _: NodeId, _: Message) {}
+/// #     fn flush(&self, _: NodeId) {}
+/// #     fn forget(&self, _: NodeId, _: Departure) {}
+/// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+/// #         Box::pin(async {})
+/// #     }
+/// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+/// # }
+/// /// How much a worker has to say that its peers have not heard yet.
+/// fn backlog(agent: &dyn Agent) -> usize {
+///     agent.links().iter().map(|link| link.queued_bytes).sum()
+/// }
+///
+/// // An agent without links has nothing queued.
+/// assert_eq!(backlog(&Alone(Codec::Postcard)), 0);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinkStatistics {

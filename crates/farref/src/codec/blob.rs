@@ -32,6 +32,27 @@ pub struct Blob(Bytes);
 
 impl Blob {
     /// The bytes.
+    ///
+    /// ```
+    /// use farref::Blob;
+    ///
+    /// #[farref::remote]
+    /// async fn reversed(blob: Blob) -> Blob {
+    ///     let mut bytes = Vec::from(blob.into_bytes());
+    ///     bytes.reverse();
+    ///     bytes.into()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let blob = Blob::from(b"far".to_vec());
+    /// assert_eq!(&reversed::on(&peer, blob).await?[..], b"raf");
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn into_bytes(self) -> Bytes {
         self.0
     }

@@ -48,6 +48,37 @@ pub struct Buffer(Part);
 impl Buffer {
     /// The bytes of something that keeps them. They are looked at when the buffer is sent or its
     /// elements are asked for.
+    ///
+    /// ```
+    /// use std::ops::Range;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use farref::{Buffer, Source, Width};
+    ///
+    /// /// Weights that others may be changing.
+    /// struct Weights(Mutex<Vec<f32>>);
+    ///
+    /// impl Source for Weights {
+    ///     fn len(&self) -> usize {
+    ///         4 * self.0.lock().unwrap().len()
+    ///     }
+    ///
+    ///     fn width(&self) -> Width {
+    ///         Width::Four
+    ///     }
+    ///
+    ///     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+    ///         let weights = self.0.lock().unwrap();
+    ///         look(&bytemuck::cast_slice(&weights)[range]);
+    ///     }
+    /// }
+    ///
+    /// let weights = Arc::new(Weights(Mutex::new(vec![1.0, 2.0])));
+    /// let buffer = Buffer::from_source(weights.clone());
+    /// weights.0.lock().unwrap()[0] = 3.0; // it has not been looked at yet
+    /// assert_eq!(buffer.into_vec::<f32>()?, [3.0, 2.0]);
+    /// # Ok::<(), farref::CodecError>(())
+    /// ```
     pub fn from_source(source: Arc<dyn Source>) -> Self {
         Self(Part::from_source(source))
     }
@@ -75,16 +106,34 @@ impl Buffer {
     }
 
     /// How many bytes it has.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// assert_eq!(Buffer::from_vec(vec![0.0_f32; 3]).len(), 12);
+    /// ```
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether it has none.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// assert!(Buffer::from_vec::<f32>(vec![]).is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The size of one element.
+    ///
+    /// ```
+    /// use farref::{Buffer, Width};
+    ///
+    /// assert_eq!(Buffer::from_vec(vec![[0.0_f64; 3]; 2]).width(), Width::Eight);
+    /// ```
     pub fn width(&self) -> Width {
         self.0.width()
     }

@@ -14,6 +14,13 @@ use serde::{Deserialize, Serialize};
 use super::CodecError;
 
 /// How large one element of a buffer is.
+///
+/// ```
+/// use farref::{Buffer, Width};
+///
+/// assert_eq!(Buffer::from_vec(vec![0_u8; 8]).width(), Width::One);
+/// assert_eq!(Buffer::from_vec(vec![0.0_f64; 8]).width(), Width::Eight);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Width {
     /// One byte, as of `u8`.
@@ -29,6 +36,16 @@ pub enum Width {
 
 impl Width {
     /// As a number of bytes.
+    ///
+    /// ```
+    /// use farref::{Buffer, Width};
+    ///
+    /// assert_eq!(Width::Four.bytes(), size_of::<f32>());
+    ///
+    /// // How many elements a buffer has.
+    /// let buffer = Buffer::from_vec(vec![0_u16; 5]);
+    /// assert_eq!(buffer.len() / buffer.width().bytes(), 5);
+    /// ```
     pub const fn bytes(self) -> usize {
         1 << self.log2()
     }

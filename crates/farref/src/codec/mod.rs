@@ -32,6 +32,18 @@ pub use part::{Part, Source};
 use reader::Reader;
 
 /// An encoded value: its body, and the buffers that travel beside it.
+///
+/// ```
+/// use farref::{Part, Payload};
+///
+/// // As an agent makes it of what it has read from its wire.
+/// let payload = Payload {
+///     body: vec![1, 2, 3].into(),
+///     parts: vec![Part::from(bytes::Bytes::from_static(b"large"))],
+/// };
+/// assert_eq!((payload.len(), payload.is_empty()), (8, false));
+/// assert!(Payload::default().is_empty());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     /// What the codec wrote.
@@ -42,18 +54,70 @@ pub struct Payload {
 
 impl Payload {
     /// How many bytes it has in all.
+    ///
+    /// ```
+    /// use farref::{Part, Payload};
+    ///
+    /// /// What an agent with frames of limited size might ask.
+    /// fn fits(payload: &Payload, most: usize) -> bool {
+    ///     payload.len() <= most
+    /// }
+    ///
+    /// let parts = vec![Part::from(bytes::Bytes::from(vec![0; 1000]))];
+    /// let payload = Payload { body: vec![0; 30].into(), parts };
+    /// assert!(fits(&payload, 1030));
+    /// assert!(!fits(&payload, 1029));
+    /// ```
     pub fn len(&self) -> usize {
         let parts = self.parts.iter().map(Part::len);
         parts.fold(self.body.len(), usize::saturating_add)
     }
 
     /// Whether there is nothing in it.
+    ///
+    /// ```
+    /// use farref::Payload;
+    ///
+    /// // Arguments of a function that has none.
+    /// assert!(Payload::default().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 /// How values are written on a wire.
+///
+/// An [`Agent`](crate::agent::Agent) says which one its wire has.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use farref::{Codec, CodecError, ValueCodec};
+///
+/// struct Json;
+///
+/// impl ValueCodec for Json {
+/// #    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError> {
+/// #        serde_json::to_vec(value).map_err(CodecError::new)
+/// #    }
+/// #    fn decode(
+/// #        &self,
+/// #        body: &[u8],
+/// #        read: &mut dyn FnMut(
+/// #            &mut dyn erased_serde::Deserializer<'_>,
+/// #        ) -> Result<(), erased_serde::Error>,
+/// #    ) -> Result<(), CodecError> {
+/// #        let mut json = serde_json::Deserializer::from_slice(body);
+/// #        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json)).map_err(CodecError::new)
+/// #    }
+///     // As at `ValueCodec`.
+/// }
+///
+/// let foreign = Codec::Custom(Arc::new(Json));
+/// assert!(matches!(foreign, Codec::Custom(_)));
+/// assert!(matches!(Codec::default(), Codec::Postcard));
+/// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Codec {
@@ -78,6 +142,41 @@ impl fmt::Debug for Codec {
 /// How deep values nest is limited for every codec. How many elements a sequence has is up to this one:
 /// if an element may take no bytes at all, it has to limit their number, so that no few bytes keep a
 /// thread busy.
+///
+/// ```
+/// use farref::{CodecError, ValueCodec};
+///
+/// struct Json;
+///
+/// impl ValueCodec for Json {
+///     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError> {
+///         serde_json::to_vec(value).map_err(CodecError::new)
+///     }
+///
+///     fn decode(
+///         &self,
+///         body: &[u8],
+///         read: &mut dyn FnMut(
+///             &mut dyn erased_serde::Deserializer<'_>,
+///         ) -> Result<(), erased_serde::Error>,
+///     ) -> Result<(), CodecError> {
+///         let mut json = serde_json::Deserializer::from_slice(body);
+///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json)).map_err(CodecError::new)
+///     }
+/// }
+///
+/// let body = Json.encode(&("far", 7))?;
+/// assert_eq!(body, br#"["far",7]"#);
+///
+/// // The runtime brings `read`, which knows the type.
+/// let mut value: Option<(String, u32)> = None;
+/// Json.decode(&body, &mut |json| {
+///     value = Some(erased_serde::deserialize(json)?);
+///     Ok(())
+/// })?;
+/// assert_eq!(value, Some(("far".to_owned(), 7)));
+/// # Ok::<(), CodecError>(())
+/// ```
 pub trait ValueCodec: Send + Sync + 'static {
     /// Writes a value.
     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError>;
@@ -93,6 +192,14 @@ pub trait ValueCodec: Send + Sync + 'static {
 }
 
 /// A value that cannot be written or read.
+///
+/// ```
+/// use farref::{Buffer, CodecError};
+///
+/// let odd = Buffer::from_vec(vec![1_u8, 2, 3]);
+/// let error: CodecError = odd.into_vec::<u16>().unwrap_err();
+/// assert_eq!(error.to_string(), "3 bytes are no whole number of elements of 2 bytes");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct CodecError {
@@ -101,6 +208,18 @@ pub struct CodecError {
 
 impl CodecError {
     /// An error with this message.
+    ///
+    /// ```
+    /// use farref::CodecError;
+    ///
+    /// // Of whatever error a foreign encoding has.
+    /// fn read(text: &str) -> Result<u32, CodecError> {
+    ///     text.parse().map_err(CodecError::new)
+    /// }
+    ///
+    /// assert_eq!(read("7"), Ok(7));
+    /// assert_eq!(read("x"), Err(CodecError::new("invalid digit found in string")));
+    /// ```
     pub fn new(message: impl fmt::Display) -> Self {
         Self {
             message: message.to_string(),

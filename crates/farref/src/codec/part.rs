@@ -131,6 +131,12 @@ pub(crate) enum Place<'a> {
 
 impl Part {
     /// How many bytes it has.
+    ///
+    /// ```
+    /// use farref::Part;
+    ///
+    /// assert_eq!(Part::from(bytes::Bytes::from(vec![0; 7])).len(), 7);
+    /// ```
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Bytes(bytes) => bytes.len(),
@@ -140,11 +146,24 @@ impl Part {
     }
 
     /// Whether it has none.
+    ///
+    /// ```
+    /// use farref::Part;
+    ///
+    /// assert!(Part::from(bytes::Bytes::new()).is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The size of one element: whoever receives the part is to have memory that is aligned to it.
+    ///
+    /// ```
+    /// use farref::{Part, Width};
+    ///
+    /// // Bytes that an agent has read; nothing is known of what they mean.
+    /// assert_eq!(Part::from(bytes::Bytes::from(vec![0; 8])).width(), Width::One);
+    /// ```
     pub fn width(&self) -> Width {
         match &self.0 {
             Kind::Bytes(_) => Width::One,
@@ -154,6 +173,16 @@ impl Part {
     }
 
     /// The bytes. They are copied only if a [`Source`] has them.
+    ///
+    /// ```
+    /// use farref::Part;
+    ///
+    /// let bytes = bytes::Bytes::from(vec![1, 2, 3]);
+    /// let at = bytes.as_ptr();
+    /// let same = Part::from(bytes).into_bytes()?;
+    /// assert_eq!(same.as_ptr(), at);
+    /// # Ok::<(), farref::CodecError>(())
+    /// ```
     pub fn into_bytes(self) -> Result<Bytes, CodecError> {
         Ok(match self.0 {
             Kind::Bytes(bytes) => bytes,

@@ -35,6 +35,31 @@ pub(crate) struct Bound {
 }
 
 /// Why nothing listens at a place.
+///
+/// ```
+/// use farref::{BindError, Error, StoreServer, Worker};
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+/// # let place = format!("tcp://{}", store.local_addr());
+/// // Another program has the port already.
+/// let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+/// let port = taken.local_addr().expect("an address").port();
+///
+/// let refused = Worker::builder("late")
+///     .rendezvous(&place)
+///     .store_is_hosted_elsewhere()
+///     .port(port)
+///     .join()
+///     .await;
+/// let Err(Error::Bind(error)) = refused else {
+///     panic!("two listeners on one port");
+/// };
+/// assert!(matches!(&*error, BindError::Tcp { address, .. } if address.port() == port));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {

@@ -9,6 +9,21 @@ use farref_proto::{GroupId, NodeId};
 use super::store::StoreError;
 
 /// Why a worker could not enter its group, or could not find another worker in it.
+///
+/// ```
+/// use farref::{Error, RendezvousError, Worker};
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let builder = Worker::builder("no spaces, please").rendezvous("tcp://127.0.0.1:29500");
+/// let Err(Error::Rendezvous(error)) = builder.join().await else {
+///     panic!("such a name is not allowed");
+/// };
+/// assert!(matches!(&*error, RendezvousError::Name { name } if name.contains(' ')));
+/// println!("{error}"); // says what a name may look like
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {

@@ -36,6 +36,23 @@ type Contents = BTreeMap<String, Vec<u8>>;
 ///
 /// The file outlives the group: start every group with a file that does not exist yet, or with a
 /// prefix of its own.
+///
+/// ```
+/// use farref::{FileStore, Store};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), farref::StoreError> {
+/// let path = std::env::temp_dir().join(format!("farref-file-store-{}", std::process::id()));
+/// let one = FileStore::new(&path);
+/// let two = FileStore::new(&path); // in another process, or on another host
+/// one.set("key", b"value").await?;
+/// assert_eq!(two.try_get("key").await?.as_deref(), Some(&b"value"[..]));
+/// # for end in ["", ".lock", ".next"] {
+/// #     let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+/// # }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct FileStore {
     paths: Arc<Paths>,
@@ -52,6 +69,18 @@ struct Paths {
 
 impl FileStore {
     /// A store in the file at `path`, which need not exist yet; its directory must.
+    ///
+    /// ```
+    /// use farref::{FileStore, Store, StoreError};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// // What is wrong with the path is found out when it is first used.
+    /// let store = FileStore::new("/no/such/directory/store");
+    /// assert!(matches!(store.set("key", b"").await, Err(StoreError::File { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let data = path.into();
         let beside = |suffix| {

@@ -5,6 +5,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Where the workers of a group find each other.
+///
+/// ```
+/// use farref::Rendezvous;
+///
+/// let place: Rendezvous = "tcp://[::1]:29500".parse()?;
+/// assert_eq!(place, Rendezvous::Tcp { host: "::1".to_owned(), port: 29500 });
+/// assert_eq!(place.to_string(), "tcp://[::1]:29500");
+///
+/// let place: Rendezvous = "file:///shared/group".parse()?;
+/// assert_eq!(place, Rendezvous::File("/shared/group".into()));
+/// # Ok::<(), farref::ParseRendezvousError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Rendezvous {
     /// A store that listens at this host and port.
@@ -19,6 +31,15 @@ pub enum Rendezvous {
 }
 
 /// The text is not a rendezvous. Says what one looks like.
+///
+/// ```
+/// use farref::{ParseRendezvousError, Rendezvous};
+///
+/// for text in ["localhost:29500", "tcp://localhost", "file://relative/path"] {
+///     let error: ParseRendezvousError = text.parse::<Rendezvous>().unwrap_err();
+///     assert_eq!(error.to_string(), "expected tcp://host:port or file:///path");
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected tcp://host:port or file:///path")]
 #[non_exhaustive]

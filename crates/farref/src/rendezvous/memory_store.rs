@@ -16,6 +16,19 @@ use super::table::{Pending, Refusal, Table, WaiterId};
 const LIMIT: usize = 256 << 20;
 
 /// A store in this process's memory. Clones share their contents.
+///
+/// ```
+/// use farref::{MemoryStore, Store};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), farref::StoreError> {
+/// let store = MemoryStore::new();
+/// let same = store.clone();
+/// store.set("key", b"value").await?;
+/// assert_eq!(same.try_get("key").await?.as_deref(), Some(&b"value"[..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore {
     table: Arc<Mutex<Table>>,
@@ -23,6 +36,17 @@ pub struct MemoryStore {
 
 impl MemoryStore {
     /// An empty store.
+    ///
+    /// ```
+    /// use farref::{MemoryStore, Store};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let store = MemoryStore::new();
+    /// assert_eq!(store.try_get("anything").await?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new() -> Self {
         Self {
             table: Arc::new(Mutex::new(Table::new(LIMIT))),

@@ -1,4 +1,30 @@
 //! Clusters in one process, for tests: of farref and of programs that use it.
+//!
+//! ```
+//! use farref::Error;
+//! use farref::testing::Cluster;
+//!
+//! #[farref::remote]
+//! async fn price(item: String) -> u32 {
+//!     item.len() as u32
+//! }
+//!
+//! // What is to be tested: asks another shop if the first is gone.
+//! async fn price_somewhere(me: &farref::Worker, item: &str) -> farref::Result<u32> {
+//!     match price::on(&me.peer("worker1")?, item.to_owned()).await {
+//!         Err(Error::PeerLost { .. }) => price::on(&me.peer("worker2")?, item.to_owned()).await,
+//!         other => other,
+//!     }
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> farref::Result<()> {
+//! let cluster = Cluster::start(3).await?;
+//! cluster.crash(1).await;
+//! assert_eq!(price_somewhere(cluster.worker(0), "tea").await?, 3);
+//! cluster.shutdown().await
+//! # }
+//! ```
 
 use std::time::Duration;
 
@@ -39,11 +65,34 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts so many workers.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(3).await?;
+    /// let names: Vec<_> = cluster.workers().iter().map(|worker| worker.name()).collect();
+    /// assert_eq!(names, ["worker0", "worker1", "worker2"]);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn start(workers: u32) -> Result<Self> {
         Self::start_with(workers, |builder| builder).await
     }
 
     /// Starts workers of these names.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_named(&["trainer", "ps"]).await?;
+    /// assert_eq!(cluster.worker(0).peer("ps")?.rank(), 1);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn start_named(names: &[&str]) -> Result<Self> {
         Self::launch(names.iter().map(ToString::to_string).collect(), |builder| {
             builder
@@ -52,6 +101,22 @@ impl Cluster {
     }
 
     /// Starts so many workers, each set up by `configure`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let configure = |builder: farref::WorkerBuilder| {
+    ///     builder.call_timeout(Duration::from_secs(5)).blocking_threads(2)
+    /// };
+    /// let cluster = Cluster::start_with(2, configure).await?;
+    /// assert_eq!(cluster.workers().len(), 2);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn start_with(
         workers: u32,
         configure: impl Fn(WorkerBuilder) -> WorkerBuilder,
@@ -88,6 +153,22 @@ impl Cluster {
     }
 
     /// A worker that is going to meet the others in this process.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(1).await?;
+    /// // One that is not like the others. The cluster does not know it, so it is shut down by hand.
+    /// let odd = cluster.builder("odd").call_timeout(Duration::from_secs(1)).join().await?;
+    /// assert_eq!(odd.peers().len(), 2);
+    /// let (all, one) = tokio::join!(cluster.shutdown(), odd.shutdown());
+    /// all.and(one)
+    /// # }
+    /// ```
     pub fn builder(&self, name: &str) -> WorkerBuilder {
         Worker::builder(name)
             .place(Place::Memory(self.store.clone(), self.network.clone()))
@@ -97,6 +178,18 @@ impl Cluster {
     }
 
     /// Adds a worker to the running group.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = Cluster::start(1).await?;
+    /// let latecomer = cluster.join("latecomer").await?;
+    /// assert_eq!(latecomer.peers().len(), 2);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn join(&mut self, name: &str) -> Result<&Worker> {
         let worker = self.builder(name).join().await?;
         self.workers.push(worker);
@@ -104,6 +197,29 @@ impl Cluster {
     }
 
     /// Starts a worker again, under its old name and rank, after it crashed.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn add(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = Cluster::start(2).await?;
+    /// let first = cluster.worker(1).node();
+    /// cluster.crash(1).await;
+    /// let second = cluster.restart(1).await?.node();
+    /// assert!(first < second);
+    ///
+    /// // Whoever calls the worker by its name reaches its new life.
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(add::on(&peer, 1, 2).await?, 3);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn restart(&mut self, index: usize) -> Result<&Worker> {
         let name = self.workers[index].name().to_owned();
         let rank = self.workers[index].rank();
@@ -117,35 +233,155 @@ impl Cluster {
     }
 
     /// One of the workers.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// assert_eq!(cluster.worker(1).rank(), 1);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn worker(&self, index: usize) -> &Worker {
         &self.workers[index]
     }
 
     /// All workers.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(3).await?;
+    /// assert!(cluster.workers().iter().all(|worker| worker.peers().len() == 3));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn workers(&self) -> &[Worker] {
         &self.workers
     }
 
     /// Breaks the connections between two workers, in the middle of whatever they are saying. They
     /// make new ones.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote(name = "count::next")]
+    /// async fn next() -> u64 {
+    ///     static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    ///     COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // Each call arrives, and none twice.
+    /// for expected in 1..=5 {
+    ///     let pending = next::on(&peer).start();
+    ///     cluster.cut(0, 1);
+    ///     assert_eq!(pending.await?, expected);
+    /// }
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn cut(&self, a: usize, b: usize) {
         self.network
             .cut(self.workers[a].name(), self.workers[b].name());
     }
 
     /// Lets nothing through between two workers, until [`heal`](Self::heal).
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn via(peer: String) -> farref::Result<u64> {
+    ///     let me = farref::Worker::current().expect("inside of a remote function");
+    ///     seven::on(&me.peer(&peer)?).await
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn seven() -> u64 {
+    ///     7
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(3).await?;
+    /// let middle = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // 0 and 2 cannot talk; both can talk with 1.
+    /// cluster.partition(0, 2);
+    /// assert_eq!(via::on(&middle, "worker2".to_owned()).await?, 7);
+    /// cluster.heal(0, 2);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn partition(&self, a: usize, b: usize) {
         self.network
             .partition(self.workers[a].name(), self.workers[b].name());
     }
 
     /// Ends a partition.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn square(x: u64) -> u64 {
+    ///     x * x
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// cluster.partition(0, 1);
+    /// let pending = square::on(&peer, 3).start(); // waits on the way
+    /// cluster.heal(0, 1);
+    /// assert_eq!(pending.await?, 9);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn heal(&self, a: usize, b: usize) {
         self.network
             .heal(self.workers[a].name(), self.workers[b].name());
     }
 
     /// Ends a worker as a crash would.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    /// use tokio::sync::Notify;
+    ///
+    /// static BEGUN: Notify = Notify::const_new();
+    ///
+    /// #[farref::remote]
+    /// async fn work() {
+    ///     BEGUN.notify_one();
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// let pending = work::on(&peer).start();
+    /// BEGUN.notified().await;
+    /// cluster.crash(1).await; // in the middle of it
+    /// assert!(matches!(pending.await, Err(Error::PeerLost { .. })));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn crash(&self, index: usize) {
         self.network.crash(self.workers[index].name());
         self.workers[index].crash().await;
@@ -153,6 +389,21 @@ impl Cluster {
 
     /// Shuts all workers down that have not crashed. An error if one cannot, or if anything is left
     /// behind: references, calls, contexts.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let kept = cluster.worker(0).rref("never dropped".to_owned())?;
+    /// // What a test leaves behind fails it.
+    /// assert!(matches!(cluster.shutdown().await, Err(Error::Leaked(_))));
+    /// # drop(kept);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn shutdown(self) -> Result<()> {
         let ending: Vec<_> = self
             .workers

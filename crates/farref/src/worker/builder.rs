@@ -117,12 +117,42 @@ impl WorkerBuilder {
     }
 
     /// What the worker is called: up to 127 letters, digits and `-_:.`.
+    ///
+    /// ```no_run
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // The launcher counts; the program names.
+    /// let rank: u32 = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    /// let name = if rank == 0 { "ps".to_owned() } else { format!("trainer{rank}") };
+    /// let me = Worker::from_env().name(name).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
     /// Its number in a group of fixed size, from 0. Rank 0 hosts the store.
+    ///
+    /// ```
+    /// use farref::{Error, RendezvousError, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let builder = Worker::builder("lost").rendezvous("tcp://127.0.0.1:29500");
+    /// // Found out before anything is sent.
+    /// match builder.rank(2).world_size(2).join().await {
+    ///     Err(Error::Rendezvous(error)) => {
+    ///         assert!(matches!(*error, RendezvousError::Rank { rank: Some(2), .. }));
+    ///     }
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -130,6 +160,25 @@ impl WorkerBuilder {
 
     /// How many workers found the group. Without it the group has no fixed size: the first worker
     /// founds it, others join when they come.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// // Nobody gets further than `join` before both are there.
+    /// let worker = |rank: u32| {
+    ///     let builder = Worker::builder(format!("worker{rank}")).rendezvous(&place);
+    ///     builder.rank(rank).world_size(2).store_is_hosted_elsewhere().join()
+    /// };
+    /// let (one, two) = tokio::try_join!(worker(0), worker(1))?;
+    /// assert_eq!(one.peers().len(), 2);
+    /// # tokio::try_join!(one.shutdown(), two.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn world_size(mut self, workers: u32) -> Self {
         self.world_size = Some(workers);
         self
@@ -137,6 +186,29 @@ impl WorkerBuilder {
 
     /// Where the workers meet: `tcp://host:port` (hosted by rank 0, or by the first worker of a group
     /// without ranks that runs on that host), or `file:///path/on/a/shared/disk`.
+    ///
+    /// ```
+    /// use farref::{Error, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let path = std::env::temp_dir().join(format!("farref-rendezvous-{}", std::process::id()));
+    /// # let path = path.display();
+    /// let me = Worker::builder("alone")
+    ///     .rendezvous(&format!("file://{path}"))
+    ///     .advertise([127, 0, 0, 1].into()) // stay on this host
+    ///     .join()
+    ///     .await?;
+    /// assert_eq!(me.peers().len(), 1);
+    /// me.shutdown().await?;
+    /// # for end in ["", ".lock", ".next"] { let _ = std::fs::remove_file(format!("{path}{end}")); }
+    ///
+    /// // What cannot be understood is an error of `join`.
+    /// let nowhere = Worker::builder("alone").rendezvous("localhost").join().await;
+    /// assert!(matches!(nowhere, Err(Error::Config(_))));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rendezvous(mut self, place: &str) -> Self {
         self.place = match place.parse::<Rendezvous>() {
             Ok(place) => Ok(Some(Place::Shared(place))),
@@ -154,12 +226,58 @@ impl WorkerBuilder {
 
     /// Somebody else hosts the store at the rendezvous address, a launcher for instance: rank 0 only
     /// connects to it.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// let me = Worker::builder("alone")
+    ///     .rank(0)
+    ///     .world_size(1)
+    ///     .rendezvous(&format!("tcp://{}", store.local_addr()))
+    ///     .store_is_hosted_elsewhere()
+    ///     .join()
+    ///     .await?;
+    /// me.shutdown().await
+    /// # }
+    /// ```
     pub fn store_is_hosted_elsewhere(mut self) -> Self {
         self.hosted_elsewhere = true;
         self
     }
 
     /// How long to wait for the group to come together. 60 s by default.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{Error, RendezvousError, StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// let early = Worker::builder("early")
+    ///     .rank(0)
+    ///     .world_size(2)
+    ///     .rendezvous(&place)
+    ///     .store_is_hosted_elsewhere()
+    ///     .join_timeout(Duration::from_secs(1))
+    ///     .join()
+    ///     .await;
+    /// let Err(Error::Rendezvous(error)) = early else {
+    ///     panic!("there is no second worker");
+    /// };
+    /// // The error says who did not come.
+    /// let RendezvousError::Missing { missing, .. } = &*error else {
+    ///     panic!("{error}");
+    /// };
+    /// assert_eq!(*missing, [1]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn join_timeout(mut self, patience: Duration) -> Self {
         self.join_timeout = patience;
         self
@@ -167,18 +285,58 @@ impl WorkerBuilder {
 
     /// The address that the others are told to reach this worker at. By default that of the interface
     /// that reaches the rendezvous host.
+    ///
+    /// ```no_run
+    /// use std::net::IpAddr;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // A host with two networks: talk over the fast one.
+    /// let fast: IpAddr = [10, 1, 0, 7].into();
+    /// let me = Worker::from_env().advertise(fast).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
     pub fn advertise(mut self, address: IpAddr) -> Self {
         self.advertise = Some(address);
         self
     }
 
     /// The address to listen at, if not the advertised one.
+    ///
+    /// ```no_run
+    /// use std::net::Ipv4Addr;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // In a container, the address that others use is not one of its own.
+    /// let me = Worker::from_env()
+    ///     .advertise([10, 1, 0, 7].into())
+    ///     .bind(Ipv4Addr::UNSPECIFIED.into())
+    ///     .join()
+    ///     .await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
     pub fn bind(mut self, address: IpAddr) -> Self {
         self.bind = Some(address);
         self
     }
 
     /// The port to listen at. By default the system chooses one.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // The one that the firewall lets through.
+    /// let me = farref::Worker::from_env().port(7000).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
@@ -186,12 +344,43 @@ impl WorkerBuilder {
 
     /// The port that the others are told to reach this worker at, if not the one it listens at: a
     /// forwarded one, of a container or a proxy.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // $ docker run --publish 17000:7000 ..
+    /// let me = farref::Worker::from_env().port(7000).advertise_port(17_000).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
     pub fn advertise_port(mut self, port: u16) -> Self {
         self.advertise_port = Some(port);
         self
     }
 
     /// Whether workers on the same host use Unix sockets. They do by default, where there are any.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// let worker = |name, rank| {
+    ///     let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&place);
+    ///     builder.store_is_hosted_elsewhere().unix_sockets(false).join()
+    /// };
+    /// let (me, other) = tokio::try_join!(worker("me", 0), worker("other", 1))?;
+    /// ping::on(&me.peer("other")?).await?;
+    /// assert_eq!(me.snapshot().peers[1].transport.as_deref(), Some("tcp"));
+    /// # tokio::try_join!(me.shutdown(), other.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn unix_sockets(mut self, wanted: bool) -> Self {
         self.unix_sockets = wanted && cfg!(unix);
         self
@@ -199,6 +388,20 @@ impl WorkerBuilder {
 
     /// A secret that all workers of the group share. Whoever does not know it is refused. It is never
     /// sent; both sides prove that they know it.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.token("only we know")).await?;
+    /// ping::on(&cluster.worker(0).peer("worker1")?).await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -206,6 +409,19 @@ impl WorkerBuilder {
 
     /// Allows connections that leave this host without being encrypted. Say this only on a network
     /// where nobody listens who should not.
+    ///
+    /// ```
+    /// use farref::{Error, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // An address that other hosts reach, and nothing said about who may listen.
+    /// let builder = Worker::builder("naive").rendezvous("tcp://127.0.0.1:29500");
+    /// let refused = builder.advertise([10, 1, 0, 7].into()).join().await;
+    /// assert!(matches!(refused, Err(Error::Config(why)) if why.contains("without encryption")));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
         self
@@ -213,6 +429,28 @@ impl WorkerBuilder {
 
     /// How long a peer may be silent before it is taken for dead. 10 s by default; the same on all
     /// workers, or the most impatient one decides.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let impatient = Duration::from_secs(1);
+    /// let cluster = Cluster::start_with(2, |builder| builder.peer_timeout(impatient)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // Not a word from there any more, and no refusal either.
+    /// cluster.partition(0, 1);
+    /// assert!(matches!(ping::on(&peer).await, Err(Error::PeerLost { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn peer_timeout(mut self, patience: Duration) -> Self {
         self.native.peer_timeout = patience;
         self.native.heartbeat_interval = patience / 4;
@@ -221,18 +459,83 @@ impl WorkerBuilder {
     }
 
     /// The largest message that is sent or taken in. 4 GiB by default.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: Vec<u8>) -> usize {
+    ///     data.len()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.max_message_bytes(1 << 20)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let refused = size::on(&peer, vec![0; 2 << 20]).await;
+    /// assert!(matches!(refused, Err(Error::Codec { what: "the arguments", .. })));
+    ///
+    /// // Nothing was sent, and nothing else suffers.
+    /// assert_eq!(size::on(&peer, vec![0; 1 << 10]).await?, 1 << 10);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         self.native.max_message_bytes = bytes;
         self
     }
 
     /// The time limit of calls that set none. 60 s by default; `None` is unlimited.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let short = Duration::from_millis(20);
+    /// let cluster = Cluster::start_with(2, |builder| builder.call_timeout(short)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert!(matches!(hang::on(&peer).await, Err(Error::Timeout { limit, .. }) if limit == short));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn call_timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.settings.call_timeout = limit.into();
         self
     }
 
     /// How long a graceful shutdown may take. 60 s by default.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let short = Duration::from_secs(1);
+    /// let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
+    ///
+    /// // The other one has not asked for it, and the error says so.
+    /// match cluster.worker(0).shutdown().await {
+    ///     Err(Error::ShutdownTimeout { waiting_for, .. }) => {
+    ///         assert!(waiting_for.iter().any(|who| who.contains("worker1")), "{waiting_for:?}");
+    ///     }
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn shutdown_timeout(mut self, patience: Duration) -> Self {
         self.settings.shutdown_timeout = patience;
         self
@@ -240,12 +543,43 @@ impl WorkerBuilder {
 
     /// How long references may outlive everything else in a shutdown before they are reported and
     /// released. 1 s by default.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let none = Duration::ZERO;
+    /// let cluster = Cluster::start_with(1, |builder| builder.leak_grace(none)).await?;
+    /// let kept = cluster.worker(0).rref(7)?;
+    /// assert!(matches!(cluster.shutdown().await, Err(Error::Leaked(_)))); // at once
+    /// # drop(kept);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn leak_grace(mut self, patience: Duration) -> Self {
         self.settings.leak_grace = patience;
         self
     }
 
     /// Makes references that were never dropped an error of the shutdown, instead of a warning.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // Clusters for tests do; here is one that does not.
+    /// let cluster = Cluster::start_with(1, |builder| builder.fail_on_leaks(false)).await?;
+    /// let kept = cluster.worker(0).rref(7)?;
+    /// cluster.shutdown().await?; // logs a warning
+    /// # drop(kept);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fail_on_leaks(mut self, fail: bool) -> Self {
         self.settings.fail_on_leaks = fail;
         self
@@ -253,6 +587,26 @@ impl WorkerBuilder {
 
     /// How many plain functions may run at once. Those that wait for calls of their own do not count.
     /// 64 by default.
+    ///
+    /// ```
+    /// use farref::Worker;
+    /// use farref::testing::Cluster;
+    ///
+    /// // Runs on a thread, and waits for the next one.
+    /// #[farref::remote]
+    /// fn sum_to(n: u64) -> farref::Result<u64> {
+    ///     let me = Worker::current().expect("inside of a remote function").me();
+    ///     if n == 0 { Ok(0) } else { Ok(n + sum_to::on(&me, n - 1).wait()?) }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(sum_to::on(&peer, 10).await?, 55);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn blocking_threads(mut self, threads: usize) -> Self {
         self.settings.blocking_threads = threads;
         self
@@ -260,6 +614,28 @@ impl WorkerBuilder {
 
     /// How many calls of one peer are accepted at once; it holds back the others. 16,384 by default, at
     /// least 64.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn square(x: u64) -> u64 {
+    ///     x * x
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.max_calls_per_peer(64)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // The caller need not know: the others go out as answers come in.
+    /// let pending: Vec<_> = (0..500).map(|x| square::on(&peer, x).start()).collect();
+    /// for (x, square) in (0..).zip(pending) {
+    ///     assert_eq!(square.await?, x * x);
+    /// }
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn max_calls_per_peer(mut self, calls: u32) -> Self {
         self.settings.max_calls = calls.max(64);
         self
@@ -267,6 +643,26 @@ impl WorkerBuilder {
 
     /// Joins the group, or founds it together with the others. Needs a tokio runtime, which the
     /// worker uses from then on.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// // A group without a fixed size: the first to come founds it, others join.
+    /// let worker = |name| {
+    ///     let builder = Worker::builder(name).rendezvous(&place);
+    ///     builder.store_is_hosted_elsewhere().join()
+    /// };
+    /// let first = worker("first").await?;
+    /// let second = worker("second").await?;
+    /// assert_eq!(second.peers().len(), 2);
+    /// # tokio::try_join!(first.shutdown(), second.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join(self) -> Result<Worker> {
         super::joining::join(self).await
     }

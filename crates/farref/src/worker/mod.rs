@@ -72,6 +72,28 @@ struct Life {
 
 impl Worker {
     /// Begins to set up a worker of this name.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // Somewhere to meet. Usually rank 0 hosts it, at an address that all know.
+    /// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// let place = format!("tcp://{}", store.local_addr());
+    ///
+    /// let worker = |name, rank| {
+    ///     let builder = Worker::builder(name).rank(rank).world_size(2);
+    ///     builder.rendezvous(&place).store_is_hosted_elsewhere().join()
+    /// };
+    /// // In two processes, mostly; here in one.
+    /// let (trainer, ps) = tokio::try_join!(worker("trainer", 0), worker("ps", 1))?;
+    /// assert_eq!(trainer.peer("ps")?.rank(), 1);
+    ///
+    /// tokio::try_join!(trainer.shutdown(), ps.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(name: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder::new(name.into())
     }
@@ -79,6 +101,21 @@ impl Worker {
     /// Begins to set up a worker as the environment says: `FARREF_*`, torchrun's `MASTER_ADDR`, `RANK`
     /// and so on, Slurm's, or Kubernetes'. What is missing or malformed is an error of
     /// [`join`](WorkerBuilder::join).
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // $ torchrun --nnodes 4 --nproc-per-node 8 --no-python ./train
+    /// // What the program says goes over what the environment says.
+    /// let me = Worker::from_env().call_timeout(Duration::from_secs(300)).join().await?;
+    /// println!("rank {} of {}", me.rank(), me.peers().len());
+    /// me.shutdown().await
+    /// # }
+    /// ```
     pub fn from_env() -> WorkerBuilder {
         WorkerBuilder::from_env()
     }
@@ -116,31 +153,139 @@ impl Worker {
     }
 
     /// The worker that called the remote function that calls this.
+    ///
+    /// ```
+    /// use farref::Worker;
+    ///
+    /// #[farref::remote]
+    /// async fn greet() -> String {
+    ///     match Worker::caller() {
+    ///         Some(caller) => format!("hello, {}", caller.name()),
+    ///         None => "hello, whoever you are".to_owned(),
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert_eq!(greet::on(&peer).await?, "hello, worker0");
+    /// assert_eq!(greet().await, "hello, whoever you are"); // called as a plain function
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn caller() -> Option<Peer> {
         Current::get().map(|current| Peer::of(&current.core, current.caller))
     }
 
     /// The id of the life of the worker that called the remote function that calls this.
+    ///
+    /// ```
+    /// use std::collections::HashSet;
+    /// use std::sync::Mutex;
+    ///
+    /// use farref::Worker;
+    /// use farref::context::NodeId;
+    ///
+    /// static SEEN: Mutex<Option<HashSet<NodeId>>> = Mutex::new(None);
+    ///
+    /// /// Says whether this life of the caller has been here before. (Its name may have.)
+    /// #[farref::remote]
+    /// async fn sign_in() -> bool {
+    ///     let caller = Worker::caller_node().expect("inside of a remote function");
+    ///     !SEEN.lock().unwrap().get_or_insert_default().insert(caller)
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert!(!sign_in::on(&peer).await?);
+    /// assert!(sign_in::on(&peer).await?);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn caller_node() -> Option<NodeId> {
         Current::get().map(|current| current.caller)
     }
 
     /// The runtime that the worker runs on.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn square(x: u64) -> u64 {
+    ///     x * x
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// // A thread of one's own, which belongs to no runtime: `tokio::spawn` would panic there.
+    /// let runtime = me.runtime().clone();
+    /// let (sender, receiver) = tokio::sync::oneshot::channel();
+    /// std::thread::spawn(move || {
+    ///     runtime.spawn(async move { sender.send(square::on(&peer, 3).await) });
+    /// });
+    /// assert_eq!(receiver.await.expect("a result")?, 9);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.core.runtime
     }
 
     /// What this worker is called.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start_named(&["trainer", "ps"]).await?;
+    /// assert_eq!(cluster.worker(1).name(), "ps");
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         &self.core.name
     }
 
     /// Its number in the group: the rank, if the group was made with ranks.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// assert_eq!((me.rank(), peer.rank()), (0, 1));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn rank(&self) -> u32 {
         self.core.me.worker.0
     }
 
     /// The worker of that name.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start_named(&["trainer", "ps"]).await?;
+    /// let me = cluster.worker(0);
+    /// assert_eq!(me.peer("ps")?.name(), "ps");
+    ///
+    /// match me.peer("pss") {
+    ///     Err(Error::NoSuchPeer { known, .. }) => assert_eq!(known, ["trainer", "ps"]),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn peer(&self, name: &str) -> Result<Peer> {
         self.find(name).ok_or_else(|| Error::NoSuchPeer {
             name: name.to_owned(),
@@ -161,6 +306,28 @@ impl Worker {
     }
 
     /// The worker of that name, as soon as it has joined; for groups that grow.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = farref::testing::Cluster::start(1).await?;
+    /// let me = cluster.worker(0).clone();
+    ///
+    /// let patience = Duration::from_secs(60);
+    /// let waiting = tokio::spawn({
+    ///     let me = me.clone();
+    ///     async move { me.wait_for_peer("latecomer", patience).await }
+    /// });
+    /// cluster.join("latecomer").await?;
+    /// assert_eq!(waiting.await.unwrap()?.name(), "latecomer");
+    ///
+    /// // Nobody of that name has come, and there is no time left.
+    /// assert!(me.wait_for_peer("godot", Duration::ZERO).await.is_err());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn wait_for_peer(&self, name: &str, patience: Duration) -> Result<Peer> {
         let found = async {
             loop {
@@ -181,26 +348,130 @@ impl Worker {
     }
 
     /// The worker that this id belongs to, or its next life.
+    ///
+    /// ```
+    /// use farref::Worker;
+    /// use farref::context::NodeId;
+    ///
+    /// #[farref::remote]
+    /// async fn who_calls() -> Option<NodeId> {
+    ///     Worker::caller_node()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let node = who_calls::on(&peer).await?.expect("a caller");
+    /// assert_eq!(me.peer_of(node).name(), "worker0");
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn peer_of(&self, node: NodeId) -> Peer {
         Peer::of(&self.core, node)
     }
 
     /// The id of this life of this worker.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = farref::testing::Cluster::start(2).await?;
+    /// let first = cluster.worker(1).node();
+    /// cluster.crash(1).await;
+    /// let second = cluster.restart(1).await?.node();
+    ///
+    /// // The same worker in another life.
+    /// assert_eq!(first.worker, second.worker);
+    /// assert!(first.incarnation < second.incarnation);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn node(&self) -> NodeId {
         self.core.me
     }
 
     /// What a crate keeps for this worker, made when it is first asked for.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use farref::Worker;
+    /// use farref::context::Extension;
+    ///
+    /// #[derive(Default)]
+    /// struct Hits(AtomicU64);
+    ///
+    /// impl Extension for Hits {}
+    ///
+    /// #[farref::remote]
+    /// async fn hit() -> u64 {
+    ///     let me = Worker::current().expect("inside of a remote function");
+    ///     me.extension::<Hits>().0.fetch_add(1, Ordering::Relaxed) + 1
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// // One for each worker, though they share a process here.
+    /// assert_eq!(hit::on(&peer).await?, 1);
+    /// assert_eq!(hit::on(&peer).await?, 2);
+    /// assert_eq!(hit::on(&me.me()).await?, 1);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn extension<T: Extension + Default>(&self) -> Arc<T> {
         self.core.extensions.get()
     }
 
     /// This worker as a peer of itself.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn add(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// // What is called here and there goes the same way, without a wire.
+    /// assert_eq!(add::on(&me.me(), 1, 2).await?, 3);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn me(&self) -> Peer {
         Peer::of(&self.core, self.core.me)
     }
 
     /// All members of the group, this worker among them, by rank.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn square(x: u64) -> u64 {
+    ///     x * x
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(3).await?;
+    /// let me = cluster.worker(0);
+    ///
+    /// // A share of the work for everybody.
+    /// let shares = me.peers().into_iter().zip(1..);
+    /// let pending: Vec<_> = shares.map(|(peer, x)| square::on(&peer, x).start()).collect();
+    /// let mut sum = 0;
+    /// for share in pending {
+    ///     sum += share.await?;
+    /// }
+    /// assert_eq!(sum, 1 + 4 + 9);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn peers(&self) -> Vec<Peer> {
         let members = self
             .core
@@ -212,6 +483,27 @@ impl Worker {
     }
 
     /// Makes a reference to a value of this worker's own, to be handed to others.
+    ///
+    /// ```
+    /// use farref::RRef;
+    ///
+    /// #[farref::remote]
+    /// async fn longest(words: RRef<Vec<String>>) -> farref::Result<Option<String>> {
+    ///     let words = words.to_here().await?;
+    ///     Ok(words.into_iter().max_by_key(String::len))
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let words = me.rref(vec!["far".to_owned(), "reference".to_owned()])?;
+    /// assert_eq!(longest::on(&peer, words.clone()).await?.as_deref(), Some("reference"));
+    /// # drop(words);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     #[track_caller]
     pub fn rref<T: Serialize + Send + Sync + 'static>(&self, value: T) -> Result<RRef<T>> {
         let value = Value::new(value, Some(|value: &T, codec| codec.encode(value)));
@@ -219,6 +511,40 @@ impl Worker {
     }
 
     /// The same for a value that cannot be copied to other workers: they can call its methods.
+    ///
+    /// ```
+    /// use std::sync::mpsc::{Sender, channel};
+    ///
+    /// use farref::RRef;
+    ///
+    /// // A channel cannot be sent, but sending through it can be asked for.
+    /// pub struct Inbox(std::sync::Mutex<Sender<String>>);
+    ///
+    /// #[farref::remote]
+    /// impl Inbox {
+    ///     pub async fn put(&self, text: String) {
+    ///         let _ = self.0.lock().unwrap().send(text);
+    ///     }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn report_to(inbox: RRef<Inbox>) -> farref::Result<()> {
+    ///     inbox.put("done".to_owned()).await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let (sender, receiver) = channel();
+    /// let inbox = me.rref_to_object(Inbox(sender.into()))?;
+    /// report_to::on(&peer, inbox.clone()).await?;
+    /// assert_eq!(receiver.recv().unwrap(), "done");
+    /// # drop(inbox);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     #[track_caller]
     pub fn rref_to_object<T: Send + Sync + 'static>(&self, value: T) -> Result<RRef<T>> {
         self.local_rref(Value::new(value, None), Location::caller())
@@ -240,16 +566,62 @@ impl Worker {
     }
 
     /// Whether it takes part in the group: not before it was let in, nor after it ended.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0).clone();
+    /// assert!(me.is_member());
+    /// cluster.shutdown().await?;
+    /// assert!(!me.is_member());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_member(&self) -> bool {
         self.core.is_member()
     }
 
     /// What this worker has at the moment: calls, peers, references, queues.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let pending = hang::on(&peer).start();
+    /// let snapshot = me.snapshot();
+    /// assert_eq!((&*snapshot.worker, snapshot.open_calls), ("worker0", 1));
+    /// assert_eq!(snapshot.peers.len(), 2);
+    /// # drop(pending);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.core)
     }
 
     /// References that this worker holds, and values of its own that are referred to.
+    ///
+    /// Useful where a test wants to know what is left before the shutdown says so.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let text = me.rref("kept".to_owned())?;
+    /// assert_eq!(me.references().0[0].id, text.id()?);
+    /// # drop(text);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub fn references(&self) -> LeakReport {
         crate::snapshot::references(&self.core)
     }

@@ -27,6 +27,26 @@ impl Worker {
     /// [`fail_on_leaks`](super::WorkerBuilder::fail_on_leaks) they are an error. Workers that died are
     /// not waited for. If the group is not at rest within `shutdown_timeout`, the error names who was
     /// not and what it had left; this worker has ended all the same.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let [me, other] = [cluster.worker(0).clone(), cluster.worker(1).clone()];
+    ///
+    /// // Each waits for the other.
+    /// let (mine, others) = tokio::join!(me.shutdown(), other.shutdown());
+    /// mine?;
+    /// others?;
+    ///
+    /// // What is over can be of no more use.
+    /// assert!(matches!(me.rref(1), Err(Error::NotMember { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn shutdown(&self) -> Result<()> {
         let core = &self.core;
         core.input(|node, _| node.shut_down());
@@ -83,6 +103,30 @@ impl Worker {
 
     /// Leaves the group, which goes on without this worker. What it owns is lost to the others
     /// ([`Error::OwnerLost`]), what it holds is released.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn text() -> String {
+    ///     "gone with its owner".to_owned()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let text = text::on(&peer).remote();
+    /// text.to_here().await?;
+    ///
+    /// cluster.worker(1).leave().await?;
+    /// let lost = text.to_here().await;
+    /// assert!(matches!(lost, Err(Error::OwnerLost { owner }) if &*owner == "worker1"));
+    /// # drop(text);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn leave(&self) -> Result<()> {
         let core = &self.core;
         core.input(|node, out| node.release_everything(out));
@@ -109,6 +153,23 @@ impl Worker {
 
     /// Ends this worker at once, as a crash would: nobody is told, nothing is released. The others
     /// find out by themselves. For tests of what survives.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// cluster.worker(1).crash().await;
+    /// assert!(matches!(ping::on(&peer).await, Err(Error::PeerLost { .. })));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
     pub async fn crash(&self) {
         self.close(Duration::ZERO).await;
         self.close_store().await;

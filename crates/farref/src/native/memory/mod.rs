@@ -24,6 +24,20 @@ pub(super) use pipe::{PipeReader, PipeWriter};
 const CAPACITY: usize = 208 << 10;
 
 /// A switchboard for workers that live in one process. Clones are the same network.
+///
+/// The workers of a [`Cluster`](crate::testing::Cluster) are on one; its methods are the way to
+/// their faults.
+///
+/// ```
+/// use farref::MemoryNetwork;
+///
+/// let network = MemoryNetwork::new();
+/// // Faults hold for pairs of names, whoever they are or will be.
+/// network.partition("a", "b");
+/// network.heal("a", "b");
+/// assert_eq!(network.connections("a", "b"), 0);
+/// assert_eq!(network.cut("a", "b"), 0); // there was nothing to break
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct MemoryNetwork(Arc<Network>);
 

@@ -37,6 +37,24 @@ const FIRST_RENEWAL: Duration = Duration::from_secs(1);
 ///
 /// PyTorch puts a `/` in front of every key on the wire, and so does this client: both see the same
 /// keys under the same names.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use farref::{Store, StoreServer, TcpStoreClient};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), farref::StoreError> {
+/// let server = StoreServer::bind("127.0.0.1:0").await?;
+/// let port = server.local_addr().port();
+///
+/// // PyTorch's `TCPStore("127.0.0.1", port)` would see the same.
+/// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
+/// client.set("key", b"value").await?;
+/// assert_eq!(client.try_get("key").await?.as_deref(), Some(&b"value"[..]));
+/// # Ok(())
+/// # }
+/// ```
 pub struct TcpStoreClient {
     address: Address,
     quick: Mutex<Option<Connection>>,
@@ -62,6 +80,27 @@ enum Failure {
 
 impl TcpStoreClient {
     /// Connects to the store, trying again until `deadline`: its host may start later than we do.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{StoreError, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let port = server.local_addr().port();
+    /// TcpStoreClient::connect("localhost", port, Duration::from_secs(60)).await?;
+    ///
+    /// // A port that nobody listens at, and nobody else can have meanwhile.
+    /// let deaf = tokio::net::TcpSocket::new_v4().expect("a socket");
+    /// deaf.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    /// let port = deaf.local_addr().expect("an address").port();
+    /// let nobody = TcpStoreClient::connect("127.0.0.1", port, Duration::from_millis(20)).await;
+    /// assert!(matches!(nobody, Err(StoreError::Unreachable { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(host: &str, port: u16, deadline: Duration) -> Result<Self, StoreError> {
         let address = Address {
             host: host.to_owned(),

@@ -36,6 +36,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEPT_BUFFER: usize = 64 << 10;
 
 /// What a [`StoreServer`] may use.
+///
+/// ```
+/// use farref::{StoreLimits, StoreServer};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), farref::StoreError> {
+/// // A store for a few workers, which need a few kilobytes each.
+/// let limits = StoreLimits {
+///     memory: 16 << 20,
+///     clients: 64,
+///     ..StoreLimits::default()
+/// };
+/// let server = StoreServer::bind_with("127.0.0.1:0", limits).await?;
+/// # server.close().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoreLimits {
     /// Bytes for keys and values, and as many again for requests and answers on their way.
@@ -57,6 +74,22 @@ impl Default for StoreLimits {
 }
 
 /// A store that PyTorch's TCPStore clients and farref workers can use. Dropping it closes it.
+///
+/// ```
+/// use farref::{StoreServer, Worker};
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// // A launcher hosts it; the workers are told where.
+/// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+/// let worker = Worker::builder("worker0")
+///     .rendezvous(&format!("tcp://{}", store.local_addr()))
+///     .store_is_hosted_elsewhere()
+///     .join()
+///     .await?;
+/// worker.shutdown().await
+/// # }
+/// ```
 pub struct StoreServer {
     local_addr: SocketAddr,
     shared: Arc<Shared>,
@@ -65,11 +98,41 @@ pub struct StoreServer {
 
 impl StoreServer {
     /// Hosts a store at `address`; port 0 takes any free one. Must be called inside a tokio runtime.
+    ///
+    /// ```
+    /// use farref::{StoreError, StoreServer};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// // Two cannot have one port.
+    /// let second = StoreServer::bind(server.local_addr()).await;
+    /// assert!(matches!(second, Err(StoreError::Bind { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Result<Self, StoreError> {
         Self::bind_with(address, StoreLimits::default()).await
     }
 
     /// Like [`StoreServer::bind`], with limits of the caller's choice.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{Store, StoreLimits, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let limits = StoreLimits { memory: 100_000, ..StoreLimits::default() };
+    /// let server = StoreServer::bind_with("127.0.0.1:0", limits).await?;
+    /// let port = server.local_addr().port();
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
+    /// client.set("small", &[0; 100]).await?;
+    /// assert!(client.set("large", &[0; 1_000_000]).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn bind_with(
         address: impl ToSocketAddrs + fmt::Debug,
         limits: StoreLimits,
@@ -95,12 +158,37 @@ impl StoreServer {
     }
 
     /// Where it listens.
+    ///
+    /// ```
+    /// use farref::StoreServer;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// assert_ne!(server.local_addr().port(), 0); // which one the system chose
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
     /// Closes the store and waits until its port is free. Dropping the server does the same, but
     /// the port becomes free a moment later.
+    ///
+    /// ```
+    /// use farref::StoreServer;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let address = server.local_addr();
+    /// server.close().await;
+    /// let next = StoreServer::bind(address).await?; // at once
+    /// assert_eq!(next.local_addr(), address);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
