@@ -117,8 +117,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use farref_proto::{
-    AnswerHead, CallHead, Control, Departure, Incarnation, MessageId, NodeId, PeerMisbehaved,
-    WorkerId,
+    AnswerHead, CallError, CallHead, Carried, ContextId, Control, Departure, Fingerprint,
+    Incarnation, MessageId, NodeId, PeerMisbehaved, RRefId, RefError, Target, WorkerId,
 };
 pub use message::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,
@@ -578,4 +578,28 @@ pub struct LinkStatistics {
     pub bytes_received: u64,
     /// Messages sent again after a connection broke.
     pub replayed: u64,
+}
+
+impl LinkStatistics {
+    /// A link that has not carried anything; fill in what is known.
+    ///
+    /// ```
+    /// use farref::agent::{LinkStatistics, NodeId};
+    ///
+    /// let mut link = LinkStatistics::new(NodeId::new(1, 1));
+    /// link.transport = Some("pigeon");
+    /// assert_eq!(link.connections, 0);
+    /// ```
+    pub fn new(peer: NodeId) -> Self {
+        Self {
+            peer,
+            transport: None,
+            connections: 0,
+            queued_messages: 0,
+            queued_bytes: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            replayed: 0,
+        }
+    }
 }
