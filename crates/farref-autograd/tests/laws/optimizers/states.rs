@@ -7,7 +7,7 @@ use farref_autograd::optim::{
 };
 use farref_autograd::{Error, RemoteParameter, Result, StateDict, Tensor, load_file, save_file};
 
-use crate::{bits, far_gradients, file, gradients, parameter, spread, tensor};
+use super::{bits, far_gradients, file, gradients, parameter, spread, tensor};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_saved_state_goes_on_as_if_nothing_had_been() -> Result<()> {

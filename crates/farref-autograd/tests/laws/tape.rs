@@ -1,16 +1,15 @@
 //! The engine with another tensor library: a tape of a hundred lines. Parcels are held up at random, so
 //! that gradients arrive in any order.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common;
+use crate::common::program::{self, Body, Caller, LENGTH, Parameters, Value, execute, random};
 use anyhow::{Context as _, Result, ensure};
-use common::program::{self, Body, Caller, LENGTH, Parameters, Value, execute, random};
 use farref::context::ContextScope;
 use farref::testing::Cluster;
 use farref::{Call, Peer, RRef, Worker};

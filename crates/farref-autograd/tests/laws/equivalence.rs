@@ -1,9 +1,7 @@
 //! A1: random programs over several workers have the gradients that they have in one place.
 
-mod common;
-
+use crate::common::{Group, in_parallel, spread};
 use anyhow::Result;
-use common::{Group, in_parallel, spread};
 
 const SEEDS: u64 = 300;
 

@@ -1,9 +1,8 @@
 //! Tensors on the wire: every type, any layout, no surprises.
 
-mod common;
-
+use crate::common;
+use crate::common::Group;
 use anyhow::{Result, ensure};
-use common::Group;
 use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::{Error, Tensor};
 

@@ -8,7 +8,7 @@ use farref_autograd::{
     Context, Error, Module, Pipeline, RemoteParameter, Result, Tensor, candle as candle_core,
 };
 
-use crate::{Layer, bits, file, on, random};
+use super::{Layer, bits, file, on, random};
 
 /// The model whole, on this worker.
 async fn train_here(me: &Worker, widths: &[usize], config: OptimizerConfig) -> Result<Vec<f64>> {

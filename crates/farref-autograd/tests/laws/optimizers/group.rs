@@ -4,7 +4,7 @@ use farref::testing::Cluster;
 use farref_autograd::optim::{AdamW, DistributedOptimizer, LocalOptimizer, OptimizerConfig, Sgd};
 use farref_autograd::{Error, Parameter, RemoteParameter, Result, Tensor};
 
-use crate::{WIDTH, bits, far_gradients, gradients, parameter, spread, tensor};
+use super::{WIDTH, bits, far_gradients, gradients, parameter, spread, tensor};
 
 /// A parameter whose gradients do not fit it.
 #[farref::remote]

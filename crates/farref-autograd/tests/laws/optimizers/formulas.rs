@@ -5,8 +5,8 @@ use farref_autograd::candle::DType;
 use farref_autograd::optim::{Adagrad, Adam, AdamW, LocalOptimizer, OptimizerConfig, RmsProp, Sgd};
 use farref_autograd::{Context, Error, Parameter, Result};
 
-use crate::scalar::Scalar;
-use crate::{bits, gradients, numbers, parameter, tensor};
+use super::scalar::Scalar;
+use super::{bits, gradients, numbers, parameter, tensor};
 
 /// All combinations of options.
 fn configs() -> Vec<OptimizerConfig> {

@@ -1,14 +1,13 @@
 //! The scenarios of PyTorch's own tests of distributed autograd, by meaning; `docs/autograd.md` has the
 //! list with PyTorch's names.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common;
+use crate::common::{Group, elements, parameter};
 use anyhow::{Context as _, Result, ensure};
-use common::{Group, elements, parameter};
 use farref::{RRef, Worker};
 use farref_autograd::{Context, Error, Parameter, RemoteLoss, Tensor, candle};
 

@@ -9,7 +9,7 @@ use farref_autograd::{
     Tensor,
 };
 
-use crate::{Layer, bits, file, on, random};
+use super::{Layer, bits, file, on, random};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_module_computes_what_it_would_here() -> Result<()> {

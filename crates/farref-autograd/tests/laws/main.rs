@@ -1,0 +1,13 @@
+//! The laws of distributed autograd, between workers of one process. One program, because what takes time is
+//! to build it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod equivalence;
+mod modules;
+mod nn;
+mod optimizers;
+mod scenarios;
+mod tape;
+mod tensors;
