@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
 
-use super::{Life, Place, Worker, WorkerBuilder, keep_store, pump};
+use super::tending::{keep_store, pump};
+use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
 use crate::names::{AddressBook, Names};

@@ -1,0 +1,57 @@
+//! What goes on as long as a worker runs: its clock, and the group's store.
+
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use crate::protocol::Core;
+use crate::rendezvous::RendezvousError;
+
+/// When a worker died, which may have been the store's host: tells the store of its next life what the
+/// group knows, so that others, that host among them, can join again (S3).
+pub(super) async fn keep_store(core: Weak<Core>) {
+    const RETRY: Duration = Duration::from_millis(500);
+    loop {
+        let Some(strong) = core.upgrade() else {
+            return;
+        };
+        let Some(directory) = strong.names.directory() else {
+            return;
+        };
+        strong.store_lost.notified().await;
+        while strong.is_member() {
+            tokio::time::sleep(RETRY).await;
+            match directory.republish().await {
+                Ok(()) => break,
+                Err(error @ RendezvousError::OtherGroup { .. }) => {
+                    tracing::warn!(worker = %strong.name, %error, "nobody can join this group any more");
+                    break;
+                }
+                Err(error) => tracing::debug!(%error, "the group's store is not back yet"),
+            }
+        }
+    }
+}
+
+/// Does what the clock says and sends what has gathered, until the worker is gone.
+pub(super) async fn pump(core: Weak<Core>) {
+    let patience = Duration::from_secs(1);
+    let mut measured = None;
+    loop {
+        let Some(strong) = core.upgrade() else {
+            return;
+        };
+        strong.tick();
+        // Dropped references wake the pump as often as they come; the instruments look once in a while.
+        if measured.is_none_or(|at: Instant| at.elapsed() >= patience) {
+            strong.measure();
+            measured = Some(Instant::now());
+        }
+        let due = strong.next_tick();
+        // Borrowed from `strong`, which must not be kept while waiting for long.
+        let woken = strong.pump.notified();
+        match due {
+            Some(at) => drop(tokio::time::timeout_at(at.into(), woken).await),
+            None => drop(tokio::time::timeout(patience, woken).await),
+        }
+    }
+}
