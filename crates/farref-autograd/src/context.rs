@@ -115,6 +115,11 @@ impl Context {
         }
     }
 
+    /// Whether it is still there, with all that took part in it.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(self.scope.check()?)
+    }
+
     /// The gradient of a parameter of this worker's. None if no loss depended on it.
     pub fn gradient(&self, parameter: &Parameter) -> Option<Tensor> {
         parameter.gradient_in(&self.scope)

@@ -55,6 +55,8 @@ mod parameter;
 #[cfg(feature = "candle")]
 mod pipeline;
 #[cfg(feature = "candle")]
+mod several;
+#[cfg(feature = "candle")]
 mod stack;
 #[cfg(feature = "candle")]
 mod state;

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Result};
 use crate::module::{Input, RemoteModule};
 use crate::parameter::Parameter;
+use crate::several::await_all;
 use crate::state::{self, StateDict};
 use crate::tensor::Tensor;
 
@@ -161,15 +162,10 @@ impl Pipeline {
         &self,
         call: impl Fn(&str, &RemoteModule) -> Call<T>,
     ) -> Result<Vec<(&str, T)>> {
-        let stages = self.stages();
-        let calls: Vec<_> = stages
-            .map(|(name, stage)| (name, call(name, stage).start()))
-            .collect();
-        let mut results = Vec::new();
-        for (name, call) in calls {
-            results.push(call.await.map(|result| (name, result)));
-        }
-        Ok(results.into_iter().collect::<farref::Result<_>>()?)
+        let calls = self.stages().map(|(name, stage)| call(name, stage));
+        let results = await_all(calls).await?;
+        let names = self.stages().map(|(name, _)| name);
+        Ok(names.zip(results).collect())
     }
 }
 

@@ -16,12 +16,6 @@ pub(crate) type Feed<B> = (Root, Vec<Option<<B as Backend>::Tensor>>);
 /// The gradients of the tensors of one received message, by index.
 pub(crate) type Complete<B> = (RecvId, Vec<Option<<B as Backend>::Tensor>>);
 
-/// What came of feeding the graph.
-pub(crate) struct Progress<B: Backend> {
-    /// Received messages whose gradients are final.
-    pub(crate) complete: Vec<Complete<B>>,
-}
-
 /// A received message whose gradients are not all final.
 struct Open<B: Backend> {
     left: usize,
@@ -37,7 +31,6 @@ pub(crate) struct Graph<B: Backend> {
     open: HashMap<RecvId, Open<B>>,
     sends: Vec<u64>,
     recvs: Vec<RecvId>,
-    freed: HashSet<B::Leaf>,
 }
 
 enum Stage<B: Backend> {
@@ -76,7 +69,6 @@ impl<B: Backend> Graph<B> {
             ),
             places,
             open,
-            freed: snapshot.freed,
         }
     }
 
@@ -87,8 +79,9 @@ impl<B: Backend> Graph<B> {
         }
     }
 
-    /// Feeds the graph and runs it as far as that is worth it.
-    pub(crate) fn advance(&mut self, feeds: Vec<Feed<B>>) -> Result<Progress<B>, Cause> {
+    /// Feeds the graph and runs it as far as that is worth it. Says which received messages have all their
+    /// gradients now.
+    pub(crate) fn advance(&mut self, feeds: Vec<Feed<B>>) -> Result<Vec<Complete<B>>, Cause> {
         let mut complete = Vec::new();
         let mut finals = self.look()?;
         if let Stage::Looked(task) = &mut self.stage {
@@ -105,7 +98,7 @@ impl<B: Backend> Graph<B> {
             self.settle(leaf, gradient, &mut complete)?;
         }
         self.end();
-        Ok(Progress { complete })
+        Ok(complete)
     }
 
     /// The first look: received leaves that no root reaches are final, without gradient (A2).
@@ -113,9 +106,14 @@ impl<B: Backend> Graph<B> {
         let Stage::Fresh(roots) = &mut self.stage else {
             return Ok(Vec::new());
         };
-        let received = self.places.keys().copied().collect();
+        let received: HashSet<_> = self.places.keys().copied().collect();
         let task = Task::new(std::mem::take(roots), &received);
-        if task.leaves().any(|leaf| self.freed.contains(leaf)) {
+        // What is in this pass's own snapshot may have been freed by another since: it is still here.
+        let freed = self.place.records(|records| {
+            let mut others = task.leaves().filter(|leaf| !received.contains(*leaf));
+            others.any(|leaf| records.is_freed(leaf))
+        });
+        if freed {
             return Err(Cause::GraphFreed);
         }
         let unreached = received

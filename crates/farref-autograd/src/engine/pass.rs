@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use super::backend::Backend;
-use super::graph::{Feed, Graph, Progress};
+use super::graph::{Complete, Feed, Graph};
 use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 use super::records::{RecvId, Snapshot};
 use super::task::Root;
@@ -41,7 +41,7 @@ pub(crate) enum Input<B: Backend> {
 /// What the actor waits for.
 enum Job<B: Backend> {
     /// The graph was fed, and run as far as that goes.
-    Computed(Box<Graph<B>>, Result<Progress<B>, Cause>),
+    Computed(Box<Graph<B>>, Result<Vec<Complete<B>>, Cause>),
     /// A parcel was acknowledged.
     Acknowledged(NodeId, farref::Result<Receipt>),
 }
@@ -207,7 +207,7 @@ impl<B: Backend> Actor<B> {
             Ok(Job::Computed(graph, outcome)) => {
                 self.graph = Some(graph);
                 match outcome {
-                    Ok(progress) => self.computed(progress),
+                    Ok(complete) => self.computed(complete),
                     Err(cause) => self.fail(cause),
                 }
             }
@@ -225,8 +225,8 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    fn computed(&mut self, progress: Progress<B>) {
-        for ((from, number), gradients) in progress.complete {
+    fn computed(&mut self, complete: Vec<Complete<B>>) {
+        for ((from, number), gradients) in complete {
             if from == self.me {
                 self.queue.push((Root::Send(number), gradients));
             } else {

@@ -32,7 +32,7 @@ pub(crate) struct Records<B: Backend> {
     /// Leaves of messages that an earlier pass has freed.
     freed: HashSet<B::Leaf>,
     observers: HashMap<B::Leaf, SharedObserver<B::Tensor>>,
-    gradients: HashMap<Key<B>, B::Tensor>,
+    gradients: HashMap<Key<B::Leaf>, B::Tensor>,
 }
 
 struct Sent<B: Backend> {
@@ -44,31 +44,11 @@ struct Sent<B: Backend> {
 type Received<B> = Vec<<B as Backend>::Leaf>;
 
 /// Whose gradient it is.
-enum Key<B: Backend> {
+#[derive(PartialEq, Eq, Hash)]
+enum Key<L> {
     /// That of something with a name of its own.
     Observer(u64),
-    Leaf(B::Leaf),
-}
-
-impl<B: Backend> PartialEq for Key<B> {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Observer(one), Self::Observer(other)) => one == other,
-            (Self::Leaf(one), Self::Leaf(other)) => one == other,
-            _ => false,
-        }
-    }
-}
-
-impl<B: Backend> Eq for Key<B> {}
-
-impl<B: Backend> std::hash::Hash for Key<B> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        match self {
-            Self::Observer(key) => key.hash(state),
-            Self::Leaf(leaf) => leaf.hash(state),
-        }
-    }
+    Leaf(L),
 }
 
 impl<B: Backend> Default for Records<B> {
@@ -87,7 +67,6 @@ impl<B: Backend> Default for Records<B> {
 pub(crate) struct Snapshot<B: Backend> {
     pub(crate) sends: Vec<(u64, NodeId, Vec<B::Tensor>)>,
     pub(crate) recvs: HashMap<RecvId, Received<B>>,
-    pub(crate) freed: HashSet<B::Leaf>,
 }
 
 impl<B: Backend> Records<B> {
@@ -127,7 +106,6 @@ impl<B: Backend> Records<B> {
                 .map(|(&number, sent)| (number, sent.to, sent.tensors.clone()))
                 .collect(),
             recvs: self.recvs.clone(),
-            freed: self.freed.clone(),
         }
     }
 
@@ -145,6 +123,11 @@ impl<B: Backend> Records<B> {
             .filter_map(|number| self.sends.remove(&number))
             .flat_map(|sent| sent.tensors)
             .collect()
+    }
+
+    /// Whether the leaf belongs to a message that an earlier pass has freed.
+    pub(crate) fn is_freed(&self, leaf: &B::Leaf) -> bool {
+        self.freed.contains(leaf)
     }
 
     /// Adds to the gradient of a leaf (A4, EN-4).

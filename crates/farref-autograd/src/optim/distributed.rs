@@ -12,6 +12,7 @@ use super::local::{FarOptimizer, LocalOptimizer};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
+use crate::several::await_all;
 use crate::state::{self, StateDict};
 
 /// Takes steps with parameters on any workers: each is replaced where it is, from the gradient that the
@@ -178,12 +179,7 @@ impl DistributedOptimizer {
         call: impl FnMut(&RRef<LocalOptimizer>) -> Call<T>,
     ) -> Result<Vec<T>> {
         let owners = self.owners.iter().map(|owner| &owner.optimizer);
-        let calls: Vec<_> = owners.map(call).map(Call::start).collect();
-        let mut results = Vec::new();
-        for call in calls {
-            results.push(call.await);
-        }
-        Ok(results.into_iter().collect::<farref::Result<_>>()?)
+        await_all(owners.map(call)).await
     }
 }
 
