@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod command;
 mod config;
 mod faults;
 mod network;
