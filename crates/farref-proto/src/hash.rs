@@ -109,6 +109,17 @@ pub(crate) fn sorted_keys<K: Copy + Ord, T>(
     keys
 }
 
+/// The least keys, at most so many, in order.
+pub(crate) fn least_keys<K: Copy + Ord, T>(map: &IdMap<K, T>, most: usize) -> Vec<K> {
+    let mut keys: Vec<K> = map.keys().copied().collect();
+    if most < keys.len() {
+        keys.select_nth_unstable(most);
+        keys.truncate(most);
+    }
+    keys.sort_unstable();
+    keys
+}
+
 /// Feeds a map to a hasher in key order, for state comparison in the model checker.
 pub(crate) fn hash_sorted<K: Copy + Ord + Hash, T: Hash>(
     map: &IdMap<K, T>,
@@ -138,6 +149,18 @@ mod tests {
         }
         assert_eq!(map.len(), 10_000);
         assert!(map.full <= size, "{} and was {size}", map.full);
+    }
+
+    #[test]
+    fn the_least_keys_come_in_order_and_never_too_many() {
+        let mut map = id_map(0);
+        for key in (0..100u64).rev() {
+            map.insert(key, ());
+        }
+        for most in [0, 1, 99, 100, usize::MAX] {
+            let expected: Vec<u64> = (0..100).take(most).collect();
+            assert_eq!(least_keys(&map, most), expected);
+        }
     }
 
     #[test]

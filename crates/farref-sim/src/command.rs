@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
 use crate::{Config, Failure, Stats, run as run_seed, run_traced};
+use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -18,12 +18,10 @@ use serde::Serialize;
 /// Each seed is one run: random programs, a random network, random crashes. A run that breaks a
 /// guarantee prints the command that replays it.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:
+#[command(after_help = "Examples:
   farref simulate --seeds 10000 --workers 3..8
   farref simulate --workers 3..8 --replay 4711
-  farref simulate --seeds 1 --workers 1000 --steps 4 --json"
-)]
+  farref simulate --seeds 1 --workers 1000 --steps 4 --json")]
 pub struct Arguments {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000)]

@@ -527,7 +527,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
             })
         });
         if outcome.is_err() {
-            telemetry.failed.increment(1);
+            telemetry.failed.add(1);
         }
         if matches!(outcome, Err(Error::Timeout { .. })) {
             begun.core.cancel(begun.receipt.peer, begun.receipt.request);
@@ -608,7 +608,7 @@ impl<T> Drop for Pending<T> {
         if let State::Begun(begun) = &self.state
             && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
         {
-            begun.core.telemetry.cancelled.increment(1);
+            begun.core.telemetry.cancelled.add(1);
         }
     }
 }

@@ -223,7 +223,10 @@ pub enum Error {
     },
 
     /// There is no worker of that name in the group.
-    #[error("no worker is called `{name}`; there are: {}", .known.join(", "))]
+    #[error(
+        "no worker is called `{name}`; there are: {}; `wait_for_peer` waits for one that is yet to join",
+        .known.join(", ")
+    )]
     NoSuchPeer {
         /// The name.
         name: String,

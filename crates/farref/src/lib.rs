@@ -69,7 +69,7 @@
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | test a distributed program in one process, with faults | [`testing`] |
-//! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`] |
+//! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`], from outside: [`observe`] |
 //! | bring another wire | [`agent`] |
 //!
 //! # What is measured and traced
@@ -80,7 +80,7 @@
 //! `farref_call_seconds`; one that ran out of time has failed, one that was dropped is cancelled, none is
 //! both), calls of others (`farref_served_total`, `farref_served_failed_total`,
 //! `farref_serve_seconds`), references (`farref_references`, `farref_references_created_total`,
-//! `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
+//! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
 //! `farref_bytes_received_total`, `farref_connections_total`, `farref_reconnects_total`,
 //! `farref_refused_connections_total`, `farref_misbehaved_total`).
@@ -104,6 +104,7 @@ mod handle;
 mod leaks;
 mod names;
 mod native;
+pub mod observe;
 mod peer;
 mod protocol;
 mod registry;
@@ -173,7 +174,7 @@ pub use rendezvous::{
     StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
 pub use rref::RRef;
-pub use snapshot::{PeerSnapshot, Snapshot};
+pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals};
 pub use value::{Ref, RefMut};
 pub use worker::{Worker, WorkerBuilder};
 

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::native::Contacts;
 use crate::protocol::Core;
 use crate::rendezvous::{Card, Directory};
+use crate::snapshot::Snapshot;
 
 /// How long to wait before a newcomer is looked up again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -138,5 +139,10 @@ impl Contacts for AddressBook {
             }
             core.met(card.node, max_calls);
         }
+    }
+
+    fn snapshot(&self, references: usize) -> Option<Snapshot> {
+        let core = self.0.upgrade()?;
+        Some(Snapshot::of(&core, references))
     }
 }

@@ -81,6 +81,7 @@ impl Target {
 pub(crate) struct Job {
     pub(crate) from: NodeId,
     pub(crate) target: Target,
+    pub(crate) began: Instant,
     core: Arc<Core>,
     entry: Option<&'static Entry>,
     arguments: Payload,
@@ -97,6 +98,7 @@ impl Job {
         Self {
             from: arrived.from,
             target: arrived.target,
+            began: Instant::now(),
             core,
             entry: arrived.entry,
             arguments: arrived.arguments,
@@ -107,6 +109,11 @@ impl Job {
             context: arrived.context,
             signal: None,
         }
+    }
+
+    /// What runs.
+    pub(crate) fn name(&self) -> &'static str {
+        self.entry.map_or("the value", Entry::name)
     }
 
     /// What cancels it.
@@ -155,6 +162,7 @@ impl Job {
     }
 
     fn split(self) -> (Responder, Payload, Vec<Arc<Handle>>, Option<Ticket>) {
+        let name = self.name();
         let call = Call {
             current: Current {
                 core: Arc::clone(&self.core),
@@ -167,12 +175,12 @@ impl Job {
             signal: self.signal,
         };
         let responder = Responder {
+            name,
             core: self.core,
             from: self.from,
             target: Some(self.target),
-            name: self.entry.map_or("the value", Entry::name),
             call,
-            began: Instant::now(),
+            began: self.began,
         };
         (responder, self.arguments, self.references, self.ticket)
     }
@@ -262,9 +270,9 @@ impl Responder {
 
     fn measure(&self, good: bool) {
         let telemetry = &self.core.telemetry;
-        telemetry.served.increment(1);
+        telemetry.served.add(1);
         if !good {
-            telemetry.served_failed.increment(1);
+            telemetry.served_failed.add(1);
         }
         telemetry.serve_seconds.record(self.began.elapsed());
     }

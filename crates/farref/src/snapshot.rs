@@ -35,16 +35,26 @@ use crate::worker::Worker;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Snapshot {
+    /// The version of farref that it was built with.
+    pub version: String,
     /// The worker.
     pub worker: String,
     /// Its rank.
     pub rank: u32,
     /// Which life of it.
     pub incarnation: u32,
+    /// How long it has been there.
+    pub uptime: Duration,
     /// The group as the worker sees it.
     pub peers: Vec<PeerSnapshot>,
-    /// References owned or held.
+    /// References owned or held. Who looks from outside may see only some of them.
     pub references: Vec<LeakedReference>,
+    /// How many there are.
+    pub references_in_all: usize,
+    /// Functions that run for others, the oldest first; at most a thousand.
+    pub running: Vec<RunningCall>,
+    /// What was counted since the worker began.
+    pub totals: Totals,
     /// Calls in either direction that are not answered.
     pub open_calls: u32,
     /// Autograd contexts that the worker takes part in.
@@ -53,6 +63,107 @@ pub struct Snapshot {
     pub blocking_queue: usize,
     /// Functions that the worker can be called for, with their signatures.
     pub functions: usize,
+}
+
+/// A function that runs for somebody.
+///
+/// ```
+/// use tokio::sync::Notify;
+///
+/// static BEGUN: Notify = Notify::const_new();
+///
+/// #[farref::remote(name = "jobs::endless")]
+/// async fn endless() {
+///     BEGUN.notify_one();
+///     std::future::pending().await
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let pending = endless::on(&cluster.worker(0).peer("worker1")?).start();
+/// BEGUN.notified().await;
+///
+/// let snapshot = cluster.worker(1).snapshot();
+/// assert_eq!(snapshot.running[0].function, "jobs::endless");
+/// assert_eq!(snapshot.running[0].caller, "worker0");
+/// # drop(pending);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunningCall {
+    /// The function.
+    pub function: String,
+    /// Who called it.
+    pub caller: String,
+    /// How long ago the call was taken up.
+    pub age: Duration,
+}
+
+/// What a worker has counted since it began.
+///
+/// ```
+/// #[farref::remote]
+/// async fn ping() {}
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// ping::on(&peer).await?;
+/// drop(me.rref(1)?);
+///
+/// let totals = me.snapshot().totals;
+/// assert_eq!((totals.calls, totals.calls_failed), (1, 0));
+/// assert_eq!((totals.references_created, totals.values_freed), (1, 1));
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Calls made.
+    pub calls: u64,
+    /// Those that brought an error.
+    pub calls_failed: u64,
+    /// Those that the program dropped before they had ended.
+    pub calls_cancelled: u64,
+    /// Calls carried out for others, and for this worker itself.
+    pub served: u64,
+    /// Those of them that failed.
+    pub served_failed: u64,
+    /// References made.
+    pub references_created: u64,
+    /// References sent along with calls and answers.
+    pub references_shared: u64,
+    /// Values that nobody referred to any more.
+    pub values_freed: u64,
+    /// Bytes written.
+    pub bytes_sent: u64,
+    /// Bytes read.
+    pub bytes_received: u64,
+}
+
+impl Totals {
+    fn of(core: &Core) -> Self {
+        let telemetry = &core.telemetry;
+        let (bytes_sent, bytes_received) = core.bytes();
+        Self {
+            calls: telemetry.calls.total(),
+            calls_failed: telemetry.failed.total(),
+            calls_cancelled: telemetry.cancelled.total(),
+            served: telemetry.served.total(),
+            served_failed: telemetry.served_failed.total(),
+            references_created: telemetry.created.total(),
+            references_shared: telemetry.shared.total(),
+            values_freed: telemetry.freed.total(),
+            bytes_sent,
+            bytes_received,
+        }
+    }
 }
 
 /// A peer as a worker sees it.
@@ -87,6 +198,8 @@ pub struct PeerSnapshot {
     pub incarnation: u32,
     /// `joining`, `alive`, `left` or `dead`.
     pub status: String,
+    /// Where it listens, as far as the worker knows: `tcp://host:port`, `unix:name`.
+    pub addresses: Vec<String>,
     /// What carries the link: `tcp`, `unix`, `memory`; none if there is no connection.
     pub transport: Option<String>,
     /// How many connections there have been.
@@ -99,12 +212,21 @@ pub struct PeerSnapshot {
     pub bytes_sent: u64,
     /// Bytes read from it.
     pub bytes_received: u64,
-    /// Calls to it that wait because it has enough to do.
+    /// Calls to it that are not answered.
+    pub calls_made: usize,
+    /// Of those, the ones that wait because it has enough to do.
     pub calls_held_back: usize,
+    /// Its calls that the worker has not answered.
+    pub calls_served: usize,
 }
 
+/// How many running functions a snapshot names.
+const MAX_RUNNING: usize = 1000;
+
 impl Snapshot {
-    pub(crate) fn of(core: &Arc<Core>) -> Self {
+    /// With at most so many references.
+    pub(crate) fn of(core: &Arc<Core>, references: usize) -> Self {
+        let mut running = Vec::new();
         let links = core.agent().links();
         let residue = core.look(|node| node.residue());
         let standings: Vec<_> = core.look(|node| node.membership().view().standings().collect());
@@ -116,8 +238,16 @@ impl Snapshot {
                     incarnation: standing.incarnation,
                 };
                 let link = links.iter().find(|link| link.peer == node);
+                let name = core.name_of(node).to_string();
+                let traffic = core.traffic(node);
+                running.extend(traffic.running.iter().map(|(function, since)| RunningCall {
+                    function: (*function).to_owned(),
+                    caller: name.clone(),
+                    age: since.elapsed(),
+                }));
+                let card = core.names.directory().and_then(|known| known.known(node));
                 PeerSnapshot {
-                    name: core.name_of(node).to_string(),
+                    name,
                     rank: worker.0,
                     incarnation: standing.incarnation.0,
                     status: match standing.status {
@@ -127,22 +257,34 @@ impl Snapshot {
                         Status::Dead => "dead",
                     }
                     .to_owned(),
+                    addresses: card.map_or_else(Vec::new, |card| {
+                        card.addresses.iter().map(ToString::to_string).collect()
+                    }),
                     transport: link.and_then(|link| link.transport).map(str::to_owned),
                     connections: link.map_or(0, |link| link.connections),
                     queued_messages: link.map_or(0, |link| link.queued_messages),
                     queued_bytes: link.map_or(0, |link| link.queued_bytes),
                     bytes_sent: link.map_or(0, |link| link.bytes_sent),
                     bytes_received: link.map_or(0, |link| link.bytes_received),
-                    calls_held_back: core.held_back(node),
+                    calls_made: traffic.made,
+                    calls_held_back: traffic.held_back,
+                    calls_served: traffic.served,
                 }
             })
             .collect();
+        running.sort_by_key(|call| std::cmp::Reverse(call.age));
+        running.truncate(MAX_RUNNING);
         Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime: core.uptime(),
+            totals: Totals::of(core),
+            running,
             worker: core.name.to_string(),
             rank: core.me.worker.0,
             incarnation: core.me.incarnation.0,
             peers,
-            references: references(core).0.to_vec(),
+            references: some_references(core, references),
+            references_in_all: residue.references as usize,
             open_calls: residue.calls,
             contexts: residue.contexts,
             blocking_queue: core.pool.queued(),
@@ -156,6 +298,17 @@ pub(crate) fn references(core: &Core) -> LeakReport {
     let leaks = core.look(|node| node.leaks());
     let described = leaks.iter().map(|leak| describe(core, leak)).collect();
     LeakReport(Arc::new(described))
+}
+
+/// At most so many of them, looked up in steps that do not hold the worker up.
+fn some_references(core: &Core, most: usize) -> Vec<LeakedReference> {
+    let mut leaks = Vec::new();
+    for shard in 0..core.look(|node| node.shards()) {
+        leaks.extend(core.look(|node| node.leaks_in(shard, most)));
+    }
+    leaks.sort_unstable_by_key(|leak| leak.rref);
+    leaks.truncate(most);
+    leaks.iter().map(|leak| describe(core, leak)).collect()
 }
 
 fn describe(core: &Core, leak: &Leak) -> LeakedReference {

@@ -1,33 +1,62 @@
 //! Counters and histograms, registered once per worker so that counting costs an addition.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use farref_proto::NodeId;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::agent::Agent;
+
+/// A counter that the worker itself can read as well, for its snapshots.
+pub(crate) struct Tally {
+    counter: Counter,
+    total: AtomicU64,
+}
+
+impl Tally {
+    fn new(counter: Counter) -> Self {
+        let total = AtomicU64::new(0);
+        Self { counter, total }
+    }
+
+    pub(crate) fn add(&self, count: u64) {
+        self.counter.increment(count);
+        self.total.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
 /// The instruments of one worker. Every name carries the label `worker`.
-#[derive(Clone)]
 pub(crate) struct Telemetry {
     /// `farref_calls_total`: calls made.
-    pub(crate) calls: Counter,
+    pub(crate) calls: Tally,
     /// `farref_calls_failed_total`: calls that brought an error, those that ran out of time included.
-    pub(crate) failed: Counter,
+    pub(crate) failed: Tally,
     /// `farref_calls_cancelled_total`: calls that the program dropped before they had ended. No call is
     /// counted here and as failed.
-    pub(crate) cancelled: Counter,
+    pub(crate) cancelled: Tally,
     /// `farref_call_seconds`: from the making of a call to its answer.
     pub(crate) call_seconds: Histogram,
     /// `farref_served_total`: calls carried out for others.
-    pub(crate) served: Counter,
+    pub(crate) served: Tally,
     /// `farref_served_failed_total`: those of them that failed.
-    pub(crate) served_failed: Counter,
+    pub(crate) served_failed: Tally,
     /// `farref_serve_seconds`: from the arrival of a call to its end.
     pub(crate) serve_seconds: Histogram,
     /// `farref_references_created_total`: references made by this worker.
-    pub(crate) created: Counter,
+    pub(crate) created: Tally,
+    /// `farref_references_shared_total`: references sent along with calls and answers.
+    pub(crate) shared: Tally,
     /// `farref_values_freed_total`: values of this worker that nobody refers to any more.
-    pub(crate) freed: Counter,
+    pub(crate) freed: Tally,
     /// `farref_misbehaved_total`: peers that were cut off.
     pub(crate) misbehaved: Counter,
+    /// Bytes of links with peers that are gone, sent and received. The agent counts those that are there.
+    pub(crate) former_links: [AtomicU64; 2],
     /// `farref_references`: references owned or held.
     pub(crate) references: Gauge,
     /// `farref_contexts`: autograd contexts open.
@@ -41,22 +70,35 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
+    /// The link with a node is about to be forgotten by the agent, and what it carried with it.
+    pub(crate) fn link_ends(&self, agent: &dyn Agent, node: NodeId) {
+        let links = agent.links();
+        if let Some(link) = links.iter().find(|link| link.peer == node) {
+            let [sent, received] = &self.former_links;
+            sent.fetch_add(link.bytes_sent, Ordering::Relaxed);
+            received.fetch_add(link.bytes_received, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn new(worker: &Arc<str>) -> Self {
         let name = worker.to_string();
         let count = |metric: &'static str| counter!(metric, "worker" => name.clone());
+        let tally = |metric| Tally::new(count(metric));
         let level = |metric: &'static str| gauge!(metric, "worker" => name.clone());
         let spread = |metric: &'static str| histogram!(metric, "worker" => name.clone());
         Self {
-            calls: count("farref_calls_total"),
-            failed: count("farref_calls_failed_total"),
-            cancelled: count("farref_calls_cancelled_total"),
+            calls: tally("farref_calls_total"),
+            failed: tally("farref_calls_failed_total"),
+            cancelled: tally("farref_calls_cancelled_total"),
             call_seconds: spread("farref_call_seconds"),
-            served: count("farref_served_total"),
-            served_failed: count("farref_served_failed_total"),
+            served: tally("farref_served_total"),
+            served_failed: tally("farref_served_failed_total"),
             serve_seconds: spread("farref_serve_seconds"),
-            created: count("farref_references_created_total"),
-            freed: count("farref_values_freed_total"),
+            created: tally("farref_references_created_total"),
+            shared: tally("farref_references_shared_total"),
+            freed: tally("farref_values_freed_total"),
             misbehaved: count("farref_misbehaved_total"),
+            former_links: Default::default(),
             references: level("farref_references"),
             contexts: level("farref_contexts"),
             open_calls: level("farref_open_calls"),

@@ -1,7 +1,7 @@
 //! Looking at the table, and closing it: counters, leaks, the forced release at shutdown.
 
 use super::*;
-use crate::hash::sorted_keys;
+use crate::hash::{least_keys, sorted_keys};
 use crate::message::Share;
 
 /// How much is in a table. All zero means that nothing is left.
@@ -93,7 +93,13 @@ impl<V> RefTable<V> {
 
     /// Lists what is still referred to, in the order of the ids.
     pub fn leaks(&self) -> Vec<Leak> {
-        let owned = sorted_keys(&self.owners, |_, _| true)
+        self.leaks_up_to(usize::MAX)
+    }
+
+    /// Lists what is still referred to: of the values owned here and of those held elsewhere at most
+    /// so many each, those with the least ids, in their order. Cost: one pass, whatever the limit.
+    pub fn leaks_up_to(&self, most: usize) -> Vec<Leak> {
+        let owned = least_keys(&self.owners, most)
             .into_iter()
             .filter_map(|rref| {
                 let owner = self.owners.get(&rref)?;
@@ -110,7 +116,7 @@ impl<V> RefTable<V> {
                         .collect(),
                 })
             });
-        let held = sorted_keys(&self.users, |_, _| true)
+        let held = least_keys(&self.users, most)
             .into_iter()
             .filter_map(|rref| {
                 let user = self.users.get(&rref)?;

@@ -4,7 +4,7 @@ use bytes::BufMut;
 use ring::hmac;
 
 use super::frame::{Decoder, Limits, Recycler, Space};
-use super::handshake::{Conversation, Greeting, Reply};
+use super::handshake::{Claim, Conversation, Greeting, Reply};
 use super::memory::MemoryNetwork;
 use super::stream::Stream;
 
@@ -78,7 +78,7 @@ pub fn handshake(data: &[u8]) {
             let mut talk = Conversation::new(&mut stream, &key);
             if accepts {
                 if talk.hear_opening::<Greeting>().await.is_ok() {
-                    drop(talk.hear_claim().await);
+                    drop(talk.hear_claim::<Claim>().await);
                 }
             } else if talk.hear_opening::<Reply>().await.is_ok() {
                 drop(talk.hear_verdict().await);

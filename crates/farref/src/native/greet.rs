@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+
 use super::connection::{Opening, OpeningError};
 use super::handshake::{
-    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Salute, VERSION,
-    Verdict, connection_id,
+    Claim, Conversation, Greeting, HandshakeFailure, Observation, Purpose, Refusal, Reply, Salute,
+    VERSION, Verdict, connection_id,
 };
 use super::link::Link;
 use super::listen::Ticket;
+use super::observe;
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::rendezvous::Address;
@@ -71,7 +74,7 @@ fn claim(shared: &Shared, purpose: Purpose) -> Claim {
 /// The first exchange, from the dialer's end. Returns the id of a connection made by it.
 async fn introduce(talk: &mut Conversation<'_>, link: &Arc<Link>) -> Result<u64, HandshakeFailure> {
     let shared = &link.shared;
-    talk.open(&Greeting {
+    talk.open(&Greeting::Worker {
         group: shared.identity.group,
         to: link.peer,
         nonce: shared.nonce().ok_or(HandshakeFailure::NoRandomness)?,
@@ -87,7 +90,7 @@ async fn introduce(talk: &mut Conversation<'_>, link: &Arc<Link>) -> Result<u64,
     }
 }
 
-async fn hear_welcome(talk: &mut Conversation<'_>) -> Result<Verdict, HandshakeFailure> {
+pub(super) async fn hear_welcome(talk: &mut Conversation<'_>) -> Result<Verdict, HandshakeFailure> {
     match talk.hear_verdict().await? {
         // An acceptor that does not believe us does not prove itself either.
         (Verdict::Refused(Refusal::Token), _) => Err(HandshakeFailure::Refused(Refusal::Token)),
@@ -113,12 +116,10 @@ pub(super) async fn accept(
         other => other?,
     };
     let here = shared.node();
-    let refusal = if greeting.group != shared.identity.group {
-        Some(Refusal::Group)
-    } else if greeting.to != here {
-        Some(Refusal::WrongLife { here })
-    } else {
-        None
+    let refusal = match greeting {
+        Greeting::Worker { group, .. } if group != shared.identity.group => Some(Refusal::Group),
+        Greeting::Worker { to, .. } if to != here => Some(Refusal::WrongLife { here }),
+        Greeting::Worker { .. } | Greeting::Observer { .. } => None,
     };
     if let Some(refusal) = refusal {
         talk.open(&Reply::Refused(refusal)).await?;
@@ -126,11 +127,19 @@ pub(super) async fn accept(
     }
     let nonce = shared.nonce().ok_or(HandshakeFailure::NoRandomness)?;
     talk.open(&Reply::Challenge(nonce)).await?;
-    let (claim, proved) = talk.hear_claim().await?;
-    if !proved {
-        talk.turn_away().await?;
-        return Err(HandshakeFailure::BadProof);
+    if let Greeting::Observer { .. } = greeting {
+        let Observation = hear_proof(&mut talk).await?;
+        drop(ticket);
+        let Some(seat) = observe::Seat::take(shared) else {
+            let refusal = Refusal::Crowded;
+            talk.judge(&Verdict::Refused(refusal)).await?;
+            return Err(HandshakeFailure::Refusing(refusal));
+        };
+        talk.judge(&Verdict::Observed).await?;
+        shared.spawn(observe::show(seat, stream));
+        return Ok(());
     }
+    let claim: Claim = hear_proof(&mut talk).await?;
     // No stranger any more.
     drop(ticket);
 
@@ -158,6 +167,18 @@ pub(super) async fn accept(
                 .map_err(|_| HandshakeFailure::Superseded)
         }
     }
+}
+
+/// Hears what the dialer claims, and tells it if it has not proved that.
+async fn hear_proof<T: DeserializeOwned>(
+    talk: &mut Conversation<'_>,
+) -> Result<T, HandshakeFailure> {
+    let (claim, proved) = talk.hear_claim().await?;
+    if !proved {
+        talk.turn_away().await?;
+        return Err(HandshakeFailure::BadProof);
+    }
+    Ok(claim)
 }
 
 /// What an accepted stream becomes.

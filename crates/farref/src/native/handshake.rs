@@ -8,6 +8,9 @@
 //! | dialer | length (4), [`Claim`], proof (32) |
 //! | acceptor | length (4), [`Verdict`], proof (32) |
 //!
+//! Who only wants to look on greets as an observer, claims an [`Observation`] and is heard in the same
+//! way; [`observe`](super::observe) says what follows.
+//!
 //! Numbers are little endian, the rest is postcard. A proof is an HMAC-SHA256, under the token, of a
 //! word for the speaker's role and of all that was said before it, the speaker's own message
 //! included. Both ends contribute a fresh nonce.
@@ -33,7 +36,7 @@ use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::rendezvous::Card;
 
 /// The version of everything that native agents say to each other.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;
@@ -48,11 +51,16 @@ pub(super) type Nonce = [u8; 16];
 
 /// What the dialer says first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Greeting {
-    pub(super) group: GroupId,
-    /// Whom the dialer means to talk to.
-    pub(super) to: NodeId,
-    pub(super) nonce: Nonce,
+pub(super) enum Greeting {
+    /// A worker's.
+    Worker {
+        group: GroupId,
+        /// Whom the dialer means to talk to.
+        to: NodeId,
+        nonce: Nonce,
+    },
+    /// One who belongs to no group and wants to know who is here.
+    Observer { nonce: Nonce },
 }
 
 /// What the acceptor answers.
@@ -70,6 +78,10 @@ pub(super) struct Claim {
     pub(super) max_calls: u32,
     pub(super) purpose: Purpose,
 }
+
+/// What an observer claims: nothing but that it knows the token.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Observation;
 
 /// What a stream is for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,6 +113,7 @@ pub(super) enum Verdict {
         salute: Salute,
     },
     Bulk,
+    Observed,
 }
 
 /// Why an acceptor does not take a stream.
@@ -124,6 +137,8 @@ pub(super) enum Refusal {
     Stale,
     #[error("the session cannot go on")]
     Session,
+    #[error("enough others look on already")]
+    Crowded,
 }
 
 impl Refusal {
@@ -139,6 +154,7 @@ impl Refusal {
             Self::Closing => "closing",
             Self::Stale => "stale",
             Self::Session => "session",
+            Self::Crowded => "crowded",
         }
     }
 }
@@ -269,7 +285,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Says the dialer's second message, and proves it.
-    pub(super) async fn claim(&mut self, claim: &Claim) -> Result<(), HandshakeFailure> {
+    pub(super) async fn claim(&mut self, claim: &impl Serialize) -> Result<(), HandshakeFailure> {
         self.say_proved(DIALER, claim).await
     }
 
@@ -303,7 +319,9 @@ impl<'a> Conversation<'a> {
     }
 
     /// Hears the dialer's second message. The flag says whether it is proved.
-    pub(super) async fn hear_claim(&mut self) -> Result<(Claim, bool), HandshakeFailure> {
+    pub(super) async fn hear_claim<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<(T, bool), HandshakeFailure> {
         self.hear_proved(DIALER).await
     }
 

@@ -6,6 +6,7 @@
 //! | [`connection`], [`dial`], [`listen`], [`greet`], [`handshake`] | getting and losing connections |
 //! | [`channel`], [`reader`] | writing to and reading from one stream |
 //! | [`frame`] | messages as bytes |
+//! | [`observe`] | showing the worker to those who only look |
 //! | [`timer`] | when sessions want to be woken |
 //! | [`stream`], [`memory`] | what carries the bytes |
 //!
@@ -26,6 +27,7 @@ mod link;
 mod listen;
 mod memory;
 mod metering;
+mod observe;
 mod reader;
 mod shared;
 mod stream;
@@ -47,6 +49,7 @@ pub(crate) use config::{BindOptions, Identity};
 pub use listen::BindError;
 pub(crate) use listen::Bound;
 pub use memory::MemoryNetwork;
+pub(crate) use observe::{Watch, WatchError};
 
 use frame::Packet;
 use shared::Shared;
@@ -54,6 +57,7 @@ use shared::Shared;
 use crate::agent::{Agent, Inbound, LinkStatistics, Message};
 use crate::codec::{Codec, CodecError, Payload};
 use crate::rendezvous::Card;
+use crate::snapshot::Snapshot;
 
 /// A future on the heap.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -66,6 +70,9 @@ pub(crate) trait Contacts: Send + Sync + 'static {
     /// A peer has proved itself and will have so many calls of this worker in flight. Said for each
     /// connection, before the first message that comes on it.
     fn met(&self, card: &Card, max_calls: u32);
+
+    /// What an observer is shown, with at most so many references. None if the worker is gone.
+    fn snapshot(&self, references: usize) -> Option<Snapshot>;
 }
 
 /// The agent that speaks farref's own wire.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use farref_proto::{NodeId, Time};
@@ -38,6 +38,7 @@ pub(super) struct Shared {
     pub(super) timer: Timer,
     pub(super) meters: Meters,
     pub(super) waiting: Waiting,
+    pub(super) observers: AtomicUsize,
     random: SystemRandom,
     epoch: Instant,
     handle: Handle,
@@ -82,6 +83,7 @@ impl Shared {
             },
             recycler: Recycler::new(config.recycle_bytes),
             waiting: Waiting::new(config.max_handshakes),
+            observers: AtomicUsize::new(0),
             meters: Meters::new(&identity.card.name),
             identity,
             config,

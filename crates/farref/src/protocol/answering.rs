@@ -59,6 +59,7 @@ impl Core {
         };
         // Without a head the asker is gone and there is nobody to tell.
         if let Some(head) = head {
+            self.telemetry.shared.add(head.carried.len() as u64);
             let message = Message::Answer(AnswerMessage { head, outcome });
             if to == self.me {
                 work.loopback.push(message);

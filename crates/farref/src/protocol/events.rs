@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
 use super::work::Work;
-use super::{Arrived, Core, Held, Stage, State};
+use super::{Arrived, Core, Held, Running, Stage, State};
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
 use crate::serve::{Job, Target};
@@ -22,7 +22,7 @@ impl Core {
     fn handle_event(self: &Arc<Self>, state: &mut State, event: Event<Value>, work: &mut Work) {
         match event {
             Event::Freed { value, .. } => {
-                self.telemetry.freed.increment(1);
+                self.telemetry.freed.add(1);
                 work.freed.push(value);
             }
             Event::Fetched {
@@ -183,8 +183,12 @@ impl Core {
         let ticket = value.map(|value| value.ticket(exclusive));
         let mut job = Job::new(Arc::clone(self), arrived, ticket);
         if let Target::Answer(request) = job.target {
-            let peer = state.peer(job.from);
-            peer.running.insert(request, job.cancel_signal());
+            let running = Running {
+                signal: job.cancel_signal(),
+                function: job.name(),
+                since: job.began,
+            };
+            state.peer(job.from).running.insert(request, running);
         }
         work.jobs.push(job);
     }
@@ -200,8 +204,8 @@ impl Core {
         let Some(peer) = state.peers.get_mut(&node) else {
             return;
         };
-        if let Some(signal) = peer.running.remove(&request) {
-            work.cancelled.push(signal);
+        if let Some(running) = peer.running.remove(&request) {
+            work.cancelled.push(running.signal);
         } else if let Some(held) = peer.waiting.remove(&request) {
             match held {
                 Held::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),

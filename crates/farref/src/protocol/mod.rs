@@ -32,7 +32,7 @@ use farref_proto::{
 };
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::agent::{Agent, CallMessage, TraceContext};
+use crate::agent::{Agent, CallMessage, Inbound as _, TraceContext};
 use crate::blocking::BlockingPool;
 use crate::codec::Payload;
 use crate::context::Extensions;
@@ -87,6 +87,19 @@ pub(crate) struct Core {
     numbers: AtomicU64,
 }
 
+/// What is open with one peer at some moment.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    /// Calls to it that wait because it has enough to do.
+    pub(crate) held_back: usize,
+    /// Calls to it that it has not answered, those that wait among them.
+    pub(crate) made: usize,
+    /// Its calls that this worker has not answered.
+    pub(crate) served: usize,
+    /// Of those, the functions that run, and since when.
+    pub(crate) running: Vec<(&'static str, Instant)>,
+}
+
 /// Where the worker is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Stage {
@@ -119,7 +132,7 @@ struct PeerState {
     /// Who waits for answers, by the low half of the request's id.
     waiters: Vec<Option<Waiter>>,
     /// Calls of the peer that are being carried out.
-    running: HashMap<MessageId, Arc<CancelSignal>, foldhash::fast::RandomState>,
+    running: HashMap<MessageId, Running, foldhash::fast::RandomState>,
     /// Calls of the peer that wait for a value.
     waiting: HashMap<MessageId, Held>,
     flow: Flow,
@@ -129,6 +142,13 @@ struct PeerState {
     bytes_done: u64,
     /// Calls to the peer that were cancelled and whose answers have not come, with their weight.
     cancelled: HashMap<MessageId, u64>,
+}
+
+/// A call of a peer that is being carried out.
+struct Running {
+    signal: Arc<CancelSignal>,
+    function: &'static str,
+    since: Instant,
 }
 
 struct Waiter {
@@ -302,10 +322,39 @@ impl Core {
         telemetry.queued_bytes.set(queued as f64);
     }
 
-    /// Calls to a peer that wait because it has enough to do.
-    pub(crate) fn held_back(&self, node: NodeId) -> usize {
+    /// What is open with a peer.
+    pub(crate) fn traffic(&self, node: NodeId) -> Traffic {
         let state = self.lock();
-        state.peers.get(&node).map_or(0, |peer| peer.flow.parked())
+        let Some(peer) = state.peers.get(&node) else {
+            return Traffic::default();
+        };
+        let running = peer.running.values();
+        Traffic {
+            held_back: peer.flow.parked(),
+            made: peer.waiters.iter().flatten().count(),
+            served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
+            running: running.map(|call| (call.function, call.since)).collect(),
+        }
+    }
+
+    /// Bytes sent and received since the worker began, also on links that are gone.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let [sent, received] = &self.telemetry.former_links;
+        let former = (
+            sent.load(Ordering::Relaxed),
+            received.load(Ordering::Relaxed),
+        );
+        let mut links = self.agent().links();
+        // One that is gone may still be saying good-bye, and has been counted.
+        links.retain(|link| !self.is_gone(link.peer));
+        links.iter().fold(former, |(sent, received), link| {
+            (sent + link.bytes_sent, received + link.bytes_received)
+        })
+    }
+
+    /// How long the worker has been there.
+    pub(crate) fn uptime(&self) -> std::time::Duration {
+        self.began.elapsed()
     }
 
     /// Whether calls can be made.
@@ -331,7 +380,8 @@ impl Core {
         let releases = std::mem::take(&mut state.releases);
         drop(state);
         for peer in peers.values() {
-            peer.running.values().for_each(|signal| signal.cancel());
+            let signals = peer.running.values().map(|running| &running.signal);
+            signals.for_each(|signal| signal.cancel());
         }
         // Values may hold references in turn, whose destructors come back here (PR-2).
         drop((node, out, peers, confirmations, releases));

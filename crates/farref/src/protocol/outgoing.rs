@@ -134,7 +134,7 @@ impl Core {
         let references = self.submit(&mut state, to, head, call, &mut work);
         self.settle(state, work);
         drop(references);
-        self.telemetry.created.increment(1);
+        self.telemetry.created.add(1);
         Ok(Handle::counted(self, rref, to, output, made))
     }
 
@@ -195,7 +195,7 @@ impl Core {
             }
         }
         self.settle(state, work);
-        self.telemetry.created.increment(1);
+        self.telemetry.created.add(1);
         Ok(Handle::counted(self, rref, self.me, output, made))
     }
 
@@ -209,7 +209,7 @@ impl Core {
         self.check_member()?;
         let created = self.input(|node, _| node.create_local(value, fingerprint));
         let rref = created.map_err(|error| self.explain(error))?;
-        self.telemetry.created.increment(1);
+        self.telemetry.created.add(1);
         Ok(Handle::counted(self, rref, self.me, fingerprint, made))
     }
 
@@ -382,7 +382,8 @@ impl Core {
         call: Request,
         work: &mut Work,
     ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
-        self.telemetry.calls.increment(1);
+        self.telemetry.calls.add(1);
+        self.telemetry.shared.add(head.carried.len() as u64);
         let message = CallMessage {
             head,
             function: call.function,

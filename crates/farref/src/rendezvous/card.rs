@@ -1,5 +1,6 @@
 //! What a worker publishes about itself: who it is and how to reach it.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use farref_proto::NodeId;
@@ -36,6 +37,16 @@ pub(crate) enum Address {
     Unix(String),
     /// A name in the same process.
     Memory(String),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "tcp://{address}"),
+            Self::Unix(name) => write!(f, "unix:{name}"),
+            Self::Memory(name) => write!(f, "memory:{name}"),
+        }
+    }
 }
 
 /// Why bytes are not a card, or a card cannot become bytes.

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::card::Card;
 use super::error::RendezvousError;
-use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, into_number};
+use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, into_number};
 
 /// How long a card is looked for in a store that does not answer.
 const LOOKUP: Duration = Duration::from_secs(10);
@@ -81,6 +81,11 @@ impl Directory {
         }
     }
 
+    /// The card of one life of a worker, if it is known.
+    pub(crate) fn known(&self, node: NodeId) -> Option<Card> {
+        self.cards().get(&node).cloned()
+    }
+
     /// Remembers a card that came from elsewhere.
     pub(crate) fn insert(&self, card: Card) {
         self.cards().insert(card.node, card);
@@ -101,29 +106,11 @@ impl Directory {
 
     /// The latest cards of all other workers that the store knows. Some may be gone by now.
     pub(crate) async fn sponsors(&self) -> Result<Vec<Card>, RendezvousError> {
-        let ledger = &self.inner.ledger;
-        ledger.begin("looking for the workers of the group");
-        let ranks = match self.inner.kind {
-            Kind::Static(size) => size,
-            Kind::Dynamic => ledger.number(&ledger.key("ranks")).await?.unwrap_or(0),
-        };
-        let unranked = ledger.number(&ledger.key("next")).await?.unwrap_or(0);
-        // The bounds keep a nonsensical number in the store from sending us around for hours.
-        let unranked = FIRST_UNRANKED..FIRST_UNRANKED + unranked.min(MAX_WORLD_SIZE);
-        let ids = (0..ranks.min(MAX_WORLD_SIZE)).chain(unranked);
-        let mut sponsors = Vec::new();
-        for id in ids.filter(|id| *id != self.inner.me.node.worker.0) {
-            match ledger.latest(id).await {
-                Ok(Some(card)) => {
-                    self.insert(card.clone());
-                    sponsors.push(card);
-                }
-                Ok(None) => {}
-                Err(error @ RendezvousError::Corrupt { .. }) => {
-                    tracing::warn!(%error, id, "skipped a worker whose card cannot be read");
-                }
-                Err(error) => return Err(error),
-            }
+        let me = self.inner.me.node.worker;
+        let mut sponsors = self.inner.ledger.latest_cards(self.inner.kind).await?;
+        sponsors.retain(|card| card.node.worker != me);
+        for card in &sponsors {
+            self.insert(card.clone());
         }
         Ok(sponsors)
     }

@@ -10,6 +10,7 @@
 //! | `card/<id>/<incarnation>` | the card of that life | never |
 //! | `latest/<id>` | the card of the latest life | grows |
 //! | `founders` | the group's id and the cards of its founders | never |
+//! | `run` | beside, not under, the prefixes of runs: which run joined last | with each run |
 //! | `shortage` | whom rank 0 missed when it gave up waiting | with each attempt |
 //!
 //! Nothing here ever goes back, which is what lets a worker write everything again into a store
@@ -182,6 +183,29 @@ impl Ledger {
             }
             card => Ok(card),
         }
+    }
+
+    /// The latest cards of all workers of a group of this kind. Some may be gone by now.
+    pub(crate) async fn latest_cards(&self, kind: Kind) -> Result<Vec<Card>, RendezvousError> {
+        self.begin("looking for the workers of the group");
+        let ranks = match kind {
+            Kind::Static(size) => size,
+            Kind::Dynamic => self.number(&self.key("ranks")).await?.unwrap_or(0),
+        };
+        let unranked = self.number(&self.key("next")).await?.unwrap_or(0);
+        // The bounds keep a nonsensical number in the store from sending us around for hours.
+        let unranked = FIRST_UNRANKED..FIRST_UNRANKED + unranked.min(MAX_WORLD_SIZE);
+        let mut cards = Vec::new();
+        for id in (0..ranks.min(MAX_WORLD_SIZE)).chain(unranked) {
+            match self.latest(id).await {
+                Ok(card) => cards.extend(card),
+                Err(error @ RendezvousError::Corrupt { .. }) => {
+                    tracing::warn!(%error, id, "skipped a worker whose card cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(cards)
     }
 
     /// Makes `card` the latest of its worker, unless there is a later one.

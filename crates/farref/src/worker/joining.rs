@@ -56,8 +56,11 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
             addresses: told(bound.addresses(), advertised, builder.advertise_port),
             host: host_id(),
             timeout: deadline.saturating_duration_since(Instant::now()),
-            prefix: prefix(builder.run_id.as_deref()),
+            prefix: rendezvous::prefix(builder.run_id.as_deref()),
         };
+        if let Some(run) = &builder.run_id {
+            rendezvous::announce(&*opened.store, run).await;
+        }
         let entry = rendezvous::enter(Arc::clone(&opened.store), plan).await?;
         Ok((bound, entry))
     };
@@ -93,14 +96,6 @@ async fn give_up(opened: Opened, error: &Error) {
         tokio::time::sleep(FAREWELL).await;
     }
     store.close().await;
-}
-
-/// Groups of different runs in one long-lived store keep apart.
-fn prefix(run: Option<&str>) -> String {
-    match run {
-        Some(run) => format!("farref/{run}"),
-        None => "farref".to_owned(),
-    }
 }
 
 /// Opens the store and finds out where to listen, and under which address the others find it.

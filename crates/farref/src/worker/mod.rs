@@ -303,7 +303,12 @@ impl Worker {
             return Some(Peer::of(&self.core, self.core.me));
         }
         let node = self.core.names.find(name)?;
-        Some(Peer::of(&self.core, node))
+        // One that is being let in has said its name already, but cannot be called yet.
+        let entered = self.core.look(|own| {
+            let view = own.membership().view();
+            view.is_member(node) || view.is_gone(node)
+        });
+        entered.then(|| Peer::of(&self.core, node))
     }
 
     /// The worker of that name, as soon as it has joined; for groups that grow.
@@ -605,7 +610,7 @@ impl Worker {
     /// # }
     /// ```
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.core)
+        Snapshot::of(&self.core, usize::MAX)
     }
 
     /// References that this worker holds, and values of its own that are referred to.

@@ -49,7 +49,7 @@ async fn stream(to: &Side) -> Stream {
 }
 
 fn greeting(to: &Side) -> Greeting {
-    Greeting {
+    Greeting::Worker {
         group: GROUP,
         to: to.node,
         nonce: [7; 16],
@@ -293,7 +293,7 @@ async fn an_impostor_cannot_tell_a_worker_that_it_is_gone() {
         } else {
             let challenge = Reply::Challenge([1; 16]);
             talk.open(&challenge).await.expect("said");
-            let (_, proved) = talk.hear_claim().await.expect("a claim");
+            let (_, proved) = talk.hear_claim::<Claim>().await.expect("a claim");
             assert!(!proved, "not under the impostor's token");
             let gone = Verdict::Refused(Refusal::Gone);
             talk.judge(&gone).await.expect("said");
@@ -325,7 +325,7 @@ async fn a_proof_is_good_for_one_handshake_and_one_direction() {
         if let Some(recorded) = &recorded {
             // The dialer's own words of another handshake.
             dialer.write.write_all(recorded).await.expect("said");
-            let (_, proved) = acceptor.hear_claim().await.expect("heard");
+            let (_, proved) = acceptor.hear_claim::<Claim>().await.expect("heard");
             assert!(!proved, "a recorded claim proves nothing");
         } else {
             dialer.claim(&claim).await.expect("said");

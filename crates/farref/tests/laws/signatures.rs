@@ -3,12 +3,11 @@
 //! One program cannot be two builds. So a wire of channels changes what the caller says it believes,
 //! and the callee reacts as it would to another build.
 
-#[path = "common/channels.rs"]
-mod channels;
-
 use farref::agent::CallMessage;
 use farref::{Error, RRef, Worker};
 use farref_proto::{Fingerprint, Target};
+
+use crate::channels;
 
 struct Counter(u64);
 

@@ -1,8 +1,5 @@
 //! Functions, constructors, values and their encodings that panic, wherever they can.
 
-#[path = "common/cluster.rs"]
-mod cluster;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,10 +8,7 @@ use farref::testing::Cluster;
 use farref::{Error, RemoteError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use cluster::{eventually, finish, pair};
-
-/// How long anything here may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::cluster::{eventually, finish, pair};
 
 #[track_caller]
 fn panicked<T: std::fmt::Debug>(result: farref::Result<T>) -> RemoteError {
@@ -61,7 +55,7 @@ async fn a_panicking_function_is_a_typed_error_and_the_worker_lives_on() -> Resu
             assert_eq!(error.message(), text);
             assert_eq!(
                 (&*error.worker, error.function.as_str()),
-                (peer.name(), "panics::panic_at_once")
+                (peer.name(), "laws::panics::panic_at_once")
             );
             assert_eq!(panicked(panic_inline::on(peer).await).message(), "inline");
             panicked(panic_later::on(peer).await);

@@ -229,7 +229,7 @@ async fn the_good_part_of_a_result_comes_back_and_the_error_as_text() -> Result<
     assert_eq!(parse::on(&peer, "42".to_owned()).await?, 42);
     let (messages, function) = returned(parse::on(&peer, "x".to_owned()).await);
     assert_eq!(messages, ["invalid digit found in string"]);
-    assert_eq!(function, "macros::parse");
+    assert_eq!(function, "laws::macros::parse");
     let (messages, _) = returned(explain::on(&peer, "luck".to_owned()).await);
     assert_eq!(messages, ["no luck", "the reason"]);
     let (messages, _) = returned(refuse::on(&peer).await);
@@ -283,7 +283,7 @@ async fn methods_are_called_where_the_value_is() -> Result<()> {
     let (messages, function) = returned(table.row(9).await);
     assert_eq!(
         (&messages[..], &*function),
-        (&["no row 9".to_owned()][..], "macros::Table::row")
+        (&["no row 9".to_owned()][..], "laws::macros::Table::row")
     );
 
     let doubled: RRef<Table> = table.doubled().remote();

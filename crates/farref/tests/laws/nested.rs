@@ -1,8 +1,5 @@
 //! Calls within calls, calls that share a value, and what a function knows of the call that it runs for.
 
-#[path = "common/cluster.rs"]
-mod cluster;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,10 +8,8 @@ use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Error, Peer, RRef, Worker};
 
-use cluster::{eventually, finish, pair};
-
-/// How long anything here may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::PATIENCE;
+use crate::cluster::{eventually, finish, pair};
 
 /// The worker that this function runs on.
 fn here() -> farref::Result<Worker> {

@@ -1,9 +1,6 @@
 //! What can travel: every kind of value that serde has, references anywhere inside of them, and what
 //! a peer can do with bytes that no correct program writes.
 
-#[path = "common/cluster.rs"]
-mod cluster;
-
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -18,10 +15,7 @@ use farref::{Blob, Error, RRef, Worker};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize, Serializer};
 
-use cluster::{eventually, finish, pair};
-
-/// How long anything here may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::cluster::{eventually, finish, pair};
 
 mod round_trips {
     //! Plain values.

@@ -1,12 +1,11 @@
 //! The seam between runtime and wire: a wire of channels with JSON as its encoding carries calls,
 //! references, errors and a shutdown, without anything of the native agent.
 
-#[path = "common/channels.rs"]
-mod channels;
-
 use std::sync::Arc;
 
 use farref::{Blob, Buffer, Codec, CodecError, Error, RRef, ValueCodec, Worker};
+
+use crate::channels;
 
 #[farref::remote]
 async fn join_words(words: Vec<String>, glue: Option<char>) -> String {

@@ -1,5 +1,4 @@
-//! Groups of workers within this process, which have to end with nothing left. Each test file says how
-//! long anything may take before it counts as hanging (`PATIENCE`).
+//! Groups of workers within this process, which have to end with nothing left.
 
 use std::time::{Duration, Instant};
 

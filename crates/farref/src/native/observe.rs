@@ -1,0 +1,208 @@
+//! Looking into a worker from outside of its group: both ends of the conversation that follows an
+//! observer's handshake.
+//!
+//! | from | bytes |
+//! | --- | --- |
+//! | observer | length (4), [`Question`] |
+//! | worker | length (4), [`Snapshot`] |
+//!
+//! and so on, until either closes the stream. Numbers are little endian, the rest is postcard.
+//!
+//! # Invariants
+//!
+//! - **OB-1** An observer is no member. Nothing in the group changes because somebody looks.
+//! - **OB-2** What observers can make a worker do is bounded: so many of them ([`MAX_OBSERVERS`]), one
+//!   question at a time each, answers with so many references ([`MAX_REFERENCES`]), and whoever asks
+//!   nothing or does not read is sent away ([`IDLE`]).
+//! - **OB-3** Only who knows the group's token is shown anything.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::greet::hear_welcome;
+use super::handshake::{
+    Conversation, Greeting, HandshakeFailure, Nonce, Observation, Refusal, Reply, VERSION, Verdict,
+};
+use super::shared::Shared;
+use super::stream::Stream;
+use crate::rendezvous::Address;
+use crate::snapshot::Snapshot;
+
+/// How many may look into one worker at once.
+const MAX_OBSERVERS: usize = 16;
+/// How many references one answer describes.
+const MAX_REFERENCES: usize = 100_000;
+/// The longest question.
+const MAX_QUESTION: usize = 64;
+/// The longest answer that an observer takes.
+const MAX_ANSWER: usize = 256 << 20;
+/// How long an observer may be silent, or leave an answer unread.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What an observer wants to know.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Question {
+    /// About how many references.
+    references: u32,
+}
+
+/// A place among the observers (OB-2).
+pub(super) struct Seat(Arc<Shared>);
+
+impl Seat {
+    pub(super) fn take(shared: &Arc<Shared>) -> Option<Self> {
+        let taken = shared.observers.fetch_add(1, Ordering::Relaxed);
+        // Gives it back at once if there was none.
+        let seat = Self(Arc::clone(shared));
+        (taken < MAX_OBSERVERS).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.observers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers an observer's questions until it goes.
+pub(super) async fn show(seat: Seat, mut stream: Stream) {
+    let shared = &seat.0;
+    loop {
+        let question = hear::<Question>(&mut stream, MAX_QUESTION);
+        let Ok(Ok(Question { references })) = timeout(IDLE, question).await else {
+            return;
+        };
+        let contacts = Arc::clone(&shared.contacts);
+        // A worker may have millions of references to look through; its own work goes on meanwhile.
+        let looking = tokio::task::spawn_blocking(move || {
+            contacts.snapshot(MAX_REFERENCES.min(references as usize))
+        });
+        let Ok(Some(snapshot)) = looking.await else {
+            return;
+        };
+        if !matches!(timeout(IDLE, say(&stream, &snapshot)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// A stream on which one worker answers questions.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stream: Stream,
+}
+
+/// Why a worker cannot be looked into.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WatchError {
+    #[error("{0}")]
+    Unreachable(io::Error),
+    #[error("what listens there is no farref worker")]
+    Stranger,
+    #[error("it speaks version {theirs} of the wire, this program speaks {VERSION}")]
+    Version { theirs: u16 },
+    #[error("it does not know this token")]
+    Token,
+    #[error("enough others look on already")]
+    Crowded,
+    #[error("it refuses: {0}")]
+    Refused(String),
+    #[error("it has closed the connection")]
+    Closed,
+    #[error("it sent what cannot be read")]
+    Malformed,
+}
+
+impl Watch {
+    /// Connects to a worker and proves to know the token.
+    pub(crate) async fn open(address: &Address, token: &[u8]) -> Result<Self, WatchError> {
+        let mut stream = Stream::connect(address, None)
+            .await
+            .map_err(WatchError::Unreachable)?;
+        let key = hmac::Key::new(hmac::HMAC_SHA256, token);
+        let mut talk = Conversation::new(&mut stream, &key);
+        introduce(&mut talk).await?;
+        Ok(Self { stream })
+    }
+
+    /// Asks for a snapshot with at most so many references.
+    pub(crate) async fn ask(&mut self, references: usize) -> Result<Snapshot, WatchError> {
+        let references = u32::try_from(references).unwrap_or(u32::MAX);
+        say(&self.stream, &Question { references })
+            .await
+            .map_err(|_| WatchError::Closed)?;
+        hear(&mut self.stream, MAX_ANSWER).await
+    }
+}
+
+async fn introduce(talk: &mut Conversation<'_>) -> Result<(), WatchError> {
+    let mut nonce = Nonce::default();
+    SystemRandom::new()
+        .fill(&mut nonce)
+        .map_err(|_| WatchError::Unreachable(io::Error::other("no random numbers")))?;
+    talk.open(&Greeting::Observer { nonce }).await?;
+    match talk.hear_opening().await? {
+        Reply::Challenge(_) => {}
+        Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal).into()),
+    }
+    talk.claim(&Observation).await?;
+    match hear_welcome(talk).await? {
+        Verdict::Observed => Ok(()),
+        _ => Err(WatchError::Malformed),
+    }
+}
+
+impl From<HandshakeFailure> for WatchError {
+    fn from(failure: HandshakeFailure) -> Self {
+        match failure {
+            // Whoever hangs up at a greeting of ours does not know what it means.
+            HandshakeFailure::Io(_) | HandshakeFailure::Garbage => Self::Stranger,
+            HandshakeFailure::Version { theirs }
+            | HandshakeFailure::Refused(Refusal::Version { ours: theirs }) => {
+                Self::Version { theirs }
+            }
+            HandshakeFailure::BadProof | HandshakeFailure::Refused(Refusal::Token) => Self::Token,
+            HandshakeFailure::Refused(Refusal::Crowded) => Self::Crowded,
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+async fn say(stream: &Stream, message: &impl Serialize) -> io::Result<()> {
+    let bytes = postcard::to_extend(message, vec![0; 4]);
+    let mut bytes = bytes.map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    stream.write.write_all(&bytes).await
+}
+
+async fn hear<T: for<'de> Deserialize<'de>>(
+    stream: &mut Stream,
+    most: usize,
+) -> Result<T, WatchError> {
+    let closed = |_| WatchError::Closed;
+    let mut length = Vec::new();
+    stream
+        .read
+        .read_until(&mut length, 4)
+        .await
+        .map_err(closed)?;
+    let length = length.try_into().map_or(u32::MAX, u32::from_le_bytes) as usize;
+    if length > most {
+        return Err(WatchError::Malformed);
+    }
+    let mut bytes = Vec::new();
+    stream
+        .read
+        .read_until(&mut bytes, length)
+        .await
+        .map_err(closed)?;
+    postcard::from_bytes(&bytes).map_err(|_| WatchError::Malformed)
+}

@@ -1,0 +1,17 @@
+//! What programs may rely on, in one process. Groups of real processes are in `tests/processes`.
+
+mod agent;
+mod channels;
+mod cluster;
+mod constructors;
+mod macros;
+mod nested;
+mod observing;
+mod panics;
+mod pytorch_defects;
+mod signatures;
+mod store_host;
+mod values;
+
+/// How long anything may take before it counts as hanging.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
