@@ -10,6 +10,7 @@ mod bench;
 mod demo;
 mod inspect;
 mod launch;
+mod progress;
 mod top;
 
 use std::process::ExitCode;

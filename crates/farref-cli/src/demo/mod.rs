@@ -1,11 +1,197 @@
-//! `farref demo`.
+//! `farref demo`: a classifier, trained over several processes on this machine.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`plan`] | what is trained, by how many, for how long |
+//! | [`processes`] | starting workers, killing one, waiting for all |
+//! | [`spiral`], [`model`] | the data and the model |
+//! | [`trainer`] | what trainers and parameter owners can be called for |
+//! | [`training`] | the training itself, with trainers that may die |
+//! | [`alone`] | the same in one process, to compare with |
+//! | [`ledger`] | what became of every reference |
+//! | [`picture`], [`page`] | what was learned, in the terminal and in a browser |
 
+mod alone;
+mod ledger;
+mod model;
+mod page;
+mod picture;
+mod plan;
+mod processes;
+mod spiral;
+mod trainer;
+mod training;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-/// Trains a classifier over several processes on this machine and shows what became of every reference
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+
+use ledger::Ledger;
+use plan::Plan;
+use training::Outcome;
+
+/// Trains a classifier over several processes on this machine, and shows what became of every reference
+///
+/// Parameter owners hold the parts of a model; trainers hold the data and references to the parts. Each
+/// step sends half of a batch through every trainer, over the parts of the model, and gradients back the
+/// same way. The same training in one process has to come to the same loss.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {}
+#[command(after_help = "Examples:
+  farref demo                             two owners, two trainers, 400 steps
+  farref demo --kill-one                  one trainer is killed on the way; the loss stays the same
+  farref demo --html demo.html            the loss curve and the regions as a page
+  farref demo --owners 3 --trainers 4 --transport tcp
+  farref demo --steps 100000              long enough to look on with `farref top`")]
+pub(crate) struct Arguments {
+    /// How many workers hold parts of the model
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    owners: u32,
 
-pub(crate) fn run(_: Arguments) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not here yet")
+    /// How many workers train
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    trainers: u32,
+
+    /// How many steps to train for
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    steps: u32,
+
+    /// What carries the messages
+    #[arg(long, value_enum, default_value_t = Transport::Unix)]
+    transport: Transport,
+
+    /// Kill a trainer (SIGKILL) in the middle of the training
+    #[arg(long)]
+    kill_one: bool,
+
+    /// Where the random numbers start: data, weights and batches
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+
+    /// Write a page with the loss curve and the regions
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// This process is one of the workers
+    #[arg(long, hide = true)]
+    worker: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Transport {
+    /// Unix sockets
+    Unix,
+    /// TCP over the loopback interface
+    Tcp,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    if arguments.worker {
+        return runtime.block_on(processes::be_a_worker(arguments.transport));
+    }
+    ensure!(
+        !arguments.kill_one || arguments.trainers > 1,
+        "--kill-one needs a trainer that is left: say --trainers 2 or more"
+    );
+    if let Some(file) = &arguments.html {
+        check_writable(file)?;
+    }
+    let began = Instant::now();
+    let verdict = runtime.block_on(show(&arguments))?;
+    println!("\ndemo: {verdict} ({:.1} s)", began.elapsed().as_secs_f64());
+    Ok(match verdict {
+        Verdict::Good => ExitCode::SUCCESS,
+        Verdict::Bad(_) => ExitCode::FAILURE,
+    })
+}
+
+/// Finds out before the training, and not after it, that the page cannot be written.
+fn check_writable(file: &Path) -> anyhow::Result<()> {
+    let opened = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file);
+    opened.map(drop).with_context(|| {
+        format!(
+            "cannot write {}: choose another file for --html",
+            file.display()
+        )
+    })
+}
+
+async fn show(arguments: &Arguments) -> anyhow::Result<Verdict> {
+    let plan = Plan::new(arguments);
+    let group = processes::Group::start(&plan).await?;
+    println!(
+        "{} processes on this machine: {}",
+        plan.names().len(),
+        plan.names().join(", ")
+    );
+    println!("to look on: farref top {}\n", group.place());
+    let outcome = training::train(&plan, &group).await?;
+    println!("\nthe same in one process ..");
+    let alone = alone::train(&plan).await?;
+
+    println!("\n{}", picture::draw(&plan, &outcome.regions));
+    let verdict = compare(&outcome, &alone.losses);
+    println!(
+        "loss over {} processes  {:.12}\nloss in one process      {:.12}",
+        plan.names().len(),
+        last(&outcome.losses),
+        last(&alone.losses),
+    );
+    println!(
+        "accuracy                 {:.1} %\n\n{}",
+        outcome.accuracy * 100.0,
+        outcome.ledger
+    );
+    if let Some(file) = &arguments.html {
+        let page = page::write(&plan, &outcome, &alone.losses);
+        std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("\nwritten: {}", file.display());
+    }
+    group.end(Duration::from_secs(20)).await?;
+    Ok(verdict)
+}
+
+fn last(losses: &[f64]) -> f64 {
+    losses.last().copied().unwrap_or(f64::NAN)
+}
+
+/// Whether the demo has shown what it promises.
+enum Verdict {
+    Good,
+    Bad(String),
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Good => f.write_str("success: the losses agree, nothing is left behind"),
+            Self::Bad(why) => write!(f, "FAILED: {why}"),
+        }
+    }
+}
+
+fn compare(outcome: &Outcome, alone: &[f64]) -> Verdict {
+    let (here, there) = (last(&outcome.losses), last(alone));
+    let Ledger {
+        leaked, contexts, ..
+    } = outcome.ledger;
+    // Sums are made in another order, so the last digits may differ.
+    if !((here - there).abs() <= 1e-6 * there.abs().max(1.0)) {
+        return Verdict::Bad(format!("the losses differ: {here} and {there}"));
+    }
+    if leaked > 0 || contexts > 0 {
+        return Verdict::Bad(format!(
+            "{leaked} references and {contexts} contexts are left behind"
+        ));
+    }
+    Verdict::Good
 }

@@ -1,0 +1,66 @@
+//! Progress of long work: a bar on a terminal, a line now and then elsewhere.
+
+use std::cell::Cell;
+use std::io::IsTerminal as _;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Work of so many steps.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    what: &'static str,
+    steps: u64,
+    done: Cell<u64>,
+    /// Whether somebody watches.
+    live: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(steps: u64, what: &'static str) -> Self {
+        let live = std::io::stderr().is_terminal();
+        let target = match live {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = "{prefix} {wide_bar} {pos}/{len}  {msg}";
+        let style =
+            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::with_draw_target(Some(steps), target).with_style(style);
+        bar.set_prefix(what);
+        Self {
+            bar,
+            what,
+            steps,
+            done: Cell::new(0),
+            live,
+        }
+    }
+
+    /// One step more is done, and this is how things are.
+    pub(crate) fn step(&self, state: &str) {
+        let before = self.done.get();
+        self.done.set(before + 1);
+        if self.live {
+            self.bar.set_message(state.to_owned());
+            self.bar.inc(1);
+        } else if before * 10 / self.steps < (before + 1) * 10 / self.steps {
+            eprintln!("{} {}/{}  {state}", self.what, before + 1, self.steps);
+        }
+    }
+
+    /// Something that should stay on the screen.
+    pub(crate) fn note(&self, text: &str) {
+        match self.live {
+            true => self.bar.println(text),
+            false => eprintln!("{text}"),
+        }
+    }
+
+    /// The bar stays as it is.
+    pub(crate) fn finish(&self) {
+        self.bar.abandon();
+        if self.live {
+            eprintln!();
+        }
+    }
+}
