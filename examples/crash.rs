@@ -43,7 +43,7 @@ fn start(name: &str, rendezvous: &str) -> Result<Process> {
 /// Whether others hold values of this worker.
 fn lent(me: &Worker) -> bool {
     let references = me.snapshot().references;
-    let mut holders = references.iter().flat_map(|it| &it.holders);
+    let mut holders = references.iter().flat_map(|reference| &reference.holders);
     holders.any(|holder| holder != me.name())
 }
 

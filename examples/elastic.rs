@@ -48,7 +48,11 @@ async fn please_leave() {
 
 /// Divides the work among all that are there at the moment.
 async fn count_together(me: &Worker) -> Result<()> {
-    let helpers: Vec<_> = me.peers().into_iter().filter(|it| !it.is_me()).collect();
+    let helpers: Vec<_> = me
+        .peers()
+        .into_iter()
+        .filter(|peer| !peer.is_me())
+        .collect();
     let shares = helpers.len() as u64;
     let started = (0..).zip(&helpers);
     let pending: Vec<_> = started

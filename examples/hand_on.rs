@@ -63,7 +63,10 @@ async fn let_go() {
 async fn held_by(owner: &Peer, expected: &[&str]) -> Result<()> {
     until("the owner knows the holders", async || {
         let references = owner.snapshot().await?.references;
-        let mut holders: Vec<_> = references.into_iter().flat_map(|it| it.holders).collect();
+        let holders = references
+            .into_iter()
+            .flat_map(|reference| reference.holders);
+        let mut holders: Vec<_> = holders.collect();
         holders.sort();
         Ok(holders == expected)
     })

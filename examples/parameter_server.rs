@@ -8,7 +8,7 @@
 //! `ps` has the model, 2 trainers make 150 steps each
 //! trainer0: the loss fell from ..
 //! trainer1: the loss fell from ..
-//! the model has learned: y = 2.00 a + -3.00 b + 0.50
+//! the model has learned: y = +2.00 a -3.00 b +0.50
 //! all workers have ended
 //! ```
 //!
@@ -78,8 +78,8 @@ async fn serve(me: &Worker) -> Result<()> {
     }
     for (trainer, pending) in TRAINERS.iter().zip(training) {
         let (first, last) = pending.await?;
-        println!("{trainer}: the loss fell from {first:.2} to {last:.6}");
-        ensure!(last < first, "it has learned nothing");
+        println!("{trainer}: the loss fell from {first:.2} to {last:.4}");
+        ensure!(last < 0.001, "it has not learned enough");
     }
 
     let state = RemoteModule::new(hosted).state_dict().await?;
@@ -89,7 +89,7 @@ async fn serve(me: &Worker) -> Result<()> {
     };
     let (weight, bias) = (numbers("weight")?, numbers("bias")?);
     println!(
-        "the model has learned: y = {:.2} a + {:.2} b + {:.2}",
+        "the model has learned: y = {:+.2} a {:+.2} b {:+.2}",
         weight[0], weight[1], bias[0]
     );
     let learned = [weight[0], weight[1], bias[0]];

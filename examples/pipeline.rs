@@ -96,24 +96,20 @@ async fn drive(me: &Worker) -> Result<()> {
         if step % 100 == 0 {
             println!("step {step:3}: the loss is {:.4}", loss.to_scalar::<f64>()?);
         }
-        drop(loss);
         context.release().await?;
     }
 
-    let outputs = forward_in_parts(&pipeline, &inputs)
-        .await?
-        .to_vec2::<f64>()?;
+    let outputs = forward_in_parts(&pipeline, &inputs).await?;
+    let outputs = outputs.to_vec2::<f64>()?;
     for (input, output) in inputs.to_vec2::<f64>()?.iter().zip(&outputs) {
+        // Without its sign, for a little less than zero is zero too.
         println!("{} xor {} = {:.0}", input[0], input[1], output[0].abs());
         let ought = f64::from(input[0] != input[1]);
         ensure!((output[0] - ought).abs() < 0.2, "it has not learned");
     }
     let whole = pipeline.forward(&inputs).await?.to_vec2::<f64>()?;
-    let differences = outputs.iter().zip(&whole).map(|(a, b)| a[0] - b[0]);
-    ensure!(
-        differences.into_iter().all(|it| it.abs() < 1e-9),
-        "{outputs:?}, {whole:?}"
-    );
+    let mut differences = outputs.iter().zip(&whole).map(|(a, b)| (a[0] - b[0]).abs());
+    ensure!(differences.all(|difference| difference < 1e-9), "{whole:?}");
     println!("in parts or as a whole: the same");
     Ok(())
 }

@@ -24,6 +24,7 @@ use farref_examples::until;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
+const OTHERS: [&str; 4] = ["actor0", "actor1", "learner0", "learner1"];
 const CAPACITY: usize = 800;
 
 /// What an actor has seen.
@@ -96,27 +97,27 @@ async fn read(count: usize) -> Result<usize> {
 /// Who holds the buffer, as its owner sees it.
 fn holders(me: &Worker) -> Vec<String> {
     let references = me.snapshot().references.into_iter();
-    let mut holders: Vec<_> = references.flat_map(|it| it.holders).collect();
+    let mut holders: Vec<_> = references.flat_map(|reference| reference.holders).collect();
     holders.sort();
     holders
 }
 
 async fn host(me: &Worker) -> Result<()> {
-    let others: Vec<Peer> = me.peers().into_iter().filter(|it| !it.is_me()).collect();
+    let others = OTHERS.iter().map(|name| me.peer(name));
+    let others: Vec<Peer> = others.collect::<farref::Result<_>>()?;
     let shared = me.rref_to_object(ReplayBuffer::default())?;
     for other in &others {
         take::on(other, shared.clone()).await?;
     }
     drop(shared); // from here on, the others keep it alive
-    until("only the others hold it", async || {
-        Ok(holders(me) == ["actor0", "actor1", "learner0", "learner1"])
-    })
-    .await?;
+    until("only they hold it", async || Ok(holders(me) == OTHERS)).await?;
     println!("the buffer is held by {}", holders(me).join(", "));
 
     let (actors, learners) = others.split_at(2);
-    let writing = actors.iter().map(|it| write::on(it, 500).start());
-    let reading = learners.iter().map(|it| read::on(it, 1000).start());
+    let writing = actors.iter().map(|actor| write::on(actor, 500).start());
+    let reading = learners
+        .iter()
+        .map(|learner| read::on(learner, 1000).start());
     let working: Vec<_> = writing.chain(reading).collect(); // all at the same time
     let mut handled = 0;
     for pending in working {
