@@ -1,0 +1,121 @@
+//! Runs every example: it has to end well, and to print what its first lines say it prints.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// An example is to be read in one go.
+const MAX_LINES: usize = 150;
+
+/// How long one may run.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Each has several processes; side by side they would only be slower.
+    arguments.test_threads.get_or_insert(1);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(path);
+        }
+    }
+    sources.sort();
+    let trials = sources.into_iter().map(|source| {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
+        Trial::test(name.into_owned(), move || {
+            run(&source).map_err(|error| Failed::from(format!("{error:?}")))
+        })
+    });
+    Ok(libtest_mimic::run(&arguments, trials.collect()).exit_code())
+}
+
+fn run(source: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(source)?;
+    let lines = text.lines().count();
+    ensure!(
+        lines <= MAX_LINES,
+        "it has {lines} lines, more than {MAX_LINES}"
+    );
+    let name = source.file_stem().context("a file without a name")?;
+    let program = built_next_to_this()?.join(name);
+    ensure!(
+        program.exists(),
+        "it has not been built: is there an `[[example]]` for it in Cargo.toml? \
+         (`cargo test -p farref-examples` builds them; `--test examples` does not)"
+    );
+    let printed = output_of(&program)?;
+    let expected = expected_output(&text)?;
+    let mut matching = expected.iter().zip(printed.lines());
+    ensure!(
+        expected.len() == printed.lines().count()
+            && matching.all(|(expected, line)| fits(expected, line)),
+        "it printed\n\n{printed}\nand not\n\n{}",
+        expected.join("\n")
+    );
+    Ok(())
+}
+
+/// This program is in `target/debug/deps`, the examples are in `target/debug/examples`.
+fn built_next_to_this() -> Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    let target = this.ancestors().nth(2).context("no target directory")?;
+    Ok(target.join("examples"))
+}
+
+fn output_of(program: &Path) -> Result<String> {
+    let mut child = Command::new(program)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let began = Instant::now();
+    // What it prints fits into a pipe, so it can be read when it is over.
+    while child.try_wait()?.is_none() {
+        if began.elapsed() > PATIENCE {
+            child.kill()?; // its workers end with it
+            bail!(
+                "it still runs after {PATIENCE:?}: {:?}",
+                child.wait_with_output()?
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output()?;
+    let printed = String::from_utf8(output.stdout)?;
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{}\n{printed}\n{complaints}",
+        output.status
+    );
+    Ok(printed)
+}
+
+/// The first block of text in the file's documentation.
+fn expected_output(source: &str) -> Result<Vec<&str>> {
+    let documentation = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let lines = documentation.map(|line| line.strip_prefix(' ').unwrap_or(line));
+    let block = lines.skip_while(|line| *line != "```text").skip(1);
+    let block: Vec<_> = block.take_while(|line| *line != "```").collect();
+    ensure!(
+        !block.is_empty(),
+        "its first lines do not say what it prints"
+    );
+    Ok(block)
+}
+
+/// Whether a line is as expected, where `..` stands for anything.
+fn fits(expected: &str, line: &str) -> bool {
+    match expected.split_once("..") {
+        Some((start, end)) => {
+            let rest = line.strip_prefix(start);
+            rest.is_some_and(|rest| rest.ends_with(end))
+        }
+        None => expected == line,
+    }
+}
