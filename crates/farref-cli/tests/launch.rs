@@ -294,7 +294,11 @@ fn a_signal_reaches_every_child_and_grandchild() -> anyhow::Result<()> {
     let (code, stdout, stderr) = running.end()?;
     // All have ended in order, as they were asked to.
     assert_eq!(stdout.matches(" ends").count(), 4, "{stdout}");
-    assert_eq!(stderr, "farref launch: stopped by SIGTERM\n");
+    // Before it stands what the shells say about the ends of their `sleep`s.
+    assert!(
+        stderr.ends_with("farref launch: stopped by SIGTERM\n"),
+        "{stderr}"
+    );
     assert_eq!(code, Some(0));
     launch.finish()
 }
@@ -308,7 +312,10 @@ fn an_interrupt_ends_the_run_and_a_second_one_kills() -> anyhow::Result<()> {
     running.await_lines("ready", 2)?;
     running.signal(Signal::INT)?;
     let (code, _, stderr) = running.end()?;
-    assert_eq!(stderr, "farref launch: stopped by SIGINT\n");
+    assert!(
+        stderr.ends_with("farref launch: stopped by SIGINT\n"),
+        "{stderr}"
+    );
     assert_eq!(code, Some(130));
 
     let script = "trap 'echo deaf' INT; echo ready; while :; do sleep 0.05; done";

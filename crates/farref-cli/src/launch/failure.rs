@@ -75,7 +75,7 @@ impl fmt::Display for Spoken {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
-    /// "trainer1 (rank 2) failed first: killed by SIGKILL after 3.2 s"
+    /// "trainer1 (rank 2) failed first: killed by SIGKILL after 3.2 s; the others were stopped"
     pub(super) text: String,
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Store as _, StoreError, StoreServer, TcpStoreClient};
+use tokio::time::timeout;
 
 use super::environment::Place;
 use super::failure::Failure;
@@ -17,8 +18,10 @@ use super::plan::Plan;
 
 /// How long the launcher of another node waits for that of node 0.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long one question to the store takes at most; it is asked again then.
+/// How long to wait for another node in one go; it is asked again then.
 const ASK: Duration = Duration::from_secs(30);
+/// How long to try to tell other nodes something: node 0 may be gone.
+const TELL: Duration = Duration::from_secs(5);
 
 const RUN: &str = "farref-launch/run";
 const FAILED: &str = "farref-launch/failed";
@@ -80,11 +83,11 @@ impl Meeting {
             return failure.clone();
         };
         let word = format!("{}\n{}", failure.code, failure.text);
-        let first = others.store.compare_set(FAILED, b"", word.as_bytes()).await;
-        match first {
-            Ok(first) => read_failure(&first).unwrap_or_else(|| failure.clone()),
+        let first = others.store.compare_set(FAILED, b"", word.as_bytes());
+        match timeout(TELL, first).await {
+            Ok(Ok(first)) => read_failure(&first).unwrap_or_else(|| failure.clone()),
             // Node 0 is gone: nobody is there to be told.
-            Err(_) => failure.clone(),
+            Ok(Err(_)) | Err(_) => failure.clone(),
         }
     }
 
@@ -102,21 +105,29 @@ impl Meeting {
                 }
                 Err(StoreError::Timeout { .. }) => {}
                 Err(_) => {
-                    let text = "the launcher of node 0 is gone".to_owned();
+                    let text = "the launcher of node 0 is gone; the ranks of this node were stopped".to_owned();
                     return Failure { code: 1, text };
                 }
             }
         }
     }
 
-    /// Says that all ranks of this node have ended well; node 0 waits until all nodes have said so.
-    pub(super) async fn done(&self) {
-        let Some(others) = &self.others else { return };
-        if others.node > 0 {
-            // If node 0 is gone, it does not wait either.
-            let _ = others.store.set(&done_key(others.node), b"1").await;
-            return self.heard().await;
+    /// Says that all ranks of this node have ended well. If node 0 is gone, it does not wait for that.
+    pub(super) async fn say_done(&self) {
+        self.heard().await;
+        if let Some(others) = &self.others {
+            let _ = timeout(TELL, others.store.set(&done_key(others.node), b"1")).await;
         }
+    }
+
+    /// Whether the store must stay for other nodes.
+    pub(super) fn hosts_others(&self) -> bool {
+        self.server.is_some() && self.others.is_some()
+    }
+
+    /// Waits until all other nodes have said that they are done.
+    pub(super) async fn others_done(&self) {
+        let Some(others) = &self.others else { return };
         let keys: Vec<String> = (1..others.nodes).map(done_key).collect();
         while let Err(StoreError::Timeout { .. }) = others.store.wait(&keys, ASK).await {}
     }
@@ -128,7 +139,7 @@ impl Meeting {
             && let Ok(Some(_)) = others.store.try_get(FAILED).await
         {
             let keys: Vec<String> = (1..others.nodes).map(heard_key).collect();
-            let _ = others.store.wait(&keys, Duration::from_secs(5)).await;
+            let _ = others.store.wait(&keys, TELL).await;
         }
         server.close().await;
     }
@@ -136,7 +147,7 @@ impl Meeting {
     /// Says that node 0 need not stay for this node to learn of a failure.
     pub(super) async fn heard(&self) {
         if let Some(others) = &self.others {
-            let _ = others.store.set(&heard_key(others.node), b"1").await;
+            let _ = timeout(TELL, others.store.set(&heard_key(others.node), b"1")).await;
         }
     }
 }

@@ -95,12 +95,7 @@ pub(crate) struct Arguments {
     tethered_to: Option<u32>,
 
     /// The program and its arguments, behind `--`
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 

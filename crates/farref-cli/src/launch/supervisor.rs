@@ -144,9 +144,9 @@ impl<'a> Supervisor<'a> {
             },
             signal = self.signals.next() => self.signalled(signal).await,
             failure = self.meeting.failure_elsewhere(), if self.failure.is_none() => {
-                self.meeting.heard().await;
                 self.failure = Some(failure);
                 self.stop(Signal::TERM, false);
+                self.meeting.heard().await;
             }
             () = sleep_until(killing.unwrap_or_else(Instant::now)), if killing.is_some() => {
                 let left: Vec<String> = (0..self.plan.ranks)
@@ -263,7 +263,9 @@ impl<'a> Supervisor<'a> {
             let node = self.plan.node;
             let code = killed_by(signal.as_raw());
             let text = format!("node {node} was stopped by {name}");
+            self.stop(signal, false);
             self.meeting.tell(&Failure { code, text }).await;
+            return;
         }
         self.stop(signal, false);
     }
@@ -275,18 +277,20 @@ impl<'a> Supervisor<'a> {
             Some(rank) if rank.restarts > 0 => format!(", the {} time", ordinal(rank.restarts + 1)),
             _ => String::new(),
         };
+        let others = match self.plan.world_size() {
+            1 => "",
+            _ => "; the others were stopped",
+        };
+        let spoken = Spoken(after);
         let text = match ending {
-            Ending::NotStarted(_) => format!("{title} {ending}"),
-            _ => format!(
-                "{title} failed first: {ending} after {}{lives}",
-                Spoken(after)
-            ),
+            Ending::NotStarted(_) => format!("{title} {ending}{others}"),
+            _ => format!("{title} failed first: {ending} after {spoken}{lives}{others}"),
         };
         let code = ending.exit_code();
-        let first = self.meeting.tell(&Failure { code, text }).await;
-        self.meeting.heard().await;
-        self.failure.get_or_insert(first);
         self.stop(Signal::TERM, false);
+        let first = self.meeting.tell(&Failure { code, text }).await;
+        self.failure.get_or_insert(first);
+        self.meeting.heard().await;
     }
 
     /// Asks all to end. The first time decides when they are killed; who is told twice to end for good
@@ -331,8 +335,11 @@ impl<'a> Supervisor<'a> {
         if self.failure.is_some() || self.stopped_by.is_some() {
             return;
         }
+        if !self.meeting.hosts_others() {
+            return self.meeting.say_done().await;
+        }
         tokio::select! {
-            () = self.meeting.done() => {}
+            () = self.meeting.others_done() => {}
             failure = self.meeting.failure_elsewhere() => {
                 self.meeting.heard().await;
                 self.failure = Some(failure);
@@ -343,11 +350,7 @@ impl<'a> Supervisor<'a> {
 
     fn verdict(&self) -> (u8, Option<String>) {
         if let Some(Failure { code, text }) = &self.failure {
-            let others = match self.plan.world_size() {
-                1 => "",
-                _ => "; the others were stopped",
-            };
-            return (*code, Some(format!("{text}{others}")));
+            return (*code, Some(text.clone()));
         }
         match self.stopped_by {
             Some(signal) => {
