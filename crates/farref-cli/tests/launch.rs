@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use farref::Worker;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long something may take that should not take long.
@@ -526,5 +527,56 @@ fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
         );
         assert_eq!(output.status.code(), Some(6));
     }
+    launch.finish()
+}
+
+#[farref::remote]
+async fn life() -> String {
+    std::env::var("FARREF_RESTART_COUNT").unwrap_or_default()
+}
+
+#[farref::remote]
+async fn crash() {
+    std::process::exit(3);
+}
+
+/// What a rank does in the test below, which starts this very program.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a rank of another test"]
+async fn a_rank_of_farref() -> anyhow::Result<()> {
+    let me = Worker::from_env().join().await?;
+    if me.name() == "trainer" {
+        let store_host = me.peer("ps")?;
+        ensure!(life::on(&store_host).await? == "0");
+        ensure!(crash::on(&store_host).await.is_err());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let ps = me.wait_for_peer("ps", PATIENCE).await?;
+            match life::on(&ps).await {
+                Ok(life) => break ensure!(life == "1"),
+                Err(error) => ensure!(Instant::now() < end, "it does not come back: {error}"),
+            }
+        }
+        println!("it is back");
+    }
+    Ok(me.shutdown().await?)
+}
+
+#[test]
+fn rank_0_of_farref_crashes_and_comes_back_to_its_group() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let myself = std::env::current_exe()?;
+    let myself = myself.to_str().context("a path that is no text")?;
+    let options = ["--names", "ps,trainer", "--restarts", "1"];
+    let rank = "a_rank_of_farref";
+    let program = [myself, "--exact", rank, "--ignored", "--nocapture"];
+    let output = launch.command(&options, &program).output()?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("[trainer] it is back\n"), "{stdout}");
+    assert!(
+        stderr.contains("ps (rank 0) failed: exit code 3"),
+        "{stderr}"
+    );
     launch.finish()
 }

@@ -105,7 +105,9 @@ impl Meeting {
                 }
                 Err(StoreError::Timeout { .. }) => {}
                 Err(_) => {
-                    let text = "the launcher of node 0 is gone; the ranks of this node were stopped".to_owned();
+                    let text =
+                        "the launcher of node 0 is gone; the ranks of this node were stopped"
+                            .to_owned();
                     return Failure { code: 1, text };
                 }
             }
