@@ -4,6 +4,7 @@
 //! when no process with its mark is left.
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -443,6 +444,15 @@ fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
         );
         assert_eq!(output.status.code(), Some(1));
     }
+
+    let script = launch.directory.join("script");
+    std::fs::write(&script, "#!/no/such/interpreter")?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let output = launch.command(&["-n", "1"], &["./script"]).output()?;
+    let text = stderr(&output);
+    let expected = "cannot start `./script`: what its first line names to run it is not there";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(output.status.code(), Some(126));
     launch.finish()
 }
 

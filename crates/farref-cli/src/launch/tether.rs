@@ -54,7 +54,14 @@ pub(super) fn become_program(parent: u32, words: &[OsString]) -> anyhow::Result<
         .arg0(name)
         .args(arguments)
         .exec();
-    Err(anyhow::Error::from(error).context(format!("cannot start `{}`", name.display())))
+    // The launcher has found the file: what is missing is what runs it.
+    let why = match error.kind() {
+        std::io::ErrorKind::NotFound => "what its first line names to run it is not there".into(),
+        _ => error.to_string(),
+    };
+    eprintln!("farref: cannot start `{}`: {why}", name.display());
+    // As a shell says it.
+    Ok(ExitCode::from(126))
 }
 
 #[cfg(not(target_os = "linux"))]
