@@ -1,0 +1,592 @@
+//! `farref launch` with real processes: small shell programs as ranks.
+//!
+//! Every launcher carries a mark in its environment, which all its descendants inherit. A test is over
+//! when no process with its mark is left.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use farref::Worker;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long something may take that should not take long.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MARK: &str = "FARREF_LAUNCH_TEST";
+
+/// One or more launches of shell scripts, in a directory of their own.
+struct Launch {
+    mark: String,
+    directory: PathBuf,
+}
+
+impl Launch {
+    fn new() -> anyhow::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mark = format!("{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(format!("farref-launch-{mark}"));
+        std::fs::create_dir_all(&directory)?;
+        Ok(Self { mark, directory })
+    }
+
+    fn command(&self, options: &[&str], program: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
+        command
+            .arg("launch")
+            .args(options)
+            .arg("--")
+            .args(program)
+            .current_dir(&self.directory)
+            .env(MARK, &self.mark)
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a script in every rank until the launcher ends.
+    fn sh(&self, options: &[&str], script: &str) -> anyhow::Result<Output> {
+        Ok(self.command(options, &["sh", "-c", script]).output()?)
+    }
+
+    fn start(&self, options: &[&str], script: &str) -> anyhow::Result<Running> {
+        let mut child = self.command(options, &["sh", "-c", script]).spawn()?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let lines = BufReader::new(stdout);
+        Ok(Running { child, lines })
+    }
+
+    /// Asserts that no process is left.
+    fn finish(self) -> anyhow::Result<()> {
+        let left = self.marked()?;
+        ensure!(left.is_empty(), "processes are left: {left:?}");
+        Ok(())
+    }
+
+    /// The ids of all living processes that carry the mark.
+    fn marked(&self) -> anyhow::Result<Vec<String>> {
+        let mark = format!("{MARK}={}", self.mark).into_bytes();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let entry = entry?;
+            // Whoever ends meanwhile has nothing to read, and neither has a zombie.
+            if let Ok(environment) = std::fs::read(entry.path().join("environ"))
+                && environment.split(|byte| *byte == 0).any(|one| one == mark)
+            {
+                found.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        for id in self.marked().unwrap_or_default() {
+            if let Some(pid) = id.parse().ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A launcher at work.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Reads until `count` lines contain `text`.
+    fn await_lines(&mut self, text: &str, count: usize) -> anyhow::Result<()> {
+        let mut seen = 0;
+        while seen < count {
+            let mut line = String::new();
+            let size = self.lines.read_line(&mut line)?;
+            ensure!(size > 0, "the output ended before {text:?} came");
+            seen += usize::from(line.contains(text));
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id())?;
+        kill_process(Pid::from_raw(pid).context("no process id")?, signal)?;
+        Ok(())
+    }
+
+    /// The exit code, the rest of stdout, and stderr.
+    fn end(mut self) -> anyhow::Result<(Option<i32>, String, String)> {
+        let mut stdout = String::new();
+        self.lines.read_to_string(&mut stdout)?;
+        let mut stderr = String::new();
+        if let Some(mut stream) = self.child.stderr.take() {
+            stream.read_to_string(&mut stderr)?;
+        }
+        Ok((self.child.wait()?.code(), stdout, stderr))
+    }
+}
+
+fn sorted(output: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(output);
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.port())
+}
+
+#[test]
+fn every_rank_gets_its_variables() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
+        $TORCHELASTIC_USE_AGENT_STORE $TORCHELASTIC_RESTART_COUNT ${FARREF_NAME-none} \
+        ${FARREF_RANK-none} ${MASTER_PORT:+port} ${TORCHELASTIC_RUN_ID:+run}";
+    let mut command = launch.command(&["-n", "3"], &["sh", "-c", script]);
+    // What others said before is not for these ranks.
+    command.env("FARREF_NAME", "stale").env("FARREF_RANK", "7");
+    let output = command.output()?;
+    assert_eq!(
+        sorted(&output.stdout),
+        [0, 1, 2].map(|rank| {
+            format!("[{rank}] {rank} 3 {rank} 3 0 127.0.0.1 True 0 none none port run")
+        })
+    );
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(0));
+
+    let script = "echo $RANK $WORLD_SIZE $FARREF_NAME";
+    let output = launch.sh(&["--names", "ps,trainer0"], script)?;
+    let expected = ["[ps] 0 2 ps", "[trainer0] 1 2 trainer0"];
+    assert_eq!(sorted(&output.stdout), expected);
+    let output = launch.sh(&["-n", "3", "--names", "ps,t{rank}"], "echo $FARREF_NAME")?;
+    assert_eq!(sorted(&output.stdout), ["[ps] ps", "[t1] t1", "[t2] t2"]);
+    launch.finish()
+}
+
+#[test]
+fn stdout_and_stderr_stay_apart() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let output = launch.sh(&["-n", "2"], "echo out; echo err >&2")?;
+    assert_eq!(sorted(&output.stdout), ["[0] out", "[1] out"]);
+    assert_eq!(sorted(&output.stderr), ["[0] err", "[1] err"]);
+    launch.finish()
+}
+
+#[test]
+fn lines_of_different_ranks_never_mix() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "i=0; while [ $i -lt 2000 ]; do printf '%s' $RANK-; echo $i-$RANK; i=$((i+1)); \
+        done; printf last-$RANK";
+    let output = launch.sh(&["-n", "4"], script)?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut next = [0; 4];
+    let mut last = 0;
+    for line in text.lines() {
+        let rank: usize = line[1..2].parse()?;
+        if line == format!("[{rank}] last-{rank}") {
+            last += 1;
+        } else {
+            assert_eq!(line, format!("[{rank}] {rank}-{}-{rank}", next[rank]));
+            next[rank] += 1;
+        }
+    }
+    assert_eq!((next, last), ([2000; 4], 4));
+    assert!(text.ends_with('\n'), "a last line without an end gets one");
+    launch.finish()
+}
+
+#[test]
+fn any_bytes_pass_and_a_line_without_end_is_broken() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "printf '\\377\\000\\n'; head -c 200000 /dev/zero";
+    let output = launch.sh(&["-n", "1"], script)?;
+    let lines: Vec<&[u8]> = output.stdout.split(|byte| *byte == b'\n').collect();
+    assert_eq!(lines[0], b"[0] \xff\x00");
+    let sizes: Vec<usize> = lines[1..].iter().map(|line| line.len()).collect();
+    assert_eq!(sizes, [65540, 65540, 65540, 200_000 - 3 * 65536 + 4, 0]);
+    launch.finish()
+}
+
+#[test]
+fn colours_are_there_when_wanted() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let plain = launch.sh(&["-n", "2"], "echo x")?;
+    assert!(!plain.stdout.contains(&0x1b), "a pipe is no terminal");
+    let colored = launch.sh(&["-n", "2", "--color", "always"], "echo x")?;
+    assert_eq!(
+        sorted(&colored.stdout),
+        ["\x1b[0;33m[1]\x1b[0m x", "\x1b[0;36m[0]\x1b[0m x"]
+    );
+    launch.finish()
+}
+
+#[test]
+fn the_exit_code_is_that_of_who_failed_first() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // The others end in consequence, with codes of their own.
+    let script = "trap 'exit 9' TERM; if [ $RANK = 1 ]; then exit 7; fi; \
+        while :; do sleep 0.05; done";
+    let output = launch.sh(&["--names", "a,b,c"], script)?;
+    assert_eq!(output.status.code(), Some(7));
+    let text = stderr(&output);
+    let last = text.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("farref launch: b (rank 1) failed first: exit code 7 after ")
+            && last.ends_with(" s; the others were stopped"),
+        "{text}"
+    );
+
+    let script = "[ $RANK = 0 ] && kill -9 $$; exec sleep 600";
+    let output = launch.sh(&["-n", "2"], script)?;
+    assert_eq!(output.status.code(), Some(128 + 9));
+    let text = stderr(&output);
+    assert!(
+        text.contains("rank 0 failed first: killed by SIGKILL after ") && text.lines().count() == 1,
+        "{text}"
+    );
+    launch.finish()
+}
+
+#[test]
+fn who_does_not_end_is_killed_after_the_grace_period() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "trap '' TERM; : > deaf$RANK; if [ $RANK = 1 ]; then \
+            while [ ! -e deaf0 ]; do sleep 0.02; done; exit 3; fi; \
+        while :; do sleep 600; done";
+    let output = launch.sh(&["-n", "2", "--grace", "0.2"], script)?;
+    assert_eq!(output.status.code(), Some(3));
+    let text = stderr(&output);
+    assert!(
+        text.contains("still there after 0.2 s: rank 0; killing"),
+        "{text}"
+    );
+    launch.finish()
+}
+
+#[test]
+fn a_signal_reaches_every_child_and_grandchild() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // Each rank has a child of its own; both tell of every signal.
+    let script = "tell() { for s in USR1 USR2; do trap \"echo $1 got $s\" $s; done; \
+            trap \"echo $1 ends; exit 0\" TERM; echo $1 ready; while :; do sleep 0.05; done; }; \
+        (tell grandchild) & tell child";
+    let mut running = launch.start(&["-n", "2"], script)?;
+    running.await_lines("ready", 4)?;
+    for (signal, name) in [(Signal::USR1, "USR1"), (Signal::USR2, "USR2")] {
+        running.signal(signal)?;
+        running.await_lines(&format!("got {name}"), 4)?;
+    }
+    running.signal(Signal::TERM)?;
+    let (code, stdout, stderr) = running.end()?;
+    // All have ended in order, as they were asked to.
+    assert_eq!(stdout.matches(" ends").count(), 4, "{stdout}");
+    // Before it stands what the shells say about the ends of their `sleep`s.
+    assert!(
+        stderr.ends_with("farref launch: stopped by SIGTERM\n"),
+        "{stderr}"
+    );
+    assert_eq!(code, Some(0));
+    launch.finish()
+}
+
+#[test]
+fn an_interrupt_ends_the_run_and_a_second_one_kills() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // Not left to the default: whoever runs the tests in the background may have it ignored.
+    let script = "trap 'echo over; exit 4' INT; echo ready; while :; do sleep 0.05; done";
+    let mut running = launch.start(&["-n", "2"], script)?;
+    running.await_lines("ready", 2)?;
+    running.signal(Signal::INT)?;
+    let (code, _, stderr) = running.end()?;
+    assert!(
+        stderr.ends_with("farref launch: stopped by SIGINT\n"),
+        "{stderr}"
+    );
+    assert_eq!(code, Some(130));
+
+    let script = "trap 'echo deaf' INT; echo ready; while :; do sleep 0.05; done";
+    let mut running = launch.start(&["-n", "2", "--grace", "100000"], script)?;
+    running.await_lines("ready", 2)?;
+    running.signal(Signal::INT)?;
+    running.await_lines("deaf", 2)?;
+    running.signal(Signal::INT)?;
+    assert_eq!(running.end()?.0, Some(130));
+    launch.finish()
+}
+
+#[test]
+fn what_a_rank_leaves_behind_is_ended_with_it() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let output = launch.sh(&["-n", "2"], "sleep 600 & echo done")?;
+    assert_eq!(sorted(&output.stdout), ["[0] done", "[1] done"]);
+    assert_eq!(output.status.code(), Some(0));
+    launch.finish()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn children_die_with_a_launcher_that_is_killed() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let mut running = launch.start(&["-n", "3"], "echo ready; exec sleep 600")?;
+    running.await_lines("ready", 3)?;
+    running.signal(Signal::KILL)?;
+    running.end()?;
+    let end = Instant::now() + PATIENCE;
+    while !launch.marked()?.is_empty() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+    }
+    launch.finish()
+}
+
+#[test]
+fn a_failed_rank_is_started_again_at_most_k_times() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // Rank 1 fails always; rank 0 ends only when it is stopped.
+    let script = "if [ $RANK = 0 ]; then exec sleep 600; fi; \
+        echo life $FARREF_RESTART_COUNT of run $TORCHELASTIC_RESTART_COUNT; exit 5";
+    let output = launch.sh(&["-n", "2", "--restarts", "2"], script)?;
+    assert_eq!(
+        sorted(&output.stdout),
+        [0, 1, 2].map(|life| format!("[1] life {life} of run 0"))
+    );
+    assert_eq!(output.status.code(), Some(5));
+    let text = stderr(&output);
+    for expected in [
+        "starting it again (1 of 2)",
+        "starting it again (2 of 2)",
+        "rank 1 failed first: exit code 5 after ",
+        "the 3rd time; the others were stopped",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    launch.finish()
+}
+
+#[test]
+fn a_rank_that_recovers_finds_its_run_and_is_no_failure() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "echo $TORCHELASTIC_RUN_ID.$TORCHELASTIC_RESTART_COUNT:$MASTER_PORT; \
+        [ $RANK = 1 ] || [ $FARREF_RESTART_COUNT = 1 ] || kill -9 $$";
+    let output = launch.sh(&["-n", "2", "--restarts", "1"], script)?;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let lines = sorted(&output.stdout);
+    let runs: Vec<&str> = lines.iter().map(|line| &line[4..]).collect();
+    assert_eq!(runs, [runs[0]; 3]);
+    launch.finish()
+}
+
+#[test]
+fn all_are_started_again_when_asked_for() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "echo round $TORCHELASTIC_RESTART_COUNT; \
+        [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; \
+        : > there$RANK; if [ $RANK = 1 ]; then \
+            while [ ! -e there0 ]; do sleep 0.02; done; exit 4; fi; exec sleep 600";
+    let options = ["-n", "2", "--restarts", "1", "--restart", "all"];
+    let output = launch.sh(&options, script)?;
+    assert_eq!(
+        sorted(&output.stdout),
+        ["[0] round 0", "[0] round 1", "[1] round 0", "[1] round 1"]
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("starting all again (1 of 1)"));
+    launch.finish()
+}
+
+#[test]
+fn closed_output_is_closed_for_the_ranks_too() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let mut running = launch.start(&["-n", "2"], "while :; do echo line; done")?;
+    running.await_lines("line", 10)?;
+    let Running { mut child, lines } = running;
+    drop(lines);
+    // As it would be without a launcher: SIGPIPE.
+    assert_eq!(child.wait()?.code(), Some(128 + 13));
+    launch.finish()
+}
+
+#[test]
+fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    std::fs::write(launch.directory.join("plain"), "echo")?;
+    std::fs::create_dir(launch.directory.join("folder"))?;
+    for (program, expected) in [
+        (
+            "no-such-program",
+            "cannot start `no-such-program`: no such program; is it on PATH?",
+        ),
+        ("./missing", "cannot start `./missing`: no such file"),
+        ("./folder", "cannot start `./folder`: it is a directory"),
+        ("./plain", "cannot start `./plain`: it is not executable"),
+        ("plain", "for the file in this directory say `./plain`"),
+    ] {
+        let output = launch.command(&["-n", "3"], &[program]).output()?;
+        let text = stderr(&output);
+        assert!(
+            text.starts_with("farref: ") && text.contains(expected) && text.lines().count() == 1,
+            "{text}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+
+    let script = launch.directory.join("script");
+    std::fs::write(&script, "#!/no/such/interpreter")?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let output = launch.command(&["-n", "1"], &["./script"]).output()?;
+    let text = stderr(&output);
+    let expected = "cannot start `./script`: what its first line names to run it is not there";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(output.status.code(), Some(126));
+    launch.finish()
+}
+
+#[test]
+fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let taken = listener.local_addr()?.to_string();
+    let in_use = format!("port {} is in use", listener.local_addr()?.port());
+    for (options, expected) in [
+        ("", "how many ranks? Say -n N"),
+        ("-n 0", "-n 0 starts nothing"),
+        ("-n 5000", "at most 4096 ranks on one node"),
+        ("-n 3 --names a,b", "2 names for 3 ranks"),
+        ("--names a,a", "the name \"a\" is there twice"),
+        ("--names a/b", "\"a/b\" cannot be a name"),
+        ("--names w{rank}", "say with -n N how many ranks"),
+        ("-n 1 --nnodes 2 --node-rank 0", "needs --rendezvous"),
+        ("-n 1 --nnodes 2", "needs --node-rank"),
+        ("-n 1 --node-rank 1", "--node-rank 1 is out of range"),
+        ("-n 1 --rendezvous nowhere", "is not HOST:PORT"),
+        (&format!("-n 1 --rendezvous {taken}"), &in_use),
+    ] {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let output = launch.sh(&options, "exit 0")?;
+        let text = stderr(&output);
+        assert!(
+            text.contains(expected) && text.lines().count() == 1,
+            "{options:?}: {text}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let output = launch.sh(&["--no-such-option"], "exit 0")?;
+    assert_eq!(output.status.code(), Some(2));
+    launch.finish()
+}
+
+/// Runs a script on two nodes of two ranks each, both on this host; returns node 0's output first.
+fn on_two_nodes(launch: &Launch, place: &str, script: &str) -> anyhow::Result<(Output, Output)> {
+    let start = |node| {
+        let options = ["-n", "2", "--nnodes", "2", "--rendezvous", place];
+        let options = [&options[..], &["--node-rank", node]].concat();
+        launch.command(&options, &["sh", "-c", script]).spawn()
+    };
+    // The one that hosts the store need not be the first.
+    let second = start("1")?;
+    let first = start("0")?;
+    Ok((first.wait_with_output()?, second.wait_with_output()?))
+}
+
+#[test]
+fn two_launchers_make_one_group() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let place = format!("127.0.0.1:{}", free_port()?);
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $GROUP_RANK; \
+        echo $MASTER_ADDR:$MASTER_PORT-$TORCHELASTIC_RUN_ID >&2";
+    let (first, second) = on_two_nodes(&launch, &place, script)?;
+    assert_eq!(sorted(&first.stdout), ["[0] 0 4 0 0", "[1] 1 4 1 0"]);
+    assert_eq!(sorted(&second.stdout), ["[2] 2 4 0 1", "[3] 3 4 1 1"]);
+    assert!(first.status.success() && second.status.success());
+    // All ranks find one store and one run.
+    let found = |output: &Output| sorted(&output.stderr).concat();
+    let runs = found(&first) + &found(&second);
+    let run = runs[4..runs.len() / 4].to_owned();
+    assert!(run.starts_with(&place), "{runs}");
+    assert_eq!(runs.matches(&run).count(), 4, "{runs}");
+    launch.finish()
+}
+
+#[test]
+fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let place = format!("127.0.0.1:{}", free_port()?);
+    let script = "[ $RANK = 3 ] && exit 6; exec sleep 600";
+    let (first, second) = on_two_nodes(&launch, &place, script)?;
+    for output in [first, second] {
+        let text = stderr(&output);
+        assert!(
+            text.starts_with("farref launch: rank 3 on node 1 failed first: exit code 6 after ")
+                && text.lines().count() == 1,
+            "{text}"
+        );
+        assert_eq!(output.status.code(), Some(6));
+    }
+    launch.finish()
+}
+
+#[farref::remote]
+async fn life() -> String {
+    std::env::var("FARREF_RESTART_COUNT").unwrap_or_default()
+}
+
+#[farref::remote]
+async fn crash() {
+    std::process::exit(3);
+}
+
+/// What a rank does in the test below, which starts this very program.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a rank of another test"]
+async fn a_rank_of_farref() -> anyhow::Result<()> {
+    let me = Worker::from_env().join().await?;
+    if me.name() == "trainer" {
+        let store_host = me.peer("ps")?;
+        ensure!(life::on(&store_host).await? == "0");
+        ensure!(crash::on(&store_host).await.is_err());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let ps = me.wait_for_peer("ps", PATIENCE).await?;
+            match life::on(&ps).await {
+                Ok(life) => break ensure!(life == "1"),
+                Err(error) => ensure!(Instant::now() < end, "it does not come back: {error}"),
+            }
+        }
+        println!("it is back");
+    }
+    Ok(me.shutdown().await?)
+}
+
+#[test]
+fn rank_0_of_farref_crashes_and_comes_back_to_its_group() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let myself = std::env::current_exe()?;
+    let myself = myself.to_str().context("a path that is no text")?;
+    let options = ["--names", "ps,trainer", "--restarts", "1"];
+    let rank = "a_rank_of_farref";
+    let program = [myself, "--exact", rank, "--ignored", "--nocapture"];
+    let output = launch.command(&options, &program).output()?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("[trainer] it is back\n"), "{stdout}");
+    assert!(
+        stderr.contains("ps (rank 0) failed: exit code 3"),
+        "{stderr}"
+    );
+    launch.finish()
+}
