@@ -99,13 +99,14 @@ struct Summary {
 
 /// Does what the command line says. The exit code says whether every guarantee held.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let mut config = Config::default();
-    config.min_workers = arguments.workers.min;
-    config.max_workers = arguments.workers.max;
-    config.faults = !arguments.calm;
-    if let Some(steps) = arguments.steps {
-        config.steps = steps;
-    }
+    let standard = Config::default();
+    let config = Config {
+        min_workers: arguments.workers.min,
+        max_workers: arguments.workers.max,
+        faults: !arguments.calm,
+        steps: arguments.steps.unwrap_or(standard.steps),
+        ..standard
+    };
     if let Some(seed) = arguments.replay {
         return replay(&config, seed, arguments);
     }
