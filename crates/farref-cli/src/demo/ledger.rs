@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use farref::{Peer, Snapshot, Totals, Worker};
 
+/// How long the group may take to notice that a worker was killed.
+pub(super) const NOTICE: Duration = Duration::from_secs(20);
 /// How long what was let go may take to be freed everywhere.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,7 +35,7 @@ pub(super) struct Reclaimed {
     /// Values that it owned itself.
     owned: usize,
     totals: Totals,
-    /// How long it took until nothing counted it as a holder.
+    /// How long after its death nobody counted it as a holder any more.
     within: Duration,
 }
 
@@ -91,12 +93,12 @@ impl Ledger {
                 format!("{} ({})", reclaimed.only.len(), reclaimed.only.join(", ")),
             ));
             lines.push(line(
-                &format!("died with {name}"),
-                format!("{} values", reclaimed.owned),
+                "all of it after its death",
+                format!("within {} ms", reclaimed.within.as_millis()),
             ));
             lines.push(line(
-                "all that took",
-                format!("{} ms", reclaimed.within.as_millis()),
+                &format!("values died with {name}"),
+                reclaimed.owned.to_string(),
             ));
         }
         let per_second = self.calls as f64 / self.took.as_secs_f64();
@@ -118,7 +120,7 @@ impl fmt::Display for Ledger {
         let lines = self.lines();
         for (index, (what, much)) in lines.iter().enumerate() {
             let end = if index + 1 < lines.len() { "\n" } else { "" };
-            write!(f, "{what:<24} {much}{end}")?;
+            write!(f, "{what:<26} {much}{end}")?;
         }
         Ok(())
     }
@@ -156,23 +158,23 @@ impl Reclaimed {
     }
 
     /// Waits until the owners count it as a holder no longer.
-    pub(super) async fn after(mut self, dead: &str, owners: &[Peer]) -> anyhow::Result<Self> {
-        let began = Instant::now();
+    pub(super) async fn after(mut self, died: Instant, owners: &[Peer]) -> anyhow::Result<Self> {
+        let dead = &self.name;
         loop {
             let mut left = 0;
             for owner in owners {
                 let references = owner.snapshot().await?.references;
-                let held = references.iter().filter(|value| {
-                    value.owner == owner.name() && value.holders.iter().any(|name| name == dead)
-                });
+                let held = references
+                    .iter()
+                    .filter(|value| value.owner == owner.name() && value.holders.contains(dead));
                 left += held.count();
             }
             if left == 0 {
-                self.within = began.elapsed();
+                self.within = died.elapsed();
                 return Ok(self);
             }
-            if began.elapsed() > PATIENCE {
-                bail!("{left} references of {dead} are not released, {PATIENCE:?} after its death");
+            if died.elapsed() > NOTICE + PATIENCE {
+                bail!("{left} references of {dead} are not released after its death");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

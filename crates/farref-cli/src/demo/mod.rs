@@ -141,13 +141,13 @@ async fn show(arguments: &Arguments) -> anyhow::Result<Verdict> {
     println!("\n{}", picture::draw(&plan, &outcome.regions));
     let verdict = compare(&outcome, &alone.losses);
     println!(
-        "loss over {} processes  {:.12}\nloss in one process      {:.12}",
+        "loss over {} processes      {:.12}\nloss in one process        {:.12}",
         plan.names().len(),
         last(&outcome.losses),
         last(&alone.losses),
     );
     println!(
-        "accuracy                 {:.1} %\n\n{}",
+        "accuracy                   {:.1} %\n\n{}",
         outcome.accuracy * 100.0,
         outcome.ledger
     );

@@ -12,7 +12,7 @@ use farref::{Peer, RRef};
 use farref_autograd::optim::{Adam, DistributedOptimizer};
 use farref_autograd::{Context, Hosted, Pipeline, RemoteModule, Result, Tensor};
 
-use super::ledger::{Ledger, Reclaimed};
+use super::ledger::{Ledger, NOTICE, Reclaimed};
 use super::model::part_of;
 use super::picture::{Regions, grid};
 use super::plan::Plan;
@@ -23,8 +23,6 @@ use crate::progress::Progress;
 
 /// How fast it learns, in both trainings.
 pub(super) const LEARNING_RATE: f64 = 0.01;
-/// How long the group may take to notice that a worker was killed.
-const NOTICE: Duration = Duration::from_secs(20);
 
 /// What came of it.
 pub(super) struct Outcome {
@@ -54,7 +52,7 @@ pub(super) async fn train(plan: &Plan, group: &Group) -> anyhow::Result<Outcome>
                 progress.note(&format!(
                     "{lost} was killed in step {step}; the step is made again without it"
                 ));
-                reclaimed = run.reclaimed(&lost).await?;
+                reclaimed = run.reclaimed().await?;
                 killed = Some((lost, step));
                 run.step(step, None).await?
             }
@@ -96,6 +94,7 @@ struct Run<'a> {
     trainers: Vec<(Peer, RRef<Trainer>)>,
     /// What the one who is going to be killed held just before.
     held: Option<Reclaimed>,
+    died: Instant,
 }
 
 impl<'a> Run<'a> {
@@ -128,6 +127,7 @@ impl<'a> Run<'a> {
             optimizer,
             trainers,
             held: None,
+            died: Instant::now(),
         })
     }
 
@@ -147,6 +147,7 @@ impl<'a> Run<'a> {
         });
         if let Some((peer, _)) = victim.and_then(|index| self.trainers.get(index)) {
             self.group.kill(peer.name())?;
+            self.died = Instant::now();
         }
         let mut losses: Vec<Tensor> = Vec::new();
         for loss in pending {
@@ -182,9 +183,9 @@ impl<'a> Run<'a> {
     }
 
     /// What the owners have got back from the dead.
-    async fn reclaimed(&mut self, dead: &str) -> anyhow::Result<Option<Reclaimed>> {
+    async fn reclaimed(&mut self) -> anyhow::Result<Option<Reclaimed>> {
         match self.held.take() {
-            Some(held) => Ok(Some(held.after(dead, &self.owners).await?)),
+            Some(held) => Ok(Some(held.after(self.died, &self.owners).await?)),
             None => Ok(None),
         }
     }
