@@ -17,15 +17,16 @@ const LETTERS: [(char, char); 3] = [(' ', 'o'), ('.', '+'), (':', 'x')];
 /// The arm that the model decides for at each point of the [`grid`].
 pub(super) struct Regions(pub(super) Vec<u32>);
 
-/// How many columns and rows the grid has.
-pub(super) const GRID: (usize, usize) = (WIDTH, HEIGHT);
+/// How many columns and rows the grid has: finer than the terminal, for the page.
+pub(super) const GRID: (usize, usize) = (2 * WIDTH, 4 * HEIGHT);
 
 /// The points at which the model is asked, row by row, from the top.
 pub(super) fn grid() -> Vec<[f64; 2]> {
+    let (columns, rows) = GRID;
     let at = |index: usize, of: usize| -EDGE + 2.0 * EDGE * (index as f64 + 0.5) / of as f64;
-    (0..HEIGHT)
-        .flat_map(|row| (0..WIDTH).map(move |column| (row, column)))
-        .map(|(row, column)| [at(column, WIDTH), -at(row, HEIGHT)])
+    (0..rows)
+        .flat_map(|row| (0..columns).map(move |column| (row, column)))
+        .map(|(row, column)| [at(column, columns), -at(row, rows)])
         .collect()
 }
 
@@ -37,7 +38,9 @@ pub(super) fn draw(plan: &Plan, regions: &Regions) -> String {
     for row in 0..HEIGHT {
         for column in 0..WIDTH {
             let index = row * WIDTH + column;
-            let region = regions.0.get(index).copied().unwrap_or(0) as usize % 3;
+            // One of the cells in the middle.
+            let at = (4 * row + 2) * GRID.0 + 2 * column + 1;
+            let region = regions.0.get(at).copied().unwrap_or(0) as usize % 3;
             let point = points[index].map(|arm| arm as usize % 3);
             if coloured {
                 let (background, _) = COLOURS[region];
@@ -77,6 +80,6 @@ mod tests {
     fn every_point_of_the_spiral_is_in_the_picture() {
         let spiral = Spiral::new(7);
         assert!(spiral.points.iter().flatten().all(|at| at.abs() < EDGE));
-        assert_eq!(grid().len(), WIDTH * HEIGHT);
+        assert_eq!(grid().len(), GRID.0 * GRID.1);
     }
 }
