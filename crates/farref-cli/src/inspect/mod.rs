@@ -36,7 +36,7 @@ use crate::view::text::clean;
   farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'
 
 Columns:
-  life       how often this rank had been started before
+  life       which life of this rank: grows with every start
   state      as the other workers see it; with `?` if they do not agree
   open       calls in either direction that are not answered
   ctxs       autograd contexts
@@ -44,7 +44,7 @@ Columns:
   queued     bytes and messages that peers have not acknowledged
   held back  calls that wait because the peer has enough to do
   blocking   plain functions that wait for a thread
-  got at     the source line where a holder made or received its reference
+  got at     the source line where a holder made its reference; `received` if it was sent
 
 The exit code is 0 if all workers have answered, 1 if not."
 )]

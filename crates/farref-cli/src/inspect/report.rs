@@ -91,7 +91,7 @@ impl Page {
         if references.is_empty() {
             self.title("no references");
         } else if arguments.references {
-            let table = tables::holders(references.iter(), arguments.full);
+            let table = tables::holders(&references.iter().collect::<Vec<_>>(), arguments.full);
             self.table(&title, &table);
         } else {
             let groups = references::groups(references, arguments.by, arguments.full);
@@ -128,6 +128,6 @@ impl Page {
             return;
         }
         let title = format!("{} of {all} match `{filter}`", found.len());
-        self.table(&title, &tables::holders(found.into_iter(), full));
+        self.table(&title, &tables::holders(&found, full));
     }
 }

@@ -8,7 +8,7 @@ use farref::{Snapshot, Totals};
 use crate::view::quantity;
 use crate::view::seen::{self, Seen};
 use crate::view::table::{Cell, Column, Table};
-use crate::view::tables::{age, bytes, count, name, sum};
+use crate::view::tables::{age, bytes, count, life, name, sum};
 
 /// Rates by rank.
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
         let state = Cell::text(seen::state(seen, one.rank));
         match one.answer() {
             Some(snapshot) => row.extend([
-                count(snapshot.incarnation),
+                life(snapshot.incarnation),
                 state,
                 age(Some(snapshot.uptime)),
                 count(snapshot.open_calls),
@@ -143,7 +143,7 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
         let mut row = vec![
             Cell::text(gone.name),
             count(gone.rank),
-            count(gone.incarnation),
+            life(gone.incarnation),
         ];
         row.push(Cell::text(gone.status));
         row.extend((0..10).map(|_| Cell::none()));
@@ -188,7 +188,7 @@ mod tests {
         let mut seen = samples::group();
         rates.update(&seen);
         samples::edit(&mut seen[1], |snapshot| {
-            snapshot.incarnation = 1;
+            snapshot.incarnation += 1;
             snapshot.uptime = Duration::from_secs(1);
             snapshot.totals = Totals::default();
         });

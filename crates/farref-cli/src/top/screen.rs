@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::state::{State, Tab};
 use crate::view::quantity::{count, many};
+use crate::view::tables::sum;
 use crate::view::text::{Cut, fit, width};
 
 /// Rows above and below the tables.
@@ -64,13 +65,13 @@ fn dim() -> Style {
 
 fn title(state: &State) -> Line<'_> {
     let answers = || state.seen.iter().filter_map(|one| one.answer());
-    let open: u64 = answers()
-        .map(|snapshot| u64::from(snapshot.open_calls))
+    let calls: usize = answers()
+        .map(|snapshot| sum(snapshot, |peer| peer.calls_made))
         .sum();
     let numbers = format!(
-        "{}  {} open calls  {} calls/s",
+        "{}  {} in flight  {} calls/s",
         many(state.seen.len(), "worker"),
-        count(open as f64),
+        many(calls, "call"),
         count(state.rates.calls().round()),
     );
     Line::from(vec![
@@ -307,9 +308,9 @@ mod tests {
 
     #[test]
     fn a_filter_shows_every_holder_and_where_it_got_the_reference() {
-        for keys in ["/0.0#1\n", "3\n"] {
+        for keys in ["/r1@w0\n", "3\n"] {
             let screen = draw(&state(keys), 80, 24);
-            assert_shows(&screen, &["who keeps them alive", "0.0#1", "parameters"]);
+            assert_shows(&screen, &["who keeps them alive", "r1@w0", "parameters"]);
             assert_shows(
                 &screen,
                 &["src/main.rs:41", "src/main.rs:42", "1m 00s", "2m 00s"],

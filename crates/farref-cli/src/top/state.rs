@@ -232,6 +232,10 @@ impl State {
 
     /// The next column, or after the last one the order that it was in.
     fn sort(&mut self) {
+        // Holders belong to the reference above them.
+        if self.lists_holders() {
+            return;
+        }
         let columns = self
             .sections()
             .last()
@@ -244,8 +248,15 @@ impl State {
         };
     }
 
+    fn lists_holders(&self) -> bool {
+        self.tab == Tab::References && self.filter.is_some()
+    }
+
     /// What the tab is sorted by.
     pub(super) fn sorted_by(&self) -> Option<&'static str> {
+        if self.lists_holders() {
+            return None;
+        }
         let column = self.sorted[self.tab as usize]?;
         let sections = self.sections();
         Some(sections.last()?.table.columns.get(column)?.title)
@@ -306,7 +317,7 @@ impl State {
             Filter::Group(_, key) => format!("of {}", key.join(", ")),
         };
         let title = format!("who keeps them alive: {} of {all} {what}", found.len());
-        let table = tables::holders(found.into_iter(), false);
+        let table = tables::holders(&found, false);
         Section { title, table }
     }
 
@@ -383,7 +394,7 @@ mod tests {
     #[test]
     fn what_is_typed_after_a_slash_is_looked_for_and_never_taken_for_a_command() {
         let mut state = state();
-        type_in(&mut state, "/q#900");
+        type_in(&mut state, "/qxyz8");
         assert!(!state.is_over());
         press(&mut state, [KeyCode::Home]);
         assert_eq!(state.sections()[0].table.rows.len(), 0);

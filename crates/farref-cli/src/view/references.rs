@@ -30,7 +30,7 @@ pub(crate) struct Hold {
     pub(crate) age: Option<Duration>,
 }
 
-/// Puts together what the workers know, ordered by id.
+/// Puts together what the workers know, in the order in which they were made on each worker.
 pub(crate) fn merge(seen: &[Seen]) -> Vec<Reference> {
     let mut merged: BTreeMap<&str, Reference> = BTreeMap::new();
     for (worker, known) in seen
@@ -55,7 +55,13 @@ pub(crate) fn merge(seen: &[Seen]) -> Vec<Reference> {
             }
         }
     }
-    merged.into_values().collect()
+    let mut merged: Vec<Reference> = merged.into_values().collect();
+    // `r10@w0` comes after `r9@w0`.
+    merged.sort_by_cached_key(|one| {
+        let (counter, worker) = one.id.split_once('@').unwrap_or((&one.id, ""));
+        (worker.to_owned(), counter.len(), counter.to_owned())
+    });
+    merged
 }
 
 impl Reference {
@@ -91,6 +97,21 @@ impl Reference {
             // As it is shown.
             || short_type(&self.type_name).to_lowercase().contains(&text)
     }
+}
+
+/// Ids without the life of the worker, `r7@w0` for `r7@w0#1794751532`, unless that would make two of them
+/// the same.
+pub(crate) fn short_ids<'a>(references: &[&'a Reference]) -> Vec<&'a str> {
+    let short = |one: &&'a Reference| one.id.split_once('#').map_or(&*one.id, |(id, _)| id);
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reference in references {
+        *counts.entry(short(reference)).or_default() += 1;
+    }
+    let ids = references.iter().map(|one| match counts.get(short(one)) {
+        Some(1) => short(one),
+        _ => &*one.id,
+    });
+    ids.collect()
 }
 
 /// Values that nobody holds are on their way, or about to be freed.
@@ -257,8 +278,17 @@ mod tests {
         assert_eq!(found("alloc::string"), 1);
         assert_eq!(found("trainer0"), 42);
         assert_eq!(found("log.rs:3"), 1);
-        assert_eq!(found("#900"), 1);
+        assert_eq!(found("r900@"), 1);
         assert_eq!(found("nothing of the kind"), 0);
+    }
+
+    #[test]
+    fn ids_are_short_as_long_as_that_is_clear() {
+        let mut references = merge(&samples::group());
+        references.truncate(3);
+        references[1].id = "r0@w0#17".to_owned();
+        let ids = short_ids(&references.iter().collect::<Vec<_>>());
+        assert_eq!(ids, ["r0@w0#1794751532", "r0@w0#17", "r2@w0"]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) fn json(name: &str, rank: u32) -> String {
     let age = |seconds: u64| serde_json::json!({"secs": seconds, "nanos": 0});
     let peer = |name: &str, rank: u32| {
         serde_json::json!({
-            "name": name, "rank": rank, "incarnation": 0, "status": "alive",
+            "name": name, "rank": rank, "incarnation": 1_794_751_532, "status": "alive",
             "addresses": ["tcp://127.0.0.1:40001"], "transport": "tcp", "connections": 1,
             "queued_messages": 2, "queued_bytes": 3000, "bytes_sent": 123_456, "bytes_received": 99,
             "calls_made": 1, "calls_held_back": 0, "calls_served": 1,
@@ -54,13 +54,13 @@ pub(crate) fn json(name: &str, rank: u32) -> String {
             _ => (vec![name], Some(format!("src/main.rs:{}:7", 40 + rank))),
         };
         serde_json::json!({
-            "id": format!("0.0#{id}"), "type_name": "alloc::vec::Vec<candle_core::tensor::Tensor>",
+            "id": format!("r{id}@w0#1794751532"), "type_name": "alloc::vec::Vec<candle_core::tensor::Tensor>",
             "owner": "parameters", "holders": holder, "location": line,
             "age": line.as_ref().map(|_| age(u64::from(60 * rank))),
         })
     };
     let own = serde_json::json!({
-        "id": "0.0#900", "type_name": "alloc::string::String", "owner": "parameters",
+        "id": "r900@w0#1794751532", "type_name": "alloc::string::String", "owner": "parameters",
         "holders": ["parameters"], "location": "src/log.rs:3:1", "age": age(7300),
     });
     let mut references: Vec<_> = (0..if rank < 2 { 42 } else { 41 }).map(reference).collect();
@@ -71,7 +71,7 @@ pub(crate) fn json(name: &str, rank: u32) -> String {
         "function": "train::layers::forward_and_keep", "caller": "trainer1", "age": age(3),
     });
     serde_json::json!({
-        "version": "0.1.0", "worker": name, "rank": rank, "incarnation": 0, "uptime": age(7384),
+        "version": "0.1.0", "worker": name, "rank": rank, "incarnation": 1_794_751_532, "uptime": age(7384),
         "peers": [peer("parameters", 0), peer("trainer0", 1), peer("trainer1", 2)],
         "references_in_all": references.len(), "references": references,
         "running": [running],

@@ -136,7 +136,7 @@ mod tests {
             "0.1.0",
             "src/",
             "Vec<",
-            "0.0#",
+            "@w0",
         ];
         for harmless in texts {
             assert!(text.contains(harmless));

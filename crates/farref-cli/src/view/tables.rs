@@ -6,7 +6,7 @@ use std::time::Duration;
 use farref::{PeerSnapshot, Snapshot};
 
 use super::quantity;
-use super::references::{By, Group, Reference, shown_line, shown_type};
+use super::references::{By, Group, Reference, short_ids, shown_line, shown_type};
 use super::seen::{self, Seen};
 use super::table::{Cell, Column, Table};
 use super::text::Cut;
@@ -32,6 +32,13 @@ pub(crate) fn age(age: Option<Duration>) -> Cell {
     })
 }
 
+/// Lives follow the clock: two may differ in the last digit.
+pub(crate) fn life(incarnation: u32) -> Cell {
+    Cell::number(f64::from(incarnation), |incarnation| {
+        incarnation.to_string()
+    })
+}
+
 /// A sum over a worker's peers.
 pub(crate) fn sum<T: std::iter::Sum>(snapshot: &Snapshot, what: impl Fn(&PeerSnapshot) -> T) -> T {
     snapshot.peers.iter().map(what).sum()
@@ -42,7 +49,7 @@ pub(crate) fn workers(seen: &[Seen]) -> Table {
     let mut table = Table::new([
         name("worker"),
         Column::number("rank"),
-        Column::number("life"),
+        Column::number("life").spare(1),
         Column::word("state"),
         Column::number("uptime"),
         Column::number("open"),
@@ -57,7 +64,7 @@ pub(crate) fn workers(seen: &[Seen]) -> Table {
         let state = Cell::text(seen::state(seen, one.rank));
         match one.answer() {
             Some(snapshot) => row.extend([
-                count(snapshot.incarnation),
+                life(snapshot.incarnation),
                 state,
                 age(Some(snapshot.uptime)),
                 count(snapshot.open_calls),
@@ -77,7 +84,7 @@ pub(crate) fn workers(seen: &[Seen]) -> Table {
         let mut row = vec![
             Cell::text(gone.name),
             count(gone.rank),
-            count(gone.incarnation),
+            life(gone.incarnation),
             Cell::text(gone.status),
         ];
         row.extend((0..6).map(|_| Cell::none()));
@@ -206,7 +213,7 @@ pub(crate) fn groups(groups: &[Group], by: By) -> Table {
 }
 
 /// Each reference with each of its holders, one line per holder.
-pub(crate) fn holders<'a>(references: impl Iterator<Item = &'a Reference>, full: bool) -> Table {
+pub(crate) fn holders(references: &[&Reference], full: bool) -> Table {
     let mut table = Table::new([
         Column::word("id"),
         Column::text("type", 12, Cut::Back),
@@ -215,21 +222,26 @@ pub(crate) fn holders<'a>(references: impl Iterator<Item = &'a Reference>, full:
         Column::number("for"),
         Column::text("got at", 14, Cut::Front),
     ]);
-    for reference in references {
+    let ids = match full {
+        true => references.iter().map(|one| &*one.id).collect(),
+        false => short_ids(references),
+    };
+    for (reference, id) in references.iter().zip(ids) {
         let mut first = [
-            Cell::text(&reference.id),
+            Cell::text(id),
             Cell::text(shown_type(&reference.type_name, full)),
             Cell::text(&reference.owner),
         ]
         .to_vec();
         for (holder, hold) in &reference.holds {
-            let line = hold.line.as_deref().map(|line| shown_line(line, full));
+            let line = match (&hold.line, hold.age) {
+                (Some(line), _) => shown_line(line, full),
+                // It came with a message.
+                (None, Some(_)) => "received",
+                (None, None) => "-",
+            };
             let mut row = std::mem::replace(&mut first, vec![Cell::text(""); 3]);
-            row.extend([
-                Cell::text(holder),
-                age(hold.age),
-                Cell::text(line.unwrap_or("-")),
-            ]);
+            row.extend([Cell::text(holder), age(hold.age), Cell::text(line)]);
             table.push(row);
         }
         if reference.holds.is_empty() {
@@ -292,7 +304,7 @@ mod tests {
             running(&seen),
             waiting(&seen),
             groups(&all, By::All),
-            holders(references.iter(), false),
+            holders(&references.iter().collect::<Vec<_>>(), false),
             links(&seen),
         ] {
             let fitted = table.fit(78);
