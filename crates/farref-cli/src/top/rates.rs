@@ -34,8 +34,12 @@ pub(super) struct Rate {
 
 impl Rates {
     pub(super) fn update(&mut self, seen: &[Seen]) {
-        self.0
-            .retain(|rank, _| seen.iter().any(|one| one.rank == *rank));
+        // Of those who are silent nothing is known.
+        let answers = |rank| {
+            seen.iter()
+                .any(|one| one.rank == rank && one.snapshot.is_ok())
+        };
+        self.0.retain(|rank, _| answers(*rank));
         for (rank, snapshot) in seen
             .iter()
             .filter_map(|one| Some((one.rank, one.answer()?)))
@@ -128,7 +132,7 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
                 row.extend((0..6).map(|_| Cell::none()));
             }
         }
-        match rates.of(one.rank).filter(|_| one.snapshot.is_ok()) {
+        match rates.of(one.rank) {
             Some(rate) => row.extend([
                 Cell::number(rate.calls, per_second),
                 Cell::number(rate.served, per_second),
@@ -197,5 +201,9 @@ mod tests {
         rates.update(&samples::later(seen)[1..2]);
         assert_eq!(rates.of(1).map(|rate| rate.calls), Some(1500.0));
         assert_eq!(rates.of(0), None); // not seen any more
+        let mut seen = samples::group();
+        seen[1].snapshot = Err("gone".to_owned());
+        rates.update(&seen);
+        assert_eq!(rates.of(1), None);
     }
 }

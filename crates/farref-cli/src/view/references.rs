@@ -117,6 +117,15 @@ pub(crate) fn short_ids<'a>(references: &[&'a Reference]) -> Vec<&'a str> {
 /// Values that nobody holds are on their way, or about to be freed.
 const NOBODY: &str = "nobody";
 const UNKNOWN: &str = "unknown";
+/// What stands for the source line of references that came with a message.
+pub(crate) const RECEIVED: &str = "received";
+
+fn no_line(reference: &Reference) -> &'static str {
+    match reference.age() {
+        Some(_) => RECEIVED,
+        None => UNKNOWN,
+    }
+}
 
 /// What references are grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -183,7 +192,9 @@ impl By {
                 type_name(),
                 reference.owner.clone(),
                 reference.holders(),
-                reference.line().map_or_else(|| UNKNOWN.to_owned(), shown),
+                reference
+                    .line()
+                    .map_or_else(|| no_line(reference).to_owned(), shown),
             ]],
             Self::Type => vec![vec![type_name()]],
             Self::Owner => vec![vec![reference.owner.clone()]],
@@ -193,7 +204,7 @@ impl By {
                 let lines = lines.filter_map(|hold| hold.line.as_deref().map(shown));
                 let mut lines: Vec<String> = lines.collect();
                 lines.sort();
-                some(lines, UNKNOWN)
+                some(lines, no_line(reference))
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farref::{PeerSnapshot, Snapshot};
 
 use super::quantity;
-use super::references::{By, Group, Reference, short_ids, shown_line, shown_type};
+use super::references::{By, Group, RECEIVED, Reference, short_ids, shown_line, shown_type};
 use super::seen::{self, Seen};
 use super::table::{Cell, Column, Table};
 use super::text::Cut;
@@ -236,8 +236,7 @@ pub(crate) fn holders(references: &[&Reference], full: bool) -> Table {
         for (holder, hold) in &reference.holds {
             let line = match (&hold.line, hold.age) {
                 (Some(line), _) => shown_line(line, full),
-                // It came with a message.
-                (None, Some(_)) => "received",
+                (None, Some(_)) => RECEIVED,
                 (None, None) => "-",
             };
             let mut row = std::mem::replace(&mut first, vec![Cell::text(""); 3]);
