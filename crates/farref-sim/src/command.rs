@@ -99,10 +99,12 @@ struct Summary {
 
 /// Does what the command line says. The exit code says whether every guarantee held.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let mut config = Config::default();
-    config.min_workers = arguments.workers.min;
-    config.max_workers = arguments.workers.max;
-    config.faults = !arguments.calm;
+    let mut config = Config {
+        min_workers: arguments.workers.min,
+        max_workers: arguments.workers.max,
+        faults: !arguments.calm,
+        ..Config::default()
+    };
     if let Some(steps) = arguments.steps {
         config.steps = steps;
     }
