@@ -12,6 +12,7 @@ mod inspect;
 mod launch;
 mod progress;
 mod top;
+mod view;
 
 use std::process::ExitCode;
 

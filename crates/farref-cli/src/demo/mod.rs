@@ -185,7 +185,8 @@ fn compare(outcome: &Outcome, alone: &[f64]) -> Verdict {
         leaked, contexts, ..
     } = outcome.ledger;
     // Sums are made in another order, so the last digits may differ.
-    if !((here - there).abs() <= 1e-6 * there.abs().max(1.0)) {
+    let agree = (here - there).abs() <= 1e-6 * there.abs().max(1.0);
+    if !agree {
         return Verdict::Bad(format!("the losses differ: {here} and {there}"));
     }
     if leaked > 0 || contexts > 0 {

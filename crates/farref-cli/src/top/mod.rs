@@ -1,11 +1,132 @@
-//! `farref top`.
+//! `farref top`: the workers of a group, live.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`fetch`] | looks at the workers again and again |
+//! | [`state`] | what is shown and how keys change it |
+//! | [`rates`] | how fast counters grow |
+//! | [`screen`] | draws the state |
+//! | [`terminal`] | takes the terminal over and gives it back |
+//! | [`demo`] | a group to look at |
 
+mod demo;
+mod fetch;
+mod rates;
+mod screen;
+mod state;
+mod terminal;
+
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use fetch::Update;
+use state::State;
+use terminal::Screen;
+
+use crate::view::place::{Looking, seconds};
+use crate::view::text::clean;
+
+/// How long a key may have to wait for what is shown, and the other way round.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Shows what running workers hold, do and wait for, live
+///
+/// Looks at every worker of a group from outside, again and again: nothing is changed, nobody waits.
+/// ADDR is where the workers meet, or the address of one of them: host:port, unix:name or file:///path.
 #[derive(clap::Args)]
-pub(crate) struct Arguments {}
+#[command(after_help = "Examples:
+  farref top --demo                             a small group, to try the keys
+  farref top 127.0.0.1:29500                    the group that meets there
+  farref top 127.0.0.1:29500 --interval 0.2     a closer look
 
-pub(crate) fn run(_: Arguments) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not here yet")
+Keys: q quits, Tab or 1 to 4 switch, / asks who keeps a value alive, ? shows all keys")]
+pub(crate) struct Arguments {
+    /// Where the workers meet, or one of them
+    #[arg(value_name = "ADDR", required_unless_present = "demo")]
+    address: Option<String>,
+
+    /// Start a small group in this process and look at it
+    #[arg(long, conflicts_with = "address")]
+    demo: bool,
+
+    /// How often to look
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+
+    #[command(flatten)]
+    looking: Looking,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    ensure!(
+        std::io::stdout().is_terminal(),
+        "this is no terminal, and `farref top` needs one: use `farref inspect` here"
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let demo = match arguments.demo {
+        true => Some(runtime.block_on(demo::Demo::start())?),
+        false => None,
+    };
+    let address = match &demo {
+        Some(demo) => demo.place(),
+        None => arguments.address.unwrap_or_default(),
+    };
+    // Before the terminal is taken over: the address may be mistyped.
+    let observer = match &demo {
+        Some(_) => farref::observe::Observer::new(),
+        None => arguments.looking.observer(),
+    };
+    let group = runtime.block_on(observer.group(&address));
+    let group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;
+
+    let (sender, updates) = mpsc::channel();
+    runtime.spawn(fetch::signals(sender.clone()));
+    runtime.spawn(fetch::watch(
+        observer,
+        address.clone(),
+        group,
+        arguments.interval,
+        sender,
+    ));
+    let shown = show(&address, &updates);
+    drop(updates);
+    if let Some(demo) = demo {
+        runtime.block_on(demo.end())?;
+    }
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    shown?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Until somebody has seen enough.
+fn show(address: &str, updates: &Receiver<Update>) -> anyhow::Result<()> {
+    let mut screen = Screen::open().context("cannot take over the terminal")?;
+    let mut state = State::new(address);
+    let mut changed = true;
+    while !state.is_over() {
+        while let Ok(update) = updates.try_recv() {
+            state.update(update);
+            changed = true;
+        }
+        if changed {
+            screen.draw(&mut state).context("cannot draw")?;
+        }
+        changed = event::poll(TICK).context("cannot read keys")?;
+        if changed
+            && let Event::Key(key) = event::read().context("cannot read keys")?
+            && key.kind != KeyEventKind::Release
+        {
+            state.key(key);
+        }
+    }
+    Ok(())
 }

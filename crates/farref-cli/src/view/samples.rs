@@ -1,0 +1,86 @@
+//! A group as the tests of tables and screens see it.
+
+use farref::Snapshot;
+
+use super::seen::Seen;
+
+/// An owner with 43 references, and two trainers that hold some of them.
+pub(crate) fn group() -> Vec<Seen> {
+    let names = ["parameters", "trainer0", "trainer1"];
+    (0..3)
+        .map(|rank| {
+            let snapshot = parse(&json(names[rank as usize], rank));
+            Seen::new(names[rank as usize], rank, Ok(snapshot))
+        })
+        .collect()
+}
+
+/// Another second has passed.
+pub(crate) fn later(mut group: Vec<Seen>) -> Vec<Seen> {
+    for seen in &mut group {
+        edit(seen, |snapshot| {
+            snapshot.uptime += std::time::Duration::from_secs(1);
+            snapshot.totals.calls += 1500;
+            snapshot.totals.served += 250;
+            snapshot.totals.bytes_sent += 3 << 20;
+        });
+    }
+    group
+}
+
+pub(crate) fn edit(seen: &mut Seen, change: impl FnOnce(&mut Snapshot)) {
+    change(seen.snapshot.as_mut().expect("it has answered"));
+}
+
+pub(crate) fn parse(text: &str) -> Snapshot {
+    serde_json::from_str(text).expect("a snapshot")
+}
+
+/// A worker's snapshot, as `Snapshot` is stored.
+pub(crate) fn json(name: &str, rank: u32) -> String {
+    let age = |seconds: u64| serde_json::json!({"secs": seconds, "nanos": 0});
+    let peer = |name: &str, rank: u32| {
+        serde_json::json!({
+            "name": name, "rank": rank, "incarnation": 1_794_751_532, "status": "alive",
+            "addresses": ["tcp://127.0.0.1:40001"], "transport": "tcp", "connections": 1,
+            "queued_messages": 2, "queued_bytes": 3000, "bytes_sent": 123_456, "bytes_received": 99,
+            "calls_made": 1, "calls_held_back": 0, "calls_served": 1,
+        })
+    };
+    let reference = |id: u32| {
+        let (holder, line) = match rank {
+            // The owner knows who holds its values, but not where they got them.
+            0 => (vec!["trainer0", "trainer1"], None),
+            _ => (vec![name], Some(format!("src/main.rs:{}:7", 40 + rank))),
+        };
+        serde_json::json!({
+            "id": format!("r{id}@w0#1794751532"), "type_name": "alloc::vec::Vec<candle_core::tensor::Tensor>",
+            "owner": "parameters", "holders": holder, "location": line,
+            "age": line.as_ref().map(|_| age(u64::from(60 * rank))),
+        })
+    };
+    let own = serde_json::json!({
+        "id": "r900@w0#1794751532", "type_name": "alloc::string::String", "owner": "parameters",
+        "holders": ["parameters"], "location": "src/log.rs:3:1", "age": age(7300),
+    });
+    let mut references: Vec<_> = (0..if rank < 2 { 42 } else { 41 }).map(reference).collect();
+    if rank == 0 {
+        references.push(own);
+    }
+    let running = serde_json::json!({
+        "function": "train::layers::forward_and_keep", "caller": "trainer1", "age": age(3),
+    });
+    serde_json::json!({
+        "version": "0.1.0", "worker": name, "rank": rank, "incarnation": 1_794_751_532, "uptime": age(7384),
+        "peers": [peer("parameters", 0), peer("trainer0", 1), peer("trainer1", 2)],
+        "references_in_all": references.len(), "references": references,
+        "running": [running],
+        "totals": {
+            "calls": 120_000, "calls_failed": 3, "calls_cancelled": 1, "served": 60_000,
+            "served_failed": 0, "references_created": 50, "references_shared": 84,
+            "values_freed": 8, "bytes_sent": 5_000_000_000_u64, "bytes_received": 4_000_000,
+        },
+        "open_calls": 4, "contexts": 2, "blocking_queue": 0, "functions": 12,
+    })
+    .to_string()
+}
