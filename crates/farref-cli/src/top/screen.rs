@@ -365,13 +365,4 @@ mod tests {
             draw(&State::new("nowhere"), 80, 24);
         }
     }
-
-    /// For the documentation: `cargo test -p farref-cli --bin farref screens -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "prints screens, checks nothing"]
-    fn screens() {
-        for keys in ["", "2", "3", "/main.rs\n", "4", "?"] {
-            println!("{}\n", draw(&state(keys), 80, 24).join("\n"));
-        }
-    }
 }
