@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use farref::testing::Cluster;
 use farref::{Error, Peer, RRef, Worker};
 
-/// How long anything here may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::PATIENCE;
+use crate::cluster::eventually;
 
 /// Who lives, and what has run to its end, by the name of the test that wants to know.
 static COUNTS: Mutex<Option<HashMap<String, i64>>> = Mutex::new(None);
@@ -116,15 +116,6 @@ async fn use_there(probe: RRef<Probe>, there: String) -> farref::Result<String> 
         return Ok(String::new());
     };
     use_later::on(&me.peer(&there)?, probe, 0).await
-}
-
-async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        ensure!(began.elapsed() < PATIENCE, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }
 
 /// Shuts a cluster down and looks whether anybody has anything left.
