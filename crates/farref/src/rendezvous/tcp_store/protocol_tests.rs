@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
-use super::protocol::{MAGIC, ProtocolError, Request, take_bytes, take_flag, take_i64};
+use super::protocol::{Dialect, MAGIC, ProtocolError, Request, take_bytes, take_flag, take_i64};
 
 const LIMIT: usize = 64 << 20;
 
@@ -114,6 +114,26 @@ fn the_bytes_are_those_of_pytorch() {
     let add = encoded(&Request::Add("init/".into(), 1));
     let expected = b"\x04\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0";
     assert_eq!(add[..], expected[..]);
+}
+
+#[test]
+fn old_clients_are_told_from_others_by_their_first_bytes() {
+    let greeting = encoded(&Request::Validate(MAGIC));
+    for size in 0..5 {
+        assert_eq!(Dialect::of(&greeting[..size]), Ok(None));
+    }
+    assert_eq!(Dialect::of(&greeting), Ok(Some(Dialect::Greeted)));
+    assert_eq!(Dialect::of(b"\0\x02\0\0\0"), Ok(Some(Dialect::Old)));
+    assert_eq!(Dialect::of(b"\0GET "), Err(ProtocolError::NoGreeting));
+    for code in 1..=255 {
+        assert_eq!(Dialect::of(&[code]), Ok(Some(Dialect::Old)));
+        let parsed = Request::parse_as(Dialect::Old, &mut BytesMut::from(&[code][..]), LIMIT);
+        match code {
+            1..=5 | 8 => assert_eq!(parsed, Ok(None)),
+            6 => assert_eq!(parsed, Ok(Some(Request::KeyCount))),
+            _ => assert_eq!(parsed, Err(ProtocolError::UnknownRequest(code))),
+        }
+    }
 }
 
 #[test]
