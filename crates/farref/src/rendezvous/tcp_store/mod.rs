@@ -25,13 +25,13 @@ pub fn fuzz_store_request(data: &[u8]) {
     use protocol::{Dialect, Request};
 
     let mut buffer = BytesMut::from(data);
-    while let Ok(Some(_)) = Request::parse_as(Dialect::Old, &mut buffer, 1 << 20) {}
+    while let Ok(Some(_)) = Request::parse(Dialect::Old, &mut buffer, 1 << 20) {}
     let mut buffer = BytesMut::from(data);
-    while let Ok(Some(request)) = Request::parse(&mut buffer, 1 << 20) {
+    while let Ok(Some(request)) = Request::parse(Dialect::Greeted, &mut buffer, 1 << 20) {
         // What was understood means the same when it is said again.
         let mut again = BytesMut::new();
         request.encode(&mut again);
-        let parsed = Request::parse(&mut again, usize::MAX);
+        let parsed = Request::parse(Dialect::Greeted, &mut again, usize::MAX);
         assert_eq!(parsed, Ok(Some(request)));
     }
 }

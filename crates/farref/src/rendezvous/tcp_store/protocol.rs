@@ -124,14 +124,6 @@ impl Request {
     /// Takes one request off the front of `buffer`; `None`, and the buffer untouched, if it is not
     /// all there yet. `limit` bounds the size of the whole request.
     pub(super) fn parse(
-        buffer: &mut BytesMut,
-        limit: usize,
-    ) -> Result<Option<Self>, ProtocolError> {
-        Self::parse_as(Dialect::Greeted, buffer, limit)
-    }
-
-    /// The same, in any dialect.
-    pub(super) fn parse_as(
         dialect: Dialect,
         buffer: &mut BytesMut,
         limit: usize,

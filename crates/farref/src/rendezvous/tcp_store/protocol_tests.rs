@@ -59,7 +59,7 @@ proptest! {
         let mut parsed = Vec::new();
         for bytes in wire.chunks(piece) {
             buffer.extend_from_slice(bytes);
-            while let Some(request) = Request::parse(&mut buffer, LIMIT).unwrap() {
+            while let Some(request) = Request::parse(Dialect::Greeted, &mut buffer, LIMIT).unwrap() {
                 parsed.push(request);
             }
         }
@@ -72,7 +72,7 @@ proptest! {
         let whole = encoded(&request);
         for size in 0..whole.len() {
             let mut part = BytesMut::from(&whole[..size]);
-            prop_assert_eq!(Request::parse(&mut part, LIMIT), Ok(None));
+            prop_assert_eq!(Request::parse(Dialect::Greeted, &mut part, LIMIT), Ok(None));
             prop_assert_eq!(&part[..], &whole[..size]);
         }
     }
@@ -81,7 +81,7 @@ proptest! {
     fn garbage_is_consumed_refused_or_waited_for(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut buffer = BytesMut::from(&bytes[..]);
         let mut before = buffer.len();
-        while let Ok(Some(request)) = Request::parse(&mut buffer, LIMIT) {
+        while let Ok(Some(request)) = Request::parse(Dialect::Greeted, &mut buffer, LIMIT) {
             // What was taken for a request is exactly the bytes of that request.
             prop_assert_eq!(before - buffer.len(), encoded(&request).len());
             before = buffer.len();
@@ -98,7 +98,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= with;
         let size = bytes.len();
-        if let Ok(Some(other)) = Request::parse(&mut bytes, LIMIT) {
+        if let Ok(Some(other)) = Request::parse(Dialect::Greeted, &mut bytes, LIMIT) {
             prop_assert_eq!(encoded(&other).len(), size - bytes.len());
         }
     }
@@ -127,7 +127,7 @@ fn old_clients_are_told_from_others_by_their_first_bytes() {
     assert_eq!(Dialect::of(b"\0GET "), Err(ProtocolError::NoGreeting));
     for code in 1..=255 {
         assert_eq!(Dialect::of(&[code]), Ok(Some(Dialect::Old)));
-        let parsed = Request::parse_as(Dialect::Old, &mut BytesMut::from(&[code][..]), LIMIT);
+        let parsed = Request::parse(Dialect::Old, &mut BytesMut::from(&[code][..]), LIMIT);
         match code {
             1..=5 | 8 => assert_eq!(parsed, Ok(None)),
             6 => assert_eq!(parsed, Ok(Some(Request::KeyCount))),
@@ -147,13 +147,13 @@ fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
         ([&[10][..], &long(1), &long(u64::MAX)].concat(), "key"),
     ];
     for (bytes, expected) in cases {
-        match Request::parse(&mut BytesMut::from(&bytes[..]), LIMIT) {
+        match Request::parse(Dialect::Greeted, &mut BytesMut::from(&bytes[..]), LIMIT) {
             Err(ProtocolError::TooLong { what, .. }) => assert_eq!(what, expected),
             other => panic!("{other:?}"),
         }
     }
     let mut large = encoded(&Request::Set("k".into(), vec![0; 1000].into()));
-    let refused = Request::parse(&mut large, 500);
+    let refused = Request::parse(Dialect::Greeted, &mut large, 500);
     assert!(matches!(
         refused,
         Err(ProtocolError::TooLong {
@@ -162,7 +162,7 @@ fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
         })
     ));
     for code in 19..=255 {
-        let refused = Request::parse(&mut BytesMut::from(&[code][..]), LIMIT);
+        let refused = Request::parse(Dialect::Greeted, &mut BytesMut::from(&[code][..]), LIMIT);
         assert_eq!(refused, Err(ProtocolError::UnknownRequest(code)));
     }
 }

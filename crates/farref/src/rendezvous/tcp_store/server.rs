@@ -332,7 +332,7 @@ impl Client {
     async fn request(&mut self) -> Result<Option<Request>, Disconnect> {
         loop {
             let limit = self.shared.limits.message;
-            if let Some(request) = Request::parse_as(self.dialect, &mut self.buffer, limit)? {
+            if let Some(request) = Request::parse(self.dialect, &mut self.buffer, limit)? {
                 if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BUFFER {
                     self.buffer = BytesMut::new();
                     self.account()?;
