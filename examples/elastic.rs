@@ -18,7 +18,7 @@
 #![allow(missing_docs)]
 
 use anyhow::{Result, ensure};
-use farref::{Error, Worker};
+use farref::Worker;
 use farref_examples::{PATIENCE, Process, until};
 use tokio::sync::Notify;
 
@@ -89,11 +89,7 @@ async fn coordinator() -> Result<()> {
     let third = add_worker(&me, "worker-3", &rendezvous).await?;
     count_together(&me).await?;
 
-    match please_leave::on(&me.peer("worker-1")?).await {
-        // Who leaves waits for no call: it may be gone before its answer is here.
-        Ok(()) | Err(Error::PeerLost { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
+    please_leave::on(&me.peer("worker-1")?).await?;
     first.wait()?;
     until("it is known that it left", async || {
         Ok(me.peers().len() == 3)
@@ -113,7 +109,7 @@ async fn worker() -> Result<()> {
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "worker-1" {
         LEAVE.notified().await;
-        me.leave().await?; // alone: the group goes on
+        me.leave().await?; // alone, when it has answered: the group goes on
     } else {
         me.shutdown().await?; // together, when the coordinator asks for it as well
     }

@@ -18,7 +18,7 @@
 #![allow(missing_docs)]
 
 use anyhow::{Context as _, Result, ensure};
-use farref::{RRef, Worker};
+use farref::Worker;
 use farref_autograd::candle::DType;
 use farref_autograd::nn::{Generator, Linear, mse_loss};
 use farref_autograd::optim::{DistributedOptimizer, Sgd};
@@ -45,9 +45,8 @@ fn examples(generator: &mut Generator) -> Result<(Tensor, Tensor)> {
 
 /// Trains the model with this worker's data. Returns the first loss and the last.
 #[farref::remote]
-async fn train(model: RRef<Hosted>) -> Result<(f64, f64)> {
+async fn train(model: RemoteModule) -> Result<(f64, f64)> {
     let me = Worker::current().context("not called from afar")?;
-    let model = RemoteModule::new(model);
     // References to the parameters, which the optimizer replaces where they are.
     let parameters = model.parameters().await?;
     let optimizer = DistributedOptimizer::named(Sgd::new(0.1), parameters).await?;
@@ -70,11 +69,11 @@ async fn train(model: RRef<Hosted>) -> Result<(f64, f64)> {
 }
 
 async fn serve(me: &Worker) -> Result<()> {
-    let hosted: RRef<Hosted> = model::on(&me.me()).remote();
+    let trained = RemoteModule::new(model::on(&me.me()).remote());
     println!("`ps` has the model, 2 trainers make {STEPS} steps each");
     let mut training = Vec::new();
     for trainer in TRAINERS {
-        training.push(train::on(&me.peer(trainer)?, hosted.clone()).start());
+        training.push(train::on(&me.peer(trainer)?, trained.clone()).start());
     }
     for (trainer, pending) in TRAINERS.iter().zip(training) {
         let (first, last) = pending.await?;
@@ -82,7 +81,7 @@ async fn serve(me: &Worker) -> Result<()> {
         ensure!(last < 0.001, "it has not learned enough");
     }
 
-    let state = RemoteModule::new(hosted).state_dict().await?;
+    let state = trained.state_dict().await?;
     let numbers = |name: &str| -> Result<Vec<f64>> {
         let parameter = state.get(name).context("a parameter is missing")?;
         Ok(parameter.flatten_all()?.to_vec1()?)

@@ -143,7 +143,8 @@ impl Hosted {
 
 /// A module on another worker (or on this one).
 ///
-/// Its methods build calls, which can be awaited, started, given a time limit, or left there.
+/// Its methods build calls, which can be awaited, started, given a time limit, or left there. Like the
+/// reference that it is made of, it can be an argument of a call.
 ///
 /// ```
 /// use farref_autograd::candle::DType;
@@ -176,7 +177,7 @@ impl Hosted {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RemoteModule {
     hosted: RRef<Hosted>,
 }

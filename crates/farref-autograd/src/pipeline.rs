@@ -5,6 +5,7 @@ use std::path::Path;
 
 use farref::{Call, RRef};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::module::{Input, RemoteModule};
@@ -15,6 +16,8 @@ use crate::tensor::Tensor;
 
 /// Modules in a row. What comes out of one goes to the next from worker to worker, not by way of the one
 /// that drives the pipeline.
+///
+/// Like the references that it is made of, it can be an argument of a call.
 ///
 /// Start several calls before awaiting the first, with parts of a batch, and the stages work at the same
 /// time.
@@ -49,7 +52,7 @@ use crate::tensor::Tensor;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pipeline {
     /// All but the last.
     stages: Vec<(String, RemoteModule)>,

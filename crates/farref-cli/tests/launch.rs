@@ -13,11 +13,53 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use farref::Worker;
+use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long something may take that should not take long.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MARK: &str = "FARREF_LAUNCH_TEST";
+/// Tells this program that it is started as a rank of farref.
+const RANK_PROGRAM: &str = "FARREF_LAUNCH_TEST_RANK";
+
+/// Makes a test of each function, under its own name.
+macro_rules! trials {
+    ($($(#[$meta:meta])* $test:ident,)*) => {
+        vec![$($(#[$meta])* Trial::test(stringify!($test), || {
+            $test().map_err(|error| Failed::from(format!("{error:?}")))
+        })),*]
+    };
+}
+
+fn main() -> anyhow::Result<()> {
+    if std::env::var_os(RANK_PROGRAM).is_some() {
+        return be_rank();
+    }
+    let trials = trials![
+        every_rank_gets_its_variables,
+        stdout_and_stderr_stay_apart,
+        lines_of_different_ranks_never_mix,
+        any_bytes_pass_and_a_line_without_end_is_broken,
+        colours_are_there_when_wanted,
+        the_exit_code_is_that_of_who_failed_first,
+        who_does_not_end_is_killed_after_the_grace_period,
+        a_signal_reaches_every_child_and_grandchild,
+        an_interrupt_ends_the_run_and_a_second_one_kills,
+        what_a_rank_leaves_behind_is_ended_with_it,
+        #[cfg(target_os = "linux")]
+        children_die_with_a_launcher_that_is_killed,
+        a_failed_rank_is_started_again_at_most_k_times,
+        a_rank_that_recovers_finds_its_run_and_is_no_failure,
+        all_are_started_again_when_asked_for,
+        closed_output_is_closed_for_the_ranks_too,
+        a_missing_program_is_one_clear_line,
+        what_does_not_fit_together_is_one_clear_line,
+        two_launchers_make_one_group,
+        a_failure_on_one_node_ends_the_run_on_all,
+        rank_0_of_farref_crashes_and_comes_back_to_its_group,
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
 
 /// One or more launches of shell scripts, in a directory of their own.
 struct Launch {
@@ -151,7 +193,6 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-#[test]
 fn every_rank_gets_its_variables() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
@@ -179,7 +220,6 @@ fn every_rank_gets_its_variables() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn stdout_and_stderr_stay_apart() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let output = launch.sh(&["-n", "2"], "echo out; echo err >&2")?;
@@ -188,7 +228,6 @@ fn stdout_and_stderr_stay_apart() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn lines_of_different_ranks_never_mix() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "i=0; while [ $i -lt 2000 ]; do printf '%s' $RANK-; echo $i-$RANK; i=$((i+1)); \
@@ -211,7 +250,6 @@ fn lines_of_different_ranks_never_mix() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn any_bytes_pass_and_a_line_without_end_is_broken() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "printf '\\377\\000\\n'; head -c 200000 /dev/zero";
@@ -223,7 +261,6 @@ fn any_bytes_pass_and_a_line_without_end_is_broken() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn colours_are_there_when_wanted() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let plain = launch.sh(&["-n", "2"], "echo x")?;
@@ -236,7 +273,6 @@ fn colours_are_there_when_wanted() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn the_exit_code_is_that_of_who_failed_first() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     // The others end in consequence, with codes of their own.
@@ -263,7 +299,6 @@ fn the_exit_code_is_that_of_who_failed_first() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn who_does_not_end_is_killed_after_the_grace_period() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "trap '' TERM; : > deaf$RANK; if [ $RANK = 1 ]; then \
@@ -279,7 +314,6 @@ fn who_does_not_end_is_killed_after_the_grace_period() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn a_signal_reaches_every_child_and_grandchild() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     // Each rank has a child of its own; both tell of every signal.
@@ -305,7 +339,6 @@ fn a_signal_reaches_every_child_and_grandchild() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn an_interrupt_ends_the_run_and_a_second_one_kills() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     // Not left to the default: whoever runs the tests in the background may have it ignored.
@@ -330,7 +363,6 @@ fn an_interrupt_ends_the_run_and_a_second_one_kills() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn what_a_rank_leaves_behind_is_ended_with_it() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let output = launch.sh(&["-n", "2"], "sleep 600 & echo done")?;
@@ -339,7 +371,6 @@ fn what_a_rank_leaves_behind_is_ended_with_it() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 #[cfg(target_os = "linux")]
 fn children_die_with_a_launcher_that_is_killed() -> anyhow::Result<()> {
     let launch = Launch::new()?;
@@ -354,7 +385,6 @@ fn children_die_with_a_launcher_that_is_killed() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn a_failed_rank_is_started_again_at_most_k_times() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     // Rank 1 fails always; rank 0 ends only when it is stopped.
@@ -378,7 +408,6 @@ fn a_failed_rank_is_started_again_at_most_k_times() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn a_rank_that_recovers_finds_its_run_and_is_no_failure() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "echo $TORCHELASTIC_RUN_ID.$TORCHELASTIC_RESTART_COUNT:$MASTER_PORT; \
@@ -391,7 +420,6 @@ fn a_rank_that_recovers_finds_its_run_and_is_no_failure() -> anyhow::Result<()> 
     launch.finish()
 }
 
-#[test]
 fn all_are_started_again_when_asked_for() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "echo round $TORCHELASTIC_RESTART_COUNT; \
@@ -409,7 +437,6 @@ fn all_are_started_again_when_asked_for() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn closed_output_is_closed_for_the_ranks_too() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let mut running = launch.start(&["-n", "2"], "while :; do echo line; done")?;
@@ -421,7 +448,6 @@ fn closed_output_is_closed_for_the_ranks_too() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     std::fs::write(launch.directory.join("plain"), "echo")?;
@@ -456,7 +482,6 @@ fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -503,7 +528,6 @@ fn on_two_nodes(launch: &Launch, place: &str, script: &str) -> anyhow::Result<(O
     Ok((first.wait_with_output()?, second.wait_with_output()?))
 }
 
-#[test]
 fn two_launchers_make_one_group() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let place = format!("127.0.0.1:{}", free_port()?);
@@ -522,7 +546,6 @@ fn two_launchers_make_one_group() -> anyhow::Result<()> {
     launch.finish()
 }
 
-#[test]
 fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let place = format!("127.0.0.1:{}", free_port()?);
@@ -551,9 +574,8 @@ async fn crash() {
 }
 
 /// What a rank does in the test below, which starts this very program.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a rank of another test"]
-async fn a_rank_of_farref() -> anyhow::Result<()> {
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn be_rank() -> anyhow::Result<()> {
     let me = Worker::from_env().join().await?;
     if me.name() == "trainer" {
         let store_host = me.peer("ps")?;
@@ -572,15 +594,15 @@ async fn a_rank_of_farref() -> anyhow::Result<()> {
     Ok(me.shutdown().await?)
 }
 
-#[test]
 fn rank_0_of_farref_crashes_and_comes_back_to_its_group() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let myself = std::env::current_exe()?;
     let myself = myself.to_str().context("a path that is no text")?;
     let options = ["--names", "ps,trainer", "--restarts", "1"];
-    let rank = "a_rank_of_farref";
-    let program = [myself, "--exact", rank, "--ignored", "--nocapture"];
-    let output = launch.command(&options, &program).output()?;
+    let output = launch
+        .command(&options, &[myself])
+        .env(RANK_PROGRAM, "1")
+        .output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.contains("[trainer] it is back\n"), "{stdout}");

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use farref_proto::{ContextId, NodeId};
+use farref_proto::{ContextId, MessageId, NodeId};
 
 use crate::agent::TraceContext;
 use crate::protocol::Core;
@@ -29,6 +29,8 @@ struct Ambient {
 pub(crate) struct Current {
     pub(crate) core: Arc<Core>,
     pub(crate) caller: NodeId,
+    /// What the caller knows the call by; none if its result stays here.
+    pub(crate) request: Option<MessageId>,
     /// Nested calls inherit it (D3).
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,

@@ -83,7 +83,9 @@
 //! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
 //! `farref_bytes_received_total`, `farref_connections_total`, `farref_reconnects_total`,
-//! `farref_refused_connections_total`, `farref_misbehaved_total`).
+//! `farref_refused_connections_total`, `farref_misbehaved_total`). Install the recorder before the first
+//! worker is made: a worker registers its instruments once, when it joins, and with the recorder that there
+//! is then.
 
 // What `#[farref::remote]` generates says `::farref`, also in this crate.
 extern crate self as farref;

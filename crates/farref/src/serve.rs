@@ -167,6 +167,10 @@ impl Job {
             current: Current {
                 core: Arc::clone(&self.core),
                 caller: self.from,
+                request: match self.target {
+                    Target::Answer(request) => Some(request),
+                    Target::Stay { .. } => None,
+                },
                 deadline: self.deadline,
                 trace: trace::of_serving(self.trace),
                 context: self.context,

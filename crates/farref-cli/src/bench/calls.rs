@@ -18,6 +18,10 @@ async fn nothing() {}
 #[farref::remote(inline)]
 async fn nothing_inline() {}
 
+/// Not `async`: runs on a thread for blocking calls.
+#[farref::remote]
+fn nothing_plain() {}
+
 #[farref::remote]
 async fn swallow(blob: Blob) -> usize {
     blob.len()
@@ -36,6 +40,7 @@ async fn take(_: RRef<u64>) {}
 pub(super) struct Measured {
     pub(super) empty: Samples,
     pub(super) inline: Samples,
+    pub(super) plain: Samples,
     pub(super) handed_on: Samples,
     pub(super) created: Samples,
     /// Calls per second.
@@ -87,6 +92,8 @@ async fn measure_all(
     let empty = repeat(time, || done(nothing::on(&peer))).await?;
     say("empty inline calls");
     let inline = repeat(time, || done(nothing_inline::on(&peer))).await?;
+    say("empty calls of a plain fn");
+    let plain = repeat(time, || done(nothing_plain::on(&peer))).await?;
     say("a reference handed on");
     let held = me.rref(1_u64)?;
     let handed_on = repeat(time, || done(take::on(&peer, held.clone()))).await?;
@@ -118,6 +125,7 @@ async fn measure_all(
     Ok(Measured {
         empty,
         inline,
+        plain,
         handed_on,
         created,
         pipelined,

@@ -2,7 +2,7 @@
 
 use farref::{RRef, Worker};
 use farref_autograd::nn::cross_entropy;
-use farref_autograd::{Error, Hosted, Pipeline, RemoteModule, Result, Tensor};
+use farref_autograd::{Error, Pipeline, Result, Tensor};
 
 use super::plan::{BATCH, Plan};
 use super::spiral::Spiral;
@@ -17,13 +17,14 @@ pub(super) struct Trainer {
 
 #[farref::remote]
 impl Trainer {
-    pub(super) fn new(plan: Plan, parts: Vec<RRef<Hosted>>) -> Result<Self> {
-        let first = parts.first().map(RRef::owner).transpose()?;
+    pub(super) fn new(plan: Plan, model: Pipeline) -> Result<Self> {
+        let first = model.stages().next().map(|(_, part)| part.owner());
+        let first = first.transpose()?;
         let first = first.ok_or_else(|| Error::Invalid("a model without parts".to_owned()))?;
         let name = Worker::current().map_or_else(String::new, |me| me.name().to_owned());
         Ok(Self {
             data: Spiral::new(plan.seed),
-            model: Pipeline::new(parts.into_iter().map(RemoteModule::new).collect())?,
+            model,
             journal: Journal::new_on(&first, name).remote(),
         })
     }

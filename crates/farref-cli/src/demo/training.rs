@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use farref::{Peer, RRef};
 use farref_autograd::optim::{Adam, DistributedOptimizer};
-use farref_autograd::{Context, Hosted, Pipeline, RemoteModule, Result, Tensor};
+use farref_autograd::{Context, Pipeline, Result, Tensor};
 
 use super::ledger::{Ledger, NOTICE, Reclaimed};
 use super::model::part_of;
@@ -105,17 +105,15 @@ impl<'a> Run<'a> {
         let owners: Vec<Peer> = (0..plan.owners)
             .map(|owner| peer(format!("owner{owner}")))
             .collect::<farref::Result<_>>()?;
-        let parts: Vec<RRef<Hosted>> = (0..plan.owners)
-            .zip(&owners)
-            .map(|(owner, peer)| part_of::on(peer, *plan, owner).remote())
-            .collect();
+        let parts = (0..plan.owners).zip(&owners);
+        let parts = parts.map(|(owner, peer)| part_of::on(peer, *plan, owner).remote().into());
+        let model = Pipeline::new(parts.collect())?;
         let mut trainers = Vec::new();
         for trainer in 0..plan.trainers {
             let peer = peer(format!("trainer{trainer}"))?;
-            let trainer = Trainer::new_on(&peer, *plan, parts.clone()).remote();
+            let trainer = Trainer::new_on(&peer, *plan, model.clone()).remote();
             trainers.push((peer, trainer));
         }
-        let model = Pipeline::new(parts.into_iter().map(RemoteModule::new).collect())?;
         let parameters = model.parameters().await?;
         let optimizer = DistributedOptimizer::named(Adam::new(LEARNING_RATE), parameters).await?;
         Ok(Self {

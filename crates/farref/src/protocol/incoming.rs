@@ -146,7 +146,11 @@ impl Core {
             .map(|carried| Handle::received(self, carried))
             .collect();
         let is_fetch = matches!(head.target, Target::Fetch(..));
-        match checked(entry, is_fetch, on_first) {
+        let checked = match state.refuses && from != self.me {
+            true => Err(Failure::ShuttingDown),
+            false => checked(entry, is_fetch, on_first),
+        };
+        match checked {
             Err(failure) => {
                 if is_fetch && let Arrival::Waiting = arrival {
                     // It is answered now; the value must not wake it.

@@ -14,6 +14,7 @@
 //!   the protocol admits them.
 
 mod answering;
+mod ending;
 mod events;
 mod flow;
 mod incoming;
@@ -120,6 +121,8 @@ struct State {
     node: Node<Value>,
     out: Outbox<Value>,
     peers: HashMap<NodeId, PeerState>,
+    /// Whether new calls of peers are refused, because the worker is about to say good-bye.
+    refuses: bool,
     /// Who waits for a reference to be confirmed.
     confirmations: HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>>,
     /// Who waits for a context of this worker to be released.
@@ -215,6 +218,7 @@ impl Core {
                 node: Node::new(me, membership, config),
                 out: Outbox::new(),
                 peers: HashMap::new(),
+                refuses: false,
                 confirmations: HashMap::new(),
                 releases: HashMap::new(),
             }),

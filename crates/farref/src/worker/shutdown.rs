@@ -1,10 +1,13 @@
 //! How a worker ends: together with all others, alone, or at once.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::{NodeId, Residue};
 
 use super::Worker;
+use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::leaks::LeakReport;
 use crate::protocol::{Core, Stage};
@@ -15,7 +18,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How much later than another a worker may learn that only references are left.
 const LAG: Duration = Duration::from_secs(1);
 
-/// How often is looked whether only forgotten references are left.
+/// How often is looked whether calls are answered, or only forgotten references left.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Worker {
@@ -104,6 +107,14 @@ impl Worker {
     /// Leaves the group, which goes on without this worker. What it owns is lost to the others
     /// ([`Error::OwnerLost`]), what it holds is released.
     ///
+    /// First the calls that it is serving are answered. Others that come meanwhile are served as well,
+    /// then new ones are refused ([`Error::PeerLost`]), and when the callers have their answers this
+    /// worker goes. It waits for at most `shutdown_timeout`; then it goes all the same, and the error
+    /// names those who are left without an answer.
+    ///
+    /// A remote function that calls this is not waited for, and gets no answer to its caller. To be
+    /// told to leave by a call, let the function spawn a task that does it, or wake one.
+    ///
     /// ```
     /// use farref::Error;
     ///
@@ -129,6 +140,7 @@ impl Worker {
     /// ```
     pub async fn leave(&self) -> Result<()> {
         let core = &self.core;
+        let answered = self.answer_all().await;
         core.input(|node, out| node.release_everything(out));
         core.input(|node, out| node.leave(out));
         let mut stage = core.stage.subscribe();
@@ -148,7 +160,54 @@ impl Worker {
             }),
         };
         self.close(LAST_WORDS).await;
-        outcome
+        answered.and(outcome)
+    }
+
+    /// Waits until the calls of others are answered and the callers have the answers.
+    async fn answer_all(&self) -> Result<()> {
+        let core = &self.core;
+        let limit = core.settings.shutdown_timeout;
+        let began = Instant::now();
+        // The call that this is part of would wait for itself.
+        let current = Current::get().filter(|current| Arc::ptr_eq(&current.core, core));
+        let mine = current.and_then(|current| Some((current.caller, current.request?)));
+        // First the calls that are there. Whatever they need of this worker is served, and so is all
+        // else. Then what has come meanwhile, and nothing new, so that there is an end.
+        for refuses in [false, true] {
+            if refuses {
+                core.refuse_calls();
+            }
+            let mut open = core.unanswered();
+            open.retain(|call| Some(*call) != mine);
+            while !open.is_empty() && core.is_member() {
+                if began.elapsed() >= limit {
+                    let mut calls = BTreeMap::<_, u32>::new();
+                    for (caller, _) in open {
+                        *calls.entry(caller).or_default() += 1;
+                    }
+                    let calls = calls.into_iter();
+                    return Err(Error::ShutdownTimeout {
+                        waited: limit,
+                        waiting_for: calls
+                            .map(|(caller, calls)| {
+                                let name = core.name_of(caller);
+                                format!("`{name}`, {calls} of whose calls are not answered")
+                            })
+                            .collect(),
+                        leaks: LeakReport::default(),
+                    });
+                }
+                tokio::time::sleep(LOOK).await;
+                let unanswered = core.unanswered();
+                open.retain(|call| unanswered.contains(call));
+            }
+        }
+        // Who hears of the good-bye from somebody else gives its calls up.
+        let began = Instant::now();
+        while !core.unacknowledged().is_empty() && began.elapsed() < LAST_WORDS {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     /// Ends this worker at once, as a crash would: nobody is told, nothing is released. The others

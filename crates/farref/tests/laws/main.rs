@@ -4,6 +4,7 @@ mod agent;
 mod channels;
 mod cluster;
 mod constructors;
+mod leaving;
 mod macros;
 mod nested;
 mod observing;

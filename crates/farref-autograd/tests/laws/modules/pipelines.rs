@@ -5,8 +5,11 @@ use farref::testing::Cluster;
 use farref_autograd::nn::mse_loss;
 use farref_autograd::optim::{Adam, DistributedOptimizer, LocalOptimizer, OptimizerConfig, Sgd};
 use farref_autograd::{
-    Context, Error, Module, Pipeline, RemoteParameter, Result, Tensor, candle as candle_core,
+    Context, Error, Module, Pipeline, RemoteModule, RemoteParameter, Result, Tensor,
+    candle as candle_core,
 };
+
+use crate::common::eventually;
 
 use super::{Layer, bits, file, on, random};
 
@@ -199,6 +202,41 @@ async fn one_thread_is_enough() -> Result<()> {
     );
     cluster.shutdown().await?;
     Ok(())
+}
+
+#[farref::remote]
+async fn use_both(pipeline: Pipeline, last: RemoteModule, input: Tensor) -> Result<Vec<Tensor>> {
+    let whole = pipeline.forward(&input).await?;
+    let (_, first) = pipeline.stages().next().ok_or(Error::NoContext)?;
+    let half = first.forward_remote(&input);
+    Ok(vec![whole, last.forward(half).await?])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_works_on_a_third_worker_and_is_released() -> anyhow::Result<()> {
+    let cluster = Cluster::start(4).await?;
+    let me = cluster.worker(0);
+    let pipeline = pipeline(me, &["worker1", "worker2"], &[3, 5, 2])?;
+    let input = random((4, 3), 7);
+    let here = pipeline.forward(&input).await?;
+    let third = me.peer("worker3")?;
+    let last = pipeline.stages().last().map(|(_, last)| last.clone());
+    let last = last.ok_or(Error::NoContext)?;
+    let pending = use_both::on(&third, pipeline.clone(), last, input).start();
+    // It is theirs as well now.
+    drop(pipeline);
+    for there in pending.await? {
+        assert_eq!(bits(&there), bits(&here));
+    }
+    eventually("nobody holds anything", || {
+        let workers = cluster.workers().iter();
+        workers
+            .map(|worker| worker.snapshot().references.len())
+            .sum::<usize>()
+            == 0
+    })
+    .await?;
+    Ok(cluster.shutdown().await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]

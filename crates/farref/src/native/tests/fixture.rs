@@ -14,6 +14,7 @@ use crate::agent::{CallMessage, FunctionRef, TraceContext};
 use crate::codec::{Part, Payload};
 use crate::native::shared::lock;
 use crate::rendezvous::Address;
+use crate::snapshot::Snapshot;
 
 /// Who is where, shared by all agents of a test.
 #[derive(Default)]
@@ -30,6 +31,10 @@ impl Contacts for Book {
 
     fn met(&self, card: &Card, max_calls: u32) {
         lock(&self.met).push((card.node, max_calls));
+    }
+
+    fn snapshot(&self, _: usize) -> Option<Snapshot> {
+        None
     }
 }
 

@@ -22,14 +22,16 @@ pub use server::{StoreLimits, StoreServer};
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_store_request(data: &[u8]) {
     use bytes::BytesMut;
-    use protocol::Request;
+    use protocol::{Dialect, Request};
 
     let mut buffer = BytesMut::from(data);
-    while let Ok(Some(request)) = Request::parse(&mut buffer, 1 << 20) {
+    while let Ok(Some(_)) = Request::parse(Dialect::Old, &mut buffer, 1 << 20) {}
+    let mut buffer = BytesMut::from(data);
+    while let Ok(Some(request)) = Request::parse(Dialect::Greeted, &mut buffer, 1 << 20) {
         // What was understood means the same when it is said again.
         let mut again = BytesMut::new();
         request.encode(&mut again);
-        let parsed = Request::parse(&mut again, usize::MAX);
+        let parsed = Request::parse(Dialect::Greeted, &mut again, usize::MAX);
         assert_eq!(parsed, Ok(Some(request)));
     }
 }

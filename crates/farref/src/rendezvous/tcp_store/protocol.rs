@@ -9,8 +9,49 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::super::store::{MAX_KEY, MAX_KEYS, MAX_VALUE};
 
-/// What a client must send first.
+/// What a client sends first, unless it is an old one.
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
+
+/// Which numbers the requests of a client have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dialect {
+    /// The client greets first: farref, and PyTorch 2.
+    Greeted,
+    /// There was no greeting yet, as in PyTorch 1.13. Its number was that of the first request, and so
+    /// on; one request has gone since.
+    Old,
+}
+
+// Or a greeting could be the beginning of an old client's `Set`: where the one has the magic number, the
+// other has the length of a key.
+const _: () = assert!(MAGIC as usize > MAX_KEY);
+
+impl Dialect {
+    /// How a client speaks, by what it says first. `None` if that is too little to tell.
+    pub(super) fn of(first: &[u8]) -> Result<Option<Self>, ProtocolError> {
+        match first {
+            [] => Ok(None),
+            [0, rest @ ..] => match rest.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) {
+                None => Ok(None),
+                Some(MAGIC) => Ok(Some(Self::Greeted)),
+                Some(size) if size as usize <= MAX_KEY => Ok(Some(Self::Old)),
+                Some(_) => Err(ProtocolError::NoGreeting),
+            },
+            _ => Ok(Some(Self::Old)),
+        }
+    }
+
+    /// The number that a request has today.
+    fn code(self, code: u8) -> Option<u8> {
+        match (self, code) {
+            (Self::Greeted, code) => Some(code),
+            (Self::Old, 0..=6) => Some(code + 1),
+            // 7 was to watch a key, which PyTorch 1.13 does not offer to programs any more.
+            (Self::Old, 8) => Some(8),
+            (Self::Old, _) => None,
+        }
+    }
+}
 
 /// Answers to [`Request::Check`].
 pub(super) const READY: u8 = 0;
@@ -53,7 +94,7 @@ pub(super) enum Request {
 pub(super) enum ProtocolError {
     #[error("request {0} is unknown")]
     UnknownRequest(u8),
-    #[error("the first request was not the TCPStore greeting")]
+    #[error("it began with neither the TCPStore greeting nor a request of an old client")]
     NoGreeting,
     #[error("a {what} of {size} is longer than the {limit} allowed")]
     TooLong {
@@ -83,13 +124,18 @@ impl Request {
     /// Takes one request off the front of `buffer`; `None`, and the buffer untouched, if it is not
     /// all there yet. `limit` bounds the size of the whole request.
     pub(super) fn parse(
+        dialect: Dialect,
         buffer: &mut BytesMut,
         limit: usize,
     ) -> Result<Option<Self>, ProtocolError> {
-        let Some((&code, fields)) = buffer.split_first() else {
+        let Some((&first, fields)) = buffer.split_first() else {
             return Ok(None);
         };
-        let shape = shape(code).ok_or(ProtocolError::UnknownRequest(code))?;
+        let unknown = ProtocolError::UnknownRequest(first);
+        let Some(code) = dialect.code(first) else {
+            return Err(unknown);
+        };
+        let shape = shape(code).ok_or(unknown)?;
         let mut measure = Measure {
             bytes: fields,
             at: 0,

@@ -21,13 +21,12 @@ use super::super::table::{Pending, Refusal, Table, WaiterId};
 use super::budget::{Budget, Share};
 use super::connection::{read_some, write_all};
 use super::protocol::{
-    MAGIC, NOT_READY, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED, put_bytes,
+    Dialect, MAGIC, NOT_READY, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED,
+    put_bytes,
 };
 
-/// A client must greet within this time.
+/// A client that begins to greet must be done within this time.
 const GREETING: Duration = Duration::from_secs(30);
-/// Nobody fills our memory before having greeted.
-const GREETING_SIZE: usize = 4;
 /// A client must take its answers: one that does not for this long is disconnected.
 const WRITE: Duration = Duration::from_secs(60);
 /// After an error of `accept`, which mostly means that no descriptors are left.
@@ -59,7 +58,7 @@ pub struct StoreLimits {
     pub memory: usize,
     /// Bytes of one request or answer. At least a key and two values must fit for full use.
     pub message: usize,
-    /// Connections at a time. A PyTorch client takes one, a farref worker up to three.
+    /// Connections at a time. A PyTorch client takes one, an old one two, a farref worker up to three.
     pub clients: usize,
 }
 
@@ -279,8 +278,7 @@ struct Client {
     shared: Arc<Shared>,
     buffer: BytesMut,
     share: Share,
-    /// How large a request may be.
-    limit: usize,
+    dialect: Dialect,
 }
 
 /// What became of a request.
@@ -298,39 +296,60 @@ impl Client {
         let mut client = Self {
             share: shared.budget.share(),
             buffer: BytesMut::new(),
-            limit: GREETING_SIZE,
+            dialect: Dialect::Greeted,
             stream,
             shared,
         };
-        match within(GREETING, client.request()).await? {
-            None => return Ok(()),
-            Some(Request::Validate(MAGIC)) => {}
-            Some(_) => return Err(ProtocolError::NoGreeting.into()),
+        // Whoever says nothing may stay. PyTorch 1.13 opens a second connection that it does not use, and
+        // keeps a core busy if it is closed.
+        if !client.read().await? {
+            return Ok(());
         }
-        client.limit = client.shared.limits.message;
-        while let Some(request) = client.request().await? {
+        let mut next = within(GREETING, client.first_request()).await?;
+        while let Some(request) = next {
             if !client.handle(request).await? {
                 break;
             }
+            next = client.request().await?;
         }
         Ok(())
+    }
+
+    /// Finds out how the client speaks.
+    async fn first_request(&mut self) -> Result<Option<Request>, Disconnect> {
+        self.dialect = loop {
+            if let Some(dialect) = Dialect::of(&self.buffer)? {
+                break dialect;
+            }
+            if !self.read().await? {
+                return Ok(None);
+            }
+        };
+        self.request().await
     }
 
     /// The next request; `None` if the client has hung up.
     async fn request(&mut self) -> Result<Option<Request>, Disconnect> {
         loop {
-            if let Some(request) = Request::parse(&mut self.buffer, self.limit)? {
+            let limit = self.shared.limits.message;
+            if let Some(request) = Request::parse(self.dialect, &mut self.buffer, limit)? {
                 if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BUFFER {
                     self.buffer = BytesMut::new();
                     self.account()?;
                 }
                 return Ok(Some(request));
             }
-            if read_some(&self.stream, &mut self.buffer).await? == 0 {
+            if !self.read().await? {
                 return Ok(None);
             }
-            self.account()?;
         }
+    }
+
+    /// Takes in what has come; `false` if the client has hung up.
+    async fn read(&mut self) -> Result<bool, Disconnect> {
+        let size = read_some(&self.stream, &mut self.buffer).await?;
+        self.account()?;
+        Ok(size > 0)
     }
 
     fn account(&mut self) -> Result<(), Disconnect> {
@@ -369,6 +388,14 @@ impl Client {
                     Some(Request::CancelWait) => {
                         self.answer(&[WAIT_CANCELLED]).await?;
                         return Ok(true);
+                    }
+                    // Its time is up, and it has no words to say so.
+                    Some(next) if self.dialect == Dialect::Old => {
+                        if !kept.resize(next.weight()) {
+                            return Err(Disconnect::Memory);
+                        }
+                        request = next;
+                        continue;
                     }
                     Some(_) => return Err(ProtocolError::OutOfTurn.into()),
                 },

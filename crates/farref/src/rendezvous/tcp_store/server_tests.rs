@@ -167,6 +167,59 @@ async fn every_request_is_answered_as_pytorch_answers_it() {
     assert_idle(&server).await;
 }
 
+/// What PyTorch 1.13 sends, taken from its wire.
+#[tokio::test]
+async fn a_client_from_before_the_greeting_is_served() {
+    const WAIT_A: &[u8] = b"\x05\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/a";
+    let server = server().await;
+    let mut idle = Raw::connect(&server).await;
+    let mut first = Raw::connect(&server).await;
+    first
+        .send_bytes(b"\x03\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0")
+        .await;
+    assert_eq!(first.number().await, 1);
+
+    let mut client = Raw::connect(&server).await;
+    let set = b"\0\x02\0\0\0\0\0\0\0/a\x01\0\0\0\0\0\0\x001";
+    client.send_bytes(&[set, WAIT_A].concat()).await;
+    assert_eq!(client.flag().await, 0);
+    client.send_bytes(b"\x02\x02\0\0\0\0\0\0\0/a").await;
+    assert_eq!(client.bytes().await, "1");
+    client
+        .send_bytes(b"\x03\x02\0\0\0\0\0\0\0/n\xfe\xff\xff\xff\xff\xff\xff\xff")
+        .await;
+    assert_eq!(client.number().await, -2);
+    client
+        .send_bytes(b"\x01\x02\0\0\0\0\0\0\0/c\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0first")
+        .await;
+    assert_eq!(client.bytes().await, "first");
+    for (key, answer) in [(b"/a", 0), (b"/x", 1)] {
+        let check = b"\x04\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0";
+        client.send_bytes(&[&check[..], key].concat()).await;
+        assert_eq!(client.flag().await, answer);
+    }
+    // It gives a wait up without a word.
+    let wait_x = b"\x05\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/x";
+    client.send_bytes(wait_x).await;
+    assert!(client.is_silent().await);
+    client.send_bytes(WAIT_A).await;
+    assert_eq!(client.flag().await, 0);
+    for answer in [1, 0] {
+        client.send_bytes(b"\x08\x02\0\0\0\0\0\0\0/a").await;
+        assert_eq!(client.number().await, answer);
+    }
+    client.send_bytes(b"\x06").await;
+    assert_eq!(client.number().await, 3);
+
+    // The others see the same store.
+    let mut greeted = Raw::greeted(&server).await;
+    greeted.send(Request::Get("/c".into())).await;
+    assert_eq!(greeted.bytes().await, "first");
+    assert!(idle.is_silent().await);
+    drop((idle, first, client, greeted));
+    assert_idle(&server).await;
+}
+
 #[tokio::test]
 async fn who_waits_holds_nobody_up_and_is_woken_by_any_way_to_set_a_key() {
     let server = server().await;
@@ -275,7 +328,8 @@ async fn a_bad_client_is_cut_off_and_harms_nobody() {
     let after_greeting = |request: Request| [greet.clone(), bytes(request)].concat();
     let offences: Vec<(&str, Vec<u8>)> = vec![
         ("no greeting", bytes(Request::KeyCount)),
-        ("wrong magic", bytes(Request::Validate(1))),
+        ("wrong magic", bytes(Request::Validate(!MAGIC))),
+        ("old, unknown request", vec![7; 20]),
         ("http", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
         ("unknown request", [greet.clone(), vec![99]].concat()),
         (

@@ -1,0 +1,157 @@
+//! S3: what becomes of the calls of a worker that leaves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use farref::testing::Cluster;
+use farref::{Error, Worker};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::PATIENCE;
+
+/// Never up in these tests.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Where calls wait: how many do, and whether they need not any more.
+static GATES: Mutex<BTreeMap<String, Arc<watch::Sender<(u32, bool)>>>> =
+    Mutex::new(BTreeMap::new());
+
+fn gate(name: &str) -> Arc<watch::Sender<(u32, bool)>> {
+    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(gates.entry(name.to_owned()).or_default())
+}
+
+/// Returns when a call waits at the gate.
+async fn waited_at(name: &str) -> Result<()> {
+    let mut changes = gate(name).subscribe();
+    timeout(PATIENCE, changes.wait_for(|(waiting, _)| *waiting > 0)).await??;
+    Ok(())
+}
+
+fn open(name: &str) {
+    gate(name).send_modify(|(_, open)| *open = true);
+}
+
+#[farref::remote]
+async fn pass(name: String) -> String {
+    let gate = gate(&name);
+    gate.send_modify(|(waiting, _)| *waiting += 1);
+    let _ = gate.subscribe().wait_for(|(_, open)| *open).await;
+    name
+}
+
+#[farref::remote]
+async fn nothing() {}
+
+#[farref::remote]
+async fn leave_soon() {
+    if let Some(me) = Worker::current() {
+        tokio::spawn(async move { me.leave().await });
+    }
+}
+
+#[farref::remote]
+async fn leave_now() -> farref::Result<()> {
+    match Worker::current() {
+        Some(me) => me.leave().await,
+        None => Ok(()),
+    }
+}
+
+fn is_lost<T>(outcome: &farref::Result<T>) -> bool {
+    matches!(outcome, Err(Error::PeerLost { peer, .. }) if &**peer == "worker1")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_answers_the_calls_it_serves() -> Result<()> {
+    let cluster = Cluster::start_with(3, |builder| builder.shutdown_timeout(LONG)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let first = pass::on(&peer, "serves: first".into()).start();
+    waited_at("serves: first").await?;
+    let leaver = cluster.worker(1).clone();
+    let leaving = tokio::spawn(async move { leaver.leave().await });
+
+    // It is still there for others, since the calls it serves may need it.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let second = pass::on(&peer, "serves: second".into()).start();
+    waited_at("serves: second").await?;
+    open("serves: first");
+    assert_eq!(timeout(PATIENCE, first).await??, "serves: first");
+
+    // That has an end, or one that is called all the time could never leave.
+    let refused = timeout(PATIENCE, async {
+        loop {
+            match nothing::on(&peer).await {
+                Ok(()) => tokio::time::sleep(Duration::from_millis(5)).await,
+                refused => break refused,
+            }
+        }
+    });
+    let refused = refused.await?;
+    ensure!(is_lost(&refused), "{refused:?}");
+    ensure!(!leaving.is_finished() && cluster.worker(1).is_member());
+    open("serves: second");
+    assert_eq!(timeout(PATIENCE, second).await??, "serves: second");
+    timeout(PATIENCE, leaving).await???;
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_tells_its_worker_to_leave_is_answered() -> Result<()> {
+    for _ in 0..20 {
+        // Three: the good-bye may come round by the third.
+        let cluster = Cluster::start(3).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        leave_soon::on(&peer).await?;
+        cluster.shutdown().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_leaves_does_not_wait_for_itself() -> Result<()> {
+    let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(LONG)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let lost = timeout(PATIENCE, leave_now::on(&peer)).await?;
+    ensure!(is_lost(&lost), "{lost:?}");
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_does_not_end_holds_nobody_up_for_ever() -> Result<()> {
+    let short = Duration::from_millis(100);
+    let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let pending = pass::on(&peer, "never opened".into()).start();
+    waited_at("never opened").await?;
+    match timeout(PATIENCE, cluster.worker(1).leave()).await? {
+        Err(Error::ShutdownTimeout { waiting_for, .. }) => {
+            assert_eq!(
+                waiting_for,
+                ["`worker0`, 1 of whose calls are not answered"]
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    ensure!(!cluster.worker(1).is_member());
+    let lost = timeout(PATIENCE, pending).await?;
+    ensure!(is_lost(&lost), "{lost:?}");
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_does_not_wait_for_callers_that_are_gone() -> Result<()> {
+    let cluster = Cluster::start_with(3, |builder| builder.shutdown_timeout(LONG)).await?;
+    let peer = cluster.worker(2).peer("worker1")?;
+    let pending = pass::on(&peer, "of the dead".into()).start();
+    waited_at("of the dead").await?;
+    let leaver = cluster.worker(1).clone();
+    let leaving = tokio::spawn(async move { leaver.leave().await });
+    cluster.worker(2).crash().await;
+    timeout(PATIENCE, leaving).await???;
+    drop(pending);
+    Ok(cluster.shutdown().await?)
+}
