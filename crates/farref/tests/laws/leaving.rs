@@ -16,10 +16,11 @@ use crate::PATIENCE;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Where calls wait: how many do, and whether they need not any more.
-static GATES: Mutex<BTreeMap<String, Arc<watch::Sender<(u32, bool)>>>> =
-    Mutex::new(BTreeMap::new());
+type Gate = watch::Sender<(u32, bool)>;
 
-fn gate(name: &str) -> Arc<watch::Sender<(u32, bool)>> {
+static GATES: Mutex<BTreeMap<String, Arc<Gate>>> = Mutex::new(BTreeMap::new());
+
+fn gate(name: &str) -> Arc<Gate> {
     let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(gates.entry(name.to_owned()).or_default())
 }
