@@ -288,6 +288,7 @@ mod numbers {
         "farref_reconnects_total",
         "farref_references",
         "farref_references_created_total",
+        "farref_references_shared_total",
         "farref_refused_connections_total",
         "farref_serve_seconds",
         "farref_served_failed_total",
