@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -162,25 +162,46 @@ fn run(unix: bool, test: Test) -> Result<()> {
     Ok(())
 }
 
-/// The words of a blob, each different from its neighbours, so that no shift goes unnoticed.
-fn word(index: usize, seed: u64) -> u64 {
-    (index as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// How many words a page has.
+const PAGE: usize = 1024;
+
+/// Words of which each is different from its neighbours, so that no shift goes unnoticed.
+static WORDS: LazyLock<[u64; PAGE]> =
+    LazyLock::new(|| std::array::from_fn(|index| mix(index as u64)));
+
+fn mix(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A page of a value, whose first word says which one it is. Gigabytes are filled and compared by the page,
+/// because tests are not optimised.
+fn page(number: usize, seed: u64) -> [u64; PAGE] {
+    let mut page = *WORDS;
+    page[0] = mix(number as u64 ^ seed);
+    page
+}
+
+fn fill_bytes(bytes: &mut [u8], seed: u64) {
+    for (number, chunk) in bytes.chunks_mut(8 * PAGE).enumerate() {
+        chunk.copy_from_slice(&bytemuck::cast_slice(&page(number, seed))[..chunk.len()]);
+    }
+}
+
+fn check_bytes(bytes: &[u8], seed: u64) -> bool {
+    let mut pages = bytes.chunks(8 * PAGE).enumerate();
+    pages.all(|(number, chunk)| {
+        chunk == &bytemuck::cast_slice::<_, u8>(&page(number, seed))[..chunk.len()]
+    })
 }
 
 fn fill(size: usize, seed: u64) -> Blob {
     let mut bytes = vec![0; size];
-    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
-        let word = word(index, seed).to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
+    fill_bytes(&mut bytes, seed);
     bytes.into()
 }
 
 fn check(blob: &Blob, seed: u64) -> bool {
-    blob.chunks(8).enumerate().all(|(index, chunk)| {
-        let word = word(index, seed).to_le_bytes();
-        chunk == &word[..chunk.len()]
-    })
+    check_bytes(blob, seed)
 }
 
 /// Makes the present memory of this process its peak.
@@ -431,7 +452,8 @@ struct Storage(RwLock<Vec<u64>>, usize);
 
 impl Storage {
     fn buffer(words: usize, seed: u64) -> Buffer {
-        let values = (0..words).map(|index| word(index, seed)).collect();
+        let mut values = vec![0; words];
+        fill_bytes(bytemuck::cast_slice_mut(&mut values), seed);
         Buffer::from_source(Arc::new(Self(RwLock::new(values), 8 * words)))
     }
 }
@@ -452,8 +474,7 @@ impl Source for Storage {
 }
 
 fn check_words(values: &[u64], seed: u64) -> bool {
-    let mut values = values.iter().enumerate();
-    values.all(|(index, value)| *value == word(index, seed))
+    check_bytes(bytemuck::cast_slice(values), seed)
 }
 
 #[farref::remote]

@@ -272,7 +272,7 @@ mod numbers {
     use super::*;
 
     /// Every metric there is.
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 21] = [
         "farref_blocking_queue",
         "farref_bytes_received_total",
         "farref_bytes_sent_total",
