@@ -46,11 +46,13 @@ impl Names {
         known.get(&node).cloned()
     }
 
-    /// The latest life of that name.
-    pub(crate) fn find(&self, name: &str) -> Option<NodeId> {
+    /// The lives of that name, the latest first.
+    pub(crate) fn lives(&self, name: &str) -> Vec<NodeId> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let lives = known.iter().filter(|(_, known)| known.as_ref() == name);
-        lives.map(|(&node, _)| node).max()
+        let mut lives: Vec<NodeId> = lives.map(|(&node, _)| node).collect();
+        lives.sort_unstable_by(|a, b| b.cmp(a));
+        lives
     }
 
     /// A life is called so.

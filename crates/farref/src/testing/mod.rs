@@ -33,6 +33,9 @@ use crate::native::MemoryNetwork;
 use crate::rendezvous::MemoryStore;
 use crate::worker::{Place, Worker, WorkerBuilder};
 
+/// How long the others may take to hear of a newcomer.
+const INTRODUCTION: Duration = Duration::from_secs(30);
+
 /// Some workers in this process, linked in memory, with faults on demand.
 ///
 /// They are called `worker0`, `worker1`, ... and run the same code as workers on different hosts, down
@@ -193,7 +196,17 @@ impl Cluster {
     pub async fn join(&mut self, name: &str) -> Result<&Worker> {
         let worker = self.builder(name).join().await?;
         self.workers.push(worker);
-        Ok(&self.workers[self.workers.len() - 1])
+        self.introduce(self.workers.len() - 1).await
+    }
+
+    /// Waits until all others can call a worker that has joined. It is a member as soon as one of them
+    /// says so.
+    async fn introduce(&self, index: usize) -> Result<&Worker> {
+        let newcomer = &self.workers[index];
+        for other in self.workers.iter().filter(|other| other.is_member()) {
+            other.wait_for_peer(newcomer.name(), INTRODUCTION).await?;
+        }
+        Ok(newcomer)
     }
 
     /// Starts a worker again, under its old name and rank, after it crashed.
@@ -229,7 +242,7 @@ impl Cluster {
             builder = builder.rank(rank).world_size(self.founders);
         }
         self.workers[index] = builder.join().await?;
-        Ok(&self.workers[index])
+        self.introduce(index).await
     }
 
     /// One of the workers.

@@ -302,13 +302,14 @@ impl Worker {
         if name == &*self.core.name {
             return Some(Peer::of(&self.core, self.core.me));
         }
-        let node = self.core.names.find(name)?;
+        let lives = self.core.names.lives(name);
         // One that is being let in has said its name already, but cannot be called yet.
         let entered = self.core.look(|own| {
             let view = own.membership().view();
-            view.is_member(node) || view.is_gone(node)
+            let entered = |node: &NodeId| view.is_member(*node) || view.is_gone(*node);
+            lives.into_iter().find(entered)
         });
-        entered.then(|| Peer::of(&self.core, node))
+        entered.map(|node| Peer::of(&self.core, node))
     }
 
     /// The worker of that name, as soon as it has joined; for groups that grow.
