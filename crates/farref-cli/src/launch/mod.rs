@@ -1,6 +1,6 @@
 //! `farref launch`: torchrun's job in one binary, for any program.
 //!
-//! The command line becomes a [`Plan`](plan::Plan); the launcher of node 0 hosts the store where the ranks
+//! The command line becomes a [`Plan`]; the launcher of node 0 hosts the store where the ranks
 //! meet ([`meeting`]); the [`supervisor`] starts the ranks, watches them and decides what follows. Nothing
 //! here knows what the program does.
 
