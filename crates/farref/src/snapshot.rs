@@ -150,7 +150,7 @@ pub struct Totals {
 impl Totals {
     fn of(core: &Core) -> Self {
         let telemetry = &core.telemetry;
-        let (bytes_sent, bytes_received) = core.bytes();
+        let (bytes_sent, bytes_received) = core.agent().bytes();
         Self {
             calls: telemetry.calls.total(),
             calls_failed: telemetry.failed.total(),

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farref_proto::NodeId;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-
-use crate::agent::Agent;
 
 /// A counter that the worker itself can read as well, for its snapshots.
 pub(crate) struct Tally {
@@ -15,12 +12,16 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn new(counter: Counter) -> Self {
+    pub(crate) fn new(counter: Counter) -> Self {
         let total = AtomicU64::new(0);
         Self { counter, total }
     }
 
     pub(crate) fn add(&self, count: u64) {
+        // Most calls carry no references.
+        if count == 0 {
+            return;
+        }
         self.counter.increment(count);
         self.total.fetch_add(count, Ordering::Relaxed);
     }
@@ -55,8 +56,6 @@ pub(crate) struct Telemetry {
     pub(crate) freed: Tally,
     /// `farref_misbehaved_total`: peers that were cut off.
     pub(crate) misbehaved: Counter,
-    /// Bytes of links with peers that are gone, sent and received. The agent counts those that are there.
-    pub(crate) former_links: [AtomicU64; 2],
     /// `farref_references`: references owned or held.
     pub(crate) references: Gauge,
     /// `farref_contexts`: autograd contexts open.
@@ -70,16 +69,6 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// The link with a node is about to be forgotten by the agent, and what it carried with it.
-    pub(crate) fn link_ends(&self, agent: &dyn Agent, node: NodeId) {
-        let links = agent.links();
-        if let Some(link) = links.iter().find(|link| link.peer == node) {
-            let [sent, received] = &self.former_links;
-            sent.fetch_add(link.bytes_sent, Ordering::Relaxed);
-            received.fetch_add(link.bytes_received, Ordering::Relaxed);
-        }
-    }
-
     pub(crate) fn new(worker: &Arc<str>) -> Self {
         let name = worker.to_string();
         let count = |metric: &'static str| counter!(metric, "worker" => name.clone());
@@ -98,7 +87,6 @@ impl Telemetry {
             shared: tally("farref_references_shared_total"),
             freed: tally("farref_values_freed_total"),
             misbehaved: count("farref_misbehaved_total"),
-            former_links: Default::default(),
             references: level("farref_references"),
             contexts: level("farref_contexts"),
             open_calls: level("farref_open_calls"),

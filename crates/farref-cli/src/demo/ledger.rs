@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use farref::{Peer, Snapshot, Totals, Worker};
 
+use crate::view::text::short_type;
+
 /// How long the group may take to notice that a worker was killed.
 pub(super) const NOTICE: Duration = Duration::from_secs(20);
 /// How long what was let go may take to be freed everywhere.
@@ -147,7 +149,7 @@ impl Reclaimed {
                 if value.owner != owner.name() || !value.holders.contains(&this.name) {
                     continue;
                 }
-                let name = short(&value.type_name);
+                let name = short_type(&value.type_name);
                 if value.holders.len() == 1 {
                     this.only.push(format!("its {name} on {}", owner.name()));
                 }
@@ -195,12 +197,6 @@ fn at_rest(snapshot: &Snapshot) -> bool {
     snapshot.references_in_all == 0 && snapshot.contexts == 0
 }
 
-/// `Journal` of `farref::demo::trainer::Journal`.
-fn short(type_name: &str) -> String {
-    let plain = type_name.split('<').next().unwrap_or(type_name);
-    plain.rsplit("::").next().unwrap_or(plain).to_owned()
-}
-
 /// A number with its thousands apart.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -222,12 +218,5 @@ mod tests {
     fn thousands_are_kept_apart() {
         let all = [0, 7, 999, 1000, 1_234_567].map(grouped);
         assert_eq!(all, ["0", "7", "999", "1,000", "1,234,567"]);
-    }
-
-    #[test]
-    fn a_types_name_is_its_last_word() {
-        assert_eq!(short("farref::demo::trainer::Journal"), "Journal");
-        assert_eq!(short("alloc::vec::Vec<farref::X>"), "Vec");
-        assert_eq!(short("u8"), "u8");
     }
 }

@@ -8,7 +8,7 @@ use farref::{Snapshot, Totals};
 use crate::view::quantity;
 use crate::view::seen::{self, Seen};
 use crate::view::table::{Cell, Column, Table};
-use crate::view::tables::{age, bytes, count, life, name, sum};
+use crate::view::tables::{bytes, count, name, sum, who, who_was};
 
 /// Rates by rank.
 #[derive(Debug, Default)]
@@ -109,28 +109,16 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
         Column::number("recv/s"),
     ]);
     for one in seen {
-        let mut row = vec![Cell::text(&one.name), count(one.rank)];
-        let state = Cell::text(seen::state(seen, one.rank));
+        let mut row = who(seen, one);
         match one.answer() {
-            Some(snapshot) => row.extend([
-                life(snapshot.incarnation),
-                state,
-                age(Some(snapshot.uptime)),
-                count(snapshot.open_calls),
-                count(snapshot.references_in_all as u64),
-                count(snapshot.contexts),
-                bytes(sum(snapshot, |peer| peer.queued_bytes as u64)),
-                count(
-                    snapshot
-                        .totals
-                        .calls_failed
-                        .saturating_add(snapshot.totals.served_failed),
-                ),
-            ]),
-            None => {
-                row.extend([Cell::none(), state]);
-                row.extend((0..6).map(|_| Cell::none()));
+            Some(snapshot) => {
+                let totals = &snapshot.totals;
+                row.extend([
+                    bytes(sum(snapshot, |peer| peer.queued_bytes as u64)),
+                    count(totals.calls_failed.saturating_add(totals.served_failed)),
+                ]);
             }
+            None => row.extend((0..2).map(|_| Cell::none())),
         }
         match rates.of(one.rank) {
             Some(rate) => row.extend([
@@ -144,14 +132,7 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
         table.push(row);
     }
     for gone in seen::dead(seen) {
-        let mut row = vec![
-            Cell::text(gone.name),
-            count(gone.rank),
-            life(gone.incarnation),
-        ];
-        row.push(Cell::text(gone.status));
-        row.extend((0..10).map(|_| Cell::none()));
-        table.push(row);
+        table.push(who_was(gone, 10));
     }
     table
 }

@@ -7,7 +7,7 @@ use farref::{PeerSnapshot, Snapshot};
 
 use super::quantity;
 use super::references::{By, Group, RECEIVED, Reference, short_ids, shown_line, shown_type};
-use super::seen::{self, Seen};
+use super::seen::{self, Gone, Seen};
 use super::table::{Cell, Column, Table};
 use super::text::Cut;
 
@@ -44,6 +44,40 @@ pub(crate) fn sum<T: std::iter::Sum>(snapshot: &Snapshot, what: impl Fn(&PeerSna
     snapshot.peers.iter().map(what).sum()
 }
 
+/// The cells that every row about a worker begins with: name, rank, life, state, uptime, open calls,
+/// references, contexts.
+pub(crate) fn who(seen: &[Seen], one: &Seen) -> Vec<Cell> {
+    let mut row = vec![Cell::text(&one.name), count(one.rank)];
+    let state = Cell::text(seen::state(seen, one.rank));
+    match one.answer() {
+        Some(snapshot) => row.extend([
+            life(snapshot.incarnation),
+            state,
+            age(Some(snapshot.uptime)),
+            count(snapshot.open_calls),
+            count(snapshot.references_in_all as u64),
+            count(snapshot.contexts),
+        ]),
+        None => {
+            row.extend([Cell::none(), state]);
+            row.extend((0..4).map(|_| Cell::none()));
+        }
+    }
+    row
+}
+
+/// The row of a worker that is gone: name, rank, life, state, and so many cells with nothing in them.
+pub(crate) fn who_was(gone: Gone, empty: usize) -> Vec<Cell> {
+    let mut row = vec![
+        Cell::text(gone.name),
+        count(gone.rank),
+        life(gone.incarnation),
+        Cell::text(gone.status),
+    ];
+    row.extend((0..empty).map(|_| Cell::none()));
+    row
+}
+
 /// Who is there, and what each has.
 pub(crate) fn workers(seen: &[Seen]) -> Table {
     let mut table = Table::new([
@@ -59,36 +93,16 @@ pub(crate) fn workers(seen: &[Seen]) -> Table {
         Column::number("served"),
     ]);
     for one in seen {
-        let rank = Cell::number(f64::from(one.rank), quantity::count);
-        let mut row = vec![Cell::text(&one.name), rank];
-        let state = Cell::text(seen::state(seen, one.rank));
-        match one.answer() {
-            Some(snapshot) => row.extend([
-                life(snapshot.incarnation),
-                state,
-                age(Some(snapshot.uptime)),
-                count(snapshot.open_calls),
-                count(snapshot.references_in_all as u64),
-                count(snapshot.contexts),
-                count(snapshot.totals.calls),
-                count(snapshot.totals.served),
-            ]),
-            None => {
-                row.extend([Cell::none(), state]);
-                row.extend((0..6).map(|_| Cell::none()));
-            }
-        }
+        let mut row = who(seen, one);
+        let totals = one.answer().map(|snapshot| &snapshot.totals);
+        row.extend([
+            totals.map_or_else(Cell::none, |totals| count(totals.calls)),
+            totals.map_or_else(Cell::none, |totals| count(totals.served)),
+        ]);
         table.push(row);
     }
     for gone in seen::dead(seen) {
-        let mut row = vec![
-            Cell::text(gone.name),
-            count(gone.rank),
-            life(gone.incarnation),
-            Cell::text(gone.status),
-        ];
-        row.extend((0..6).map(|_| Cell::none()));
-        table.push(row);
+        table.push(who_was(gone, 6));
     }
     table
 }

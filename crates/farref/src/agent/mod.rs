@@ -257,6 +257,14 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
 
     /// How each link is doing.
     fn links(&self) -> Vec<LinkStatistics>;
+
+    /// How many bytes were written and read so far. An agent that does not remember links that are gone
+    /// knows of those that are there.
+    fn bytes(&self) -> (u64, u64) {
+        self.links().iter().fold((0, 0), |(sent, received), link| {
+            (sent + link.bytes_sent, received + link.bytes_received)
+        })
+    }
 }
 
 /// What an agent hands to the runtime.

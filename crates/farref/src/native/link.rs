@@ -264,7 +264,7 @@ impl Link {
     /// A stream has taken so many bytes. `partly` says that a frame is written in part.
     pub(super) fn wrote(&self, channel: &Channel, bytes: usize, partly: bool) {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.shared.meters.bytes_sent.increment(bytes as u64);
+        self.shared.meters.bytes_sent.add(bytes as u64);
         if partly {
             let now = self.shared.now();
             let mut state = self.state();

@@ -3,13 +3,14 @@
 use metrics::Counter;
 
 use super::handshake::HandshakeFailure;
+use crate::telemetry::Tally;
 
 /// Handles that are cheap to count with. They go to the recorder that was installed when the agent
 /// was started.
 pub(super) struct Meters {
     worker: String,
-    pub(super) bytes_sent: Counter,
-    pub(super) bytes_received: Counter,
+    pub(super) bytes_sent: Tally,
+    pub(super) bytes_received: Tally,
     pub(super) connections: Counter,
     pub(super) reconnects: Counter,
 }
@@ -19,8 +20,8 @@ impl Meters {
         let count = |metric: &'static str| metrics::counter!(metric, "worker" => worker.to_owned());
         Self {
             worker: worker.to_owned(),
-            bytes_sent: count("farref_bytes_sent_total"),
-            bytes_received: count("farref_bytes_received_total"),
+            bytes_sent: Tally::new(count("farref_bytes_sent_total")),
+            bytes_received: Tally::new(count("farref_bytes_received_total")),
             connections: count("farref_connections_total"),
             reconnects: count("farref_reconnects_total"),
         }

@@ -180,6 +180,11 @@ impl Agent for NativeAgent {
         links.sort_unstable_by_key(|link| link.peer);
         links
     }
+
+    fn bytes(&self) -> (u64, u64) {
+        let meters = &self.shared.meters;
+        (meters.bytes_sent.total(), meters.bytes_received.total())
+    }
 }
 
 impl fmt::Debug for NativeAgent {

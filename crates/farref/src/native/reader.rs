@@ -46,7 +46,7 @@ pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: Read
             Ok(0) => break End::Lost("closed by the peer".to_owned()),
             Ok(read) => {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
-                link.shared.meters.bytes_received.increment(read as u64);
+                link.shared.meters.bytes_received.add(read as u64);
             }
             Err(error) => break End::Lost(error.to_string()),
         }

@@ -33,7 +33,7 @@ use farref_proto::{
 };
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::agent::{Agent, CallMessage, Inbound as _, TraceContext};
+use crate::agent::{Agent, CallMessage, TraceContext};
 use crate::blocking::BlockingPool;
 use crate::codec::Payload;
 use crate::context::Extensions;
@@ -339,21 +339,6 @@ impl Core {
             served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
             running: running.map(|call| (call.function, call.since)).collect(),
         }
-    }
-
-    /// Bytes sent and received since the worker began, also on links that are gone.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        let [sent, received] = &self.telemetry.former_links;
-        let former = (
-            sent.load(Ordering::Relaxed),
-            received.load(Ordering::Relaxed),
-        );
-        let mut links = self.agent().links();
-        // One that is gone may still be saying good-bye, and has been counted.
-        links.retain(|link| !self.is_gone(link.peer));
-        links.iter().fold(former, |(sent, received), link| {
-            (sent + link.bytes_sent, received + link.bytes_received)
-        })
     }
 
     /// How long the worker has been there.

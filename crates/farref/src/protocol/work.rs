@@ -65,7 +65,6 @@ impl Work {
         }
         self.cancelled.iter().for_each(|signal| signal.cancel());
         for (node, departure) in self.forgotten {
-            core.telemetry.link_ends(&**core.agent(), node);
             core.agent().forget(node, departure);
             core.names.forget(node);
         }
