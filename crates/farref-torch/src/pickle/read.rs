@@ -1,0 +1,424 @@
+//! The machine that reads pickles: a stack, a memo, and nodes instead of objects (PK-1, PK-2).
+
+use std::collections::HashMap;
+
+use super::PickleError;
+use super::opcode as op;
+
+/// Which node.
+pub(super) type Id = usize;
+
+/// A value, or the recipe of one. Texts and bytes are where they were read from.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Node<'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Little endian, two's complement, of more than eight bytes.
+    Long(&'a [u8]),
+    Float(f64),
+    /// Meant to be UTF-8; PyTorch keeps bytes in texts, so it need not be.
+    Text(&'a [u8]),
+    Bytes(&'a [u8]),
+    Tuple(Vec<Id>),
+    List(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    Set(Vec<Id>),
+    /// Something that Python would import.
+    Global {
+        module: &'a [u8],
+        name: &'a [u8],
+    },
+    /// Something that Python would call, or make an object of, and the state it would give it.
+    Call {
+        callee: Id,
+        arguments: Id,
+        state: Option<Id>,
+    },
+    /// Something that whoever loads the pickle would look up.
+    Persistent(Id),
+}
+
+/// A pickle that has been read.
+#[derive(Clone, Debug)]
+pub(crate) struct Pickle<'a> {
+    pub(super) nodes: Vec<Node<'a>>,
+    pub(super) root: Id,
+}
+
+impl<'a> Pickle<'a> {
+    /// Reads a pickle that is all of `bytes`.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, PickleError> {
+        let (pickle, rest) = Self::read_first(bytes)?;
+        match rest.len() {
+            0 => Ok(pickle),
+            more => Err(PickleError::Trailing(more)),
+        }
+    }
+
+    /// Reads a pickle, and says what follows it.
+    pub(crate) fn read_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PickleError> {
+        let mut machine = Machine {
+            rest: bytes,
+            nodes: Vec::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+        };
+        let root = machine.run()?;
+        let pickle = Self {
+            nodes: machine.nodes,
+            root,
+        };
+        Ok((pickle, machine.rest))
+    }
+}
+
+struct Machine<'a> {
+    rest: &'a [u8],
+    nodes: Vec<Node<'a>>,
+    stack: Vec<Id>,
+    /// How high the stack was at each mark.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+}
+
+impl<'a> Machine<'a> {
+    fn run(&mut self) -> Result<Id, PickleError> {
+        loop {
+            let opcode = self.byte()?;
+            if opcode == op::STOP {
+                return self.pop("the end");
+            }
+            self.step(opcode)?;
+        }
+    }
+
+    fn step(&mut self, opcode: u8) -> Result<(), PickleError> {
+        match opcode {
+            op::PROTO => match self.byte()? {
+                protocol if protocol > op::NEWEST => return Err(PickleError::Protocol(protocol)),
+                _ => {}
+            },
+            // How much follows is known anyway.
+            op::FRAME => drop(self.take(8)?),
+            op::MARK => self.marks.push(self.stack.len()),
+            op::POP => drop(self.pop("a pop")?),
+            op::POP_MARK => drop(self.pop_mark()?),
+            op::DUP => {
+                let top = self.top("a duplicate")?;
+                self.stack.push(top);
+            }
+            op::NONE => self.push(Node::None),
+            op::NEWTRUE => self.push(Node::Bool(true)),
+            op::NEWFALSE => self.push(Node::Bool(false)),
+            op::BININT => {
+                let value = i32::from_le_bytes(self.array()?);
+                self.push(Node::Int(value.into()));
+            }
+            op::BININT1 => {
+                let value = self.byte()?;
+                self.push(Node::Int(value.into()));
+            }
+            op::BININT2 => {
+                let value = u16::from_le_bytes(self.array()?);
+                self.push(Node::Int(value.into()));
+            }
+            op::LONG1 => {
+                let length = self.byte()?;
+                self.long(length.into())?;
+            }
+            op::LONG4 => {
+                let length = u32::from_le_bytes(self.array()?);
+                self.long(length as usize)?;
+            }
+            op::BINFLOAT => {
+                let value = f64::from_be_bytes(self.array()?);
+                self.push(Node::Float(value));
+            }
+            op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
+                let text = self.counted(opcode)?;
+                self.push(Node::Text(text));
+            }
+            op::SHORT_BINBYTES
+            | op::BINBYTES
+            | op::BINBYTES8
+            | op::BYTEARRAY8
+            | op::SHORT_BINSTRING
+            | op::BINSTRING => {
+                let bytes = self.counted(opcode)?;
+                self.push(Node::Bytes(bytes));
+            }
+            op::BINPUT => {
+                let number = self.byte()?;
+                self.memoize(number.into())?;
+            }
+            op::LONG_BINPUT => {
+                let number = u32::from_le_bytes(self.array()?);
+                self.memoize(number)?;
+            }
+            op::MEMOIZE => {
+                let number = u32::try_from(self.memo.len()).unwrap_or(u32::MAX);
+                self.memoize(number)?;
+            }
+            op::BINGET => {
+                let number = self.byte()?;
+                self.recall(number.into())?;
+            }
+            op::LONG_BINGET => {
+                let number = u32::from_le_bytes(self.array()?);
+                self.recall(number)?;
+            }
+            op::GLOBAL => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.push(Node::Global { module, name });
+            }
+            other => return self.compose(other),
+        }
+        Ok(())
+    }
+
+    /// Opcodes that make something of what is on the stack.
+    fn compose(&mut self, opcode: u8) -> Result<(), PickleError> {
+        match opcode {
+            op::EMPTY_TUPLE => self.push(Node::Tuple(Vec::new())),
+            op::EMPTY_LIST => self.push(Node::List(Vec::new())),
+            op::EMPTY_DICT => self.push(Node::Dict(Vec::new())),
+            op::EMPTY_SET => self.push(Node::Set(Vec::new())),
+            op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
+                let size = usize::from(opcode - op::TUPLE1) + 1;
+                let items = self.pop_last(size, "a tuple")?;
+                self.push(Node::Tuple(items));
+            }
+            op::TUPLE => {
+                let items = self.pop_mark()?;
+                self.push(Node::Tuple(items));
+            }
+            op::LIST => {
+                let items = self.pop_mark()?;
+                self.push(Node::List(items));
+            }
+            op::FROZENSET => {
+                let items = self.pop_mark()?;
+                self.push(Node::Set(items));
+            }
+            op::DICT => {
+                let items = pairs(&self.pop_mark()?)?;
+                self.push(Node::Dict(items));
+            }
+            op::APPEND => {
+                let items = self.pop_last(1, "an append")?;
+                self.extend_list(items)?;
+            }
+            op::APPENDS => {
+                let items = self.pop_mark()?;
+                self.extend_list(items)?;
+            }
+            op::SETITEM => {
+                let items = pairs(&self.pop_last(2, "an item")?)?;
+                self.extend_dict(items)?;
+            }
+            op::SETITEMS => {
+                let items = pairs(&self.pop_mark()?)?;
+                self.extend_dict(items)?;
+            }
+            op::ADDITEMS => {
+                let items = self.pop_mark()?;
+                let set = self.top("items of a set")?;
+                match self.nodes.get_mut(set) {
+                    Some(Node::Set(have)) => have.extend(items),
+                    _ => return Err(PickleError::Misplaced("items of a set")),
+                }
+            }
+            op::STACK_GLOBAL => {
+                let names = self.pop_last(2, "a global")?;
+                let text = |id: &Id| match self.nodes.get(*id) {
+                    Some(Node::Text(text)) => Ok(*text),
+                    _ => Err(PickleError::Misplaced("a global")),
+                };
+                let (module, name) = match &names[..] {
+                    [module, name] => (text(module)?, text(name)?),
+                    _ => return Err(PickleError::Misplaced("a global")),
+                };
+                self.push(Node::Global { module, name });
+            }
+            op::REDUCE | op::NEWOBJ => self.call("a call")?,
+            op::NEWOBJ_EX => {
+                // Named arguments come last; they count as state.
+                let named = self.pop("an object")?;
+                self.call("an object")?;
+                self.set_state(named)?;
+            }
+            op::BUILD => {
+                let state = self.pop("a state")?;
+                self.set_state(state)?;
+            }
+            op::BINPERSID => {
+                let id = self.pop("a persistent id")?;
+                self.push(Node::Persistent(id));
+            }
+            other => return Err(PickleError::Opcode(other)),
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, what: &'static str) -> Result<(), PickleError> {
+        let arguments = self.pop(what)?;
+        let callee = self.pop(what)?;
+        self.push(Node::Call {
+            callee,
+            arguments,
+            state: None,
+        });
+        Ok(())
+    }
+
+    fn set_state(&mut self, new: Id) -> Result<(), PickleError> {
+        let object = self.top("a state")?;
+        match self.nodes.get_mut(object) {
+            Some(Node::Call { state, .. }) => *state = Some(new),
+            _ => return Err(PickleError::Misplaced("a state")),
+        }
+        Ok(())
+    }
+
+    fn extend_list(&mut self, items: Vec<Id>) -> Result<(), PickleError> {
+        let list = self.top("items of a list")?;
+        match self.nodes.get_mut(list) {
+            Some(Node::List(have)) => have.extend(items),
+            _ => return Err(PickleError::Misplaced("items of a list")),
+        }
+        Ok(())
+    }
+
+    fn extend_dict(&mut self, items: Vec<(Id, Id)>) -> Result<(), PickleError> {
+        let dict = self.top("items of a dict")?;
+        match self.nodes.get_mut(dict) {
+            Some(Node::Dict(have)) => have.extend(items),
+            // An ordered one is called for first, and filled afterwards.
+            Some(Node::Call { .. }) => {
+                self.push(Node::Dict(items));
+                let items = self.pop("items of a dict")?;
+                self.set_state(items)?;
+            }
+            _ => return Err(PickleError::Misplaced("items of a dict")),
+        }
+        Ok(())
+    }
+
+    fn long(&mut self, length: usize) -> Result<(), PickleError> {
+        let bytes = self.take(length)?;
+        let node = match bytes.len() {
+            0..=8 => {
+                let negative = bytes.last().is_some_and(|last| last & 0x80 != 0);
+                let mut all = [if negative { 0xff } else { 0 }; 8];
+                all[..bytes.len()].copy_from_slice(bytes);
+                Node::Int(i64::from_le_bytes(all))
+            }
+            _ => Node::Long(bytes),
+        };
+        self.push(node);
+        Ok(())
+    }
+
+    /// Bytes behind their length, which is as long as the opcode says.
+    fn counted(&mut self, opcode: u8) -> Result<&'a [u8], PickleError> {
+        let length = match opcode {
+            op::SHORT_BINUNICODE | op::SHORT_BINBYTES | op::SHORT_BINSTRING => self.byte()?.into(),
+            op::BINUNICODE | op::BINBYTES | op::BINSTRING => {
+                u32::from_le_bytes(self.array()?) as usize
+            }
+            _ => usize::try_from(u64::from_le_bytes(self.array()?))
+                .map_err(|_| PickleError::Truncated)?,
+        };
+        self.take(length)
+    }
+
+    fn memoize(&mut self, number: u32) -> Result<(), PickleError> {
+        let top = self.top("a memo")?;
+        self.memo.insert(number, top);
+        Ok(())
+    }
+
+    fn recall(&mut self, number: u32) -> Result<(), PickleError> {
+        let id = self.memo.get(&number);
+        let id = *id.ok_or(PickleError::NoSuchMemo(number))?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn push(&mut self, node: Node<'a>) {
+        self.nodes.push(node);
+        self.stack.push(self.nodes.len() - 1);
+    }
+
+    /// The bottom of what may be taken: nothing below the last mark.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    fn top(&self, what: &'static str) -> Result<Id, PickleError> {
+        match self.stack.last() {
+            Some(id) if self.stack.len() > self.floor() => Ok(*id),
+            _ => Err(PickleError::Misplaced(what)),
+        }
+    }
+
+    fn pop(&mut self, what: &'static str) -> Result<Id, PickleError> {
+        let top = self.top(what)?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    fn pop_last(&mut self, count: usize, what: &'static str) -> Result<Vec<Id>, PickleError> {
+        let from = self.stack.len().checked_sub(count);
+        match from.filter(|from| *from >= self.floor()) {
+            Some(from) => Ok(self.stack.split_off(from)),
+            None => Err(PickleError::Misplaced(what)),
+        }
+    }
+
+    fn pop_mark(&mut self) -> Result<Vec<Id>, PickleError> {
+        let mark = self.marks.pop();
+        match mark.filter(|mark| *mark <= self.stack.len()) {
+            Some(mark) => Ok(self.stack.split_off(mark)),
+            None => Err(PickleError::Misplaced("what ends at a mark")),
+        }
+    }
+
+    fn byte(&mut self) -> Result<u8, PickleError> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], PickleError> {
+        let (bytes, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(PickleError::Truncated)?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], PickleError> {
+        let taken = self.rest.split_at_checked(length);
+        let (bytes, rest) = taken.ok_or(PickleError::Truncated)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    fn line(&mut self) -> Result<&'a [u8], PickleError> {
+        let end = self.rest.iter().position(|byte| *byte == b'\n');
+        let line = self.take(end.ok_or(PickleError::Truncated)?)?;
+        self.take(1)?;
+        Ok(line)
+    }
+}
+
+fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>, PickleError> {
+    let (pairs, rest) = items.as_chunks();
+    if !rest.is_empty() {
+        return Err(PickleError::Misplaced("items of a dict"));
+    }
+    Ok(pairs.iter().map(|[key, value]| (*key, *value)).collect())
+}

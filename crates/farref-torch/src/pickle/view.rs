@@ -1,0 +1,219 @@
+//! Walking what was read: typed questions about a value, each step paid for (PK-3).
+
+use std::cell::Cell;
+use std::fmt;
+
+use super::PickleError;
+use super::read::{Id, Node, Pickle};
+
+/// How deep values may nest.
+const MAX_DEPTH: u32 = 128;
+
+/// A value in a pickle. Looking into it costs one step of the walk's budget.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'p, 'a> {
+    pickle: &'p Pickle<'a>,
+    id: Id,
+    depth: u32,
+    budget: &'p Cell<usize>,
+}
+
+impl<'a> Pickle<'a> {
+    /// How many steps a walk over all of it may take: shared parts may be walked some times over.
+    pub(crate) fn budget(&self) -> Cell<usize> {
+        Cell::new(self.nodes.len().saturating_mul(8).saturating_add(64))
+    }
+
+    /// The value, to be walked with this budget.
+    pub(crate) fn view<'p>(&'p self, budget: &'p Cell<usize>) -> View<'p, 'a> {
+        View {
+            pickle: self,
+            id: self.root,
+            depth: 0,
+            budget,
+        }
+    }
+}
+
+/// What a value is, one level deep.
+pub(crate) enum Shape<'p, 'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Little endian, two's complement.
+    Long(&'a [u8]),
+    Float(f64),
+    /// Mostly UTF-8.
+    Text(&'a [u8]),
+    Bytes(&'a [u8]),
+    Tuple(Items<'p, 'a>),
+    List(Items<'p, 'a>),
+    Set(Items<'p, 'a>),
+    Dict(Vec<(View<'p, 'a>, View<'p, 'a>)>),
+    Global(&'a [u8], &'a [u8]),
+    Call {
+        callee: View<'p, 'a>,
+        arguments: View<'p, 'a>,
+        state: Option<View<'p, 'a>>,
+    },
+    Persistent(View<'p, 'a>),
+}
+
+/// The items of a sequence.
+pub(crate) type Items<'p, 'a> = Vec<View<'p, 'a>>;
+
+impl<'p, 'a> View<'p, 'a> {
+    fn inside(&self, id: Id) -> Self {
+        Self {
+            id,
+            depth: self.depth + 1,
+            ..*self
+        }
+    }
+
+    fn insides(&self, ids: &[Id]) -> Result<Items<'p, 'a>, PickleError> {
+        self.pay(ids.len())?;
+        Ok(ids.iter().map(|id| self.inside(*id)).collect())
+    }
+
+    fn pay(&self, steps: usize) -> Result<(), PickleError> {
+        let left = self.budget.get().checked_sub(steps);
+        self.budget.set(left.ok_or(PickleError::TooLarge)?);
+        Ok(())
+    }
+
+    /// Looks.
+    pub(crate) fn shape(&self) -> Result<Shape<'p, 'a>, PickleError> {
+        if self.depth > MAX_DEPTH {
+            return Err(PickleError::TooLarge);
+        }
+        self.pay(1)?;
+        Ok(match self.pickle.nodes.get(self.id) {
+            None | Some(Node::None) => Shape::None,
+            Some(Node::Bool(value)) => Shape::Bool(*value),
+            Some(Node::Int(value)) => Shape::Int(*value),
+            Some(Node::Long(bytes)) => Shape::Long(bytes),
+            Some(Node::Float(value)) => Shape::Float(*value),
+            Some(Node::Text(text)) => Shape::Text(text),
+            Some(Node::Bytes(bytes)) => Shape::Bytes(bytes),
+            Some(Node::Tuple(items)) => Shape::Tuple(self.insides(items)?),
+            Some(Node::List(items)) => Shape::List(self.insides(items)?),
+            Some(Node::Set(items)) => Shape::Set(self.insides(items)?),
+            Some(Node::Dict(items)) => {
+                self.pay(items.len())?;
+                let items = items.iter();
+                let items = items.map(|(key, value)| (self.inside(*key), self.inside(*value)));
+                Shape::Dict(items.collect())
+            }
+            Some(Node::Global { module, name }) => Shape::Global(module, name),
+            Some(Node::Call {
+                callee,
+                arguments,
+                state,
+            }) => Shape::Call {
+                callee: self.inside(*callee),
+                arguments: self.inside(*arguments),
+                state: state.map(|state| self.inside(state)),
+            },
+            Some(Node::Persistent(id)) => Shape::Persistent(self.inside(*id)),
+        })
+    }
+
+    pub(crate) fn int(&self) -> Result<i64, PickleError> {
+        match self.shape()? {
+            Shape::Int(value) => Ok(value),
+            other => Err(other.is_not("a number")),
+        }
+    }
+
+    pub(crate) fn bool(&self) -> Result<bool, PickleError> {
+        match self.shape()? {
+            Shape::Bool(value) => Ok(value),
+            other => Err(other.is_not("True or False")),
+        }
+    }
+
+    /// A text as the bytes it came as.
+    pub(crate) fn text(&self) -> Result<&'a [u8], PickleError> {
+        match self.shape()? {
+            Shape::Text(text) => Ok(text),
+            other => Err(other.is_not("a text")),
+        }
+    }
+
+    /// The items of a tuple.
+    pub(crate) fn tuple(&self) -> Result<Items<'p, 'a>, PickleError> {
+        match self.shape()? {
+            Shape::Tuple(items) => Ok(items),
+            other => Err(other.is_not("a tuple")),
+        }
+    }
+
+    /// The items of a tuple of so many.
+    pub(crate) fn tuple_of<const N: usize>(&self) -> Result<[Self; N], PickleError> {
+        let items = self.tuple()?;
+        let found = items.len();
+        items.try_into().map_err(|_| PickleError::Expected {
+            expected: "a tuple of another length",
+            found: format!("one of {found}"),
+        })
+    }
+
+    /// The arguments, if this is a call of that global.
+    pub(crate) fn call_of(
+        &self,
+        module: &str,
+        name: &str,
+    ) -> Result<Option<Items<'p, 'a>>, PickleError> {
+        let Shape::Call {
+            callee, arguments, ..
+        } = self.shape()?
+        else {
+            return Ok(None);
+        };
+        match callee.shape()? {
+            Shape::Global(its_module, its_name)
+                if (its_module, its_name) == (module.as_bytes(), name.as_bytes()) =>
+            {
+                arguments.tuple().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Shape<'_, '_> {
+    /// The error of whoever expected something else.
+    pub(crate) fn is_not(&self, expected: &'static str) -> PickleError {
+        PickleError::Expected {
+            expected,
+            found: self.to_string(),
+        }
+    }
+}
+
+/// What it is, for errors: short, whatever it contains.
+impl fmt::Display for Shape<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "the number {value}"),
+            Self::Long(_) => f.write_str("a large number"),
+            Self::Float(value) => write!(f, "the number {value}"),
+            Self::Text(text) => write!(f, "a text of {} bytes", text.len()),
+            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Tuple(items) => write!(f, "a tuple of {}", items.len()),
+            Self::List(items) => write!(f, "a list of {}", items.len()),
+            Self::Set(items) => write!(f, "a set of {}", items.len()),
+            Self::Dict(items) => write!(f, "a dict of {}", items.len()),
+            Self::Global(module, name) => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(100).collect();
+                let (module, name): (String, String) = (text(module), text(name));
+                write!(f, "`{module}.{name}`")
+            }
+            Self::Call { .. } => f.write_str("an object"),
+            Self::Persistent(_) => f.write_str("a persistent id"),
+        }
+    }
+}
