@@ -53,6 +53,49 @@ impl Tensor {
         self.dtype().is_float() && self.track_op()
     }
 
+    /// Its elements as they travel: one after the other, where they are unless they are scattered. For
+    /// those who bring another wire.
+    ///
+    /// ```
+    /// use farref_autograd::Tensor;
+    ///
+    /// let tensor = Tensor::from_vec(vec![1.0f32, 2.0], 2)?;
+    /// let bytes = tensor.to_buffer()?;
+    /// assert_eq!(bytes.into_vec::<f32>().expect("whole numbers of bytes"), [1.0, 2.0]);
+    /// # Ok::<(), farref_autograd::Error>(())
+    /// ```
+    pub fn to_buffer(&self) -> crate::Result<Buffer> {
+        Ok(Buffer::from_source(Arc::new(Stored::new(self)?)))
+    }
+
+    /// A tensor of elements as they travel. A leaf, if it needs gradients.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    /// use farref_autograd::{Tensor, candle::DType};
+    ///
+    /// let bytes = Buffer::from_vec(vec![1.0f32, 2.0]);
+    /// let tensor = Tensor::from_buffer(DType::F32, vec![2], bytes, false)?;
+    /// assert_eq!(tensor.to_vec1::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), farref_autograd::Error>(())
+    /// ```
+    pub fn from_buffer(
+        dtype: DType,
+        shape: Vec<usize>,
+        data: Buffer,
+        requires_grad: bool,
+    ) -> crate::Result<Self> {
+        let unknown = || format!("tensors of {dtype:?} cannot be sent");
+        let wire = Wire {
+            element: Element::of(dtype).ok_or_else(unknown).map_err(candle_core::Error::Msg)?,
+            shape,
+            requires_grad,
+            link: None,
+            data,
+        };
+        Ok(wire.read().map_err(candle_core::Error::Msg)?)
+    }
+
     /// candle's tensor.
     pub fn into_candle(mut self) -> candle_core::Tensor {
         match self.inner.take() {

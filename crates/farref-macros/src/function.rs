@@ -56,6 +56,7 @@ pub(crate) fn expand(function: &Function, options: &Options) -> syn::Result<Toke
             Some(name) => quote!(#name),
             None => quote!(::core::concat!(::core::module_path!(), "::", #plain)),
         },
+        python: options.python.as_ref().map(syn::LitStr::value),
         description: signature.describe(),
         signature: &signature,
         options,

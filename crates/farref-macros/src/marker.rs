@@ -2,6 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Ident, Type};
 
@@ -15,6 +16,8 @@ pub(crate) struct Marker<'a> {
     pub(crate) ident: &'a Ident,
     /// What callers ask for: an expression.
     pub(crate) name: TokenStream,
+    /// What Python workers call it.
+    pub(crate) python: Option<String>,
     /// How it is declared, for people.
     pub(crate) description: String,
     pub(crate) signature: &'a Signature,
@@ -37,6 +40,16 @@ impl Marker<'_> {
         } = self;
         let mode = self.mode()?;
         let timeout = self.timeout();
+        let python = self.python.as_ref().map(|python| {
+            quote! {
+                const FOREIGN_NAME: ::core::option::Option<&'static ::core::primitive::str> =
+                    ::core::option::Option::Some(#python);
+            }
+        });
+        let parameters = signature
+            .arguments
+            .iter()
+            .map(|argument| argument.name.unraw().to_string());
         let (access, arguments, returned) = (self.access(), self.arguments(), self.output());
         let output = &signature.output;
         let run = self.run();
@@ -47,6 +60,8 @@ impl Marker<'_> {
                 const SIGNATURE: &'static ::core::primitive::str = #description;
                 const TIMEOUT: ::core::option::Option<::core::time::Duration> = #timeout;
                 const MODE: ::farref::__private::Mode = #mode;
+                #python
+                const PARAMETERS: &'static [&'static ::core::primitive::str] = &[#(#parameters),*];
                 #access
                 #arguments
                 #returned

@@ -36,6 +36,7 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
         this: &block.this,
         described: &described,
         prefix: options.name.as_ref(),
+        class: options.python.as_ref().map(LitStr::value),
     };
     let mut errors = Errors::default();
     let mut remotes = Vec::new();
@@ -67,6 +68,7 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
     };
     let (definition, implementation) = far_trait(&trait_name, &remotes, &names);
     let this = &block.this;
+    let class = names.class.as_ref().map(|class| class_of(class, &names));
     let definition = definition.map(|definition| quote!(#cfg #definition));
     Ok(quote! {
         #definition
@@ -74,6 +76,7 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
         #cfg
         const _: () = {
             #markers
+            #class
 
             impl #this {
                 #siblings
@@ -84,6 +87,49 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
     })
 }
 
+/// A method that tells Python workers which of their classes the value stands for.
+fn class_of(class: &str, names: &Names<'_>) -> TokenStream {
+    let Names {
+        this, described, ..
+    } = names;
+    let foreign = format!("{class}.__class__");
+    let signature = format!("{described}::__class__(&self)");
+    quote! {
+        #[allow(non_camel_case_types)]
+        struct __farref_class {}
+
+        impl ::farref::__private::Function for __farref_class {
+            const NAME: &'static ::core::primitive::str =
+                ::core::concat!(::core::module_path!(), "::", #described, "::__class__");
+            const SIGNATURE: &'static ::core::primitive::str = #signature;
+            const TIMEOUT: ::core::option::Option<::core::time::Duration> =
+                ::core::option::Option::None;
+            const MODE: ::farref::__private::Mode = ::farref::__private::Mode::Inline;
+            const FOREIGN_NAME: ::core::option::Option<&'static ::core::primitive::str> =
+                ::core::option::Option::Some(#foreign);
+            type Access = ::farref::__private::Shared<#this>;
+            type Arguments = ();
+            type Output = ::farref::__private::ForeignClass;
+
+            async fn run(
+                _: ::farref::Ref<#this>,
+                (): (),
+            ) -> ::core::result::Result<Self::Output, ::farref::__private::Failure> {
+                ::core::result::Result::Ok(::farref::__private::ForeignClass(#class))
+            }
+
+            fn encoder() -> ::core::option::Option<::farref::__private::Encode<Self::Output>> {
+                use ::farref::__private::{CanEncode as _, CannotEncode as _};
+                (&::farref::__private::Probe::<Self::Output>::new()).encoder()
+            }
+        }
+
+        ::farref::__private::inventory::submit! {
+            ::farref::__private::Registration::of::<__farref_class>()
+        }
+    }
+}
+
 /// What the functions of the block are called after.
 struct Names<'a> {
     this: &'a Type,
@@ -91,6 +137,8 @@ struct Names<'a> {
     described: &'a str,
     /// What names begin with, if the user said so.
     prefix: Option<&'a LitStr>,
+    /// What Python workers call the type.
+    class: Option<String>,
 }
 
 /// A function that is to be remote.
@@ -158,6 +206,7 @@ impl<'a> Remote<'a> {
             this,
             described,
             prefix,
+            class,
         } = names;
         let (ident, marker) = (&self.signature.ident, &self.marker);
         let plain = ident.unraw().to_string();
@@ -168,10 +217,19 @@ impl<'a> Remote<'a> {
                 quote!(::core::concat!(::core::module_path!(), "::", #described, "::", #plain))
             }
         };
+        // A class is called to make an object of it, which here is what `new` does.
+        let is_constructor = plain == "new" && self.signature.receiver == Receiver::None;
+        let python = match (&self.options.python, class) {
+            (Some(python), _) => Some(python.value()),
+            (None, Some(class)) if is_constructor => Some(class.clone()),
+            (None, Some(class)) => Some(format!("{class}.{plain}")),
+            (None, None) => None,
+        };
         let cfg = attributes::cfg(&self.method.attributes);
         let implementation = Marker {
             ident: marker,
             name,
+            python,
             description: format!("{described}::{}", self.signature.describe()),
             signature: &self.signature,
             options: &self.options,

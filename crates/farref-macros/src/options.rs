@@ -15,6 +15,8 @@ use crate::timeout;
 pub(crate) struct Options {
     /// What callers ask for; on a block, what the names of its functions begin with.
     pub(crate) name: Option<LitStr>,
+    /// What Python workers call it; on a block, what they call the class.
+    pub(crate) python: Option<LitStr>,
     /// The time limit of calls that do not set their own.
     pub(crate) timeout: Option<Duration>,
     /// Where functions run, and where the user said so.
@@ -45,10 +47,15 @@ pub(crate) enum Mode {
 }
 
 /// All options, how to write them, and where they may stand.
-const KNOWN: [(&str, &str, &[Place]); 7] = {
+const KNOWN: [(&str, &str, &[Place]); 8] = {
     use Place::{Block, Function, Method};
     [
         ("name", "name = \"..\"", &[Function, Block, Method]),
+        (
+            "python",
+            "python = \"module.name\"",
+            &[Function, Block, Method],
+        ),
         ("timeout", "timeout = \"5s\"", &[Function, Block, Method]),
         ("blocking", "blocking", &[Function, Block, Method]),
         ("task", "task", &[Function, Block, Method]),
@@ -134,6 +141,24 @@ impl Options {
                     ));
                 }
                 self.name = Some(name);
+            }
+            "python" => {
+                let name: LitStr = value(key, input)?;
+                let text = name.value();
+                let is_name = |part: &str| {
+                    let mut letters = part.chars();
+                    letters
+                        .next()
+                        .is_some_and(|first| first == '_' || first.is_alphabetic())
+                        && letters.all(|letter| letter == '_' || letter.is_alphanumeric())
+                };
+                if !text.contains('.') || !text.split('.').all(is_name) {
+                    return Err(error(
+                        name.span(),
+                        "a name in Python is a module and a name in it: `module.function`",
+                    ));
+                }
+                self.python = Some(name);
             }
             "timeout" => {
                 let text: LitStr = value(key, input)?;

@@ -93,6 +93,35 @@ pub struct MessageId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Fingerprint(pub u64);
 
+impl Fingerprint {
+    /// A value whose type another system knows, and calls by this number. It says nothing about the
+    /// value's layout, so it agrees with every other fingerprint: whoever uses the value finds out.
+    pub const fn foreign(label: u32) -> Self {
+        Self(label as u64)
+    }
+
+    /// What the other system calls the type, if it is the one that knows it.
+    pub const fn foreign_label(self) -> Option<u32> {
+        match self.0 >> 32 {
+            0 => Some(self.0 as u32),
+            _ => None,
+        }
+    }
+
+    /// The same, unless it could be taken for a foreign one.
+    pub const fn native(self) -> Self {
+        match self.foreign_label() {
+            Some(_) => Self(self.0 | 1 << 63),
+            None => self,
+        }
+    }
+
+    /// Whether a value of one type may be what the other stands for.
+    pub const fn agrees(self, other: Self) -> bool {
+        self.0 == other.0 || self.foreign_label().is_some() || other.foreign_label().is_some()
+    }
+}
+
 /// Names the group that workers belong to; a worker of another group is refused at the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupId(pub u64);
@@ -199,6 +228,17 @@ mod tests {
                 assert!(seen.insert(id));
             }
         }
+    }
+
+    #[test]
+    fn a_foreign_fingerprint_agrees_with_all_and_others_only_with_themselves() {
+        let [one, two] = [Fingerprint(1 << 40), Fingerprint(1 << 41)];
+        let foreign = Fingerprint::foreign(7);
+        assert_eq!(foreign.foreign_label(), Some(7));
+        assert!(foreign.agrees(one) && one.agrees(foreign) && one.agrees(one));
+        assert!(!one.agrees(two));
+        assert_eq!(Fingerprint(7).native().foreign_label(), None);
+        assert_eq!(one.native(), one);
     }
 
     #[test]

@@ -288,6 +288,13 @@ impl<T> Call<T> {
         self
     }
 
+    /// The same, under this name in errors and traces. For callers that name functions at run time.
+    #[doc(hidden)]
+    pub fn __named(mut self, name: String) -> Self {
+        self.name = FunctionName::theirs(name);
+        self
+    }
+
     fn limit(&self, core: &Core) -> Option<Duration> {
         match (self.timeout, self.own_timeout) {
             (Timeout::Set(limit), _) => limit,
@@ -515,7 +522,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
                 .context
                 .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
             let codec = begun.core.agent().codec();
-            let read = scope::read_value(codec, payload, references, origin);
+            let read = scope::read_value(codec, payload, references, origin, &[]);
             read.map_err(|unread| match unread {
                 scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
                 scope::Unread::Codec(reason) => Error::Codec {

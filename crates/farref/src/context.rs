@@ -111,6 +111,28 @@ impl ContextScope {
         Ok(Self { core, id })
     }
 
+    /// A worker's part in a context that it takes part in already, or opened itself.
+    ///
+    /// ```
+    /// use farref::context::ContextScope;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let scope = ContextScope::open(me)?;
+    /// let same = ContextScope::find(me, scope.id()).expect("it is open");
+    /// same.release().await?;
+    /// assert!(ContextScope::find(me, scope.id()).is_none());
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn find(worker: &Worker, id: ContextId) -> Option<Self> {
+        let core = Arc::clone(&worker.core);
+        let open = core.look(|node| node.check_context(id).is_ok());
+        open.then_some(Self { core, id })
+    }
+
     /// The context that this code runs in: that of the call that a remote function works for, or the
     /// one that was entered last.
     ///

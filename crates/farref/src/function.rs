@@ -3,6 +3,7 @@
 //! Everything here is public because generated code lives in the user's crate, and hidden because
 //! nobody else is to use it.
 
+use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -46,6 +47,11 @@ pub trait Function: 'static {
     const TIMEOUT: Option<Duration>;
     /// Where it runs.
     const MODE: Mode;
+    /// What workers of another system call it, such as `module.function` in Python. Of a method, the
+    /// last part is what it is called on a value.
+    const FOREIGN_NAME: Option<&'static str> = None;
+    /// What its arguments are called.
+    const PARAMETERS: &'static [&'static str] = &[];
     /// Whether it needs a value to be called on, and how.
     type Access: Access;
     /// All arguments but the receiver, as a tuple.
@@ -63,6 +69,16 @@ pub trait Function: 'static {
     fn encoder() -> Option<Encode<Self::Output>>;
 }
 
+/// What workers of another system call the class of a value. A codec writes it as that class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForeignClass(pub &'static str);
+
+impl Serialize for ForeignClass {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct("farref::ForeignClass", self.0)
+    }
+}
+
 /// Writes a value.
 pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
 
@@ -72,6 +88,11 @@ pub struct Registration {
     pub(crate) signature: &'static str,
     pub(crate) fingerprint: fn() -> Fingerprint,
     pub(crate) output: fn() -> (Fingerprint, &'static str),
+    pub(crate) foreign_name: Option<&'static str>,
+    /// What a method is called on a value.
+    pub(crate) method: Option<&'static str>,
+    /// The type that it is a method of.
+    pub(crate) receiver: fn() -> TypeId,
     pub(crate) needs_receiver: bool,
     pub(crate) exclusive: bool,
     pub(crate) serve: fn(Job),
@@ -85,6 +106,9 @@ impl Registration {
             signature: F::SIGNATURE,
             fingerprint: signature_of::<F>,
             output: output_of::<F>,
+            foreign_name: F::FOREIGN_NAME,
+            method: method_name(F::Access::NEEDS_RECEIVER, F::FOREIGN_NAME, F::NAME),
+            receiver: TypeId::of::<<F::Access as Access>::Target>,
             needs_receiver: F::Access::NEEDS_RECEIVER,
             exclusive: F::Access::EXCLUSIVE,
             serve: crate::serve::serve::<F>,
@@ -102,6 +126,28 @@ impl fmt::Debug for Registration {
 }
 
 inventory::collect!(Registration);
+
+/// The last part of a method's name: what follows the last dot, or the last colon.
+const fn method_name(
+    is_method: bool,
+    foreign: Option<&'static str>,
+    own: &'static str,
+) -> Option<&'static str> {
+    if !is_method {
+        return None;
+    }
+    let (name, separator) = match foreign {
+        Some(name) => (name, b'.'),
+        None => (own, b':'),
+    };
+    let bytes = name.as_bytes();
+    let mut start = bytes.len();
+    while start > 0 && bytes[start - 1] != separator {
+        start -= 1;
+    }
+    // Names have no other bytes than whole letters after a separator.
+    Some(name.split_at(start).1)
+}
 
 fn output_of<F: Function>() -> (Fingerprint, &'static str) {
     let fingerprint = fingerprint::of_type::<F::Output>();

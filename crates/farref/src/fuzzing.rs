@@ -46,6 +46,7 @@ pub fn values(data: &[u8]) {
             payload,
             Vec::new(),
             None,
+            &[],
         ));
     }
 

@@ -3,6 +3,7 @@
 //! `#[farref::remote]` submits each function at link time. The list is the same for every worker of the
 //! process and never changes, so it is built once.
 
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -18,6 +19,10 @@ use crate::serve::Job;
 #[derive(Debug)]
 pub(crate) struct Registry {
     by_id: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    /// By what workers of another system call them.
+    by_foreign_name: HashMap<&'static str, u64>,
+    /// Methods by the hash of what they are called on a value, and the type of the value.
+    methods: HashMap<(u64, TypeId), u64, foldhash::fast::RandomState>,
     /// What the functions return, for reports about references.
     type_names: HashMap<Fingerprint, &'static str, foldhash::fast::RandomState>,
 }
@@ -28,6 +33,17 @@ pub(crate) struct Entry {
     registration: &'static Registration,
     signature: Fingerprint,
 }
+
+/// What a call names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Called {
+    Entry(&'static Entry),
+    /// A method of whatever the value turns out to be, by the hash of what it is called there.
+    Method(u64),
+}
+
+/// In the place of a signature: the id is that of a method, by what it is called on a value.
+pub(crate) const BY_METHOD: Fingerprint = Fingerprint::foreign(1);
 
 impl Entry {
     pub(crate) fn name(&self) -> &'static str {
@@ -40,6 +56,15 @@ impl Entry {
 
     pub(crate) fn needs_receiver(&self) -> bool {
         self.registration.needs_receiver
+    }
+
+    pub(crate) fn foreign_name(&self) -> Option<&'static str> {
+        self.registration.foreign_name
+    }
+
+    /// What it returns.
+    pub(crate) fn output(&self) -> Fingerprint {
+        (self.registration.output)().0
     }
 
     pub(crate) fn exclusive(&self) -> bool {
@@ -88,9 +113,35 @@ impl Registry {
                 });
             }
         }
+        let mut by_foreign_name = HashMap::new();
+        let mut methods: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
+        for (&id, entry) in &by_id {
+            let Registration {
+                foreign_name,
+                method,
+                receiver,
+                ..
+            } = entry.registration;
+            if let Some(name) = *foreign_name
+                && let Some(other) = by_foreign_name.insert(name, id)
+            {
+                return Err(Error::DuplicateFunction {
+                    name,
+                    first: by_id
+                        .get(&other)
+                        .map_or("", |other| other.registration.signature),
+                    second: entry.registration.signature,
+                });
+            }
+            if let Some(method) = method {
+                methods.insert((fingerprint::of_name(method), receiver()), id);
+            }
+        }
         let type_names = by_id.values().map(|entry| (entry.registration.output)());
         Ok(Self {
             type_names: type_names.collect(),
+            by_foreign_name,
+            methods,
             by_id,
         })
     }
@@ -106,7 +157,14 @@ impl Registry {
     }
 
     /// The function that a call names.
-    pub(crate) fn find(&self, called: &FunctionRef) -> Result<&Entry, Failure> {
+    pub(crate) fn find(&'static self, called: &FunctionRef) -> Result<Called, Failure> {
+        if called.signature == BY_METHOD {
+            return Ok(Called::Method(called.id));
+        }
+        self.find_entry(called).map(Called::Entry)
+    }
+
+    fn find_entry(&'static self, called: &FunctionRef) -> Result<&'static Entry, Failure> {
         let Some(entry) = self.by_id.get(&called.id) else {
             return Err(Failure::NoSuchFunction(None));
         };
@@ -116,6 +174,16 @@ impl Registry {
             ));
         }
         Ok(entry)
+    }
+
+    /// The method that is called so, hashed, on values of that type.
+    pub(crate) fn method(&self, method: u64, of: TypeId) -> Option<&Entry> {
+        self.by_id.get(self.methods.get(&(method, of))?)
+    }
+
+    /// The function that workers of another system call so.
+    pub(crate) fn by_foreign_name(&self, name: &str) -> Option<&Entry> {
+        self.by_id.get(self.by_foreign_name.get(name)?)
     }
 
     /// The function with this hash of its name.

@@ -367,7 +367,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
 fn check<T: 'static>(handle: &Handle) -> Result<(), Unread> {
     let held = handle.held().map_err(CodecError::new)?;
     let expected = fingerprint::of_type::<T>();
-    if held.fingerprint != expected {
+    if !held.fingerprint.agrees(expected) {
         let found = held.core.type_name(held.fingerprint);
         return Err(Unread::Mismatch(mismatch::<T>(&found)));
     }

@@ -94,13 +94,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new(core: Arc<Core>, arrived: Arrived, ticket: Option<Ticket>) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        arrived: Arrived,
+        entry: Option<&'static Entry>,
+        ticket: Option<Ticket>,
+    ) -> Self {
         Self {
             from: arrived.from,
             target: arrived.target,
             began: Instant::now(),
             core,
-            entry: arrived.entry,
+            entry,
             arguments: arrived.arguments,
             references: arrived.references,
             ticket,
@@ -307,7 +312,7 @@ pub(crate) fn serve<F: Function>(job: Job) {
         .message()
         .map(|(context, from)| (Arc::clone(&responder.core), context, from));
     let decoded = catch_unwind(AssertUnwindSafe(|| {
-        scope::read_value::<F::Arguments>(codec, arguments, references, origin)
+        scope::read_value::<F::Arguments>(codec, arguments, references, origin, F::PARAMETERS)
     }));
     let arguments = match decoded {
         Ok(Ok(arguments)) => arguments,

@@ -11,7 +11,7 @@
 //! - **VA-4** A destructor that panics harms nobody: not the thread that happens to run it, nor the
 //!   values that go with it.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,11 @@ use crate::function::Encode;
 #[derive(Clone)]
 pub(crate) enum Value {
     /// The value.
-    Ready(Arc<RwLock<dyn Object>>),
+    Ready {
+        object: Arc<RwLock<dyn Object>>,
+        /// Its type.
+        of: TypeId,
+    },
     /// It could not be made.
     Failed(Arc<Failure>),
 }
@@ -39,7 +43,7 @@ pub(crate) enum Value {
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Ready(_) => "Value::Ready",
+            Self::Ready { .. } => "Value::Ready",
             Self::Failed(_) => "Value::Failed",
         })
     }
@@ -48,7 +52,10 @@ impl fmt::Debug for Value {
 impl Value {
     pub(crate) fn new<T: Send + Sync + 'static>(value: T, encode: Option<Encode<T>>) -> Self {
         let value = Some(value);
-        Self::Ready(Arc::new(RwLock::new(Cell { value, encode })))
+        Self::Ready {
+            object: Arc::new(RwLock::new(Cell { value, encode })),
+            of: TypeId::of::<T>(),
+        }
     }
 
     pub(crate) fn failed(failure: Failure) -> Self {
@@ -59,8 +66,8 @@ impl Value {
     pub(crate) fn ticket(&self, exclusive: bool) -> Ticket {
         match self {
             Self::Failed(failure) => Ticket::Failed(Arc::clone(failure)),
-            Self::Ready(lock) if exclusive => Ticket::exclusive(Arc::clone(lock)),
-            Self::Ready(lock) => Ticket::shared(Arc::clone(lock)),
+            Self::Ready { object, .. } if exclusive => Ticket::exclusive(Arc::clone(object)),
+            Self::Ready { object, .. } => Ticket::shared(Arc::clone(object)),
         }
     }
 }

@@ -101,6 +101,14 @@ impl<B: Backend> Graph<B> {
         Ok(complete)
     }
 
+    /// The roots whose gradients have not come.
+    pub(crate) fn unfed(&self) -> Vec<Root> {
+        match &self.stage {
+            Stage::Looked(task) => task.unfed(),
+            Stage::Fresh(_) | Stage::Over => Vec::new(),
+        }
+    }
+
     /// The first look: received leaves that no root reaches are final, without gradient (A2).
     fn look(&mut self) -> Result<Vec<Final<B>>, Cause> {
         let Stage::Fresh(roots) = &mut self.stage else {

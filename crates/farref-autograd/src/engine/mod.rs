@@ -19,6 +19,7 @@
 //! - **EN-5** When a context is over on a worker, nothing of it is left there.
 
 mod backend;
+mod foreign;
 mod graph;
 mod parcel;
 mod pass;
@@ -27,7 +28,7 @@ mod seam;
 mod task;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use farref::Worker;
@@ -35,6 +36,7 @@ use farref::context::{ContextId, ContextScope, Extension, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
 pub use backend::{AtLeaves, Backend, Observer};
+pub use foreign::{Carrier, Delivery, receive_gradients};
 pub use parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 pub use records::Counts;
 pub use seam::{Link, backward, gradient, observe, progressed, receive, record_recv, record_send};
@@ -49,6 +51,8 @@ const MAX_PASSES: usize = 1024;
 /// What the engine keeps for one worker: the contexts that it takes part in.
 pub struct Engine<B: Backend> {
     contexts: Mutex<HashMap<ContextId, Arc<InContext<B>>>>,
+    /// Set if parcels travel in messages of the wire's own.
+    carrier: OnceLock<Arc<dyn Carrier<B>>>,
 }
 
 /// One context on one worker.
@@ -65,6 +69,8 @@ struct Passes<B: Backend> {
     own: BTreeSet<u64>,
     /// Passes of other workers below these are over.
     over: HashMap<NodeId, u64>,
+    /// The pass that another system runs through this worker.
+    elsewhere: foreign::Elsewhere,
     /// A worker that took part is gone.
     lost: Option<PassFailure>,
 }
@@ -73,6 +79,7 @@ impl<B: Backend> Default for Engine<B> {
     fn default() -> Self {
         Self {
             contexts: Mutex::default(),
+            carrier: OnceLock::new(),
         }
     }
 }
@@ -152,6 +159,7 @@ impl<B: Backend> Engine<B> {
                 running: HashMap::new(),
                 own: BTreeSet::new(),
                 over: HashMap::new(),
+                elsewhere: foreign::Elsewhere::default(),
                 lost: None,
             }),
         });

@@ -125,6 +125,11 @@ impl<B: Backend> Records<B> {
             .collect()
     }
 
+    /// The numbers of the messages that took tensors along.
+    pub(crate) fn sends(&self) -> HashSet<u64> {
+        self.sends.keys().copied().collect()
+    }
+
     /// Whether the leaf belongs to a message that an earlier pass has freed.
     pub(crate) fn is_freed(&self, leaf: &B::Leaf) -> bool {
         self.freed.contains(leaf)

@@ -193,6 +193,12 @@ impl<B: Backend> Task<B> {
         finals
     }
 
+    /// The roots that have not been fed.
+    pub(crate) fn unfed(&self) -> Vec<Root> {
+        let unfed = self.roots.iter().filter(|(_, state)| !state.fed);
+        unfed.map(|(root, _)| *root).collect()
+    }
+
     /// Whether every root has been fed and run.
     pub(crate) fn is_done(&self) -> bool {
         self.waiting == 0 && self.pending.is_empty()

@@ -203,6 +203,27 @@ impl Membership {
         outcome
     }
 
+    /// Somebody else keeps the list of members and has put this node on it: nobody is told.
+    pub(crate) fn admit(&mut self, node: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.install(node.worker, Standing::of(node, Status::Alive), &mut outcome);
+        self.settle(&mut outcome);
+        outcome
+    }
+
+    /// Somebody else keeps the list of members and has taken this node off it. All learn of it from
+    /// there, so it is settled at once.
+    pub(crate) fn dismiss(&mut self, node: NodeId, departure: Departure) -> Outcome {
+        let mut outcome = Outcome::default();
+        let status = match departure {
+            Departure::Left => Status::Left,
+            Departure::Died => Status::Dead,
+        };
+        self.install(node.worker, Standing::of(node, status), &mut outcome);
+        self.settle(&mut outcome);
+        outcome
+    }
+
     /// A node has been heard from: it can be reached after all.
     pub(crate) fn heard(&mut self, node: NodeId) {
         self.suspects.remove(&node);

@@ -328,6 +328,19 @@ impl<V: Clone> Node<V> {
         self.apply(outcome, out);
     }
 
+    /// Somebody else keeps the list of members and has put a node on it. Nobody is told.
+    pub fn admit(&mut self, node: NodeId, out: &mut Outbox<V>) {
+        let outcome = self.membership.admit(node);
+        self.apply(outcome, out);
+    }
+
+    /// Somebody else keeps the list of members and has taken a node off it. Nobody is told, and nobody
+    /// waited for: what it held is released at once.
+    pub fn dismiss(&mut self, node: NodeId, departure: Departure, out: &mut Outbox<V>) {
+        let outcome = self.membership.dismiss(node, departure);
+        self.apply(outcome, out);
+    }
+
     /// A peer cannot be reached: refused, or silent for too long.
     pub fn suspect(&mut self, node: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.suspect(node);

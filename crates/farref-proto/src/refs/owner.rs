@@ -85,7 +85,7 @@ impl<V> RefTable<V> {
         let Some(waiters) = self.waiting.get_mut(&rref) else {
             return;
         };
-        for (waiter, expected) in waiters.extract_if(.., |(_, expected)| *expected != found) {
+        for (waiter, expected) in waiters.extract_if(.., |(_, expected)| !expected.agrees(found)) {
             let outcome = Err(RefError::TypeMismatch {
                 rref,
                 expected,
@@ -155,7 +155,7 @@ impl<V> RefTable<V> {
                     .push((waiter, fingerprint));
                 Ok(Fetch::Waiting)
             }
-            _ if owner.fingerprint != fingerprint => Err(RefError::TypeMismatch {
+            _ if !owner.fingerprint.agrees(fingerprint) => Err(RefError::TypeMismatch {
                 rref,
                 expected: fingerprint,
                 found: owner.fingerprint,
@@ -263,7 +263,7 @@ impl<V> RefTable<V> {
         {
             return Err(PeerMisbehaved::NotHolder { holder: other });
         }
-        if !matches!(owner.slot, Slot::Pending) && owner.fingerprint != fingerprint {
+        if !matches!(owner.slot, Slot::Pending) && !owner.fingerprint.agrees(fingerprint) {
             let owner = owner.fingerprint;
             return Ok(Err(DeclineReason::TypeMismatch { owner }));
         }

@@ -6,6 +6,7 @@ use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, Messag
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
+use crate::protocol::weigh;
 
 /// One message.
 ///
@@ -82,6 +83,13 @@ pub struct CallMessage {
     pub trace: TraceContext,
     /// The arguments.
     pub arguments: Payload,
+}
+
+impl CallMessage {
+    /// What it counts for in [`Message::Credit`], if its result stays: small arguments count for nothing.
+    pub fn weight(&self) -> u64 {
+        weigh(self.arguments.len() as u64)
+    }
 }
 
 /// An answer as it travels.

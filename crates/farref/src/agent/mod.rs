@@ -108,6 +108,8 @@
 //! # }
 //! ```
 
+mod ending;
+mod functions;
 mod message;
 
 use std::fmt;
@@ -120,6 +122,8 @@ pub use farref_proto::{
     AnswerHead, CallError, CallHead, Carried, ContextId, Control, Departure, Fingerprint,
     Incarnation, MessageId, NodeId, PeerMisbehaved, RRefId, RefError, Target, WorkerId,
 };
+pub use ending::Ending;
+pub use functions::{FunctionInfo, Functions, parameters};
 pub use message::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,
 };
@@ -257,6 +261,11 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
 
     /// How each link is doing.
     fn links(&self) -> Vec<LinkStatistics>;
+
+    /// How the workers of this wire's group end together, if not by farref's own protocol.
+    fn ending(&self) -> Option<&dyn Ending> {
+        None
+    }
 
     /// How many bytes were written and read so far. An agent that does not remember links that are gone
     /// knows of those that are there.
@@ -495,6 +504,17 @@ pub trait Inbound: Send + Sync + 'static {
     /// # }
     /// ```
     fn refused(self: Arc<Self>, by: NodeId);
+
+    /// A worker has come into a group whose list of members is not kept by farref's own protocol.
+    /// Nobody else is told.
+    fn admitted(self: Arc<Self>, node: NodeId, name: &str);
+
+    /// A worker has gone from a group whose list of members is not kept by farref's own protocol: what
+    /// it held is released, calls to it fail. Nobody else is told.
+    fn dismissed(self: Arc<Self>, node: NodeId, departure: Departure);
+
+    /// A peer accepts so many calls at once. Until something is said of it, few are sent.
+    fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32);
 
     /// Whether a life is over as far as the runtime knows, so that its greetings are refused.
     ///

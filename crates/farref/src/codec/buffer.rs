@@ -157,6 +157,18 @@ impl Buffer {
     }
 }
 
+impl From<Part> for Buffer {
+    fn from(part: Part) -> Self {
+        Self(part)
+    }
+}
+
+impl From<Buffer> for Part {
+    fn from(buffer: Buffer) -> Self {
+        buffer.0
+    }
+}
+
 impl<T: Pod> From<Vec<T>> for Buffer {
     fn from(values: Vec<T>) -> Self {
         Self::from_vec(values)
@@ -342,11 +354,11 @@ mod tests {
             parts: vec![part.clone()],
         };
         let twice =
-            scope::read_value::<(Buffer, Buffer)>(&Codec::Postcard, payload(2), vec![], None);
+            scope::read_value::<(Buffer, Buffer)>(&Codec::Postcard, payload(2), vec![], None, &[]);
         assert!(twice.is_err(), "there is one");
         let once = payload(1);
         drop((part, twice));
-        let (tensor,) = scope::read_value::<(Tensor,)>(&Codec::Postcard, once, vec![], None)
+        let (tensor,) = scope::read_value::<(Tensor,)>(&Codec::Postcard, once, vec![], None, &[])
             .expect("it is there");
         assert_eq!((tensor.0.as_ptr(), tensor.0.len()), (at, OUT_OF_BAND));
     }

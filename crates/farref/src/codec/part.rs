@@ -191,6 +191,42 @@ impl Part {
         })
     }
 
+    /// A part of these elements, which whoever reads it out as elements of that size gets without a copy.
+    ///
+    /// ```
+    /// use farref::{Part, Width};
+    ///
+    /// let part = Part::from_vec(vec![1.0_f32, 2.0]);
+    /// assert_eq!((part.len(), part.width()), (8, Width::Four));
+    /// ```
+    pub fn from_vec<T: Pod>(elements: Vec<T>) -> Self {
+        Self::from_owned(Owned::new(Elements::from_vec(elements), None))
+    }
+
+    /// Calls `look` once with the bytes in `range`. If they are a [`Source`]'s, whatever lock is around
+    /// them is held only meanwhile.
+    ///
+    /// ```
+    /// use farref::Part;
+    ///
+    /// let part = Part::from_vec(vec![1_u8, 2, 3]);
+    /// assert_eq!(part.look(1..3, <[u8]>::to_vec)?, [2, 3]);
+    /// assert!(part.look(1..4, <[u8]>::to_vec).is_err());
+    /// # Ok::<(), farref::CodecError>(())
+    /// ```
+    pub fn look<R>(
+        &self,
+        range: Range<usize>,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, CodecError> {
+        let beyond = || CodecError::new("a part has fewer bytes than are asked for");
+        match self.place() {
+            Place::Here(bytes) => bytes.get(range).map(look).ok_or_else(beyond),
+            Place::Behind(seen) if range.end > seen.len() => Err(beyond()),
+            Place::Behind(seen) => seen.look(range, look).map_err(CodecError::new),
+        }
+    }
+
     /// The elements of a source.
     pub(crate) fn from_source(source: Arc<dyn Source>) -> Self {
         let (len, width) = (source.len(), source.width());

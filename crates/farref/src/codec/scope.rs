@@ -39,6 +39,8 @@ struct Writing {
 }
 
 struct Reading {
+    /// What the arguments are called, if it is arguments.
+    parameters: &'static [&'static str],
     /// Who reads, the context that the message belongs to, and who sent it.
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     references: Vec<Arc<Handle>>,
@@ -141,9 +143,11 @@ pub(crate) fn read_value<T: DeserializeOwned>(
     payload: Payload,
     references: Vec<Arc<Handle>>,
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    parameters: &'static [&'static str],
 ) -> Result<T, Unread> {
     let Payload { body, parts } = payload;
     let scope = Restore::enter(Scope::Reading(Reading {
+        parameters,
         origin,
         references,
         parts: parts.into_iter().map(Some).collect(),
@@ -226,6 +230,14 @@ pub(crate) fn incoming() -> Option<(Arc<Core>, ContextId, NodeId)> {
     SCOPE.with_borrow(|scope| match scope {
         Scope::Reading(reading) => reading.origin.clone(),
         _ => None,
+    })
+}
+
+/// What the arguments are called that are being read.
+pub(crate) fn parameters() -> &'static [&'static str] {
+    SCOPE.with_borrow(|scope| match scope {
+        Scope::Reading(reading) => reading.parameters,
+        _ => &[],
     })
 }
 

@@ -96,7 +96,7 @@ impl Hash {
     }
 
     fn fingerprint(self) -> Fingerprint {
-        Fingerprint(self.0)
+        Fingerprint(self.0).native()
     }
 }
 

@@ -8,6 +8,7 @@ use super::work::Work;
 use super::{Arrived, Core, Held, Running, Stage, State};
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
+use crate::registry::{Called, Entry};
 use crate::serve::{Job, Target};
 use crate::value::Value;
 use crate::worker::Worker;
@@ -179,9 +180,13 @@ impl Core {
         value: Option<&Value>,
         work: &mut Work,
     ) {
-        let exclusive = arrived.entry.is_some_and(|entry| entry.exclusive());
+        let entry = match self.entry_of(arrived.called, value) {
+            Ok(entry) => entry,
+            Err(failure) => return self.reject(state, arrived, failure, work),
+        };
+        let exclusive = entry.is_some_and(Entry::exclusive);
         let ticket = value.map(|value| value.ticket(exclusive));
-        let mut job = Job::new(Arc::clone(self), arrived, ticket);
+        let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Target::Answer(request) = job.target {
             let running = Running {
                 signal: job.cancel_signal(),
@@ -191,6 +196,29 @@ impl Core {
             state.peer(job.from).running.insert(request, running);
         }
         work.jobs.push(job);
+    }
+
+    /// The function that is called, now that the value is there which it is called on.
+    fn entry_of(
+        &self,
+        called: Option<Called>,
+        value: Option<&Value>,
+    ) -> Result<Option<&'static Entry>, Failure> {
+        let method = match called {
+            None => return Ok(None),
+            Some(Called::Entry(entry)) => return Ok(Some(entry)),
+            Some(Called::Method(method)) => method,
+        };
+        match value {
+            Some(Value::Failed(failure)) => Err(Failure::clone(failure)),
+            Some(Value::Ready { of, .. }) => match self.registry.method(method, *of) {
+                Some(entry) => Ok(Some(entry)),
+                None => Err(Failure::NoSuchFunction(None)),
+            },
+            None => Err(Failure::BadArguments(
+                "a method needs a value to be called on".to_owned(),
+            )),
+        }
     }
 
     /// Nobody waits for this call any more.

@@ -62,7 +62,7 @@ impl Default for Flow {
 }
 
 /// What arguments of some size count for (FL-2). Both ends count alike.
-pub(super) fn weigh(bytes: u64) -> u64 {
+pub(crate) fn weigh(bytes: u64) -> u64 {
     if bytes > SMALL { bytes } else { 0 }
 }
 

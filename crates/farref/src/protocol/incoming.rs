@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farref_proto::{Arrival, Control, NodeId, PeerMisbehaved, Target};
+use farref_proto::{Arrival, Control, Departure, NodeId, PeerMisbehaved, Target};
 
 use super::work::Work;
 use super::{Arrived, Core, Held, Stage, State};
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
 use crate::error::{Error, FunctionName};
 use crate::handle::Handle;
-use crate::registry::Entry;
+use crate::registry::Called;
 use crate::serve;
 
 impl Inbound for Core {
@@ -38,6 +38,19 @@ impl Inbound for Core {
 
     fn refused(self: Arc<Self>, by: NodeId) {
         self.input(|protocol, out| protocol.refused(by, out));
+    }
+
+    fn admitted(self: Arc<Self>, node: NodeId, name: &str) {
+        self.names.name(node, name);
+        self.input(|protocol, out| protocol.admit(node, out));
+    }
+
+    fn dismissed(self: Arc<Self>, node: NodeId, departure: Departure) {
+        self.input(|protocol, out| protocol.dismiss(node, departure, out));
+    }
+
+    fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32) {
+        self.met(node, max_calls);
     }
 
     fn is_gone(&self, node: NodeId) -> bool {
@@ -127,7 +140,7 @@ impl Core {
         let mut arrived = Arrived {
             from,
             target,
-            entry: None,
+            called: None,
             arguments,
             references: Vec::new(),
             deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
@@ -162,7 +175,7 @@ impl Core {
                 self.reject(&mut state, arrived, failure, &mut work);
             }
             Ok(entry) => {
-                arrived.entry = entry;
+                arrived.called = entry;
                 match arrival {
                     Arrival::Value(value) => {
                         self.admit(&mut state, arrived, Some(&value), &mut work);
@@ -270,22 +283,29 @@ impl Core {
 
 /// Whether the function can be called this way.
 fn checked(
-    entry: Option<Result<&'static Entry, Failure>>,
+    called: Option<Result<Called, Failure>>,
     is_fetch: bool,
     on_first: bool,
-) -> Result<Option<&'static Entry>, Failure> {
+) -> Result<Option<Called>, Failure> {
     let has_receiver = is_fetch || on_first;
-    match entry.transpose()? {
-        None if is_fetch => Ok(None),
-        None => Err(Failure::BadArguments(
-            "the call names no function".to_owned(),
-        )),
-        Some(entry) if entry.needs_receiver() == has_receiver => Ok(Some(entry)),
-        Some(entry) if has_receiver => Err(Failure::BadArguments(format!(
+    let entry = match called.transpose()? {
+        Some(Called::Entry(entry)) => entry,
+        // Which one it is shows when the value is there.
+        Some(method) if has_receiver => return Ok(Some(method)),
+        None if is_fetch => return Ok(None),
+        _ => {
+            return Err(Failure::BadArguments(
+                "the call names no function".to_owned(),
+            ));
+        }
+    };
+    match entry {
+        entry if entry.needs_receiver() == has_receiver => Ok(Some(Called::Entry(entry))),
+        entry if has_receiver => Err(Failure::BadArguments(format!(
             "`{}` is not a method",
             entry.name()
         ))),
-        Some(entry) => Err(Failure::BadArguments(format!(
+        entry => Err(Failure::BadArguments(format!(
             "`{}` is a method and needs a value to be called on",
             entry.name()
         ))),

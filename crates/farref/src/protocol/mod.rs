@@ -41,13 +41,14 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::leaks::Holds;
 use crate::names::Names;
-use crate::registry::{Entry, Registry};
+use crate::registry::{Called, Registry};
 use crate::serve;
 use crate::settings::Settings;
 use crate::signal::CancelSignal;
 use crate::telemetry::Telemetry;
 use crate::value::Value;
 
+pub(crate) use flow::weigh;
 pub(crate) use flow_limits::DEFAULT_MAX_CALLS;
 pub(crate) use outgoing::{Receipt, Request};
 pub(crate) use work::Reply;
@@ -175,7 +176,7 @@ pub(crate) struct Arrived {
     pub(crate) from: NodeId,
     pub(crate) target: serve::Target,
     /// What to call; none only fetches the value.
-    pub(crate) entry: Option<&'static Entry>,
+    pub(crate) called: Option<Called>,
     pub(crate) arguments: Payload,
     pub(crate) references: Vec<Arc<Handle>>,
     pub(crate) deadline: Option<Instant>,

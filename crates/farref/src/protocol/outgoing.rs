@@ -16,7 +16,7 @@ use crate::agent::{CallMessage, FunctionRef, Message, TraceContext};
 use crate::codec::scope::Encoded;
 use crate::error::{Error, FunctionName, Result};
 use crate::handle::{Handle, Made};
-use crate::registry::Entry;
+use crate::registry::{Called, Entry};
 use crate::serve;
 use crate::value::Value;
 
@@ -174,7 +174,7 @@ impl Core {
                     .deadline
                     .map(|at| at.saturating_duration_since(Instant::now())),
             },
-            entry: Some(entry),
+            called: Some(Called::Entry(entry)),
             arguments: call.encoded.payload,
             references: call.encoded.references,
             deadline: call.deadline,

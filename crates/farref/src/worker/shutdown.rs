@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{NodeId, Residue};
 
 use super::Worker;
+use crate::agent::Ending;
 use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::leaks::LeakReport;
@@ -20,6 +21,9 @@ const LAG: Duration = Duration::from_secs(1);
 
 /// How often is looked whether calls are answered, or only forgotten references left.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// The same, where a shutdown of all waits for it.
+const SHORT_LOOK: Duration = Duration::from_millis(2);
 
 impl Worker {
     /// Shuts down together with all other workers: when every one has asked for it and all calls are
@@ -52,6 +56,9 @@ impl Worker {
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
         let core = &self.core;
+        if let Some(ending) = core.agent().ending() {
+            return self.shut_down_by(ending).await;
+        }
         core.input(|node, _| node.shut_down());
         core.pump.notify_one();
         let began = Instant::now();
@@ -102,6 +109,46 @@ impl Worker {
             return Err(Error::Leaked(leaks));
         }
         Ok(())
+    }
+
+    /// Shuts down together with all others by the rules of another wire.
+    async fn shut_down_by(&self, ending: &dyn Ending) -> Result<()> {
+        let core = &self.core;
+        let limit = core.settings.shutdown_timeout;
+        let end = Instant::now() + limit;
+        let mut leaks = LeakReport::default();
+        let outcome = async {
+            ending.ready().await?;
+            // What the program forgot to drop has no more use once all are ready.
+            let forgotten = Instant::now() + core.settings.leak_grace;
+            while !core.look(|node| node.residue().is_at_rest()) {
+                if Instant::now() >= forgotten && leaks.is_empty() {
+                    leaks = self.references();
+                    if !leaks.is_empty() {
+                        tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                    }
+                    core.input(|node, out| node.release_everything(out));
+                }
+                tokio::time::sleep(SHORT_LOOK).await;
+            }
+            let open_calls = || u64::from(core.look(|node| node.residue().calls));
+            ending.done(&open_calls).await
+        };
+        let outcome = tokio::time::timeout_at(end.into(), outcome).await;
+        self.close(LAST_WORDS).await;
+        let problem = match outcome {
+            Ok(Ok(())) if core.settings.fail_on_leaks && !leaks.is_empty() => {
+                return Err(Error::Leaked(leaks));
+            }
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(problem)) => problem,
+            Err(_) => "the group did not come to rest in time".to_owned(),
+        };
+        Err(Error::ShutdownTimeout {
+            waited: limit.saturating_sub(end.saturating_duration_since(Instant::now())),
+            waiting_for: vec![problem],
+            leaks,
+        })
     }
 
     /// Leaves the group, which goes on without this worker. What it owns is lost to the others

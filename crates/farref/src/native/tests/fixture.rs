@@ -74,6 +74,19 @@ impl Inbound for Recorder {
         lock(&self.refused).push(by);
     }
 
+    // The native agent's group keeps its own list.
+    fn admitted(self: Arc<Self>, node: NodeId, _: &str) {
+        unreachable!("{node} is admitted by its peers");
+    }
+
+    fn dismissed(self: Arc<Self>, node: NodeId, _: Departure) {
+        unreachable!("{node} is dismissed by its peers");
+    }
+
+    fn accepts(self: Arc<Self>, node: NodeId, _: u32) {
+        unreachable!("{node} says so when it greets");
+    }
+
     fn is_gone(&self, node: NodeId) -> bool {
         lock(&self.gone).contains(&node)
     }
