@@ -1,11 +1,19 @@
 //! PyTorch's own wire: a farref worker in an unmodified `torch.distributed.rpc` group.
 
 #![forbid(unsafe_code)]
-#![expect(dead_code, reason = "the parts are here before what puts them together")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the parts are here before what puts them together"
+)]
 
 mod nop;
 mod pickle;
 mod pipe;
+mod rpc;
+#[cfg(test)]
+mod vectors;
 
 pub use nop::NopError;
 pub use pickle::PickleError;
+pub use rpc::RpcError;

@@ -14,6 +14,10 @@
 //!   node, and none is made without an opcode.
 //! - **PK-3** Walking ends: nodes may be shared, so that a few bytes stand for a value without end, but every
 //!   step of a walk is paid for out of a budget, and depth is limited.
+//! - **PK-4** The budget is enough for every value in which only texts, numbers and the like are shared: each of its
+//!   parts may be looked at [`view::LOOKS`] times, and texts that are used again and again may be far longer in
+//!   all than the pickle. Values that share lists and the like may be spelled out up to the same budget, which
+//!   is never below [`view::FLOOR`].
 
 mod opcode;
 mod read;
@@ -21,7 +25,7 @@ mod view;
 mod write;
 
 pub(crate) use read::Pickle;
-pub(crate) use view::View;
+pub(crate) use view::{Shape, View};
 pub(crate) use write::Writer;
 
 /// Why bytes are no pickle that this crate understands.

@@ -29,11 +29,14 @@ pub(super) enum Node<'a> {
         module: &'a [u8],
         name: &'a [u8],
     },
-    /// Something that Python would call, or make an object of, and the state it would give it.
+    /// Something that Python would call, or make an object of.
     Call {
         callee: Id,
         arguments: Id,
+        /// What Python would give to the object as its state.
         state: Option<Id>,
+        /// What Python would fill the object with: a list or a dict.
+        items: Option<Id>,
     },
     /// Something that whoever loads the pickle would look up.
     Persistent(Id),
@@ -44,6 +47,8 @@ pub(super) enum Node<'a> {
 pub(crate) struct Pickle<'a> {
     pub(super) nodes: Vec<Node<'a>>,
     pub(super) root: Id,
+    /// How many bytes it was read from.
+    pub(super) bytes: usize,
 }
 
 impl<'a> Pickle<'a> {
@@ -69,6 +74,7 @@ impl<'a> Pickle<'a> {
         let pickle = Self {
             nodes: machine.nodes,
             root,
+            bytes: bytes.len() - machine.rest.len(),
         };
         Ok((pickle, machine.rest))
     }
@@ -103,7 +109,11 @@ impl<'a> Machine<'a> {
             // How much follows is known anyway.
             op::FRAME => drop(self.take(8)?),
             op::MARK => self.marks.push(self.stack.len()),
-            op::POP => drop(self.pop("a pop")?),
+            // What is on top may be a mark.
+            op::POP => match self.marks.pop_if(|mark| *mark == self.stack.len()) {
+                Some(_) => {}
+                None => drop(self.pop("a pop")?),
+            },
             op::POP_MARK => drop(self.pop_mark()?),
             op::DUP => {
                 let top = self.top("a duplicate")?;
@@ -269,6 +279,7 @@ impl<'a> Machine<'a> {
             callee,
             arguments,
             state: None,
+            items: None,
         });
         Ok(())
     }
@@ -276,34 +287,47 @@ impl<'a> Machine<'a> {
     fn set_state(&mut self, new: Id) -> Result<(), PickleError> {
         let object = self.top("a state")?;
         match self.nodes.get_mut(object) {
-            Some(Node::Call { state, .. }) => *state = Some(new),
+            Some(Node::Call { state, .. }) if state.is_none() => *state = Some(new),
             _ => return Err(PickleError::Misplaced("a state")),
         }
         Ok(())
     }
 
-    fn extend_list(&mut self, items: Vec<Id>) -> Result<(), PickleError> {
+    fn extend_list(&mut self, new: Vec<Id>) -> Result<(), PickleError> {
         let list = self.top("items of a list")?;
+        let list = self.filling(list, || Node::List(Vec::new()));
         match self.nodes.get_mut(list) {
-            Some(Node::List(have)) => have.extend(items),
+            Some(Node::List(have)) => have.extend(new),
             _ => return Err(PickleError::Misplaced("items of a list")),
         }
         Ok(())
     }
 
-    fn extend_dict(&mut self, items: Vec<(Id, Id)>) -> Result<(), PickleError> {
+    fn extend_dict(&mut self, new: Vec<(Id, Id)>) -> Result<(), PickleError> {
         let dict = self.top("items of a dict")?;
+        let dict = self.filling(dict, || Node::Dict(Vec::new()));
         match self.nodes.get_mut(dict) {
-            Some(Node::Dict(have)) => have.extend(items),
-            // An ordered one is called for first, and filled afterwards.
-            Some(Node::Call { .. }) => {
-                self.push(Node::Dict(items));
-                let items = self.pop("items of a dict")?;
-                self.set_state(items)?;
-            }
+            Some(Node::Dict(have)) => have.extend(new),
             _ => return Err(PickleError::Misplaced("items of a dict")),
         }
         Ok(())
+    }
+
+    /// What is filled when that is to be filled: itself, or what an object is filled with. Objects such as ordered
+    /// dicts are made first and filled afterwards, a thousand items at a time.
+    fn filling(&mut self, id: Id, empty: fn() -> Node<'a>) -> Id {
+        let next = self.nodes.len();
+        match self.nodes.get_mut(id) {
+            Some(Node::Call {
+                items: Some(items), ..
+            }) => *items,
+            Some(Node::Call { items, .. }) => {
+                *items = Some(next);
+                self.nodes.push(empty());
+                next
+            }
+            _ => id,
+        }
     }
 
     fn long(&mut self, length: usize) -> Result<(), PickleError> {

@@ -7,7 +7,16 @@ use super::PickleError;
 use super::read::{Id, Node, Pickle};
 
 /// How deep values may nest.
-const MAX_DEPTH: u32 = 128;
+pub(super) const MAX_DEPTH: u32 = 128;
+
+/// How often each part of a value may be looked at (PK-4).
+pub(super) const LOOKS: usize = 8;
+
+/// What every walk may take, however short the pickle.
+pub(super) const FLOOR: usize = 1 << 18;
+
+/// How many bytes of a text cost as much as a step: about what a step takes.
+pub(super) const TEXT: usize = 16;
 
 /// A value in a pickle. Looking into it costs one step of the walk's budget.
 #[derive(Clone, Copy)]
@@ -19,9 +28,13 @@ pub(crate) struct View<'p, 'a> {
 }
 
 impl<'a> Pickle<'a> {
-    /// How many steps a walk over all of it may take: shared parts may be walked some times over.
+    /// How many steps a walk over all of it may take (PK-3, PK-4).
+    ///
+    /// A value that is part of another one was pushed by an opcode of its own, be it only to recall something from
+    /// the memo. So there are not more parts than bytes. Each costs a step when it is looked at and a step
+    /// when what it is part of is looked at.
     pub(crate) fn budget(&self) -> Cell<usize> {
-        Cell::new(self.nodes.len().saturating_mul(8).saturating_add(64))
+        Cell::new(self.bytes.saturating_mul(2 * LOOKS).saturating_add(FLOOR))
     }
 
     /// The value, to be walked with this budget.
@@ -55,6 +68,8 @@ pub(crate) enum Shape<'p, 'a> {
         callee: View<'p, 'a>,
         arguments: View<'p, 'a>,
         state: Option<View<'p, 'a>>,
+        /// A list or a dict, that the object is filled with.
+        items: Option<View<'p, 'a>>,
     },
     Persistent(View<'p, 'a>),
 }
@@ -82,6 +97,12 @@ impl<'p, 'a> View<'p, 'a> {
         Ok(())
     }
 
+    /// Bytes, for which somebody may make room.
+    fn paid(&self, bytes: &'a [u8]) -> Result<&'a [u8], PickleError> {
+        self.pay(bytes.len() / TEXT)?;
+        Ok(bytes)
+    }
+
     /// Looks.
     pub(crate) fn shape(&self) -> Result<Shape<'p, 'a>, PickleError> {
         if self.depth > MAX_DEPTH {
@@ -92,15 +113,15 @@ impl<'p, 'a> View<'p, 'a> {
             None | Some(Node::None) => Shape::None,
             Some(Node::Bool(value)) => Shape::Bool(*value),
             Some(Node::Int(value)) => Shape::Int(*value),
-            Some(Node::Long(bytes)) => Shape::Long(bytes),
+            Some(Node::Long(bytes)) => Shape::Long(self.paid(bytes)?),
             Some(Node::Float(value)) => Shape::Float(*value),
-            Some(Node::Text(text)) => Shape::Text(text),
-            Some(Node::Bytes(bytes)) => Shape::Bytes(bytes),
+            Some(Node::Text(text)) => Shape::Text(self.paid(text)?),
+            Some(Node::Bytes(bytes)) => Shape::Bytes(self.paid(bytes)?),
             Some(Node::Tuple(items)) => Shape::Tuple(self.insides(items)?),
             Some(Node::List(items)) => Shape::List(self.insides(items)?),
             Some(Node::Set(items)) => Shape::Set(self.insides(items)?),
             Some(Node::Dict(items)) => {
-                self.pay(items.len())?;
+                self.pay(items.len().saturating_mul(2))?;
                 let items = items.iter();
                 let items = items.map(|(key, value)| (self.inside(*key), self.inside(*value)));
                 Shape::Dict(items.collect())
@@ -110,10 +131,12 @@ impl<'p, 'a> View<'p, 'a> {
                 callee,
                 arguments,
                 state,
+                items,
             }) => Shape::Call {
                 callee: self.inside(*callee),
                 arguments: self.inside(*arguments),
                 state: state.map(|state| self.inside(state)),
+                items: items.map(|items| self.inside(items)),
             },
             Some(Node::Persistent(id)) => Shape::Persistent(self.inside(*id)),
         })
@@ -208,7 +231,8 @@ impl fmt::Display for Shape<'_, '_> {
             Self::Set(items) => write!(f, "a set of {}", items.len()),
             Self::Dict(items) => write!(f, "a dict of {}", items.len()),
             Self::Global(module, name) => {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(100).collect();
+                let text =
+                    |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(100).collect();
                 let (module, name): (String, String) = (text(module), text(name));
                 write!(f, "`{module}.{name}`")
             }

@@ -164,6 +164,11 @@ impl Writer {
         self.put(&[op::NEWOBJ])
     }
 
+    /// Gives the object before the last the state that the last is.
+    pub(crate) fn build(&mut self) -> &mut Self {
+        self.put(&[op::BUILD])
+    }
+
     /// The last value is an id for whoever loads the pickle.
     pub(crate) fn persistent(&mut self) -> &mut Self {
         self.put(&[op::BINPERSID])

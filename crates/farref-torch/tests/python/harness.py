@@ -1,0 +1,215 @@
+"""Joining a group, counting checks, and leaving with PyTorch's own leak check on."""
+
+import faulthandler
+import gc
+import json
+import os
+import sys
+import time
+import warnings
+
+# Before torch: workers of a test talk over the loopback interface, whatever the host name means.
+os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+import torch
+import torch.distributed.rpc as rpc
+
+import peer_api
+import references
+import worker_api
+
+warnings.filterwarnings("ignore")
+
+# No wait in a scenario is meant to come near this; it turns a hang into a failure with a traceback.
+PATIENCE = 30.0
+LIFETIME = 150
+
+
+class Checks:
+    """Assertions that are counted, so that a test can tell a scenario that ran from one that did nothing."""
+
+    def __init__(self):
+        self.names, self.notes = [], {}
+
+    def that(self, name, condition, detail=""):
+        if not condition:
+            raise AssertionError("%s: %s" % (name, detail))
+        self.names.append(name)
+
+    def equal(self, name, got, want):
+        self.that(name, same(got, want), "got %r, expected %r" % (got, want))
+
+    def close(self, name, got, want):
+        self.that(
+            name, got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-6), "%r != %r" % (got, want)
+        )
+
+    def error(self, name, kind, texts, call):
+        """The call fails with an exception that its sender named `kind` (None: any), and these words in its text."""
+        try:
+            value = call()
+        except Exception as error:
+            text, found = str(error), references.error_kind(error)
+            self.that(name, kind is None or found == kind, "expected %s, got %s: %s" % (kind, found, text))
+            for part in texts:
+                self.that(name + ": text", part in text, "%r is not in %r" % (part, text))
+            return error
+        raise AssertionError("%s: no error, but %r" % (name, value))
+
+    def note(self, name, value):
+        """Something worth knowing that no check depends on."""
+        self.notes[name] = value
+
+
+def same(got, want):
+    """Equality that knows tensors and nan, and does not take 1 for True or a list for a tuple."""
+    if type(got) is not type(want):
+        return False
+    if isinstance(want, torch.Tensor):
+        if got.dtype != want.dtype or got.shape != want.shape or got.layout != want.layout:
+            return False
+        if want.layout != torch.strided:
+            return same(got.to_dense(), want.to_dense())
+        return raw(got) == raw(want)
+    if isinstance(want, (list, tuple)):
+        return len(got) == len(want) and all(same(a, b) for a, b in zip(got, want))
+    if isinstance(want, dict):
+        return set(got) == set(want) and all(same(got[key], want[key]) for key in want)
+    return got == want or (got != got and want != want)
+
+
+def raw(tensor):
+    """The elements in order, as bytes: compares every dtype, and tells nan and -0.0."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+
+
+def until(name, condition, patience=PATIENCE):
+    """Waits until it holds; fails with the last value it had."""
+    end = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value is True:
+            return
+        if time.monotonic() > end:
+            raise AssertionError("%s: did not happen in %s s, last: %r" % (name, patience, value))
+        time.sleep(0.02)
+
+
+def start_rpc(name, rank, world, master, transports, threads=16):
+    """`rpc.init_rpc` with the leak check on. `world` is a number, or "dynamic"."""
+    options = {} if transports == "default" else {"_transports": ["uv"], "_channels": ["basic"]}
+    rpc.api._ignore_rref_leak = False
+    rpc.init_rpc(
+        name,
+        rank=rank,
+        world_size=None if world == "dynamic" else int(world),
+        rpc_backend_options=rpc.TensorPipeRpcBackendOptions(
+            init_method="tcp://" + master, rpc_timeout=PATIENCE, num_worker_threads=threads, **options
+        ),
+    )
+
+
+def stop_rpc(rank, graceful=True):
+    """`rpc.shutdown`. The worker of rank 0 has the store, so it goes last: in a dynamic group it waits until it is
+    alone; in a static one it keeps the store for a moment, because the last barrier is read from there."""
+    agent = rpc.api._get_current_rpc_agent()
+    store = agent.store if hasattr(agent, "store") else None
+    if graceful and rank == 0 and not agent.is_static_group:
+        until("the others leave", lambda: len(agent.get_worker_infos()) == 1 or agent.get_worker_infos())
+    del agent
+    rpc.shutdown(graceful=graceful)
+    if graceful and rank == 0:
+        time.sleep(0.5)
+    del store
+
+
+def watch(lifetime=LIFETIME):
+    """A process that hangs prints all stacks and ends with an error."""
+    faulthandler.dump_traceback_later(lifetime, exit=True)
+
+
+def wait_for_file(path):
+    if path:
+        until("the file %s" % os.path.basename(path), lambda: os.path.exists(path), LIFETIME)
+
+
+class Group:
+    """One Python worker of a scenario: who it is, who the others are, what it has checked."""
+
+    def __init__(self, options):
+        self.options = options
+        self.name, self.rank, self.world = options.name, options.rank, options.world
+        self.pythons, self.peers = options.pythons.split(","), options.peers.split(",")
+        self.main, self.peer = self.pythons[0], self.peers[0]
+        self.checks = Checks()
+        self.debug = None
+
+    def api(self, worker):
+        return peer_api if worker in self.peers else worker_api
+
+    def named(self, worker, function):
+        """The text by which other workers name a function of this worker."""
+        return "%s.%s" % (self.api(worker).__name__, function)
+
+    def ask(self, worker, function, *args):
+        """Calls a function that both kinds of workers have."""
+        return rpc.rpc_sync(worker, getattr(self.api(worker), function), args=args)
+
+    def signal(self, worker):
+        """Lets a process start that waits for it."""
+        open(os.path.join(self.options.scratch, "start-" + worker), "w").close()
+
+    def join(self):
+        start_rpc(self.name, self.rank, self.world, self.options.master, self.options.transports)
+
+    def settle(self, workers):
+        """Waits until nothing is in use on these workers: no owners, forks, pending users, contexts or keys."""
+        for worker in workers:
+
+            def quiet():
+                counts = self.ask(worker, "snapshot")
+                return not any(counts.values()) or counts
+
+            gc.collect()
+            until("nothing is in use on " + worker, quiet)
+            self.checks.that("nothing is in use on " + worker, True)
+
+    def finish(self, pythons=(), peers=()):
+        """Tells others that this scenario needs them no more."""
+        for worker in pythons:
+            rpc.rpc_sync(worker, worker_api.finish)
+        for worker in peers:
+            rpc.rpc_sync(worker, peer_api.stop)
+
+    def leave(self):
+        """Leaves, after PyTorch's own counters are back to zero; its leak check raises if they lie."""
+
+        def quiet():
+            gc.collect()
+            info = rpc._get_debug_info()
+            self.debug = {name: int(info[name]) for name in references.COUNTED}
+            return not any(self.debug.values()) or self.debug
+
+        until("all counters are zero", quiet)
+        self.checks.that("all counters are zero before shutdown", True)
+        stop_rpc(self.rank)
+        self.checks.that("graceful shutdown without leaks", True)
+
+    def report(self, ok, error=None):
+        line = {
+            "scenario": self.options.scenario, "worker": self.name, "main": self.name == self.main, "ok": ok,
+            "torch": torch.__version__, "checks": len(self.checks.names), "checked": sorted(set(self.checks.names)),
+            "notes": self.checks.notes, "debug": self.debug,
+        }  # fmt: skip
+        if error:
+            line["error"] = error
+        print(json.dumps(line), flush=True)
+
+
+def end_now(code):
+    """Ends without the destructors of torch, which may wait for workers that are no more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,79 @@
+"""Every combination of scenario, group and transports that is worth running, with the command line of each process.
+
+A plan: {"name", "scenario", "processes": [{"name", "kind": "python" or "peer", "main": bool, "args": [..],
+"end": "ok" or "killed"}]}. Arguments have the placeholders {master}, {second_master} (two free ports, as host:port) and
+{scratch} (an empty folder). Start all processes of a plan at once, in any order: who must wait for something waits
+for a file.
+"""
+
+
+def plan(name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0):
+    """`workers` in the order of their ranks, peers with a star: "python0 rust* python1"."""
+    named = [(word.rstrip("*"), word.endswith("*")) for word in workers.split()]
+    # The main worker is the Python worker with the smallest name that is not to be killed.
+    pythons = sorted((n for n, is_peer in named if not is_peer), key=lambda n: (n in killed, n))
+    peers = [n for n, is_peer in named if is_peer]
+    processes = []
+    for rank, (worker, is_peer) in enumerate(named):
+        args = ["--name", worker, "--rank", str(rank), "--world", "dynamic" if group == "dynamic" else str(len(named))]
+        args += ["--transports", transports]
+        if worker in late:
+            args += ["--start-when", "{scratch}/start-" + worker]
+        if is_peer:
+            args += ["--master", "{second_master}" if prefix else "{master}"]
+            args += ["--prefix", str(prefix), "--first-barrier", str(3 * prefix + 1)]
+        else:
+            args += ["--master", "{master}", "--second-master", "{second_master}", "--scratch", "{scratch}"]
+            args += ["--scenario", scenario, "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
+        processes.append(
+            {
+                "name": worker,
+                "kind": "peer" if is_peer else "python",
+                "main": worker == pythons[0],
+                "args": args,
+                "end": "killed" if worker in killed else "ok",
+            }
+        )
+    return {"name": name, "scenario": scenario, "processes": processes}
+
+
+def all_plans():
+    return [
+        # The peer at each rank; named so that it is, or is not, the leader of the all-gather (the smallest name is).
+        plan("join_rank0", "join", "static", "rust* python0 python1"),
+        plan("join_rank0_leader", "join", "static", "a_rust* python0 python1", "uv"),
+        plan("join_rank1_leader", "join", "static", "python0 a_rust* python1"),
+        plan("join_rank2", "join", "static", "python0 python1 rust*", "uv"),
+        plan("join_two_peers", "join", "static", "rust* python0 rust2*"),
+        plan("join_dynamic", "join", "dynamic", "python0 rust*"),
+        plan("join_dynamic_rank0", "join", "dynamic", "rust* python0", "uv"),
+        # Members that come and go.
+        plan("come_and_go", "come_and_go", "dynamic", "python0 rust* python1 rust2*", late=["rust", "python1", "rust2"]),
+        plan("come_and_go_rank0", "come_and_go", "dynamic", "rust* python0 python1 rust2*", "uv", ["python1", "rust2"]),
+        plan("again", "again", "static", "python0 python1 rust*", prefix=1),
+        # Calls, values, errors.
+        plan("calls", "calls", "static", "python0 rust*"),
+        plan("calls_uv", "calls", "static", "rust* python0", "uv"),
+        plan("errors", "errors", "static", "python0 rust*"),
+        plan("tensors", "tensors", "static", "python0 rust*"),
+        plan("tensors_uv", "tensors", "static", "python0 rust*", "uv"),
+        plan("builtins", "builtins", "static", "python0 rust*"),
+        plan("threads", "threads", "static", "python0 python1 rust*"),
+        plan("threads_uv", "threads", "static", "python0 python1 rust*", "uv"),
+        # References.
+        plan("sharing", "sharing", "static", "python0 python1 rust*"),
+        plan("sharing_two_peers", "sharing", "static", "python0 rust* rust2*"),
+        plan("sharing_dynamic", "sharing", "dynamic", "rust* python0 python1", "uv"),
+        plan("objects", "objects", "static", "python0 python1 rust*"),
+        plan("ending", "ending", "static", "python0 python1 rust*"),
+        # Distributed autograd.
+        plan("autograd", "autograd", "static", "python0 python1 rust*"),
+        plan("autograd_two_peers", "autograd", "static", "rust* python0 rust2*", "uv"),
+        plan("training", "training", "static", "python0 python1 rust*"),
+        # Processes that die.
+        plan("kill_python", "kill_python", "static", "python0 python1 rust*", killed=["python1"]),
+        plan("kill_python_rank0", "kill_python", "static", "python0 python1 rust*", "uv", killed=["python0"]),
+        plan("kill_peer", "kill_peer", "static", "python0 python1 rust*", killed=["rust"]),
+        plan("kill_peer_rank0", "kill_peer", "static", "rust* python0 python1", "uv", killed=["rust"]),
+        plan("kill_peer_dynamic", "kill_peer", "dynamic", "python0 rust* python1", killed=["rust"]),
+    ]

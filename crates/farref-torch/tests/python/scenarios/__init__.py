@@ -1,0 +1,1 @@
+"""What is tried, one file each."""

@@ -1,0 +1,47 @@
+"""The peer is killed in the middle: Python workers get errors instead of waiting, and go on with each other."""
+
+import os
+import signal
+import time
+
+import torch.distributed.rpc as rpc
+
+import harness
+import peer_api
+import worker_api
+
+
+def run(group):
+    group.join()
+    check, peer = group.checks, group.peer
+    if group.name == group.main:
+        other = group.pythons[1]
+        # In a dynamic group the others may come later.
+        harness.until("all are there", lambda: len(worker_api.workers()) == 3)
+        harness.until("the peer knows all", lambda: len(group.ask(peer, "workers")) == 3)
+        group.ask(group.name, "own", "value", ["mine"])
+        group.ask(group.name, "share", "value", peer, "peer_api.hold", "of main")
+        theirs = rpc.remote(peer, peer_api.echo, args=(["of the peer"],))
+        group.ask(other, "hold", "of the peer", theirs)
+        check.equal("before: used by the other", group.ask(other, "held", "of the peer"), ["of the peer"])
+        check.equal("before: used by the peer", group.ask(peer, "held", "of main"), ["mine"])
+        pid = group.ask(peer, "pid")
+        by_me = rpc.rpc_async(peer, peer_api.sleep, args=(harness.LIFETIME,), timeout=0)
+        by_other = rpc.rpc_async(other, worker_api.caught, args=(peer, "peer_api.sleep", [harness.LIFETIME], 0), timeout=0)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGKILL)
+        check.error("my call ends with an error", None, [], by_me.wait)
+        seen = by_other.wait()
+        check.that("so does another's", seen["kind"] is not None, seen)
+        check.note("what the other saw", seen["text"].split("\n")[0][:300])
+        check.error("the next call, too", None, [], lambda: group.ask(peer, "echo", 1))
+        check.error("a value of the peer is lost", None, [], theirs.to_here)
+        check.equal("the others go on", group.ask(other, "call_back", group.name, "worker_api.double", [21]), 42)
+        check.equal("what the peer had of me is still mine", worker_api.held("value"), ["mine"])
+        group.finish([other])
+    else:
+        worker_api.finished.wait()
+    # Counters cannot go back to zero: the peer has never let go.
+    rpc.api._ignore_rref_leak = True
+    rpc.shutdown(graceful=False)
+    check.that("shutdown without the peer", True)

@@ -1,0 +1,72 @@
+"""One Python worker of one scenario.
+
+    python3 worker.py --scenario calls --name python0 --rank 0 --world 2 --master 127.0.0.1:29500 --peers rust \
+        --pythons python0 --scratch some/folder
+
+The first of `--pythons` is the main worker: it drives, the others answer until it tells them to leave. The last line
+on stdout is JSON about what was checked; the exit code is 0 if all of it held. `--plans` prints, as JSON, every
+combination that is worth running: see `plans.py`.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+import traceback
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--plans", action="store_true", help="print all plans and end")
+    parser.add_argument("--scenario")
+    parser.add_argument("--name")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world", help="the number of workers, or dynamic")
+    parser.add_argument("--master", help="host:port of the store, which rank 0 hosts")
+    parser.add_argument("--second-master", help="host:port of the store of a second group (scenario again)")
+    parser.add_argument("--pythons", help="names of the Python workers, main worker first")
+    parser.add_argument("--peers", help="names of the peers")
+    parser.add_argument("--transports", choices=["default", "uv"], default="default")
+    parser.add_argument("--scratch", default=".", help="a folder for signals between the processes of one run")
+    parser.add_argument("--start-when", help="join only when this file is there")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    if options.plans:
+        import plans
+
+        print(json.dumps(plans.all_plans(), indent=1))
+        return
+
+    import harness
+    import worker_api
+
+    harness.watch()
+    group = harness.Group(options)
+    scenario = importlib.import_module("scenarios." + options.scenario)
+    try:
+        harness.wait_for_file(options.start_when)
+        if hasattr(scenario, "run"):
+            # Scenarios that join and leave in their own way.
+            scenario.run(group)
+        else:
+            group.join()
+            if group.name == group.main:
+                scenario.main(group)
+                group.settle(group.pythons + group.peers)
+                group.finish([name for name in group.pythons if name != group.name], group.peers)
+            else:
+                worker_api.finished.wait()
+            group.leave()
+    except BaseException as error:
+        traceback.print_exc()
+        group.report(False, "%s: %s" % (type(error).__name__, str(error)[:2000]))
+        harness.end_now(1)
+    group.report(True)
+    harness.end_now(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
