@@ -11,9 +11,12 @@ mod nop;
 mod pickle;
 mod pipe;
 mod rpc;
+mod value;
 #[cfg(test)]
 mod vectors;
 
 pub use nop::NopError;
 pub use pickle::PickleError;
 pub use rpc::RpcError;
+pub use rpc::tensors::Dtype;
+pub use value::{PyValue, RawTensor};

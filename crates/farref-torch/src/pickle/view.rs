@@ -103,6 +103,11 @@ impl<'p, 'a> View<'p, 'a> {
         Ok(bytes)
     }
 
+    /// Tells it from all others of its pickle. The same for a value that is used more than once.
+    pub(crate) fn key(&self) -> usize {
+        self.id
+    }
+
     /// Looks.
     pub(crate) fn shape(&self) -> Result<Shape<'p, 'a>, PickleError> {
         if self.depth > MAX_DEPTH {

@@ -30,6 +30,16 @@ impl Writer {
         self
     }
 
+    /// How many bytes have been written.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Opcodes that were written before.
+    pub(crate) fn raw(&mut self, opcodes: &[u8]) -> &mut Self {
+        self.put(opcodes)
+    }
+
     pub(crate) fn none(&mut self) -> &mut Self {
         self.put(&[op::NONE])
     }

@@ -1,20 +1,43 @@
 //! What the elements of a tensor are.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 macro_rules! dtypes {
     ($($dtype:ident = $size:literal, $name:literal;)*) => {
         /// A type of elements, by PyTorch's name.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
         #[allow(non_camel_case_types, reason = "PyTorch's names")]
-        pub(crate) enum Dtype {
-            $($dtype,)*
+        #[non_exhaustive]
+        pub enum Dtype {
+            $(
+                #[doc = concat!("`torch.", $name, "`.")]
+                $dtype,
+            )*
         }
 
         impl Dtype {
             /// All that can be read and written.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$dtype,)*];
 
+            /// The name of the variant.
+            pub(crate) const fn variant(self) -> &'static str {
+                match self {
+                    $(Self::$dtype => stringify!($dtype),)*
+                }
+            }
+
+            /// The one of that name.
+            pub(crate) fn from_name(variant: &str) -> Option<Self> {
+                match variant {
+                    $(stringify!($dtype) => Some(Self::$dtype),)*
+                    _ => None,
+                }
+            }
+
             /// How many bytes an element takes.
-            pub(crate) const fn size(self) -> usize {
+            pub const fn size(self) -> usize {
                 match self {
                     $(Self::$dtype => $size,)*
                 }
@@ -64,7 +87,19 @@ dtypes! {
     UInt64 = 8, "uint64";
 }
 
+/// What Python calls it.
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.python_name())
+    }
+}
+
 impl Dtype {
+    /// Whether its elements have gradients here.
+    pub(crate) const fn is_float(self) -> bool {
+        matches!(self, Self::Half | Self::Float | Self::Double | Self::BFloat16)
+    }
+
     /// The type whose storages are of that class of the module `torch`.
     pub(crate) fn from_storage_class(class: &[u8]) -> Option<Self> {
         let all = Self::ALL.iter().copied();

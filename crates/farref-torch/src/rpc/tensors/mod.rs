@@ -23,7 +23,7 @@ mod read;
 mod view;
 mod write;
 
-pub(crate) use dtype::Dtype;
+pub use dtype::Dtype;
 pub(crate) use read::read_list;
 pub(crate) use view::{TensorView, gather};
 pub(crate) use write::write_list;

@@ -1,0 +1,796 @@
+//! Pickle to serde.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use serde::de::{
+    self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess,
+    Visitor,
+};
+
+use super::body::{Body, Form};
+use super::captured::Captured;
+use super::{Arrivals, ValueError, python, tensor};
+use crate::pickle::{Pickle, Shape, View};
+use crate::rpc::{self, Named, Udf};
+
+/// Reads a value: calls `read` with a deserializer over it.
+pub(super) fn from_body<E: std::fmt::Display>(
+    body: &Body,
+    arrivals: &Arrivals,
+    parameters: &'static [&'static str],
+    read: impl FnOnce(Value<'_, '_, '_>) -> Result<(), E>,
+) -> Result<(), ValueError> {
+    let context = Context {
+        body,
+        arrivals,
+        references: body
+            .references
+            .iter()
+            .zip(0..)
+            .map(|(&node, number)| (node as usize, number))
+            .collect(),
+        uses: RefCell::default(),
+    };
+    let pickle = Pickle::read(match &body.pickle[..] {
+        [] => crate::pickle::EMPTY_TUPLE_PICKLE,
+        pickle => pickle,
+    })?;
+    let budget = pickle.budget();
+    let root = pickle.view(&budget);
+    let (items, keywords) = match body.form {
+        Form::Whole | Form::Only => {
+            let view = match body.form {
+                Form::Only => root.tuple_of::<1>()?[0],
+                _ => root,
+            };
+            let value = Value {
+                what: What::One(view),
+                context: &context,
+            };
+            return read(value).map_err(ValueError::new);
+        }
+        Form::Udf => {
+            let udf = Udf::read(root)?;
+            (udf.arguments.tuple()?, keywords_of(udf.keywords)?)
+        }
+        Form::Method => {
+            let udf = Udf::read(root)?;
+            let items = udf.arguments.tuple()?;
+            let [_, _, given, keywords] = items[..] else {
+                return Err(ValueError::new("a call of a method has four parts"));
+            };
+            (given.tuple()?, keywords_of(keywords)?)
+        }
+        Form::Head(count) => {
+            let mut items = root.tuple()?;
+            items.truncate(count as usize);
+            (items, Vec::new())
+        }
+        Form::Nothing => (Vec::new(), Vec::new()),
+    };
+    let value = Value {
+        what: What::Arguments(&items, &keywords, parameters),
+        context: &context,
+    };
+    read(value).map_err(ValueError::new)
+}
+
+fn keywords_of<'p, 'a>(view: View<'p, 'a>) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
+    match view.shape()? {
+        Shape::Dict(items) => Ok(items),
+        other => Err(other.is_not("a dict of keywords").into()),
+    }
+}
+
+/// What belongs to the message that a value is read from.
+struct Context<'b> {
+    body: &'b Body,
+    arrivals: &'b Arrivals,
+    /// Nodes that are references, and their numbers.
+    references: HashMap<usize, u32>,
+    /// How often each tensor has been read.
+    uses: RefCell<HashMap<usize, usize>>,
+}
+
+/// A value to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Value<'c, 'p, 'a> {
+    what: What<'c, 'p, 'a>,
+    context: &'c Context<'c>,
+}
+
+type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
+
+#[derive(Clone, Copy)]
+enum What<'c, 'p, 'a> {
+    One(View<'p, 'a>),
+    /// The arguments of a function: by place, by name, and what they are called.
+    Arguments(&'c [View<'p, 'a>], &'c [Pair<'p, 'a>], &'static [&'static str]),
+}
+
+impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
+    fn one(self, view: View<'p, 'a>) -> Self {
+        Self {
+            what: What::One(view),
+            ..self
+        }
+    }
+
+    fn view(self) -> Result<View<'p, 'a>, ValueError> {
+        match self.what {
+            What::One(view) => Ok(view),
+            What::Arguments(..) => Err(ValueError::new("arguments are read as a tuple")),
+        }
+    }
+
+    fn shape(self) -> Result<Shape<'p, 'a>, ValueError> {
+        Ok(self.view()?.shape()?)
+    }
+
+    /// Which tensor of the message it is, if it is one. A parameter of a module is one, too.
+    fn tensor(self) -> Result<Option<usize>, ValueError> {
+        let What::One(view) = self.what else {
+            return Ok(None);
+        };
+        if let Some(parts) = view.call_of("torch._utils", "_rebuild_parameter")? {
+            return match parts.first() {
+                Some(&first) => self.one(first).tensor(),
+                None => Ok(None),
+            };
+        }
+        if let Some(parts) = view.call_of("torch.jit._pickle", "build_tensor_from_id")? {
+            return match parts[..] {
+                [place] => Ok(usize::try_from(place.int()?).ok()),
+                _ => Ok(None),
+            };
+        }
+        Ok(rpc::read_tensor(view)?)
+    }
+
+    /// What a tensor reads of itself.
+    fn tensor_fields(
+        self,
+        name: &'static str,
+        place: usize,
+    ) -> Result<Vec<(&'static str, Captured)>, ValueError> {
+        let Body {
+            tensors, received, ..
+        } = self.context.body;
+        let entry = tensors.get(place).ok_or_else(|| {
+            ValueError::new(format_args!("tensor {place} did not come with the value"))
+        })?;
+        let use_number = {
+            let mut uses = self.context.uses.borrow_mut();
+            let uses = uses.entry(place).or_default();
+            *uses += 1;
+            *uses - 1
+        };
+        let records = name == tensor::TENSOR && entry.requires_grad && entry.dtype.is_float();
+        let link = match received {
+            Some(received) if records => {
+                let before = tensors[..place].iter();
+                let place = before.filter(|tensor| tensor.requires_grad).count();
+                let index = self.context.arrivals.read(*received, place);
+                index.map(|index| (received.message, index))
+            }
+            _ => entry.link,
+        };
+        tensor::fields_of(name, entry, use_number, link)
+    }
+
+    /// The number of the reference that it is, or of the part, if it is one.
+    fn beside(self) -> Result<Option<i64>, ValueError> {
+        let view = self.view()?;
+        if let Some(&number) = self.context.references.get(&view.key()) {
+            return Ok(Some(number.into()));
+        }
+        match view.shape()? {
+            Shape::Persistent(id) => Ok(Some(id.int()?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The items of a sequence.
+    fn items(self) -> Result<Vec<View<'p, 'a>>, ValueError> {
+        match self.shape()? {
+            Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => Ok(items),
+            Shape::Call { callee, arguments, items, .. } => {
+                match sequence_of(callee, arguments, items)? {
+                    Some(items) => self.one(items).items(),
+                    None => Err(self.shape()?.is_not("a sequence").into()),
+                }
+            }
+            other => Err(other.is_not("a sequence").into()),
+        }
+    }
+
+    /// The items of a dict, or the attributes of an object.
+    fn pairs(self) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
+        match self.shape()? {
+            Shape::Dict(items) => Ok(items),
+            Shape::Call { items: Some(items), .. } => self.one(items).pairs(),
+            Shape::Call { state: Some(state), .. } => self.one(state).pairs(),
+            // A class with slots has two: no attributes of the usual kind, and those.
+            Shape::Tuple(parts) if parts.len() == 2 => self.one(parts[1]).pairs(),
+            Shape::Call { callee, .. } if is_name(callee, "collections", "OrderedDict")? => Ok(Vec::new()),
+            other => Err(other.is_not("a dict").into()),
+        }
+    }
+}
+
+fn is_name(view: View<'_, '_>, module: &str, name: &str) -> Result<bool, ValueError> {
+    Ok(match view.shape()? {
+        Shape::Global(its_module, its_name) => {
+            (its_module, its_name) == (module.as_bytes(), name.as_bytes())
+        }
+        _ => false,
+    })
+}
+
+/// What a sequence is made of that Python makes by a call: sets of old protocols, lists of PyTorch's C++.
+fn sequence_of<'p, 'a>(
+    callee: View<'p, 'a>,
+    arguments: View<'p, 'a>,
+    items: Option<View<'p, 'a>>,
+) -> Result<Option<View<'p, 'a>>, ValueError> {
+    let Shape::Global(module, name) = callee.shape()? else {
+        return Ok(None);
+    };
+    let made = match (module, name) {
+        (b"builtins" | b"__builtin__", b"set" | b"frozenset" | b"list" | b"tuple") => true,
+        (b"collections", b"deque") => return Ok(items),
+        (b"torch.jit._pickle", name) => name.starts_with(b"build_") || name == b"restore_type_tag",
+        (b"torch", b"Size") => true,
+        _ => false,
+    };
+    Ok(match made {
+        true => arguments.tuple()?.first().copied(),
+        false => None,
+    })
+}
+
+fn text(bytes: &[u8]) -> Result<&str, ValueError> {
+    std::str::from_utf8(bytes).map_err(|_| ValueError::new("a text that is not UTF-8"))
+}
+
+/// A number of more than eight bytes.
+fn long(bytes: &[u8]) -> Result<i128, ValueError> {
+    if bytes.len() > 16 {
+        return Err(ValueError::new("a number of more than 128 bits"));
+    }
+    let sign = bytes.last().is_some_and(|last| last & 0x80 != 0);
+    let mut all = [if sign { 0xff } else { 0 }; 16];
+    all[..bytes.len()].copy_from_slice(bytes);
+    Ok(i128::from_le_bytes(all))
+}
+
+impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        if let What::Arguments(items, ..) = self.what {
+            return self.deserialize_tuple(items.len(), visitor);
+        }
+        if let Some(place) = self.tensor()? {
+            let fields = self.tensor_fields(tensor::TENSOR, place)?;
+            return Captured::Fields(fields).deserialize_any(visitor);
+        }
+        match self.shape()? {
+            Shape::None => visitor.visit_unit(),
+            Shape::Bool(value) => visitor.visit_bool(value),
+            Shape::Int(value) => visitor.visit_i64(value),
+            Shape::Long(bytes) => {
+                let number = long(bytes)?;
+                match u64::try_from(number) {
+                    Ok(number) => visitor.visit_u64(number),
+                    Err(_) => visitor.visit_i128(number),
+                }
+            }
+            Shape::Float(value) => visitor.visit_f64(value),
+            Shape::Text(bytes) => visitor.visit_str(text(bytes)?),
+            Shape::Bytes(bytes) => visitor.visit_bytes(bytes),
+            Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => {
+                visitor.visit_seq(Sequence::new(self, items))
+            }
+            Shape::Dict(items) => visitor.visit_map(Pairs::new(self, items)),
+            Shape::Global(module, name) => {
+                visitor.visit_string(format!("{}.{}", text(module)?, text(name)?))
+            }
+            Shape::Call { callee, arguments, items, .. } => {
+                match sequence_of(callee, arguments, items)? {
+                    Some(items) => self.one(items).deserialize_any(visitor),
+                    None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+                }
+            }
+            other @ Shape::Persistent(_) => Err(other.is_not("plain data").into()),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.what {
+            What::One(view) if matches!(view.shape()?, Shape::None) => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.shape()? {
+            // Python writes 2 where it means 2.0.
+            Shape::Int(value) => visitor.visit_f64(value as f64),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        self.deserialize_f64(visitor)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.what {
+            What::Arguments(items, keywords, _) if items.is_empty() && keywords.is_empty() => {
+                visitor.visit_unit()
+            }
+            What::Arguments(items, keywords, _) => {
+                let given = items.len() + keywords.len();
+                Err(ValueError::new(format_args!(
+                    "the function takes no arguments, {given} were given"
+                )))
+            }
+            What::One(_) => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.shape()? {
+            Shape::Bytes(bytes) => visitor.visit_bytes(bytes),
+            // PyTorch's C++ keeps bytes in texts.
+            Shape::Text(bytes) => visitor.visit_bytes(bytes),
+            _ => self.deserialize_seq(visitor),
+        }
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        self.deserialize_bytes(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        if let What::Arguments(items, ..) = self.what {
+            return self.deserialize_tuple(items.len(), visitor);
+        }
+        match self.shape()? {
+            Shape::Bytes(bytes) => {
+                let bytes = bytes.iter().copied();
+                visitor.visit_seq(de::value::SeqDeserializer::new(bytes))
+            }
+            Shape::Dict(items) => visitor.visit_seq(PairSequence {
+                value: self,
+                items: items.into_iter(),
+            }),
+            Shape::Call { items: None, state: None, .. } | Shape::Tuple(_) | Shape::List(_) | Shape::Set(_) => {
+                visitor.visit_seq(Sequence::new(self, self.items()?))
+            }
+            Shape::Call { .. } => visitor.visit_seq(PairSequence {
+                value: self,
+                items: self.pairs()?.into_iter(),
+            }),
+            other => Err(other.is_not("a sequence").into()),
+        }
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(
+        self,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        let What::Arguments(items, keywords, parameters) = self.what else {
+            return visitor.visit_seq(Sequence::new(self, self.items()?));
+        };
+        if items.len() > length {
+            return Err(ValueError::new(format_args!(
+                "the function takes {length} arguments, {} were given",
+                items.len()
+            )));
+        }
+        for (keyword, _) in keywords {
+            let keyword = text(keyword.text()?)?;
+            if !parameters.iter().skip(items.len()).any(|name| *name == keyword) {
+                return Err(ValueError::new(format_args!(
+                    "there is no argument `{keyword}`, or it is there twice; the function takes ({})",
+                    parameters.join(", ")
+                )));
+            }
+        }
+        visitor.visit_seq(Arguments {
+            value: self,
+            place: 0,
+            length,
+        })
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        visitor.visit_map(Pairs::new(self, self.pairs()?))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        if name == tensor::TENSOR || name == tensor::RAW_TENSOR {
+            let place = self.tensor()?;
+            let Some(place) = place else {
+                return Err(self.shape()?.is_not("a tensor").into());
+            };
+            let fields = self.tensor_fields(name, place)?;
+            return Captured::Fields(fields).deserialize_any(visitor);
+        }
+        match self.shape()? {
+            Shape::Tuple(items) | Shape::List(items) => {
+                visitor.visit_seq(Sequence::new(self, items))
+            }
+            _ => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        match name {
+            "farref::RRef" => match self.beside()? {
+                Some(number) => {
+                    let number = u64::try_from(number).map_err(ValueError::new)?;
+                    visitor.visit_newtype_struct(Captured::Number(number))
+                }
+                None => Err(self.shape()?.is_not("a reference").into()),
+            },
+            "farref::Blob" | "farref::Buffer" => {
+                let inside = match self.beside()? {
+                    Some(number) if number < 0 => {
+                        let part = u64::try_from(-1 - number).map_err(ValueError::new)?;
+                        Captured::variant("Part", Captured::Number(part))
+                    }
+                    _ => {
+                        let bytes = match self.shape()? {
+                            Shape::Bytes(bytes) | Shape::Text(bytes) => bytes.to_vec(),
+                            other => return Err(other.is_not("bytes").into()),
+                        };
+                        let bytes = Captured::Bytes(bytes);
+                        let here = match name {
+                            "farref::Blob" => bytes,
+                            _ => Captured::List(vec![Captured::Text("One"), bytes]),
+                        };
+                        Captured::variant("Here", here)
+                    }
+                };
+                visitor.visit_newtype_struct(inside)
+            }
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        if name == python::PY_VALUE {
+            let variant = self.variant()?;
+            return visitor.visit_enum(Variant {
+                name: variant,
+                value: Some(self),
+            });
+        }
+        match self.shape()? {
+            Shape::Text(name) => visitor.visit_enum(Variant {
+                name: text(name)?,
+                value: None,
+            }),
+            _ => {
+                let pairs = self.pairs()?;
+                let [(variant, value)] = pairs[..] else {
+                    return Err(ValueError::new(format_args!(
+                        "a variant is its name, or a dict of its name and its value, not a dict of {}",
+                        pairs.len()
+                    )));
+                };
+                visitor.visit_enum(Variant {
+                    name: text(variant.text()?)?,
+                    value: Some(self.one(value)),
+                })
+            }
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 char str string unit_struct identifier
+    }
+}
+
+impl Value<'_, '_, '_> {
+    /// Which variant of a [`PyValue`](super::PyValue) it is.
+    fn variant(self) -> Result<&'static str, ValueError> {
+        if self.tensor()?.is_some() {
+            return Ok("Tensor");
+        }
+        if let Some(number) = self.beside()? {
+            return Ok(if number < 0 { "Bytes" } else { "Reference" });
+        }
+        Ok(match self.shape()? {
+            Shape::None => "None",
+            Shape::Bool(_) => "Bool",
+            Shape::Int(_) | Shape::Long(_) => "Int",
+            Shape::Float(_) => "Float",
+            Shape::Text(_) => "Text",
+            Shape::Bytes(_) => "Bytes",
+            Shape::Tuple(_) => "Tuple",
+            Shape::List(_) => "List",
+            Shape::Set(_) => "Set",
+            Shape::Dict(_) => "Dict",
+            Shape::Global(..) => "Name",
+            Shape::Call { callee, arguments, items, .. } => {
+                if Named::read(self.view()?)?.is_some() {
+                    "Name"
+                } else if sequence_of(callee, arguments, items)?.is_some() {
+                    match callee.shape()? {
+                        Shape::Global(_, b"set" | b"frozenset") => "Set",
+                        Shape::Global(_, b"tuple" | b"Size") => "Tuple",
+                        _ => "List",
+                    }
+                } else {
+                    "Dict"
+                }
+            }
+            other @ Shape::Persistent(_) => return Err(other.is_not("plain data").into()),
+        })
+    }
+}
+
+/// Items one after the other.
+struct Sequence<'c, 'p, 'a> {
+    value: Value<'c, 'p, 'a>,
+    items: std::vec::IntoIter<View<'p, 'a>>,
+}
+
+impl<'c, 'p, 'a> Sequence<'c, 'p, 'a> {
+    fn new(value: Value<'c, 'p, 'a>, items: Vec<View<'p, 'a>>) -> Self {
+        let items = items.into_iter();
+        Self { value, items }
+    }
+}
+
+impl<'de> SeqAccess<'de> for Sequence<'_, '_, '_> {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        match self.items.next() {
+            Some(item) => seed.deserialize(self.value.one(item)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
+}
+
+/// The items of a dict as pairs, one after the other.
+struct PairSequence<'c, 'p, 'a> {
+    value: Value<'c, 'p, 'a>,
+    items: std::vec::IntoIter<Pair<'p, 'a>>,
+}
+
+impl<'de> SeqAccess<'de> for PairSequence<'_, '_, '_> {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        match self.items.next() {
+            Some(pair) => {
+                let value = self.value;
+                seed.deserialize(OnePair { value, pair }).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+/// A key and its value, to be read as a tuple.
+struct OnePair<'c, 'p, 'a> {
+    value: Value<'c, 'p, 'a>,
+    pair: Pair<'p, 'a>,
+}
+
+impl<'de> Deserializer<'de> for OnePair<'_, '_, '_> {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        let (key, value) = self.pair;
+        visitor.visit_seq(Sequence::new(self.value, vec![key, value]))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// The items of a dict.
+struct Pairs<'c, 'p, 'a> {
+    value: Value<'c, 'p, 'a>,
+    items: std::vec::IntoIter<Pair<'p, 'a>>,
+    next: Option<View<'p, 'a>>,
+}
+
+impl<'c, 'p, 'a> Pairs<'c, 'p, 'a> {
+    fn new(value: Value<'c, 'p, 'a>, items: Vec<Pair<'p, 'a>>) -> Self {
+        let (items, next) = (items.into_iter(), None);
+        Self { value, items, next }
+    }
+}
+
+impl<'de> MapAccess<'de> for Pairs<'_, '_, '_> {
+    type Error = ValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, ValueError> {
+        let Some((key, value)) = self.items.next() else {
+            return Ok(None);
+        };
+        self.next = Some(value);
+        seed.deserialize(self.value.one(key)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, ValueError> {
+        let value = self.next.take();
+        let value = value.ok_or_else(|| ValueError::new("a value without a key"))?;
+        seed.deserialize(self.value.one(value))
+    }
+}
+
+/// The arguments of a function, in the order in which it takes them.
+struct Arguments<'c, 'p, 'a> {
+    value: Value<'c, 'p, 'a>,
+    place: usize,
+    length: usize,
+}
+
+impl<'de> SeqAccess<'de> for Arguments<'_, '_, '_> {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        let What::Arguments(items, keywords, parameters) = self.value.what else {
+            return Ok(None);
+        };
+        if self.place == self.length {
+            return Ok(None);
+        }
+        let place = self.place;
+        self.place += 1;
+        if let Some(&item) = items.get(place) {
+            return seed.deserialize(self.value.one(item)).map(Some);
+        }
+        let name = parameters.get(place).copied().unwrap_or_default();
+        for &(keyword, value) in keywords {
+            if keyword.text()? == name.as_bytes() {
+                return seed.deserialize(self.value.one(value)).map(Some);
+            }
+        }
+        seed.deserialize(Missing(name)).map(Some)
+    }
+}
+
+/// An argument that was not given: fine if it is optional.
+struct Missing(&'static str);
+
+impl<'de> Deserializer<'de> for Missing {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ValueError> {
+        Err(ValueError::new(format_args!("the argument `{}` is missing", self.0)))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        visitor.visit_none()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// A variant of an enum.
+struct Variant<'n, 'c, 'p, 'a> {
+    name: &'n str,
+    value: Option<Value<'c, 'p, 'a>>,
+}
+
+impl<'de, 'n, 'c, 'p, 'a> EnumAccess<'de> for Variant<'n, 'c, 'p, 'a> {
+    type Error = ValueError;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(
+        self,
+        seed: V,
+    ) -> Result<(V::Value, Self), ValueError> {
+        let name: de::value::StrDeserializer<'_, ValueError> = self.name.into_deserializer();
+        Ok((seed.deserialize(name)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Variant<'_, '_, '_, '_> {
+    type Error = ValueError;
+
+    fn unit_variant(self) -> Result<(), ValueError> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(
+        self,
+        seed: T,
+    ) -> Result<T::Value, ValueError> {
+        match self.value {
+            Some(value) if self.name == "Name" => match Named::read(value.view()?)? {
+                Some(named) => seed.deserialize(
+                    format!("{}.{}", named.module, named.name).into_deserializer(),
+                ),
+                None => seed.deserialize(value),
+            },
+            Some(value) => seed.deserialize(value),
+            None => Err(ValueError::new(format_args!("the variant {} has a value", self.name))),
+        }
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(
+        self,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        match self.value {
+            Some(value) => value.deserialize_tuple(length, visitor),
+            None => Err(ValueError::new(format_args!("the variant {} has values", self.name))),
+        }
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        match self.value {
+            Some(value) => value.deserialize_struct("", fields, visitor),
+            None => Err(ValueError::new(format_args!("the variant {} has fields", self.name))),
+        }
+    }
+}
