@@ -26,13 +26,17 @@ mod kind;
 mod message;
 mod python;
 pub(crate) mod tensors;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use jit::{JitValue, JitWriter};
 pub(crate) use kind::Kind;
 pub(crate) use message::{
     Message, ScriptCall, ScriptTarget, write_script_call, write_script_fetch_ret,
 };
-pub(crate) use python::{RemoteException, Udf, WorkerInfo};
+pub(crate) use python::{
+    Named, RemoteException, Udf, WorkerInfo, read_rref, read_tensor, write_rref, write_tensor,
+};
 
 use crate::pickle::{PickleError, View};
 
