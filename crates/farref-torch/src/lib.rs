@@ -7,6 +7,8 @@
     reason = "the parts are here before what puts them together"
 )]
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod nop;
 mod pickle;
 mod pipe;
@@ -17,3 +19,10 @@ mod vectors;
 pub use nop::NopError;
 pub use pickle::PickleError;
 pub use rpc::RpcError;
+
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::fuzzing::{messages, objects, pickles, tensor_lists};
+}

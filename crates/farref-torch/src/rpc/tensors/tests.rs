@@ -136,10 +136,7 @@ fn a_whole_tensor_is_its_storage() {
         ..whole.clone()
     };
     assert!(!conjugate.is_whole(24));
-    let later = TensorView {
-        offset: 1,
-        ..whole.clone()
-    };
+    let later = TensorView { offset: 1, ..whole };
     assert!(!later.is_whole(24));
     assert_eq!(later.contiguous_range(), Some(4..28));
     let turned = view(Dtype::Int, 0, &[3, 2], &[1, 3]);
