@@ -7,6 +7,8 @@
     reason = "the parts are here before what puts them together"
 )]
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod nop;
 mod pickle;
 mod pipe;
@@ -20,3 +22,10 @@ pub use pickle::PickleError;
 pub use rpc::RpcError;
 pub use rpc::tensors::Dtype;
 pub use value::{PyValue, RawTensor};
+
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::fuzzing::{messages, objects, pickles, tensor_lists};
+}

@@ -14,13 +14,15 @@
 //!   node, and none is made without an opcode.
 //! - **PK-3** Walking ends: nodes may be shared, so that a few bytes stand for a value without end, but every
 //!   step of a walk is paid for out of a budget, and depth is limited.
-//! - **PK-4** The budget is enough for every value in which only texts, numbers and the like are shared: each of its
-//!   parts may be looked at [`view::LOOKS`] times, and texts that are used again and again may be far longer in
-//!   all than the pickle. Values that share lists and the like may be spelled out up to the same budget, which
-//!   is never below [`view::FLOOR`].
+//! - **PK-4** Honest values pass: each part of a value that shares nothing may be looked at [`view::LOOKS`]
+//!   times, however large the value. Numbers, and texts of up to 480 bytes, may be shared without limit. Longer
+//!   texts, lists and the like that are shared count as often as they are used; what a value may come to that
+//!   way is in proportion to its bytes, and never less than [`view::FLOOR`] steps.
 
 mod opcode;
 mod read;
+#[cfg(test)]
+mod tests;
 mod view;
 mod write;
 

@@ -61,6 +61,12 @@ impl<'a> Pickle<'a> {
         }
     }
 
+    /// How many values it is made of.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn size(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Reads a pickle, and says what follows it.
     pub(crate) fn read_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PickleError> {
         let mut machine = Machine {

@@ -26,6 +26,8 @@ mod kind;
 mod message;
 mod python;
 pub(crate) mod tensors;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use jit::{JitValue, JitWriter};
 pub(crate) use kind::Kind;

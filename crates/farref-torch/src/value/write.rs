@@ -71,7 +71,7 @@ fn small_number(captured: &Captured) -> Result<u32, ValueError> {
 }
 
 /// What becomes of a sequence's items when they have all been written.
-pub(super) struct Items<'a> {
+struct Items<'a> {
     output: &'a mut Output,
     kind: Collection,
 }
@@ -118,7 +118,7 @@ impl<'a> Items<'a> {
 }
 
 /// A struct on its way into a pickle.
-pub(super) enum Struct<'a> {
+enum Struct<'a> {
     Dict(Items<'a>),
     /// A type of the runtime's, which says something of itself.
     Caught {

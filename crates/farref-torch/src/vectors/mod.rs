@@ -79,7 +79,7 @@ fn message(version: &str, line: &str) -> Captured {
 }
 
 /// All captured greetings, brochures and answers: what it is, and the bytes without their length.
-fn handshakes() -> Vec<(String, String, Vec<u8>)> {
+pub(crate) fn handshakes() -> Vec<(String, String, Vec<u8>)> {
     let mut all = Vec::new();
     for (version, _, handshakes) in VERSIONS {
         let rows: Vec<Value> = serde_json::from_str(handshakes).expect("JSON");

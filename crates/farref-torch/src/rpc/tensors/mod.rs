@@ -20,6 +20,8 @@
 
 mod dtype;
 mod read;
+#[cfg(test)]
+mod tests;
 mod view;
 mod write;
 

@@ -1,0 +1,5 @@
+//! Messages beyond those that were captured: other values, other forms, and what no worker sends.
+
+mod jit;
+mod message;
+mod python;
