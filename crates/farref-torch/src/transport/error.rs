@@ -110,10 +110,3 @@ pub enum PipeError {
     #[error("the listener has stopped")]
     Stopped,
 }
-
-impl PipeError {
-    /// What an error of the system means while something is going on.
-    pub(super) fn broken(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |error| Self::Broken { doing, error }
-    }
-}

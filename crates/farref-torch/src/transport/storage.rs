@@ -12,7 +12,7 @@ use std::collections::TryReserveError;
 use super::PipeError;
 
 /// What the memory of a storage begins with, whatever was announced. From there on it doubles (TR-2).
-pub(super) const FIRST_STEP: usize = 1 << 20;
+const FIRST_STEP: usize = 1 << 20;
 /// How many zeros are written ahead of what comes.
 const ZEROS_AHEAD: usize = 256 << 10;
 

@@ -85,10 +85,10 @@ async fn tr_7_half_a_handshake_is_given_up_when_the_peer_goes() {
 #[tokio::test]
 async fn tr_6_silence_costs_a_place_for_a_while() {
     let brief = Limits {
-        handshake: Duration::from_millis(300),
+        handshake: Duration::from_secs(1),
         ..limits()
     };
-    let mut both = both(brief.clone()).await;
+    let mut both = both(brief).await;
     let mut silent = Vec::new();
     for opening in [vec![], vec![1], hello(), [hello(), brochure()].concat()] {
         let mut stream = raw(&both.listener).await;
@@ -97,7 +97,9 @@ async fn tr_6_silence_costs_a_place_for_a_while() {
     }
     // They hold up nobody meanwhile.
     let address = both.listener.local_addr().to_string();
-    let _pipe = connect(&address, "another", brief).await.expect("a pipe");
+    let _pipe = connect(&address, "another", limits())
+        .await
+        .expect("a pipe");
     let arrived = hang(both.listener.accept()).await.expect("a pipe");
     for stream in &mut silent {
         assert_closed(stream).await;
