@@ -13,6 +13,7 @@ mod nop;
 mod pickle;
 mod pipe;
 mod rpc;
+mod transport;
 mod value;
 #[cfg(test)]
 mod vectors;
@@ -21,6 +22,7 @@ pub use nop::NopError;
 pub use pickle::PickleError;
 pub use rpc::RpcError;
 pub use rpc::tensors::Dtype;
+pub use transport::PipeError;
 pub use value::{PyValue, RawTensor};
 
 /// Entry points for the fuzzers in `fuzz/`.

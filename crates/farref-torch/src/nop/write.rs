@@ -13,6 +13,11 @@ impl Writer {
         Self::default()
     }
 
+    /// Writes behind what is there.
+    pub(crate) fn onto(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,5 +1,7 @@
 //! What one message consists of: the lengths of its payloads and tensors.
 
+use std::mem::take;
+
 use super::brochure::{cpu, read_device, write_device};
 use crate::nop::{NopError, Reader, Writer};
 
@@ -24,7 +26,14 @@ pub(crate) struct TensorSlot {
 
 impl Descriptor {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut bytes = Vec::new();
+        self.append(&mut bytes);
+        bytes
+    }
+
+    /// Writes it behind what is there.
+    pub(crate) fn append(&self, to: &mut Vec<u8>) {
+        let mut writer = Writer::onto(take(to));
         writer.members(3).text("").elements(PAYLOADS);
         for payload in self.payloads {
             writer.members(2).unsigned(payload).text("");
@@ -36,7 +45,7 @@ impl Descriptor {
             write_device(&mut writer, &cpu());
             writer.text("");
         }
-        writer.finish()
+        *to = writer.finish();
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NopError> {

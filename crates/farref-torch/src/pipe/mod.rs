@@ -15,5 +15,5 @@ mod descriptor;
 mod greeting;
 
 pub(crate) use brochure::{Answer, Brochure};
-pub(crate) use descriptor::{Descriptor, TensorSlot};
+pub(crate) use descriptor::{Descriptor, PAYLOADS, TensorSlot};
 pub(crate) use greeting::Greeting;

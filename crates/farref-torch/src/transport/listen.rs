@@ -1,0 +1,304 @@
+//! Takes connections in and makes pipes of them.
+//!
+//! One task owns all that is under way: connections that have not greeted yet, pipes that wait for the rest of
+//! their connections, and the numbers under which these are to come. So nothing is shared, and nothing of it
+//! outlives the listener.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::handshake::{self, lost};
+use super::{Limits, PipeError, PipeReceiver, PipeSender};
+use crate::pipe::{Answer, Brochure, Greeting};
+
+/// How long to wait when the system has no connection to give, though there is one.
+const EXHAUSTED: Duration = Duration::from_millis(50);
+/// Connections per pipe.
+const CONNECTIONS: usize = 3;
+
+/// A pipe that a peer has set up, and who the peer says it is.
+type Arrival = (String, PipeSender, PipeReceiver);
+
+/// Where peers connect to.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    address: SocketAddr,
+    arrivals: mpsc::Receiver<Arrival>,
+    places: Arc<Semaphore>,
+    pipes: usize,
+    gauges: Arc<Gauges>,
+    desk: JoinHandle<()>,
+}
+
+/// What a listener has to do with at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Census {
+    /// Connections that have not greeted yet.
+    pub(crate) strangers: usize,
+    /// Pipes that are being set up.
+    pub(crate) half_open: usize,
+    /// Connections that are expected.
+    pub(crate) expected: usize,
+    /// Pipes, half-open ones included.
+    pub(crate) pipes: usize,
+    /// Connections that were refused so far.
+    pub(crate) refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Gauges {
+    strangers: AtomicUsize,
+    half_open: AtomicUsize,
+    expected: AtomicUsize,
+    refused: AtomicU64,
+}
+
+impl Listener {
+    /// Listens from now on, until it is dropped. Pipes that were accepted stay.
+    pub(crate) async fn bind(address: SocketAddr, limits: Limits) -> Result<Self, PipeError> {
+        let failed = |error| PipeError::Bind {
+            address: address.to_string(),
+            error,
+        };
+        let socket = TcpListener::bind(address).await.map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?;
+        let pipes = limits.pipes.clamp(1, Semaphore::MAX_PERMITS / CONNECTIONS);
+        let places = Arc::new(Semaphore::new(pipes));
+        let gauges = Arc::new(Gauges::default());
+        // There is never more in it than there are places.
+        let (hand_over, arrivals) = mpsc::channel(pipes);
+        let desk = Desk {
+            limits: Arc::new(limits),
+            pipes,
+            places: Arc::clone(&places),
+            gauges: Arc::clone(&gauges),
+            strangers: JoinSet::new(),
+            by_age: VecDeque::new(),
+            half_open: JoinSet::new(),
+            expected: HashMap::new(),
+            next_number: 0,
+            hand_over,
+        };
+        Ok(Self {
+            address: local,
+            arrivals,
+            places,
+            pipes,
+            gauges,
+            desk: tokio::spawn(desk.run(socket)),
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next pipe that a peer has set up, and the name that the peer gave. Nothing vouches for that name.
+    ///
+    /// Nothing is lost if this is given up while it waits.
+    pub(crate) async fn accept(&mut self) -> Result<Arrival, PipeError> {
+        self.arrivals.recv().await.ok_or(PipeError::Stopped)
+    }
+
+    pub(crate) fn census(&self) -> Census {
+        Census {
+            strangers: self.gauges.strangers.load(Ordering::Acquire),
+            half_open: self.gauges.half_open.load(Ordering::Acquire),
+            expected: self.gauges.expected.load(Ordering::Acquire),
+            pipes: self.pipes - self.places.available_permits(),
+            refused: self.gauges.refused.load(Ordering::Acquire),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.desk.abort();
+    }
+}
+
+/// The task of a listener.
+struct Desk {
+    limits: Arc<Limits>,
+    pipes: usize,
+    places: Arc<Semaphore>,
+    gauges: Arc<Gauges>,
+    strangers: JoinSet<Result<(TcpStream, Greeting), PipeError>>,
+    /// The same, the oldest first. Some of them may be gone.
+    by_age: VecDeque<AbortHandle>,
+    half_open: JoinSet<([u64; 2], Result<Arrival, PipeError>)>,
+    /// Who waits for a connection, by the number under which it is to come.
+    expected: HashMap<u64, oneshot::Sender<TcpStream>>,
+    /// Counts as TensorPipe does: per listener, from zero.
+    next_number: u64,
+    hand_over: mpsc::Sender<Arrival>,
+}
+
+impl Desk {
+    async fn run(mut self, socket: TcpListener) {
+        loop {
+            tokio::select! {
+                // What is finished makes room before more is taken.
+                biased;
+                Some(greeted) = self.strangers.join_next() => {
+                    // One that had to go is no error of its own.
+                    if let Ok(greeted) = greeted {
+                        let greeted = greeted.and_then(|(stream, greeting)| self.greet(stream, greeting));
+                        self.note_refusal(greeted);
+                    }
+                }
+                Some(Ok((numbers, pipe))) = self.half_open.join_next() => {
+                    for number in numbers {
+                        self.expected.remove(&number);
+                    }
+                    match pipe {
+                        // It is bounded by the places.
+                        Ok(arrival) => drop(self.hand_over.try_send(arrival)),
+                        Err(error) => self.note_refusal(Err(error)),
+                    }
+                }
+                accepted = socket.accept() => match accepted {
+                    Ok((stream, _)) => self.admit(stream),
+                    Err(error) => {
+                        // Too many open files, say. The peer waits meanwhile.
+                        debug!(%error, "cannot take a connection");
+                        sleep(EXHAUSTED).await;
+                    }
+                },
+            }
+            let gauges = &self.gauges;
+            gauges
+                .strangers
+                .store(self.strangers.len(), Ordering::Release);
+            gauges
+                .half_open
+                .store(self.half_open.len(), Ordering::Release);
+            gauges
+                .expected
+                .store(self.expected.len(), Ordering::Release);
+        }
+    }
+
+    fn note_refusal(&self, result: Result<(), PipeError>) {
+        if let Err(error) = result {
+            debug!(%error, "a connection was refused");
+            self.gauges.refused.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A connection that has not said anything (TR-6).
+    fn admit(&mut self, stream: TcpStream) {
+        let most = CONNECTIONS * self.pipes;
+        if self.strangers.len() >= most {
+            while let Some(oldest) = self.by_age.pop_front() {
+                if !oldest.is_finished() {
+                    oldest.abort();
+                    self.note_refusal(Err(PipeError::Full(self.pipes)));
+                    break;
+                }
+            }
+        }
+        if self.by_age.len() >= 2 * most {
+            self.by_age.retain(|stranger| !stranger.is_finished());
+        }
+        let deadline = self.limits.handshake;
+        let stranger = self.strangers.spawn(async move {
+            timeout(deadline, hear(stream))
+                .await
+                .map_err(|_| PipeError::Deadline(deadline))?
+        });
+        self.by_age.push_back(stranger);
+    }
+
+    /// A connection has said what it is for.
+    fn greet(&mut self, stream: TcpStream, greeting: Greeting) -> Result<(), PipeError> {
+        let from = match greeting {
+            Greeting::Spontaneous { from } => from,
+            Greeting::Requested { number } => {
+                let waiting = self.expected.remove(&number);
+                let waiting = waiting.ok_or(PipeError::Unknown(number))?;
+                return waiting.send(stream).map_err(|_| PipeError::Unknown(number));
+            }
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| PipeError::Full(self.pipes))?;
+        let (reply_number, reply) = self.expect();
+        let (channel_number, channel) = self.expect();
+        let numbers = [reply_number, channel_number];
+        let limits = Arc::clone(&self.limits);
+        self.half_open.spawn(async move {
+            let deadline = limits.handshake;
+            let rest = [reply, channel];
+            let set_up = set_up(from, stream, numbers, rest, limits, place);
+            let pipe = timeout(deadline, set_up).await;
+            let pipe = pipe.unwrap_or(Err(PipeError::Deadline(deadline)));
+            (numbers, pipe)
+        });
+        Ok(())
+    }
+
+    fn expect(&mut self) -> (u64, oneshot::Receiver<TcpStream>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let (bring, wait) = oneshot::channel();
+        self.expected.insert(number, bring);
+        (number, wait)
+    }
+}
+
+async fn hear(mut stream: TcpStream) -> Result<(TcpStream, Greeting), PipeError> {
+    stream.set_nodelay(true).map_err(lost)?;
+    let greeting = handshake::read(&mut stream, "a greeting", Greeting::decode).await?;
+    Ok((stream, greeting))
+}
+
+/// Agrees with the peer on a pipe and waits for the rest of its connections. What the peer sends meanwhile waits
+/// in the first one.
+async fn set_up(
+    from: String,
+    mut first: TcpStream,
+    [reply_number, channel_number]: [u64; 2],
+    [reply, channel]: [oneshot::Receiver<TcpStream>; 2],
+    limits: Arc<Limits>,
+    place: OwnedSemaphorePermit,
+) -> Result<Arrival, PipeError> {
+    let brochure = handshake::read(&mut first, "a brochure", Brochure::decode).await?;
+    if !brochure.has_ours() {
+        return Err(PipeError::NothingInCommon);
+    }
+    // The address that the peer has reached, in case this listens on all of them.
+    let here = first.local_addr().map_err(lost)?;
+    let here = SocketAddr::new(here.ip().to_canonical(), here.port());
+    let answer = Answer {
+        address: here.to_string(),
+        reply: reply_number,
+        channel: channel_number,
+    };
+    handshake::write(&mut first, &[answer.encode()]).await?;
+    let rest = async { tokio::try_join!(reply, channel).map_err(|_| PipeError::Stopped) };
+    let (reply, channel) = tokio::select! {
+        rest = rest => rest?,
+        error = closed(&first) => return Err(error),
+    };
+    let connections = [first, reply, channel];
+    let (sender, receiver) = handshake::assemble(connections, limits, Some(place));
+    Ok((from, sender, receiver))
+}
+
+/// Waits until the peer closes the connection, if it does so before it sends anything.
+async fn closed(stream: &TcpStream) -> PipeError {
+    match stream.peek(&mut [0]).await {
+        Ok(0) => PipeError::Closed("before the pipe was set up"),
+        Ok(_) => std::future::pending().await,
+        Err(error) => lost(error),
+    }
+}

@@ -1,0 +1,84 @@
+//! What a message is, before it is sent and after it has come.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::Storage;
+
+/// Bytes of a tensor's storage on their way out, wherever they are.
+pub(crate) trait StorageBytes {
+    /// How many there are. Always the same.
+    fn len(&self) -> usize;
+
+    /// The bytes, if they can be seen without a lock.
+    fn here(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Calls `look` once with the bytes in `range`, which is within the length.
+    ///
+    /// `look` never waits. Whatever lock is around the bytes is held only meanwhile. Where the bytes cannot be
+    /// had, `look` is not called: the pipe is given up then, rather than anything else sent in their place.
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8]));
+}
+
+/// A message to send.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing<S = Bytes> {
+    /// PyTorch's number for the kind of message.
+    pub(crate) kind: i32,
+    /// Which request it is, or answers.
+    pub(crate) id: i64,
+    pub(crate) payload: Bytes,
+    /// The pickle that says of which storages which tensors are.
+    pub(crate) tensor_list: Bytes,
+    pub(crate) storages: Vec<S>,
+}
+
+/// A message that has come.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// PyTorch's number for the kind of message.
+    pub(crate) kind: i32,
+    /// Which request it is, or answers.
+    pub(crate) id: i64,
+    pub(crate) payload: Bytes,
+    /// The pickle that says of which storages which tensors are.
+    pub(crate) tensor_list: Bytes,
+    pub(crate) storages: Vec<Storage>,
+}
+
+fn show(bytes: &[u8], range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+    if let Some(bytes) = bytes.get(range) {
+        look(bytes);
+    }
+}
+
+impl StorageBytes for Bytes {
+    fn len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn here(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        show(self, range, look);
+    }
+}
+
+impl StorageBytes for Vec<u8> {
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    fn here(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        show(self, range, look);
+    }
+}

@@ -1,0 +1,91 @@
+//! TensorPipe over TCP: listeners, pipes, whole messages.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`listen`] | takes connections in and makes pipes of them |
+//! | [`connect`] | makes a pipe to a listener |
+//! | [`handshake`] | the objects that both exchange before messages flow |
+//! | [`send`] | messages on their way out |
+//! | [`outflow`] | what is to be written to one connection, and how far that has got |
+//! | [`receive`] | messages on their way in |
+//! | [`inflow`] | frames of one connection |
+//! | [`storage`] | memory that fills with the bytes of a tensor |
+//! | [`message`] | what a message is, before and after |
+//! | [`shared`] | what the two halves of a pipe have in common |
+//!
+//! A pipe carries messages both ways, so it has a sender and a receiver at both ends. It consists of three
+//! connections: descriptors and payloads travel on the first, nothing on the second, the bytes of tensors on
+//! the third. Every write is a frame: its length in eight bytes, little endian, then its bytes.
+//!
+//! # Invariants
+//!
+//! - **TR-1** What is written is what TensorPipe writes: four payloads per message, those without bytes as
+//!   frames without bytes, tensors without bytes not at all.
+//! - **TR-2** Memory grows with the bytes that have come. A length that a peer claims is checked against
+//!   [`Limits`], and never allocated beyond [`storage`]'s first step because of the claim alone.
+//! - **TR-3** The messages of one pipe are delivered in the order of their descriptors. No pipe waits for
+//!   another.
+//! - **TR-4** The first and the third connection are written at the same time: a peer that reads only one
+//!   of them for a while gets all that is on that one.
+//! - **TR-5** Nothing is locked while waiting: the bytes of a storage are looked at for the time of one write,
+//!   and only when the socket has room.
+//! - **TR-6** A connection that has not greeted costs one of a bounded number of places, for a bounded time. It
+//!   holds up nobody: the oldest one goes when all places are taken.
+//! - **TR-7** Accepted pipes are bounded, half-open ones included. All that a pipe holds is given back when it
+//!   fails to be set up in time, or when both halves are dropped.
+//! - **TR-8** A pipe is over when any of its connections is closed by the peer. Messages that were complete
+//!   before are still delivered, and nothing is sent any more.
+//! - **TR-9** A message that is given up halfway is never followed by another one on the same pipe.
+
+mod connect;
+mod error;
+mod handshake;
+mod inflow;
+mod listen;
+mod message;
+mod outflow;
+mod receive;
+mod send;
+mod shared;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use error::PipeError;
+pub(crate) use message::{Incoming, Outgoing, StorageBytes};
+pub(crate) use receive::PipeReceiver;
+pub(crate) use send::PipeSender;
+pub(crate) use storage::Storage;
+#[cfg_attr(not(test), expect(unused_imports, reason = "here before its users"))]
+pub(crate) use {connect::connect, listen::Listener};
+#[expect(unused_imports, reason = "here before its users")]
+pub(crate) use {listen::Census, receive::Widths, shared::Traffic};
+
+/// How much a peer may ask for. What is sent keeps to it as well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// The most bytes of a message without its tensors, and of its list of tensors.
+    pub(crate) payload: u64,
+    /// The most bytes of a message, tensors included.
+    pub(crate) message: u64,
+    /// The most storages of a message.
+    pub(crate) tensors: usize,
+    /// How long setting up a pipe may take.
+    pub(crate) handshake: Duration,
+    /// The most pipes that a listener has at a time, half-open ones included.
+    pub(crate) pipes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            payload: 256 << 20,
+            message: 16 << 30,
+            tensors: 16 << 10,
+            handshake: Duration::from_secs(10),
+            pipes: 1024,
+        }
+    }
+}

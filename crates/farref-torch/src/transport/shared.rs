@@ -1,0 +1,66 @@
+//! What the two halves of a pipe have in common.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+/// How many bytes have gone over a pipe, frames' lengths included, and how many messages.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) messages_sent: AtomicU64,
+    pub(crate) messages_received: AtomicU64,
+}
+
+/// Of both halves.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) traffic: Arc<Traffic>,
+    /// Whether the peer has closed the pipe (TR-8).
+    over: AtomicBool,
+    /// A sender that waits for room: it is to hear of the end.
+    sender: Mutex<Option<Waker>>,
+    /// The place among a listener's pipes. It is given back when both halves are gone (TR-7).
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Shared {
+    pub(super) fn new(place: Option<OwnedSemaphorePermit>) -> Arc<Self> {
+        Arc::new(Self {
+            traffic: Arc::default(),
+            over: AtomicBool::new(false),
+            sender: Mutex::default(),
+            _place: place,
+        })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// The peer has closed the pipe.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*sender {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes the sender at the end. Whether that has come is to be asked afterwards.
+    pub(super) fn park_sender(&self, cx: &Context<'_>) {
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *sender {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+}
+
+/// Adds to a count that nothing depends on.
+pub(super) fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
+}
