@@ -271,16 +271,10 @@ pub trait RemoteLoss {
 
 impl RemoteLoss for RRef<Tensor> {
     fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send {
-        let call = context.enter(|| {
-            let owner = self.owner();
-            owner.map(|owner| {
-                backward_from::on(&owner, self.clone())
-                    .timeout(None)
-                    .start()
-            })
-        });
+        // How long a pass takes is for its patience to say.
+        let call = context.enter(|| self.run_backward().timeout(None).start());
         async move {
-            match call?.await? {
+            match call.await? {
                 None => Ok(()),
                 Some(failure) => Err(failure.into()),
             }
@@ -288,13 +282,20 @@ impl RemoteLoss for RRef<Tensor> {
     }
 }
 
-#[farref::remote(name = "farref_autograd::backward_from")]
-async fn backward_from(loss: RRef<Tensor>) -> Result<Option<engine::PassFailure>> {
-    let context = Context::current().ok_or(Error::NoContext)?;
-    let loss = loss.local().await?.clone();
-    match context.backward(&[&loss]).await {
-        Ok(()) => Ok(None),
-        Err(Error::Backward(failure)) => Ok(Some(failure)),
-        Err(error) => Err(error),
+/// What a wire has to know a call as that begins a backward pass at a far loss, if it has messages of its own
+/// for that.
+pub const REMOTE_BACKWARD: &str = "farref_autograd::Tensor::run_backward";
+
+#[farref::remote(name = "farref_autograd::Tensor", trait = Loss)]
+impl Tensor {
+    /// Runs the context of the call backward from here.
+    #[remote]
+    async fn run_backward(&self) -> Result<Option<engine::PassFailure>> {
+        let context = Context::current().ok_or(Error::NoContext)?;
+        match context.backward(&[self]).await {
+            Ok(()) => Ok(None),
+            Err(Error::Backward(failure)) => Ok(Some(failure)),
+            Err(error) => Err(error),
+        }
     }
 }

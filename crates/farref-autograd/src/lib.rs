@@ -76,7 +76,7 @@ pub use error::{Error, Mismatched, Result, StateMismatch};
 
 #[cfg(feature = "candle")]
 pub use crate::{
-    context::{Backward, Context, RemoteLoss},
+    context::{Backward, Context, REMOTE_BACKWARD, RemoteLoss},
     module::{Hosted, Input, Module, RemoteModule},
     parameter::{Parameter, RemoteParameter},
     pipeline::Pipeline,

@@ -161,7 +161,7 @@ pub(crate) struct Fork {
 
 impl Fork {
     /// Reads the seven items that stand for a reference in both languages.
-    fn read(items: &[View<'_, '_>]) -> Result<Self, RpcError> {
+    pub(crate) fn read(items: &[View<'_, '_>]) -> Result<Self, RpcError> {
         let [owner, rref_on, rref, fork_on, fork, parent, type_name] = items else {
             return Err(RpcError::wrong("a reference has seven parts", items.len()));
         };

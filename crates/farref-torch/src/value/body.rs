@@ -39,6 +39,8 @@ pub(crate) enum Form {
     Udf,
     /// The same, where the function calls a method: the arguments for that, and where they are.
     Method,
+    /// The same, where one Rust worker calls a method of another's value.
+    RustMethod,
     /// The first so many of the tuple that it is.
     Head(u32),
     /// The only one of the tuple that it is.

@@ -62,6 +62,10 @@ pub(super) fn from_body<E: std::fmt::Display>(
             };
             (given.tuple()?, keywords_of(keywords)?)
         }
+        Form::RustMethod => {
+            let [_, given] = Udf::read(root)?.arguments.tuple_of()?;
+            (given.tuple()?, Vec::new())
+        }
         Form::Head(count) => {
             let mut items = root.tuple()?;
             items.truncate(count as usize);

@@ -1,0 +1,157 @@
+//! Answers of this worker, as PyTorch's messages.
+
+use bytes::Bytes;
+use farref::agent::{AnswerMessage, Failure};
+use farref::{CodecError, Part};
+
+use super::links::{How, Served};
+use super::{Shared, pickled, tensors};
+use crate::pickle::Writer;
+use crate::rpc::{Kind, Message, RemoteException, write_script_fetch_ret};
+use crate::transport::Outgoing;
+
+/// The longest text of an error that is sent.
+const MAX_TEXT: usize = 16 << 10;
+
+impl Shared {
+    /// An answer to a request of a peer's.
+    pub(super) fn compose_answer(&self, served: &Served, answer: &AnswerMessage) -> Outgoing<Part> {
+        let failure = match &answer.outcome {
+            Ok(_) => match self.compose_value(served, answer) {
+                Ok(message) => return message,
+                Err(error) => Failure::BadResult(error.to_string()),
+            },
+            Err(failure) => failure.clone(),
+        };
+        let (class, text) = explain(&failure);
+        self.compose_failure(served, class, &text)
+    }
+
+    fn compose_value(
+        &self,
+        served: &Served,
+        answer: &AnswerMessage,
+    ) -> Result<Outgoing<Part>, CodecError> {
+        let Ok(payload) = &answer.outcome else {
+            return Err(CodecError::new("a failure is no value"));
+        };
+        if served.how == How::RRefBackward {
+            let (kind, bytes) = Message::RRefBackwardDone.encode();
+            return Ok(ready(kind, served.id, bytes));
+        }
+        let body = pickled::body_of(payload)?;
+        let carried = &answer.head.carried;
+        let pickle = pickled::whole(&body, carried, &payload.parts, &self.types)?;
+        let jit = || pickled::jit_value(&pickle).map_err(CodecError::new);
+        let message = match served.how {
+            How::Script => {
+                let value = &jit()?.encode();
+                Message::ScriptRet { value }.encode()
+            }
+            How::ScriptFetch => (Kind::ScriptFetchRet, write_script_fetch_ret(&jit()?)),
+            How::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
+            How::Python | How::RRefBackward => Message::PythonRet { value: &pickle }.encode(),
+        };
+        let (kind, bytes) = match (served.context, body.recorded()) {
+            (Some(context), Some(number)) => self.wrap(false, message, context, number),
+            _ => message,
+        };
+        let (tensor_list, storages) =
+            tensors::send(&body.tensors, &payload.parts).map_err(CodecError::new)?;
+        Ok(Outgoing {
+            tensor_list,
+            storages,
+            ..ready(kind, served.id, bytes)
+        })
+    }
+
+    /// The answer to a request that failed.
+    pub(super) fn compose_failure(&self, served: &Served, class: &str, text: &str) -> Outgoing<Part> {
+        let text: String = text.chars().take(MAX_TEXT).collect();
+        let text = format!("On WorkerInfo(id={}, name={}):\n{text}", self.me, self.name);
+        let (kind, bytes) = match served.how {
+            How::Python | How::PythonFetch => {
+                let mut writer = Writer::new(4);
+                RemoteException::write(&mut writer, &text, "builtins", class);
+                let pickle = writer.finish();
+                match served.how {
+                    How::PythonFetch => python_fetch_ret(&pickle, 0),
+                    _ => Message::PythonRet { value: &pickle }.encode(),
+                }
+            }
+            _ => exception(&text),
+        };
+        ready(kind, served.id, bytes)
+    }
+}
+
+fn python_fetch_ret(value: &[u8], tensors: usize) -> (Kind, Vec<u8>) {
+    Message::PythonFetchRet { tensors, value }.encode()
+}
+
+/// A request failed before it was a call.
+pub(super) fn exception(text: &str) -> (Kind, Vec<u8>) {
+    let text = text.as_bytes();
+    Message::Exception { text }.encode()
+}
+
+/// A message without tensors.
+pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
+    Outgoing {
+        kind: kind.code(),
+        id,
+        payload: payload.into(),
+        tensor_list: Bytes::from_static(tensors::NO_TENSORS),
+        storages: Vec::new(),
+    }
+}
+
+/// The Python exception that says the same, and in what words.
+fn explain(failure: &Failure) -> (&'static str, String) {
+    explain_with(failure, |unmade| {
+        let (class, text) = explain_with(&unmade.failure, |never| match *never {});
+        let name = unmade.name.as_deref().unwrap_or("its function");
+        (class, format!("the value was never made by {name}: {text}"))
+    })
+}
+
+fn explain_with<U>(
+    failure: &Failure<U>,
+    unmade: impl FnOnce(&U) -> (&'static str, String),
+) -> (&'static str, String) {
+    match failure {
+        Failure::Returned(chain) => ("RuntimeError", chain.join(": ")),
+        Failure::Panicked(text) => ("RuntimeError", format!("the function panicked: {text}")),
+        Failure::NoSuchFunction(similar) => {
+            let similar = similar.as_ref().map(|name| format!(" (is it {name}?)"));
+            (
+                "AttributeError",
+                format!(
+                    "this worker has no such function or method{}: it is a Rust program, which serves what it \
+                     declares with #[farref::remote(python = \"..\")]",
+                    similar.unwrap_or_default()
+                ),
+            )
+        }
+        Failure::SignatureMismatch(signature) => {
+            ("TypeError", format!("the function is {signature}"))
+        }
+        Failure::BadArguments(reason) => {
+            ("TypeError", format!("the arguments do not fit: {reason}"))
+        }
+        Failure::TypeMismatch(reason) => ("TypeError", reason.clone()),
+        Failure::BadResult(reason) => {
+            ("TypeError", format!("the result cannot be sent: {reason}"))
+        }
+        Failure::NotSerializable(name) => (
+            "TypeError",
+            format!("a value of the Rust type `{name}` cannot be sent: call its methods where it is"),
+        ),
+        Failure::DeadlineExceeded => ("TimeoutError", "the time was up".to_owned()),
+        Failure::Cancelled => ("RuntimeError", "the call was cancelled".to_owned()),
+        Failure::ShuttingDown => ("RuntimeError", "the worker is shutting down".to_owned()),
+        Failure::Protocol(error) => ("RuntimeError", error.to_string()),
+        Failure::Unmade(value) => unmade(value),
+        _ => ("RuntimeError", "the call failed".to_owned()),
+    }
+}

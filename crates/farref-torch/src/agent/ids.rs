@@ -1,0 +1,186 @@
+//! PyTorch's names for things, and the runtime's.
+//!
+//! A worker is a number below 32768 on the wire and a [`NodeId`] in the runtime: its first life under that
+//! number, or a later one in a dynamic group. A context is one number on the wire, the worker in the upper 16
+//! bits. The type of a value is a word on the wire and a foreign fingerprint in the runtime.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use farref::agent::{Carried, ContextId, Fingerprint, NodeId, RRefId};
+use farref_proto::{ForkId, Share};
+
+use crate::rpc::{Fork, GlobalId};
+
+/// How far up the worker is in the numbers of contexts and of recorded messages.
+const WORKER_SHIFT: u32 = 48;
+/// The most types that are told apart, and the longest name of one. Others count as Python's objects.
+const MAX_TYPES: usize = 4096;
+const MAX_TYPE_NAME: usize = 1024;
+/// Labels below this have a meaning of the runtime's own.
+const FIRST_LABEL: u32 = 16;
+
+/// What a value is in PyTorch's eyes that TorchScript has no word for.
+pub(super) const PY_OBJECT: &str = "PyObject";
+
+/// The number of a worker on the wire.
+pub(super) fn number_of(node: NodeId) -> u16 {
+    u16::try_from(node.worker.0).unwrap_or(u16::MAX)
+}
+
+/// A context's number on the wire.
+pub(super) fn context_number(context: ContextId) -> i64 {
+    i64::from(number_of(context.origin)) << WORKER_SHIFT | low(context.counter)
+}
+
+/// What a message is recorded under on the wire.
+pub(super) fn record_number(me: u16, number: u64) -> i64 {
+    i64::from(me) << WORKER_SHIFT | low(number)
+}
+
+/// The worker that gave the number, and its counter.
+pub(super) fn split_number(number: i64) -> (u16, u64) {
+    let worker = u16::try_from(number >> WORKER_SHIFT).unwrap_or(u16::MAX);
+    (worker, low_bits(number))
+}
+
+fn low(counter: u64) -> i64 {
+    (counter & ((1 << WORKER_SHIFT) - 1)) as i64
+}
+
+fn low_bits(number: i64) -> u64 {
+    (number & ((1 << WORKER_SHIFT) - 1)) as u64
+}
+
+/// Which life of a worker is meant by its number: the latest.
+#[derive(Debug, Default)]
+pub(super) struct Lives(Mutex<HashMap<u16, u32>>);
+
+impl Lives {
+    pub(super) fn node(&self, worker: u16) -> NodeId {
+        let lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        NodeId::new(worker.into(), lives.get(&worker).copied().unwrap_or(0))
+    }
+
+    /// The worker is gone: whoever comes under its number is another one.
+    pub(super) fn end(&self, node: NodeId) {
+        let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let life = lives.entry(number_of(node)).or_default();
+        *life = (*life).max(node.incarnation.0 + 1);
+    }
+
+    pub(super) fn rref(&self, id: GlobalId) -> RRefId {
+        RRefId::new(self.node(id.on), id.number)
+    }
+
+    pub(super) fn fork(&self, id: GlobalId) -> ForkId {
+        ForkId::new(self.node(id.on), id.number)
+    }
+
+    pub(super) fn share(&self, rref: GlobalId, fork: GlobalId) -> Share {
+        Share {
+            rref: self.rref(rref),
+            fork: self.fork(fork),
+        }
+    }
+
+    pub(super) fn context(&self, number: i64) -> ContextId {
+        let (worker, counter) = split_number(number);
+        ContextId::new(self.node(worker), counter)
+    }
+}
+
+pub(super) fn rref_id(id: RRefId) -> GlobalId {
+    GlobalId::new(number_of(id.origin), id.counter)
+}
+
+pub(super) fn fork_id(id: ForkId) -> GlobalId {
+    GlobalId::new(number_of(id.origin), id.counter)
+}
+
+/// The words that PyTorch has for types, as the runtime's fingerprints.
+#[derive(Debug, Default)]
+pub(super) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
+
+impl Types {
+    pub(super) fn fingerprint(&self, name: &str) -> Fingerprint {
+        let mut types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (labels, names) = &mut *types;
+        if let Some(&label) = labels.get(name) {
+            return Fingerprint::foreign(label);
+        }
+        if names.len() >= MAX_TYPES || name.len() > MAX_TYPE_NAME {
+            return Fingerprint::foreign(0);
+        }
+        let label = FIRST_LABEL + names.len() as u32;
+        labels.insert(name.to_owned(), label);
+        names.push(name.to_owned());
+        Fingerprint::foreign(label)
+    }
+
+    pub(super) fn name(&self, fingerprint: Fingerprint) -> String {
+        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let label = fingerprint.foreign_label();
+        let place = label.and_then(|label| label.checked_sub(FIRST_LABEL));
+        let name = place.and_then(|place| types.1.get(place as usize));
+        name.map_or_else(|| PY_OBJECT.to_owned(), String::clone)
+    }
+}
+
+/// A reference that came in a message, as the runtime takes it.
+pub(super) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
+    Carried {
+        share: lives.share(fork.rref, fork.fork),
+        owner: lives.node(fork.owner),
+        fingerprint: types.fingerprint(&fork.type_name),
+    }
+}
+
+/// A reference on its way, as PyTorch takes it.
+pub(super) fn fork(carried: &Carried, types: &Types) -> Fork {
+    Fork {
+        owner: number_of(carried.owner),
+        rref: rref_id(carried.share.rref),
+        fork: fork_id(carried.share.fork),
+        parent: number_of(carried.share.fork.origin),
+        type_name: types.name(carried.fingerprint),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_has_its_origin_in_its_number() {
+        let lives = Lives::default();
+        let context = ContextId::new(NodeId::new(1, 0), 5);
+        assert_eq!(context_number(context), (1 << 48) | 5);
+        assert_eq!(lives.context(context_number(context)), context);
+    }
+
+    #[test]
+    fn types_come_back_by_their_words_and_too_many_are_python_objects() {
+        let types = Types::default();
+        for name in ["Tensor", "PyObject", "Dict[str, int]"] {
+            let fingerprint = types.fingerprint(name);
+            assert!(fingerprint.foreign_label().is_some());
+            assert_eq!(types.name(fingerprint), name);
+        }
+        for number in 0..2 * MAX_TYPES {
+            types.fingerprint(&number.to_string());
+        }
+        assert_eq!(types.name(types.fingerprint("one more")), PY_OBJECT);
+        assert_eq!(types.name(Fingerprint(u64::MAX)), PY_OBJECT);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_worker() {
+        let lives = Lives::default();
+        let first = lives.node(3);
+        lives.end(first);
+        assert_ne!(lives.node(3), first);
+        lives.end(first);
+        assert_eq!(lives.node(3), NodeId::new(3, 1));
+    }
+}

@@ -1,0 +1,193 @@
+//! What there is with each peer: a pipe for requests of ours, and what is open on it and on the peer's own.
+//!
+//! Requests of one worker travel on a pipe that it opens itself, and their answers come back on it. So two
+//! workers that call each other have two pipes. Nothing is said twice: a pipe that breaks is never opened
+//! again, because PyTorch takes the peer for dead then, and so does this worker.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use farref::Part;
+use farref::agent::{AnswerMessage, CallMessage, ContextId, MessageId, NodeId};
+use farref_proto::Share;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::rpc::Kind;
+use crate::transport::{Incoming, Outgoing, Traffic};
+
+/// Something to be written to a pipe.
+pub(super) enum ToSend {
+    /// A call of this worker.
+    Call(i64, CallMessage),
+    /// An answer of this worker.
+    Answer(Served, AnswerMessage),
+    /// What is ready as it is.
+    Ready(Outgoing<Part>),
+}
+
+/// Where to put what is to be written to a pipe.
+pub(super) type Queue = mpsc::UnboundedSender<ToSend>;
+
+/// A request of this worker that has not been answered.
+pub(super) enum Pending {
+    /// A call of the program's.
+    Call {
+        request: MessageId,
+        context: Option<ContextId>,
+    },
+    /// A call whose result stays with the peer.
+    Create {
+        share: Share,
+        context: Option<ContextId>,
+        weight: u64,
+    },
+    /// The peer is to know of a reference.
+    Register(Share),
+    /// The peer is to forget a context.
+    Cleanup(ContextId),
+    /// Nothing follows from the answer.
+    Quiet,
+    /// A call of this crate's own.
+    Own(oneshot::Sender<Incoming>),
+}
+
+/// How a request of the peer's is to be answered.
+#[derive(Clone)]
+pub(super) struct Served {
+    pub(super) id: i64,
+    pub(super) how: How,
+    /// PyTorch's number of the context that it was made in.
+    pub(super) context: Option<i64>,
+    pub(super) back: Queue,
+}
+
+/// What kind of answer is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    Python,
+    Script,
+    PythonFetch,
+    ScriptFetch,
+    RRefBackward,
+}
+
+/// A request of the peer's that is answered when the runtime has registered something.
+pub(super) struct Confirming {
+    pub(super) id: i64,
+    /// `RemoteRet` or `RRefAck`.
+    pub(super) kind: Kind,
+    pub(super) back: Queue,
+}
+
+/// All there is with one peer.
+pub(super) struct Link {
+    pub(super) node: NodeId,
+    pub(super) name: String,
+    /// Where it listens.
+    pub(super) address: String,
+    /// Towards the peer, once something was to be said.
+    pub(super) out: OnceLock<Queue>,
+    pub(super) traffic: Mutex<Vec<Arc<Traffic>>>,
+    pending: Mutex<HashMap<i64, Pending>>,
+    served: Mutex<HashMap<MessageId, Served>>,
+    confirming: Mutex<HashMap<Share, Confirming>>,
+    gone: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(super) fn new(node: NodeId, name: String, address: String) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            name,
+            address,
+            out: OnceLock::new(),
+            traffic: Mutex::default(),
+            pending: Mutex::default(),
+            served: Mutex::default(),
+            confirming: Mutex::default(),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Notes what a request of ours is for. Not if the peer is gone: then nobody will answer.
+    pub(super) fn expect(&self, id: i64, pending: Pending) -> bool {
+        let mut open = lock(&self.pending);
+        if self.gone.load(Ordering::Relaxed) {
+            return false;
+        }
+        open.insert(id, pending);
+        true
+    }
+
+    /// What the request was for that the peer answers.
+    pub(super) fn answered(&self, id: i64) -> Option<Pending> {
+        lock(&self.pending).remove(&id)
+    }
+
+    /// Notes how a request of the peer's is to be answered. Says whether there was none of that id.
+    pub(super) fn serve(&self, request: MessageId, served: Served) -> bool {
+        lock(&self.served).insert(request, served).is_none()
+    }
+
+    pub(super) fn served(&self, request: MessageId) -> Option<Served> {
+        lock(&self.served).remove(&request)
+    }
+
+    pub(super) fn confirm_later(&self, share: Share, confirming: Confirming) {
+        lock(&self.confirming).insert(share, confirming);
+    }
+
+    pub(super) fn confirming(&self, share: Share) -> Option<Confirming> {
+        lock(&self.confirming).remove(&share)
+    }
+
+    /// The peer is gone: whoever waits for it waits no longer. Says whether that is news.
+    pub(super) fn end(&self) -> bool {
+        let mut pending = lock(&self.pending);
+        let news = !self.gone.swap(true, Ordering::Relaxed);
+        let pending = std::mem::take(&mut *pending);
+        drop(pending);
+        lock(&self.served).clear();
+        lock(&self.confirming).clear();
+        news
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// How many requests of ours are open.
+    pub(super) fn open(&self) -> usize {
+        lock(&self.pending).len()
+    }
+
+    pub(super) fn count(&self, traffic: Arc<Traffic>) {
+        lock(&self.traffic).push(traffic);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("node", &self.node)
+            .field("name", &self.name)
+            .field("open", &self.open())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gives ids to messages.
+#[derive(Debug, Default)]
+pub(super) struct MessageIds(AtomicI64);
+
+impl MessageIds {
+    pub(super) fn next(&self) -> i64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}

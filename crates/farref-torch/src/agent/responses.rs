@@ -1,0 +1,175 @@
+//! Answers of peers, as the runtime takes them.
+
+use std::sync::Arc;
+
+use farref::Payload;
+use farref::agent::{self, AnswerHead, AnswerMessage, Control, Failure, MessageId};
+use farref_proto::{DeclineReason, Declined, Share};
+
+use super::Shared;
+use super::links::{Link, Pending};
+use super::pickled::Found;
+use crate::pickle::Pickle;
+use crate::rpc::{Kind, Message, RemoteException, RpcError};
+use crate::transport::Incoming;
+use crate::value::{Body, Form};
+
+impl Shared {
+    /// An answer of a peer's to a request of ours.
+    pub(super) fn response(self: &Arc<Self>, link: &Arc<Link>, message: Incoming) {
+        let Some(pending) = link.answered(message.id) else {
+            return self.misbehaves(link, "it answers what nobody asked");
+        };
+        match pending {
+            Pending::Own(waiting) => drop(waiting.send(message)),
+            Pending::Quiet => {}
+            Pending::Call { request, context } => {
+                let answer = self.answer(link, request, message);
+                self.give(link, agent::Message::Answer(answer));
+                if let Some(context) = context {
+                    self.control(link, Control::ContextDone(vec![(context, 1)]));
+                }
+            }
+            Pending::Create {
+                share,
+                context,
+                weight: bytes,
+            } => {
+                self.registered(link, share, &message);
+                self.give(link, agent::Message::Credit { calls: 1, bytes });
+                if let Some(context) = context {
+                    self.control(link, Control::ContextDone(vec![(context, 1)]));
+                }
+            }
+            Pending::Register(share) => self.registered(link, share, &message),
+            Pending::Cleanup(context) => {
+                self.control(link, Control::ContextCleaned(vec![context]));
+            }
+        }
+    }
+
+    /// The owner has taken a reference in, or will not.
+    fn registered(self: &Arc<Self>, link: &Arc<Link>, share: Share, message: &Incoming) {
+        if message.kind != Kind::Exception.code() {
+            return self.control(link, Control::Confirm(vec![share]));
+        }
+        let text = String::from_utf8_lossy(&message.payload);
+        tracing::warn!(worker = %self.name, peer = %link.name, "the peer will not take a reference in: {text}");
+        let reason = DeclineReason::Freed;
+        self.control(link, Control::Decline(vec![Declined { share, reason }]));
+    }
+
+    fn answer(
+        &self,
+        link: &Link,
+        request: MessageId,
+        message: Incoming,
+    ) -> AnswerMessage {
+        let mut carried = Vec::new();
+        let outcome = match self.value(link, message) {
+            Ok(Ok((payload, found))) => {
+                carried = self.carried(&found);
+                Ok(payload)
+            }
+            Ok(Err(text)) => Err(Failure::Returned(vec![text])),
+            Err(error) => Err(Failure::BadResult(error.to_string())),
+        };
+        let head = AnswerHead {
+            id: request,
+            carried,
+        };
+        AnswerMessage { head, outcome }
+    }
+
+    /// The value that an answer brings, or what the peer says went wrong.
+    #[expect(clippy::type_complexity, reason = "used in one place")]
+    fn value(
+        &self,
+        link: &Link,
+        message: Incoming,
+    ) -> Result<Result<(Payload, Found), String>, RpcError> {
+        let payload = &message.payload;
+        let mut context = None;
+        let mut decoded = Message::decode(Kind::from_code(message.kind)?, payload)?;
+        if let Message::Forward {
+            kind,
+            inner,
+            context: number,
+            autograd,
+            ..
+        } = decoded
+        {
+            context = Some((number, autograd));
+            decoded = Message::decode(kind, inner)?;
+        }
+        let (form, pickle) = match decoded {
+            Message::PythonRet { value } | Message::PythonFetchRet { value, .. } => {
+                (Form::Whole, value)
+            }
+            Message::ScriptRet { value } => (Form::Whole, value),
+            Message::ScriptFetchRet { value } => (Form::Only, value),
+            Message::RRefBackwardDone => {
+                // The call that stands for it returns how it failed, which it did not.
+                let payload = Payload {
+                    body: Body::nothing().into_bytes().map_err(unsupported)?,
+                    parts: Vec::new(),
+                };
+                return Ok(Ok((payload, Found::default())));
+            }
+            Message::Exception { text } => {
+                return Ok(Err(String::from_utf8_lossy(text).into_owned()));
+            }
+            other => {
+                return Err(RpcError::Wrong {
+                    what: "an answer with a value is expected",
+                    found: other.kind().name().to_owned(),
+                });
+            }
+        };
+        let read = Pickle::read(pickle)?;
+        let budget = read.budget();
+        let view = read.view(&budget);
+        if let Some(exception) = RemoteException::read(view)? {
+            return Ok(Err(text_of(&exception)));
+        }
+        let mut found = Found::default();
+        found.look(view)?;
+        let references = found.references.iter().map(|(node, _)| *node).collect();
+        let tensors = (&message.tensor_list[..], message.storages);
+        let payload = self.receive_value(link, form, pickle, references, &found, tensors, context)?;
+        Ok(Ok((payload, found)))
+    }
+}
+
+fn unsupported(error: impl std::fmt::Display) -> RpcError {
+    RpcError::Unsupported(error.to_string())
+}
+
+/// What an exception says, and which one it is.
+fn text_of(exception: &RemoteException<'_>) -> String {
+    let text = String::from_utf8_lossy(exception.text);
+    match &exception.class {
+        Some(class) => format!("{}: {text}", class.name),
+        None => text.into_owned(),
+    }
+}
+
+/// The value of an answer to a call of this crate's own, if it needs none of its own reading.
+pub(super) fn plain_answer(message: &Incoming) -> Result<Vec<u8>, String> {
+    let decoded = Kind::from_code(message.kind)
+        .and_then(|kind| Message::decode(kind, &message.payload))
+        .map_err(|error| error.to_string())?;
+    match decoded {
+        Message::PythonRet { value } => {
+            let read = Pickle::read(value).map_err(|error| error.to_string())?;
+            let budget = read.budget();
+            match RemoteException::read(read.view(&budget)) {
+                Ok(None) => Ok(value.to_vec()),
+                Ok(Some(exception)) => Err(text_of(&exception)),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        Message::Exception { text } => Err(String::from_utf8_lossy(text).into_owned()),
+        other => Ok(other.kind().name().as_bytes().to_vec()),
+    }
+}
