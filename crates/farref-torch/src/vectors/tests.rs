@@ -8,9 +8,7 @@ use super::{Captured, handshakes, json, messages};
 use crate::pickle::Pickle;
 use crate::pipe::{Answer, Brochure, Descriptor, Greeting};
 use crate::rpc::tensors::{ListedTensor, TensorView, gather, read_list, write_list};
-use crate::rpc::{
-    JitValue, Kind, Message, ScriptCall, Udf, write_script_call, write_script_fetch_ret,
-};
+use crate::rpc::{JitValue, Kind, Message, ScriptCall, Udf, write_script_call};
 
 #[test]
 fn descriptors_come_out_as_tensorpipe_wrote_them() {
@@ -118,8 +116,8 @@ fn compare(name: &str, kind: Kind, payload: &[u8], compared: &mut BTreeMap<&str,
             assert_eq!(value.encode(), payload, "{name}");
         }
         Message::ScriptFetchRet { value } => {
-            let value = ScriptCall::read_only(value).expect(name);
-            assert_eq!(write_script_fetch_ret(&value), payload, "{name}");
+            let value = JitValue::decode_fetched(value).expect(name);
+            assert_eq!(value.encode_fetched(), payload, "{name}");
         }
         Message::Forward { kind, inner, .. } | Message::Profiled { kind, inner, .. } => {
             compare(name, kind, inner, compared);
