@@ -9,7 +9,7 @@ use crate::pipe::{Answer, Brochure, Descriptor, Greeting};
 use crate::rpc::tensors::{ListedTensor, TensorView, gather, read_list, write_list};
 use crate::rpc::{
     JitValue, Kind, Message, Named, RemoteException, ScriptCall, Udf, WorkerInfo, read_rref,
-    read_tensor, write_script_call, write_script_fetch_ret,
+    read_tensor, write_script_call,
 };
 
 /// How many bytes a tensor may be spelled out to here.
@@ -117,10 +117,10 @@ fn message(kind: Kind, payload: &[u8], depth: u32) {
             }
         }
         Message::ScriptFetchRet { value } => {
-            if let Ok(value) = ScriptCall::read_only(value) {
-                let written = write_script_fetch_ret(&value);
-                let again = ScriptCall::read_only(&written);
-                let again = again.map(|value| write_script_fetch_ret(&value));
+            if let Ok(value) = JitValue::decode_fetched(value) {
+                let written = value.encode_fetched();
+                let again = JitValue::decode_fetched(&written);
+                let again = again.map(|value| value.encode_fetched());
                 assert_eq!(again, Ok(written));
             }
         }

@@ -3,9 +3,9 @@
 //! | part | job |
 //! | --- | --- |
 //! | [`opcode`] | the letters of the language |
-//! | [`read`] | a machine that builds [`Node`]s and calls nobody: what Python would look up or call stays a name |
+//! | [`read`] | a machine that builds [`read::Node`]s and calls nobody: what Python would look up or call stays a name |
 //! | [`view`] | walking what was read, with a budget |
-//! | [`write`] | writing values so that Python reads them |
+//! | [`mod@write`] | writing values so that Python reads them |
 //!
 //! # Invariants
 //!

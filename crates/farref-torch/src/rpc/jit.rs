@@ -63,6 +63,21 @@ impl JitValue {
         Self::read(pickle.view(&pickle.budget()))
     }
 
+    /// The pickle of a tuple of the value: what is sent to whoever fetches it.
+    pub(crate) fn encode_fetched(&self) -> Vec<u8> {
+        let mut writer = JitWriter::new();
+        writer.shared(self).end_tuple(1);
+        writer.finish()
+    }
+
+    /// Reads the pickle of a tuple of one value.
+    pub(crate) fn decode_fetched(pickle: &[u8]) -> Result<Self, RpcError> {
+        let pickle = Pickle::read(pickle)?;
+        let budget = pickle.budget();
+        let [value] = pickle.view(&budget).tuple_of()?;
+        Self::read(value)
+    }
+
     /// Reads a value in a pickle.
     pub(crate) fn read(view: View<'_, '_>) -> Result<Self, RpcError> {
         Ok(match view.shape()? {

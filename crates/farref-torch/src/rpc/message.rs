@@ -57,7 +57,7 @@ pub(crate) enum Message<'a> {
         /// The worker that it is fetched from: the owner.
         from: u16,
     },
-    /// The value: the pickle of a tuple of just it, as [`ScriptCall::read_only`] reads it.
+    /// The value: the pickle of a tuple of just it, as [`JitValue::decode_fetched`] reads it.
     ScriptFetchRet {
         value: &'a [u8],
     },
@@ -170,14 +170,6 @@ impl ScriptCall<'_> {
         let arguments = items.into_iter().take(self.arguments);
         arguments.map(JitValue::read).collect()
     }
-
-    /// The value in the tuple of one that [`Message::ScriptFetchRet`] is.
-    pub(crate) fn read_only(pickle: &[u8]) -> Result<JitValue, RpcError> {
-        let pickle = Pickle::read(pickle)?;
-        let budget = pickle.budget();
-        let [value] = pickle.view(&budget).tuple_of()?;
-        JitValue::read(value)
-    }
 }
 
 /// The pickle of a [`Message::ScriptCall`], or with ids of a [`Message::ScriptRemoteCall`].
@@ -202,13 +194,6 @@ pub(crate) fn write_script_call(
         writer.id(rref).id(fork);
     }
     writer.end_tuple(items);
-    writer.finish()
-}
-
-/// The pickle of a [`Message::ScriptFetchRet`].
-pub(crate) fn write_script_fetch_ret(value: &JitValue) -> Vec<u8> {
-    let mut writer = JitWriter::new();
-    writer.shared(value).end_tuple(1);
     writer.finish()
 }
 

@@ -31,9 +31,7 @@ mod tests;
 
 pub(crate) use jit::{JitValue, JitWriter};
 pub(crate) use kind::Kind;
-pub(crate) use message::{
-    Message, ScriptCall, ScriptTarget, write_script_call, write_script_fetch_ret,
-};
+pub(crate) use message::{Message, ScriptCall, ScriptTarget, write_script_call};
 pub(crate) use python::{
     Named, RemoteException, Udf, WorkerInfo, read_rref, read_tensor, write_rref, write_tensor,
 };

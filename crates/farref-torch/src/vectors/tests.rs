@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{Captured, handshakes, json, messages};
-use crate::pickle::Pickle;
+use crate::pickle::{Pickle, Shape, View};
 use crate::pipe::{Answer, Brochure, Descriptor, Greeting};
 use crate::rpc::tensors::{ListedTensor, TensorView, gather, read_list, write_list};
 use crate::rpc::{
-    JitValue, Kind, Message, ScriptCall, Udf, write_script_call, write_script_fetch_ret,
+    JitValue, Kind, Message, RemoteException, Udf, WorkerInfo, read_rref, read_tensor,
+    write_script_call,
 };
 
 #[test]
@@ -118,8 +119,8 @@ fn compare(name: &str, kind: Kind, payload: &[u8], compared: &mut BTreeMap<&str,
             assert_eq!(value.encode(), payload, "{name}");
         }
         Message::ScriptFetchRet { value } => {
-            let value = ScriptCall::read_only(value).expect(name);
-            assert_eq!(write_script_fetch_ret(&value), payload, "{name}");
+            let value = JitValue::decode_fetched(value).expect(name);
+            assert_eq!(value.encode_fetched(), payload, "{name}");
         }
         Message::Forward { kind, inner, .. } | Message::Profiled { kind, inner, .. } => {
             compare(name, kind, inner, compared);
@@ -194,6 +195,121 @@ fn calls_of_functions_with_names_are_recognised() {
         named > 50 && unnamed > 0,
         "{named} with, {unnamed} without a name"
     );
+}
+
+#[test]
+fn objects_of_python_are_recognised_where_the_capturing_scripts_see_them() {
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for message in messages() {
+        let payload = &message.payloads[2];
+        let (pickle, body) = match Message::decode(message.kind, payload).expect("a message") {
+            Message::PythonCall { udf, .. } => (udf, &message.body["udf"]),
+            Message::PythonRet { value } => (value, &message.body),
+            Message::PythonRemoteCall { udf, tensors, .. } => {
+                (udf, &message.body["tuple"][tensors]["pickle"])
+            }
+            // Where the pickle happens to be a text, the scripts show a text.
+            Message::PythonFetchRet { value, tensors } if std::str::from_utf8(value).is_err() => {
+                (value, &message.body["tuple"][tensors]["pickle"])
+            }
+            _ => continue,
+        };
+        let pickle = Pickle::read(pickle).expect(&message.name);
+        let budget = pickle.budget();
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        find_objects(pickle.view(&budget), &mut found);
+        expect_objects(body, &mut expected);
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{}", message.name);
+        for object in found {
+            let kind = object.split(' ').next().unwrap_or_default();
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+    let kinds: Vec<_> = kinds.into_keys().collect();
+    assert_eq!(kinds, ["exception", "rref", "tensor", "worker"]);
+}
+
+/// The objects in a value, each in a line.
+fn find_objects(view: View<'_, '_>, found: &mut Vec<String>) {
+    if let Ok(Some(tensor)) = read_tensor(view) {
+        return found.push(format!("tensor {tensor}"));
+    }
+    if let Ok(Some(fork)) = read_rref(view) {
+        let (rref, fork_id) = (fork.rref, fork.fork);
+        let parts = json!([
+            fork.owner,
+            rref.on,
+            rref.number,
+            fork_id.on,
+            fork_id.number,
+            fork.parent,
+            fork.type_name
+        ]);
+        return found.push(format!("rref {parts}"));
+    }
+    if let Ok(Some(exception)) = RemoteException::read(view) {
+        let class = exception.class.expect("a class");
+        let text = String::from_utf8_lossy(exception.text);
+        return found.push(format!("exception {} {} {text}", class.module, class.name));
+    }
+    if let Ok(Some(worker)) = WorkerInfo::read(view) {
+        return found.push(format!("worker {} {}", worker.name, worker.id));
+    }
+    match view.shape().expect("within the budget") {
+        Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => {
+            items.into_iter().for_each(|item| find_objects(item, found));
+        }
+        Shape::Dict(items) => {
+            for (key, value) in items {
+                find_objects(key, found);
+                find_objects(value, found);
+            }
+        }
+        Shape::Call {
+            arguments,
+            state,
+            items,
+            ..
+        } => {
+            let more = state.into_iter().chain(items);
+            let parts = std::iter::once(arguments).chain(more);
+            parts.for_each(|part| find_objects(part, found));
+        }
+        _ => {}
+    }
+}
+
+/// The same, from what the scripts say.
+fn expect_objects(body: &Value, expected: &mut Vec<String>) {
+    const INTERNAL: &str = "torch.distributed.rpc.internal";
+    match body {
+        Value::Array(items) => items.iter().for_each(|item| expect_objects(item, expected)),
+        Value::Object(fields) => {
+            if let Some(tensor) = fields.get("tensor") {
+                return expected.push(format!("tensor {tensor}"));
+            }
+            if let Some(parts) = fields.get("rref") {
+                return expected.push(format!("rref {parts}"));
+            }
+            let class = body["new"]["global"].as_str().unwrap_or_default();
+            if class == format!("{INTERNAL} RemoteException") {
+                let text = body["args"][0].as_str().expect("a text");
+                let class = body["args"][1]["global"].as_str().expect("a class");
+                return expected.push(format!("exception {class} {text}"));
+            }
+            if class == "torch._C._distributed_rpc WorkerInfo" {
+                let [name, id] = [0, 1].map(|place| &body["state"]["tuple"][place]);
+                let name = name.as_str().expect("a name");
+                return expected.push(format!("worker {name} {id}"));
+            }
+            fields
+                .values()
+                .for_each(|field| expect_objects(field, expected));
+        }
+        _ => {}
+    }
 }
 
 #[test]

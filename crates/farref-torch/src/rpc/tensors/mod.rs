@@ -8,7 +8,7 @@
 //! | [`dtype`] | what elements are |
 //! | [`view`] | where the elements of a tensor are in its storage |
 //! | [`read`] | reading the list |
-//! | [`write`] | writing it |
+//! | [`mod@write`] | writing it |
 //!
 //! # Invariants
 //!
