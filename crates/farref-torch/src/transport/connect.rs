@@ -34,7 +34,13 @@ async fn set_up(
     let from = my_name.to_owned();
     let greeting = Greeting::Spontaneous { from }.encode();
     handshake::write(&mut first, &[greeting, Brochure::ours().encode()]).await?;
-    let answer = handshake::read(&mut first, "an answer", Answer::decode).await?;
+    let answer = handshake::read(
+        &mut first,
+        "an answer",
+        handshake::AGREEMENT,
+        Answer::decode,
+    )
+    .await?;
     let further = resolve(&answer.address).await?;
     let (reply, channel) = tokio::try_join!(
         register(further, answer.reply),

@@ -11,8 +11,10 @@ use super::shared::Shared;
 use super::{Limits, PipeError, PipeReceiver, PipeSender};
 use crate::nop::NopError;
 
-/// No object is longer. Those of a worker with many devices have a few thousand bytes.
-const LONGEST: u64 = 64 << 10;
+/// No greeting is longer: it has a name, of which PyTorch allows 128 bytes.
+pub(super) const GREETING: u64 = 4 << 10;
+/// No brochure and no answer is longer. Those of a worker with many devices have a few thousand bytes.
+pub(super) const AGREEMENT: u64 = 64 << 10;
 /// With the length before it, for one that is likely.
 const LIKELY: usize = 512;
 
@@ -20,14 +22,15 @@ const LIKELY: usize = 512;
 pub(super) async fn read<T>(
     stream: &mut TcpStream,
     what: &'static str,
+    limit: u64,
     decode: impl FnOnce(&[u8]) -> Result<T, NopError>,
 ) -> Result<T, PipeError> {
     let length = stream.read_u64_le().await.map_err(lost)?;
-    if length > LONGEST {
+    if length > limit {
         return Err(PipeError::TooLarge {
             what,
             size: length,
-            limit: LONGEST,
+            limit,
         });
     }
     // TR-2: it grows as the bytes come.

@@ -51,9 +51,18 @@ pub(super) enum Frame<'a> {
 
 impl Inflow {
     pub(super) fn new(half: OwnedReadHalf, traffic: &Arc<Traffic>) -> Self {
+        Self::with_buffer(half, traffic, BUFFER)
+    }
+
+    /// One on which nothing is to come: it is only [watched](Self::poll_ahead).
+    pub(super) fn silent(half: OwnedReadHalf, traffic: &Arc<Traffic>) -> Self {
+        Self::with_buffer(half, traffic, 1)
+    }
+
+    fn with_buffer(half: OwnedReadHalf, traffic: &Arc<Traffic>, size: usize) -> Self {
         Self {
             half,
-            buffer: vec![0; BUFFER].into(),
+            buffer: vec![0; size].into(),
             start: 0,
             end: 0,
             shown: 0,

@@ -257,7 +257,13 @@ impl Desk {
 
 async fn hear(mut stream: TcpStream) -> Result<(TcpStream, Greeting), PipeError> {
     stream.set_nodelay(true).map_err(lost)?;
-    let greeting = handshake::read(&mut stream, "a greeting", Greeting::decode).await?;
+    let greeting = handshake::read(
+        &mut stream,
+        "a greeting",
+        handshake::GREETING,
+        Greeting::decode,
+    )
+    .await?;
     Ok((stream, greeting))
 }
 
@@ -271,7 +277,13 @@ async fn set_up(
     limits: Arc<Limits>,
     place: OwnedSemaphorePermit,
 ) -> Result<Arrival, PipeError> {
-    let brochure = handshake::read(&mut first, "a brochure", Brochure::decode).await?;
+    let brochure = handshake::read(
+        &mut first,
+        "a brochure",
+        handshake::AGREEMENT,
+        Brochure::decode,
+    )
+    .await?;
     if !brochure.has_ours() {
         return Err(PipeError::NothingInCommon);
     }

@@ -3,7 +3,7 @@
 //! | part | job |
 //! | --- | --- |
 //! | [`listen`] | takes connections in and makes pipes of them |
-//! | [`connect`] | makes a pipe to a listener |
+//! | [`connect`](mod@connect) | makes a pipe to a listener |
 //! | [`handshake`] | the objects that both exchange before messages flow |
 //! | [`send`] | messages on their way out |
 //! | [`outflow`] | what is to be written to one connection, and how far that has got |

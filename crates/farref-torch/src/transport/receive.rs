@@ -74,7 +74,7 @@ impl PipeReceiver {
         let inflow = |half| Inflow::new(half, &shared.traffic);
         Self {
             descriptor: inflow(descriptor),
-            reply: inflow(reply),
+            reply: Inflow::silent(reply, &shared.traffic),
             channel: inflow(channel),
             limits,
             widths: |_, _| Vec::new(),
@@ -301,7 +301,9 @@ fn closed_within<T>() -> Poll<Result<T, PipeError>> {
 
 /// A descriptor has about thirty bytes per tensor.
 fn longest_descriptor(limits: &Limits) -> u64 {
-    256 + 64 * limits.tensors as u64
+    (limits.tensors as u64)
+        .saturating_mul(64)
+        .saturating_add(256)
 }
 
 fn within(what: &'static str, size: u64, limit: u64) -> Result<(), PipeError> {
