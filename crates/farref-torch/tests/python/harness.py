@@ -20,6 +20,9 @@ import references
 import worker_api
 
 warnings.filterwarnings("ignore")
+# Scenarios collect garbage often, to be sure that nobody holds a reference by accident. All that torch brings along
+# need not be looked through each time.
+gc.freeze()
 
 # No wait in a scenario is meant to come near this; it turns a hang into a failure with a traceback.
 PATIENCE = 30.0
@@ -119,6 +122,9 @@ def stop_rpc(rank, graceful=True):
     if graceful and rank == 0 and not agent.is_static_group:
         until("the others leave", lambda: len(agent.get_worker_infos()) == 1 or agent.get_worker_infos())
     del agent
+    if not graceful:
+        # Somebody is dead, and has not let go of what he had.
+        rpc.api._ignore_rref_leak = True
     rpc.shutdown(graceful=graceful)
     if graceful and rank == 0:
         time.sleep(0.5)
@@ -182,6 +188,14 @@ class Group:
             rpc.rpc_sync(worker, worker_api.finish)
         for worker in peers:
             rpc.rpc_sync(worker, peer_api.stop)
+
+    def dismiss(self, worker, function, *args):
+        """Tells another worker to go at once. It may be gone before its answer is out; if it does not go, it hangs,
+        and the test fails for that."""
+        try:
+            self.ask(worker, function, *args)
+        except RuntimeError as error:
+            print("%s was dismissed: %s" % (worker, error), file=sys.stderr)
 
     def leave(self):
         """Leaves, after PyTorch's own counters are back to zero; its leak check raises if they lie."""

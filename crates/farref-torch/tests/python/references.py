@@ -98,7 +98,6 @@ def drop(key):
     find(key)
     with _lock:
         del _kept[key]
-    gc.collect()
 
 
 def own(key, value):

@@ -6,7 +6,7 @@ The real tests do not use this file. Its arguments are those of the Rust peer; w
   the store open until the others have read the last barrier.
 * `--prefix N --first-barrier B`: the group is the (N+1)-th that its other processes join, so the store's prefix is
   `rpc_prefix_N` and the rounds of the shutdown count from B. PyTorch keeps both counters itself, so the stand-in gets
-  there by opening and closing groups of its own; a static group counts three rounds.
+  there by groups that have no other use; a static group counts three rounds.
 * `--start-when PATH`: it joins only when the file is there.
 * It ends with code 0 after a graceful `stop()`, and with another one if anything failed or leaked. It does not outlive
   its test by more than some minutes.
@@ -17,6 +17,8 @@ The last line on stdout is JSON: {"peer": name, "ok": true, "debug": the counter
 import argparse
 import json
 import socket
+import subprocess
+import sys
 import traceback
 
 import harness
@@ -44,26 +46,39 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def count_up(prefix, first_barrier):
-    """Joins and leaves groups of one, to bring PyTorch's counters to where those of the others are."""
+def count_up(prefix, first_barrier, rank):
+    """Joins and leaves groups that have no other use, to bring PyTorch's counters to where those of the others are.
+    A process has to keep its rank in all its groups, so the lower ranks are filled with processes that do the same."""
     assert first_barrier == 3 * prefix + 1, "the stand-in can only follow static groups with a quiet shutdown"
     for turn in range(prefix):
-        harness.start_rpc("alone%d" % turn, 0, 1, "127.0.0.1:%d" % free_port(), "uv")
-        rpc.shutdown()
+        master = "127.0.0.1:%d" % free_port()
+        fillers = [subprocess.Popen([sys.executable, __file__, "--fill", master, str(n), str(rank + 1)]) for n in range(rank)]
+        fill(master, rank, rank + 1)
+        for filler in fillers:
+            filler.wait()
+
+
+def fill(master, rank, world):
+    harness.start_rpc("filler%d" % rank, rank, world, master, "uv")
+    harness.stop_rpc(rank)
 
 
 def main():
-    options = arguments()
     harness.watch()
+    if sys.argv[1] == "--fill":
+        return fill(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    options = arguments()
     # A peer does not have these; the scripts do, so that they can ask for them.
     del peer_api.not_served, peer_api.Counter.not_served
     line = {"peer": options.name, "ok": False, "debug": None}
     try:
         harness.wait_for_file(options.start_when)
-        count_up(options.prefix, options.first_barrier)
+        count_up(options.prefix, options.first_barrier, options.rank)
         harness.start_rpc(options.name, options.rank, options.world, options.master, options.transports)
         peer_api._stopping.wait()
         line["debug"] = references.snapshot()
+        # In a second group PyTorch's workers do not tell an owner that they have let go.
+        rpc.api._ignore_rref_leak = options.prefix > 0
         harness.stop_rpc(options.rank, peer_api._graceful)
         line["ok"] = True
     except BaseException as error:

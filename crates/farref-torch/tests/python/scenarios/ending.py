@@ -22,7 +22,7 @@ def run(group):
         group.ask(peer, "own", "kept of the peer", ["peer"])
         group.ask(peer, "share", "kept of the peer", other, "worker_api.hold", "kept by other")
         group.ask(peer, "make_on", "made", other, "worker_api.echo", ["third"])
-        group.ask(peer, "own_counter", "counter", 0) if hasattr(group.api(peer), "own_counter") else None
+        group.ask(peer, "own_counter", "counter", 0)
         group.kept = group.ask(peer, "give", "counter")
         check.equal("held by the peer", group.ask(peer, "held", "kept by the peer"), ["python"])
         check.equal("held by the other", group.ask(other, "held", "kept by other"), ["peer"])

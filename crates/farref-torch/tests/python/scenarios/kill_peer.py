@@ -38,10 +38,9 @@ def run(group):
         check.error("a value of the peer is lost", None, [], theirs.to_here)
         check.equal("the others go on", group.ask(other, "call_back", group.name, "worker_api.double", [21]), 42)
         check.equal("what the peer had of me is still mine", worker_api.held("value"), ["mine"])
-        group.finish([other])
+        group.dismiss(other, "finish")
     else:
         worker_api.finished.wait()
     # Counters cannot go back to zero: the peer has never let go.
-    rpc.api._ignore_rref_leak = True
-    rpc.shutdown(graceful=False)
+    harness.stop_rpc(group.rank, graceful=False)
     check.that("shutdown without the peer", True)

@@ -41,11 +41,10 @@ def run(group):
     check.that("the next call of the peer, too", seen["kind"] is not None, seen)
     check.error("a value of the victim is lost", None, [], lambda: group.ask(peer, "held", "of the victim"))
     # The peer goes on.
-    check.equal("the peer serves", group.ask(peer, "add", 1, 2) if hasattr(group.api(peer), "add") else None, 3)
+    check.equal("the peer serves", group.ask(peer, "add", 1, 2), 3)
     check.equal("its values are there", mine.to_here(), ["of the peer"])
     check.equal("it calls me", group.ask(peer, "call_back", group.name, "worker_api.double", [21]), 42)
     # Nobody can leave gracefully from here: a static group needs all its members for that.
-    rpc.rpc_sync(peer, peer_api.stop, args=(False,))
-    rpc.api._ignore_rref_leak = True
-    rpc.shutdown(graceful=False)
+    group.dismiss(peer, "stop", False)
+    harness.stop_rpc(group.rank, graceful=False)
     check.that("shutdown without the victim", True)

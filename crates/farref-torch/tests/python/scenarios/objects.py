@@ -47,7 +47,7 @@ def main(group):
     group.ask(other, "drop", "counter")
     group.settle([peer])
     # An object that the peer has made.
-    group.ask(peer, "own_counter", "own", 100) if hasattr(group.api(peer), "own_counter") else None
+    group.ask(peer, "own_counter", "own", 100)
     own = group.ask(peer, "give", "own")
     check.equal("made by the peer", own.rpc_sync().add(1), 101)
     group.ask(peer, "drop", "own")

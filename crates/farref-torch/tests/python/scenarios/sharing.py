@@ -11,12 +11,12 @@ import itertools
 import torch
 
 # PyTorch gives references made by `RRef(value)` a type ("str", "Tensor", "Dict[str, int]"), and fetches those with a type
-# by another message than those without.
+# by another message than those without. No tuple: PyTorch cannot share `RRef(tuple)`, its name of the type is rubbish.
 VALUES = [
     {"rows": [1, 2]},
     "text",
     torch.arange(3.0),
-    (1, None, "mixed"),
+    [1, None, "mixed"],
     7,
     None,
     [0.5, 1.5],
