@@ -172,8 +172,8 @@ pub use leaks::{LeakReport, LeakedReference};
 pub use native::{BindError, MemoryNetwork};
 pub use peer::Peer;
 pub use rendezvous::{
-    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreError,
-    StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
+    StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
 pub use rref::RRef;
 pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals};
@@ -184,7 +184,7 @@ pub use worker::{Worker, WorkerBuilder};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::fuzzing::{frames, handshake, runtime, store_request, values};
+    pub use crate::fuzzing::{frames, handshake, runtime, store_answer, store_request, values};
 }
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.
