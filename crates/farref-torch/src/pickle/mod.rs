@@ -21,7 +21,7 @@ mod view;
 mod write;
 
 pub(crate) use read::Pickle;
-pub(crate) use view::View;
+pub(crate) use view::{Shape, View};
 pub(crate) use write::Writer;
 
 /// Why bytes are no pickle that this crate understands.

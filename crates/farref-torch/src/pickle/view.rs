@@ -208,7 +208,8 @@ impl fmt::Display for Shape<'_, '_> {
             Self::Set(items) => write!(f, "a set of {}", items.len()),
             Self::Dict(items) => write!(f, "a dict of {}", items.len()),
             Self::Global(module, name) => {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(100).collect();
+                let text =
+                    |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().take(100).collect();
                 let (module, name): (String, String) = (text(module), text(name));
                 write!(f, "`{module}.{name}`")
             }
