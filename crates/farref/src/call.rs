@@ -288,6 +288,13 @@ impl<T> Call<T> {
         self
     }
 
+    /// A call that failed before it was made.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn __failed(name: String, error: Error) -> Self {
+        Self::broken(FunctionName::theirs(name), error)
+    }
+
     /// The same, under this name in errors and traces. For callers that name functions at run time.
     #[doc(hidden)]
     pub fn __named(mut self, name: String) -> Self {

@@ -23,7 +23,9 @@ use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 
 pub use crate::native::fuzzing::{frames, handshake};
-pub use crate::rendezvous::fuzz_store_request as store_request;
+pub use crate::rendezvous::{
+    fuzz_store_answer as store_answer, fuzz_store_request as store_request,
+};
 
 /// What an argument or a result may be.
 pub fn values(data: &[u8]) {
@@ -396,6 +398,11 @@ mod tests {
     #[test]
     fn no_request_makes_the_store_panic() {
         exercise(store_request, 5_000);
+    }
+
+    #[test]
+    fn no_answer_makes_a_client_of_the_store_panic() {
+        exercise(store_answer, 5_000);
     }
 
     #[test]

@@ -172,19 +172,19 @@ pub use leaks::{LeakReport, LeakedReference};
 pub use native::{BindError, MemoryNetwork};
 pub use peer::Peer;
 pub use rendezvous::{
-    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreError,
-    StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
+    StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
 pub use rref::RRef;
 pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals};
 pub use value::{Ref, RefMut};
-pub use worker::{Worker, WorkerBuilder};
+pub use worker::{WeakWorker, Worker, WorkerBuilder};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::fuzzing::{frames, handshake, runtime, store_request, values};
+    pub use crate::fuzzing::{frames, handshake, runtime, store_answer, store_request, values};
 }
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.

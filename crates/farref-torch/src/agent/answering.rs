@@ -7,7 +7,7 @@ use farref::{CodecError, Part};
 use super::links::{How, Served};
 use super::{Shared, pickled, tensors};
 use crate::pickle::Writer;
-use crate::rpc::{Kind, Message, RemoteException, write_script_fetch_ret};
+use crate::rpc::{Kind, Message, RemoteException};
 use crate::transport::Outgoing;
 
 /// The longest text of an error that is sent.
@@ -48,7 +48,7 @@ impl Shared {
                 let value = &jit()?.encode();
                 Message::ScriptRet { value }.encode()
             }
-            How::ScriptFetch => (Kind::ScriptFetchRet, write_script_fetch_ret(&jit()?)),
+            How::ScriptFetch => (Kind::ScriptFetchRet, jit()?.encode_fetched()),
             How::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
             How::Python | How::RRefBackward => Message::PythonRet { value: &pickle }.encode(),
         };

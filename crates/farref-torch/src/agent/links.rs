@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farref::Part;
 use farref::agent::{AnswerMessage, CallMessage, ContextId, MessageId, NodeId};
@@ -87,8 +87,8 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Where it listens.
     pub(super) address: String,
-    /// Towards the peer, once something was to be said.
-    pub(super) out: OnceLock<Queue>,
+    /// Towards the peer, once something was to be said and while it is there.
+    out: Mutex<Option<Queue>>,
     pub(super) traffic: Mutex<Vec<Arc<Traffic>>>,
     pending: Mutex<HashMap<i64, Pending>>,
     served: Mutex<HashMap<MessageId, Served>>,
@@ -106,7 +106,7 @@ impl Link {
             node,
             name,
             address,
-            out: OnceLock::new(),
+            out: Mutex::default(),
             traffic: Mutex::default(),
             pending: Mutex::default(),
             served: Mutex::default(),
@@ -147,12 +147,22 @@ impl Link {
         lock(&self.confirming).remove(&share)
     }
 
+    /// Queues something towards the peer. The first opens the queue.
+    pub(super) fn say(&self, message: ToSend, open: impl FnOnce() -> Queue) {
+        let mut out = lock(&self.out);
+        if !self.is_gone() {
+            drop(out.get_or_insert_with(open).send(message));
+        }
+    }
+
     /// The peer is gone: whoever waits for it waits no longer. Says whether that is news.
     pub(super) fn end(&self) -> bool {
         let mut pending = lock(&self.pending);
         let news = !self.gone.swap(true, Ordering::Relaxed);
         let pending = std::mem::take(&mut *pending);
         drop(pending);
+        // What is queued is still written, if there is somebody who reads it.
+        lock(&self.out).take();
         lock(&self.served).clear();
         lock(&self.confirming).clear();
         news

@@ -51,13 +51,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use farref::agent::{
     Agent, CallHead, Control, Departure, Ending, Functions, Inbound, LinkStatistics, Message, NodeId, Target,
 };
-use farref::{Codec, CodecError, Payload};
+use farref::{Codec, CodecError, Payload, StoreServer, WeakWorker, Worker};
 use tokio::task::JoinSet;
 
 pub(crate) use ending::Way;
@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     closing: AtomicBool,
     tasks: Mutex<JoinSet<()>>,
     writers: Mutex<JoinSet<()>>,
+    worker: OnceLock<WeakWorker>,
+    server: Mutex<Option<StoreServer>>,
 }
 
 /// Who is in the group.
@@ -124,6 +126,8 @@ pub(crate) struct Parts {
     pub(crate) meeting: Arc<Meeting>,
     pub(crate) way: Way,
     pub(crate) functions: Functions,
+    /// The group's store, if this worker hosts it.
+    pub(crate) server: Option<StoreServer>,
 }
 
 impl TorchAgent {
@@ -148,6 +152,8 @@ impl TorchAgent {
             closing: AtomicBool::new(false),
             tasks: Mutex::default(),
             writers: Mutex::default(),
+            worker: OnceLock::new(),
+            server: Mutex::new(parts.server),
         });
         for neighbour in parts.neighbours {
             shared.add_member(neighbour);
@@ -161,6 +167,13 @@ impl TorchAgent {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The worker is there that this is the agent of.
+    pub(crate) fn belongs_to(&self, worker: &Worker) {
+        drop(self.shared.worker.set(worker.downgrade()));
+        autograd::connect(&self.shared, worker);
+        self.shared.open_up();
     }
 }
 
@@ -216,7 +229,9 @@ impl Shared {
 
     /// A member is gone.
     fn lost(self: &Arc<Self>, link: &Arc<Link>, departure: Departure) {
-        if self.closing.load(Ordering::Relaxed) || !link.end() {
+        // One that is no member has nothing to lose but its pipe.
+        let is_member = !link.address.is_empty();
+        if self.closing.load(Ordering::Relaxed) || !link.end() || !is_member {
             return;
         }
         self.group.changed();
@@ -382,7 +397,7 @@ impl Agent for TorchAgent {
     }
 
     fn ending(&self) -> Option<&dyn Ending> {
-        Some(&*self.shared)
+        Some(self)
     }
 }
 

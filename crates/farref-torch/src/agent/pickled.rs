@@ -40,7 +40,9 @@ pub(super) fn opcodes(
             }
             Filling::Part(number) => {
                 let part = parts.get(number as usize).ok_or_else(wrong)?;
-                part.look(0..part.len(), |bytes| drop(filled.byte_string(bytes)))?;
+                part.look(0..part.len(), |bytes| {
+                    filled.byte_string(bytes);
+                })?;
             }
         }
     }

@@ -11,19 +11,24 @@ use super::links::{Link, Queue, ToSend};
 use super::{Shared, answering, tensors};
 use crate::transport::{Incoming, Listener, Outgoing, PipeReceiver, PipeSender, connect};
 
+/// How long the host of the store waits for the others to let go of it.
+const LAST_CLIENTS: Duration = Duration::from_secs(5);
+
+/// This worker's own connection to a store that it hosts.
+const OWN_CONNECTIONS: usize = 1;
+
 /// The most messages that are written at once.
 const BATCH: usize = 64;
 
 impl Shared {
     /// Queues something for the pipe that this worker's requests travel on. The first opens it.
     pub(super) fn queue(self: &Arc<Self>, link: &Arc<Link>, message: ToSend) {
-        let queue = link.out.get_or_init(|| {
+        link.say(message, || {
             let (queue, messages) = mpsc::unbounded_channel();
             let task = Arc::clone(self).talk(Arc::clone(link), messages);
             self.spawn_writer(task);
             queue
         });
-        drop(queue.send(message));
     }
 
     fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -238,5 +243,23 @@ impl Shared {
         drop(tokio::time::timeout(patience, written).await);
         writers.abort_all();
         while writers.join_next().await.is_some() {}
+        self.close_store(patience).await;
+    }
+
+    /// The others may still read from the store that all are done: it is there until they have closed their
+    /// connections, for so long at most.
+    async fn close_store(&self, patience: Duration) {
+        let server = {
+            let mut server = self.server.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            server.take()
+        };
+        let Some(server) = server else {
+            return;
+        };
+        let end = tokio::time::Instant::now() + patience.min(LAST_CLIENTS);
+        while server.connections() > OWN_CONNECTIONS && tokio::time::Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        server.close().await;
     }
 }

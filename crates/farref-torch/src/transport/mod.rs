@@ -58,7 +58,6 @@ pub(crate) use message::{Incoming, Outgoing, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use storage::Storage;
-#[cfg_attr(not(test), expect(unused_imports, reason = "here before its users"))]
 pub(crate) use {connect::connect, listen::Listener};
 #[expect(unused_imports, reason = "here before its users")]
 pub(crate) use {listen::Census, receive::Widths, shared::Traffic};

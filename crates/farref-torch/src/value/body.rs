@@ -98,6 +98,16 @@ pub(crate) struct Received {
 }
 
 impl Body {
+    /// The value `None`.
+    pub(crate) fn nothing() -> Self {
+        let mut writer = crate::pickle::Writer::new(4);
+        writer.none();
+        Self {
+            pickle: writer.finish(),
+            ..Self::default()
+        }
+    }
+
     /// What the runtime is given.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, ValueError> {
         postcard::to_allocvec(self).map_err(ValueError::new)

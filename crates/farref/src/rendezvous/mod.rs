@@ -37,9 +37,9 @@ pub use file_store::FileStore;
 pub use location::{ParseRendezvousError, Rendezvous};
 pub use memory_store::MemoryStore;
 pub use store::{Store, StoreError, StoreFuture};
+pub use tcp_store::{StoreDialect, StoreLimits, StoreServer, TcpStoreClient};
 #[cfg(any(test, feature = "fuzzing"))]
-pub use tcp_store::fuzz_store_request;
-pub use tcp_store::{StoreLimits, StoreServer, TcpStoreClient};
+pub use tcp_store::{fuzz_store_answer, fuzz_store_request};
 
 pub(crate) use address::{advertised_address, host_id};
 pub(crate) use bootstrap::{Entry, FAREWELL, Plan, check_rank, enter};

@@ -8,7 +8,7 @@ use super::error::RendezvousError;
 use super::file_store::FileStore;
 use super::location::Rendezvous;
 use super::store::{Store, StoreError};
-use super::tcp_store::{StoreServer, TcpStoreClient};
+use super::tcp_store::{StoreDialect, StoreServer, TcpStoreClient};
 
 /// A store to use, and its server if this worker hosts it. The store works while the server lives.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ pub(crate) async fn open(
     let store = match &server {
         Some(server) => {
             let ip = reachable(server.local_addr().ip()).to_string();
-            TcpStoreClient::connect(&ip, server.local_addr().port(), timeout).await?
+            let (dialect, port) = (StoreDialect::Greeted, server.local_addr().port());
+            TcpStoreClient::connect_as(dialect, &ip, port, timeout).await?
         }
         None => TcpStoreClient::connect(host, port, timeout).await?,
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::open::open;
 use super::store::{Store, StoreError};
-use super::{FileStore, MemoryStore, Rendezvous, StoreServer, TcpStoreClient};
+use super::{FileStore, MemoryStore, Rendezvous, StoreDialect, StoreServer, TcpStoreClient};
 
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
@@ -62,6 +62,13 @@ where
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();
     let client = || TcpStoreClient::connect("127.0.0.1", port, SOON);
+    let (one, other) = (client().await.unwrap(), client().await.unwrap());
+    law(Arc::new(one), Arc::new(other)).await;
+
+    // As PyTorch 1.13 speaks.
+    let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().port();
+    let client = || TcpStoreClient::connect_as(StoreDialect::Old, "127.0.0.1", port, SOON);
     let (one, other) = (client().await.unwrap(), client().await.unwrap());
     law(Arc::new(one), Arc::new(other)).await;
 }

@@ -8,7 +8,7 @@ mod tending;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -210,6 +210,21 @@ impl Worker {
     /// ```
     pub fn caller_node() -> Option<NodeId> {
         Current::get().map(|current| current.caller)
+    }
+
+    /// A handle that does not keep the worker alive. For agents and others that the worker itself keeps.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(1).await?;
+    /// let weak = cluster.worker(0).downgrade();
+    /// assert_eq!(weak.upgrade().map(|worker| worker.name().to_owned()).as_deref(), Some("worker0"));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn downgrade(&self) -> WeakWorker {
+        WeakWorker(Arc::downgrade(&self.core))
     }
 
     /// The runtime that the worker runs on.
@@ -673,5 +688,16 @@ impl Life {
         if let Some(store) = store {
             store.close().await;
         }
+    }
+}
+
+/// A worker that others keep alive. See [`Worker::downgrade`].
+#[derive(Clone, Debug)]
+pub struct WeakWorker(Weak<Core>);
+
+impl WeakWorker {
+    /// The worker, if it is still there.
+    pub fn upgrade(&self) -> Option<Worker> {
+        self.0.upgrade().map(|core| Worker::of(&core))
     }
 }

@@ -3,6 +3,11 @@
 //! Quick requests share one connection. A wait takes a connection of its own, so that it holds
 //! nobody else up. A connection is put back only after a complete answer: a request that was
 //! dropped halfway costs its connection and confuses nobody.
+//!
+//! A server of PyTorch 1.13 takes a greeting for the beginning of a long request and waits for the rest
+//! of it, which holds all its clients up. So what a server understands is found out by a request that is
+//! one byte long in both dialects: an old server answers it, a newer one expects more and stays silent.
+//! And as an old server reads a request to its end before it does anything else, each is sent in one piece.
 
 use std::fmt;
 use std::io;
@@ -18,15 +23,22 @@ use super::super::store::{
     MAX_KEY, MAX_KEYS, MAX_VALUE, Store, StoreError, StoreFuture, check_size, end_of,
 };
 use super::connection::{is_quiet, read_some, write_all};
+use super::dialect::StoreDialect;
 use super::protocol::{
-    MAGIC, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED, take_bytes, take_flag,
-    take_i64,
+    ARRIVALS, HAD_OLD_CLIENTS, IS_FARREF, MAGIC, ProtocolError, READY, Request, STOP_WAITING,
+    WAIT_CANCELLED, take_bytes, take_flag, take_i64,
 };
 
 /// How long a quick request may take, reconnecting included.
 const QUICK: Duration = Duration::from_secs(30);
 /// How long one attempt to connect may take before the next one is made.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// How long a server has to stay silent to be taken for one that wants a greeting. Should it only have
+/// been slow, the greeting will not be answered either, and the next attempt listens longer.
+const FIRST_SILENCE: Duration = Duration::from_millis(150);
+const LONGEST_SILENCE: Duration = Duration::from_secs(2);
+/// How much longer a greeting may take while it is not certain that it is understood.
+const GREETING_SILENCES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// A wait is renewed after this time, then after twice as long, up to ten times. Old PyTorch servers
@@ -57,6 +69,7 @@ const FIRST_RENEWAL: Duration = Duration::from_secs(1);
 /// ```
 pub struct TcpStoreClient {
     address: Address,
+    dialect: StoreDialect,
     quick: Mutex<Option<Connection>>,
 }
 
@@ -68,6 +81,7 @@ struct Address {
 
 /// A connection that has greeted. Every answer asked for on it has been read.
 struct Connection {
+    dialect: StoreDialect,
     stream: TcpStream,
     buffer: BytesMut,
 }
@@ -102,15 +116,148 @@ impl TcpStoreClient {
     /// # }
     /// ```
     pub async fn connect(host: &str, port: u16, deadline: Duration) -> Result<Self, StoreError> {
-        let address = Address {
-            host: host.to_owned(),
-            port,
-        };
-        let connection = address.connect(end_of(deadline)).await?;
+        Self::connect_to(Address::new(host, port), None, deadline).await
+    }
+
+    /// Like [`TcpStoreClient::connect`], to a store that is known to speak this dialect. That saves a
+    /// moment: a store of a newer PyTorch is told from an old one by its silence.
+    ///
+    /// Do not say [`StoreDialect::Greeted`] of a store that is hosted by PyTorch 1.13: nobody could use
+    /// it until this client has given up.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
+    /// for dialect in [StoreDialect::Greeted, StoreDialect::Old] {
+    ///     let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    ///     client.add("clients", 1).await?;
+    ///     assert_eq!(client.dialect(), dialect);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_as(
+        dialect: StoreDialect,
+        host: &str,
+        port: u16,
+        deadline: Duration,
+    ) -> Result<Self, StoreError> {
+        Self::connect_to(Address::new(host, port), Some(dialect), deadline).await
+    }
+
+    async fn connect_to(
+        address: Address,
+        dialect: Option<StoreDialect>,
+        deadline: Duration,
+    ) -> Result<Self, StoreError> {
+        let connection = address.connect(dialect, end_of(deadline)).await?;
         Ok(Self {
             address,
+            dialect: connection.dialect,
             quick: Mutex::new(Some(connection)),
         })
+    }
+
+    /// How this client and its server speak.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{StoreDialect, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let port = server.local_addr().port();
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
+    /// assert_eq!(client.dialect(), StoreDialect::Greeted); // it would be Old at PyTorch 1.13's
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dialect(&self) -> StoreDialect {
+        self.dialect
+    }
+
+    /// How the clients of this store speak, as far as they have come: a store that PyTorch hosts takes
+    /// only those that speak as it does, and a [`StoreServer`](super::StoreServer) tells.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, patience).await?;
+    /// assert_eq!(client.clients_dialect().await?, StoreDialect::Greeted);
+    ///
+    /// // A process with PyTorch 1.13 comes.
+    /// let dialect = StoreDialect::Old;
+    /// let other = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    /// other.add("processes", 1).await?;
+    /// assert_eq!(client.clients_dialect().await?, StoreDialect::Old);
+    /// assert_eq!(client.dialect(), StoreDialect::Greeted); // nevertheless
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn clients_dialect(&self) -> Result<StoreDialect, StoreError> {
+        let old = Request::Check(vec![Bytes::from_static(HAD_OLD_CLIENTS)]);
+        Ok(match self.ask(&[old], take_flag).await? {
+            READY => StoreDialect::Old,
+            _ => self.dialect,
+        })
+    }
+
+    /// Counts this worker among those that have come, and says how many have. When PyTorch opens a store
+    /// for a group of a fixed size, rank 0 waits until all have been counted.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let port = server.local_addr().port();
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
+    /// assert_eq!(client.arrive().await?, 1);
+    /// assert_eq!(client.arrivals().await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn arrive(&self) -> Result<i64, StoreError> {
+        let add = Request::Add(Bytes::from_static(ARRIVALS), 1);
+        self.ask(&[add], take_i64).await
+    }
+
+    /// How many workers have been counted by [`TcpStoreClient::arrive`], or by PyTorch.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let port = server.local_addr().port();
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
+    /// assert_eq!(client.arrivals().await?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn arrivals(&self) -> Result<i64, StoreError> {
+        let add = Request::Add(Bytes::from_static(ARRIVALS), 0);
+        self.ask(&[add], take_i64).await
     }
 
     /// One quick request, or several in a row, whose answers `take` takes from the buffer.
@@ -126,7 +273,7 @@ impl TcpStoreClient {
             // Taken out, so that it is closed if this future is dropped before the answer.
             let mut connection = match quick.take().filter(|old| is_quiet(&old.stream)) {
                 Some(connection) => connection,
-                None => self.address.connect(end).await?,
+                None => self.address.connect(Some(self.dialect), end).await?,
             };
             let answer = connection.exchange(requests, take).await;
             let answer = answer.map_err(|failure| self.address.failed(failure))?;
@@ -154,10 +301,20 @@ impl TcpStoreClient {
             if self.ask(&[check], take_flag).await? == READY {
                 return Ok(());
             }
-            let mut connection = self.address.connect(end).await?;
             let wait = [Request::Wait(keys_on_wire.clone())];
-            let waited = connection.wait(&wait).await;
-            waited.map_err(|failure| self.address.failed(failure))
+            let mut connection = self.address.connect(Some(self.dialect), end).await?;
+            let mut renewal = FIRST_RENEWAL;
+            loop {
+                let waited = connection.wait(&wait, renewal).await;
+                if waited.map_err(|failure| self.address.failed(failure))? {
+                    return Ok(());
+                }
+                if self.dialect == StoreDialect::Old {
+                    // It has no words for giving up: the answer might come at any time.
+                    connection = self.address.connect(Some(self.dialect), end).await?;
+                }
+                renewal = (renewal * 2).min(FIRST_RENEWAL * 10);
+            }
         };
         match timeout_at(end, work).await {
             Ok(result) => result,
@@ -275,12 +432,33 @@ impl fmt::Debug for TcpStoreClient {
 }
 
 impl Address {
-    async fn connect(&self, end: Instant) -> Result<Connection, StoreError> {
+    fn new(host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        Self { host, port }
+    }
+
+    /// A connection that is ready for requests, in the dialect given, or else in the server's.
+    async fn connect(
+        &self,
+        dialect: Option<StoreDialect>,
+        end: Instant,
+    ) -> Result<Connection, StoreError> {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
+        let mut silence = FIRST_SILENCE;
         loop {
-            let attempt_end = end.min(Instant::now() + ATTEMPT);
-            let failure = match timeout_at(attempt_end, Connection::open(self)).await {
+            let open = async {
+                match dialect {
+                    Some(dialect) => Connection::open(self, dialect).await,
+                    None => Connection::detect(self, silence).await,
+                }
+            };
+            let time = match dialect {
+                Some(_) => ATTEMPT,
+                None => ATTEMPT + silence * (1 + GREETING_SILENCES),
+            };
+            let attempt_end = end.min(Instant::now() + time);
+            let failure = match timeout_at(attempt_end, open).await {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(Failure::Io(error))) => error,
                 Ok(Err(failure)) => return Err(self.failed(failure)),
@@ -292,6 +470,10 @@ impl Address {
                     waited: began.elapsed(),
                     source: failure,
                 });
+            }
+            // A refused connection tells nothing about how fast the server is.
+            if failure.kind() == io::ErrorKind::TimedOut {
+                silence = (silence * 2).min(LONGEST_SILENCE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -328,25 +510,68 @@ impl fmt::Display for Address {
 }
 
 impl Connection {
-    async fn open(address: &Address) -> Result<Self, Failure> {
+    /// Connects, and says nothing.
+    async fn silent(address: &Address, dialect: StoreDialect) -> Result<Self, Failure> {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
         stream.set_nodelay(true)?;
-        let mut connection = Self {
+        Ok(Self {
+            dialect,
             stream,
             buffer: BytesMut::new(),
-        };
+        })
+    }
+
+    async fn open(address: &Address, dialect: StoreDialect) -> Result<Self, Failure> {
+        let mut connection = Self::silent(address, dialect).await?;
         // No ping: PyTorch of 2024 does not know it and hangs up. The number of keys does as well
         // to learn that a store is there, since the greeting alone has no answer.
         let greeting = [Request::Validate(MAGIC), Request::KeyCount];
-        connection.exchange(&greeting, take_i64).await?;
+        let greeting = match dialect {
+            StoreDialect::Greeted => &greeting[..],
+            StoreDialect::Old => &greeting[1..],
+        };
+        connection.exchange(greeting, take_i64).await?;
         Ok(connection)
+    }
+
+    /// Finds out how the server speaks. An error of the kind `TimedOut` means that it may be slow.
+    async fn detect(address: &Address, silence: Duration) -> Result<Self, Failure> {
+        let mut probe = Self::silent(address, StoreDialect::Old).await?;
+        let count = probe.exchange(&[Request::KeyCount], take_i64);
+        match tokio::time::timeout(silence, count).await {
+            Ok(Ok(_)) => return probe.settle(address).await,
+            Ok(Err(Failure::Protocol(error))) => return Err(Failure::Protocol(error)),
+            // Some hang up on those who do not greet.
+            Ok(Err(Failure::Io(_))) => return Self::open(address, StoreDialect::Greeted).await,
+            Err(_) => {}
+        }
+        let greeting = Self::open(address, StoreDialect::Greeted);
+        let greeted = tokio::time::timeout(silence * GREETING_SILENCES, greeting);
+        tokio::select! {
+            greeted = greeted => match greeted {
+                Ok(greeted) => greeted,
+                Err(_) => Err(Failure::Io(io::ErrorKind::TimedOut.into())),
+            },
+            // An old one after all, and slow. The greeting is dropped, which frees it.
+            Ok(_) = probe.answer(take_i64) => probe.settle(address).await,
+        }
+    }
+
+    /// Goes on with a server that has answered in the old dialect: farref's knows both.
+    async fn settle(mut self, address: &Address) -> Result<Self, Failure> {
+        let is_farref = Request::Check(vec![Bytes::from_static(IS_FARREF)]);
+        match self.exchange(&[is_farref], take_flag).await? {
+            READY => Self::open(address, StoreDialect::Greeted).await,
+            _ => Ok(self),
+        }
     }
 
     async fn send(&self, requests: &[Request]) -> Result<(), Failure> {
         let mut bytes = BytesMut::new();
-        requests
-            .iter()
-            .for_each(|request| request.encode(&mut bytes));
+        for request in requests {
+            let encoded = request.encode(self.dialect, &mut bytes);
+            encoded.map_err(Failure::Protocol)?;
+        }
         Ok(write_all(&self.stream, &bytes).await?)
     }
 
@@ -378,23 +603,19 @@ impl Connection {
         }
     }
 
-    /// Waits without end; the caller sets one.
-    async fn wait(&mut self, wait: &[Request]) -> Result<(), Failure> {
-        let mut renewal = FIRST_RENEWAL;
-        loop {
-            self.send(wait).await?;
-            let answer = tokio::time::timeout(renewal, self.answer(take_flag)).await;
-            match answer {
-                Ok(flag) if flag.as_ref().is_ok_and(|flag| *flag == STOP_WAITING) => return Ok(()),
-                Ok(flag) => flag.map(drop)?,
-                Err(_) => {
-                    self.send(&[Request::CancelWait]).await?;
-                    // The wait may have ended before the server saw the cancellation.
-                    while self.answer(take_flag).await? != WAIT_CANCELLED {}
-                }
-            }
-            renewal = (renewal * 2).min(FIRST_RENEWAL * 10);
+    /// Waits for so long; says whether it is over. If not, and the server is an old one, this connection
+    /// cannot be used any more.
+    async fn wait(&mut self, wait: &[Request], time: Duration) -> Result<bool, Failure> {
+        self.send(wait).await?;
+        match tokio::time::timeout(time, self.answer(take_flag)).await {
+            Ok(flag) => return Ok(flag? == STOP_WAITING),
+            Err(_) if self.dialect == StoreDialect::Old => return Ok(false),
+            Err(_) => {}
         }
+        self.send(&[Request::CancelWait]).await?;
+        // The wait may have ended before the server saw the cancellation.
+        while self.answer(take_flag).await? != WAIT_CANCELLED {}
+        Ok(false)
     }
 }
 

@@ -8,50 +8,18 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::super::store::{MAX_KEY, MAX_KEYS, MAX_VALUE};
+use super::dialect::StoreDialect;
 
 /// What a client sends first, unless it is an old one.
 pub(super) const MAGIC: u32 = 0x3C85_F7CE;
 
-/// Which numbers the requests of a client have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Dialect {
-    /// The client greets first: farref, and PyTorch 2.
-    Greeted,
-    /// There was no greeting yet, as in PyTorch 1.13. Its number was that of the first request, and so
-    /// on; one request has gone since.
-    Old,
-}
-
-// Or a greeting could be the beginning of an old client's `Set`: where the one has the magic number, the
-// other has the length of a key.
-const _: () = assert!(MAGIC as usize > MAX_KEY);
-
-impl Dialect {
-    /// How a client speaks, by what it says first. `None` if that is too little to tell.
-    pub(super) fn of(first: &[u8]) -> Result<Option<Self>, ProtocolError> {
-        match first {
-            [] => Ok(None),
-            [0, rest @ ..] => match rest.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) {
-                None => Ok(None),
-                Some(MAGIC) => Ok(Some(Self::Greeted)),
-                Some(size) if size as usize <= MAX_KEY => Ok(Some(Self::Old)),
-                Some(_) => Err(ProtocolError::NoGreeting),
-            },
-            _ => Ok(Some(Self::Old)),
-        }
-    }
-
-    /// The number that a request has today.
-    fn code(self, code: u8) -> Option<u8> {
-        match (self, code) {
-            (Self::Greeted, code) => Some(code),
-            (Self::Old, 0..=6) => Some(code + 1),
-            // 7 was to watch a key, which PyTorch 1.13 does not offer to programs any more.
-            (Self::Old, 8) => Some(8),
-            (Self::Old, _) => None,
-        }
-    }
-}
+/// Keys of programs begin with a slash on the wire. These two do not and are nobody's: a farref server
+/// that is asked whether they are there tells about itself. This one says that it is a farref server.
+pub(super) const IS_FARREF: &[u8] = b"farref";
+/// This one is there if an old client has been.
+pub(super) const HAD_OLD_CLIENTS: &[u8] = b"farref/old clients";
+/// Counts the workers that have come, without a slash, for PyTorch.
+pub(super) const ARRIVALS: &[u8] = b"init/";
 
 /// Answers to [`Request::Check`].
 pub(super) const READY: u8 = 0;
@@ -96,6 +64,8 @@ pub(super) enum ProtocolError {
     UnknownRequest(u8),
     #[error("it began with neither the TCPStore greeting nor a request of an old client")]
     NoGreeting,
+    #[error("it speaks as PyTorch 1.13 did, which had no request {0}")]
+    NotThen(u8),
     #[error("a {what} of {size} is longer than the {limit} allowed")]
     TooLong {
         what: &'static str,
@@ -124,7 +94,7 @@ impl Request {
     /// Takes one request off the front of `buffer`; `None`, and the buffer untouched, if it is not
     /// all there yet. `limit` bounds the size of the whole request.
     pub(super) fn parse(
-        dialect: Dialect,
+        dialect: StoreDialect,
         buffer: &mut BytesMut,
         limit: usize,
     ) -> Result<Option<Self>, ProtocolError> {
@@ -132,7 +102,7 @@ impl Request {
             return Ok(None);
         };
         let unknown = ProtocolError::UnknownRequest(first);
-        let Some(code) = dialect.code(first) else {
+        let Some(code) = dialect.today(first) else {
             return Err(unknown);
         };
         let shape = shape(code).ok_or(unknown)?;
@@ -155,8 +125,19 @@ impl Request {
     }
 
     /// Appends the bytes of this request.
-    pub(super) fn encode(&self, out: &mut BytesMut) {
-        out.put_u8(self.code());
+    pub(super) fn encode(
+        &self,
+        dialect: StoreDialect,
+        out: &mut BytesMut,
+    ) -> Result<(), ProtocolError> {
+        let code = self.code();
+        let number = dialect.number(code);
+        out.put_u8(number.ok_or(ProtocolError::NotThen(code))?);
+        self.encode_fields(out);
+        Ok(())
+    }
+
+    fn encode_fields(&self, out: &mut BytesMut) {
         match self {
             Self::Validate(number) | Self::Ping(number) => out.put_u32_le(*number),
             Self::Set(key, value) | Self::Append(key, value) | Self::QueuePush(key, value) => {
@@ -191,6 +172,15 @@ impl Request {
                 }
             }
             Self::KeyCount | Self::CancelWait | Self::ListKeys => {}
+        }
+    }
+
+    /// Whether it may come from a client that only finds out who serves it.
+    pub(super) fn is_probe(&self) -> bool {
+        match self {
+            Self::KeyCount => true,
+            Self::Check(keys) => keys.iter().all(|key| key == IS_FARREF),
+            _ => false,
         }
     }
 

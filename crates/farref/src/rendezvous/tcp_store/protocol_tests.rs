@@ -3,13 +3,14 @@
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
-use super::protocol::{Dialect, MAGIC, ProtocolError, Request, take_bytes, take_flag, take_i64};
+use super::dialect::StoreDialect;
+use super::protocol::{MAGIC, ProtocolError, Request, take_bytes, take_flag, take_i64};
 
 const LIMIT: usize = 64 << 20;
 
 fn encoded(request: &Request) -> BytesMut {
     let mut bytes = BytesMut::new();
-    request.encode(&mut bytes);
+    request.encode(StoreDialect::Greeted, &mut bytes).unwrap();
     bytes
 }
 
@@ -54,12 +55,12 @@ proptest! {
         piece in 1usize..50,
     ) {
         let mut wire = BytesMut::new();
-        requests.iter().for_each(|request| request.encode(&mut wire));
+        requests.iter().for_each(|request| request.encode(StoreDialect::Greeted, &mut wire).unwrap());
         let mut buffer = BytesMut::new();
         let mut parsed = Vec::new();
         for bytes in wire.chunks(piece) {
             buffer.extend_from_slice(bytes);
-            while let Some(request) = Request::parse(Dialect::Greeted, &mut buffer, LIMIT).unwrap() {
+            while let Some(request) = Request::parse(StoreDialect::Greeted, &mut buffer, LIMIT).unwrap() {
                 parsed.push(request);
             }
         }
@@ -72,7 +73,7 @@ proptest! {
         let whole = encoded(&request);
         for size in 0..whole.len() {
             let mut part = BytesMut::from(&whole[..size]);
-            prop_assert_eq!(Request::parse(Dialect::Greeted, &mut part, LIMIT), Ok(None));
+            prop_assert_eq!(Request::parse(StoreDialect::Greeted, &mut part, LIMIT), Ok(None));
             prop_assert_eq!(&part[..], &whole[..size]);
         }
     }
@@ -81,7 +82,7 @@ proptest! {
     fn garbage_is_consumed_refused_or_waited_for(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut buffer = BytesMut::from(&bytes[..]);
         let mut before = buffer.len();
-        while let Ok(Some(request)) = Request::parse(Dialect::Greeted, &mut buffer, LIMIT) {
+        while let Ok(Some(request)) = Request::parse(StoreDialect::Greeted, &mut buffer, LIMIT) {
             // What was taken for a request is exactly the bytes of that request.
             prop_assert_eq!(before - buffer.len(), encoded(&request).len());
             before = buffer.len();
@@ -98,7 +99,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= with;
         let size = bytes.len();
-        if let Ok(Some(other)) = Request::parse(Dialect::Greeted, &mut bytes, LIMIT) {
+        if let Ok(Some(other)) = Request::parse(StoreDialect::Greeted, &mut bytes, LIMIT) {
             prop_assert_eq!(encoded(&other).len(), size - bytes.len());
         }
     }
@@ -120,14 +121,17 @@ fn the_bytes_are_those_of_pytorch() {
 fn old_clients_are_told_from_others_by_their_first_bytes() {
     let greeting = encoded(&Request::Validate(MAGIC));
     for size in 0..5 {
-        assert_eq!(Dialect::of(&greeting[..size]), Ok(None));
+        assert_eq!(StoreDialect::of(&greeting[..size]), Ok(None));
     }
-    assert_eq!(Dialect::of(&greeting), Ok(Some(Dialect::Greeted)));
-    assert_eq!(Dialect::of(b"\0\x02\0\0\0"), Ok(Some(Dialect::Old)));
-    assert_eq!(Dialect::of(b"\0GET "), Err(ProtocolError::NoGreeting));
+    assert_eq!(StoreDialect::of(&greeting), Ok(Some(StoreDialect::Greeted)));
+    assert_eq!(
+        StoreDialect::of(b"\0\x02\0\0\0"),
+        Ok(Some(StoreDialect::Old))
+    );
+    assert_eq!(StoreDialect::of(b"\0GET "), Err(ProtocolError::NoGreeting));
     for code in 1..=255 {
-        assert_eq!(Dialect::of(&[code]), Ok(Some(Dialect::Old)));
-        let parsed = Request::parse(Dialect::Old, &mut BytesMut::from(&[code][..]), LIMIT);
+        assert_eq!(StoreDialect::of(&[code]), Ok(Some(StoreDialect::Old)));
+        let parsed = Request::parse(StoreDialect::Old, &mut BytesMut::from(&[code][..]), LIMIT);
         match code {
             1..=5 | 8 => assert_eq!(parsed, Ok(None)),
             6 => assert_eq!(parsed, Ok(Some(Request::KeyCount))),
@@ -147,13 +151,17 @@ fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
         ([&[10][..], &long(1), &long(u64::MAX)].concat(), "key"),
     ];
     for (bytes, expected) in cases {
-        match Request::parse(Dialect::Greeted, &mut BytesMut::from(&bytes[..]), LIMIT) {
+        match Request::parse(
+            StoreDialect::Greeted,
+            &mut BytesMut::from(&bytes[..]),
+            LIMIT,
+        ) {
             Err(ProtocolError::TooLong { what, .. }) => assert_eq!(what, expected),
             other => panic!("{other:?}"),
         }
     }
     let mut large = encoded(&Request::Set("k".into(), vec![0; 1000].into()));
-    let refused = Request::parse(Dialect::Greeted, &mut large, 500);
+    let refused = Request::parse(StoreDialect::Greeted, &mut large, 500);
     assert!(matches!(
         refused,
         Err(ProtocolError::TooLong {
@@ -162,7 +170,11 @@ fn a_length_over_the_limit_is_refused_before_its_bytes_come() {
         })
     ));
     for code in 19..=255 {
-        let refused = Request::parse(Dialect::Greeted, &mut BytesMut::from(&[code][..]), LIMIT);
+        let refused = Request::parse(
+            StoreDialect::Greeted,
+            &mut BytesMut::from(&[code][..]),
+            LIMIT,
+        );
         assert_eq!(refused, Err(ProtocolError::UnknownRequest(code)));
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,9 +21,10 @@ use super::super::store::{MAX_VALUE, StoreError};
 use super::super::table::{Pending, Refusal, Table, WaiterId};
 use super::budget::{Budget, Share};
 use super::connection::{read_some, write_all};
+use super::dialect::StoreDialect;
 use super::protocol::{
-    Dialect, MAGIC, NOT_READY, ProtocolError, READY, Request, STOP_WAITING, WAIT_CANCELLED,
-    put_bytes,
+    HAD_OLD_CLIENTS, IS_FARREF, MAGIC, NOT_READY, ProtocolError, READY, Request, STOP_WAITING,
+    WAIT_CANCELLED, put_bytes,
 };
 
 /// A client that begins to greet must be done within this time.
@@ -146,6 +148,8 @@ impl StoreServer {
         let shared = Arc::new(Shared {
             table: Mutex::new(Table::new(limits.memory)),
             budget: Budget::new(limits.memory),
+            had_old_clients: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
             limits,
         });
         let task = tokio::spawn(accept(listener, shared.clone()));
@@ -170,6 +174,54 @@ impl StoreServer {
     /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// How its clients speak: [`StoreDialect::Old`] as soon as one of them does.
+    ///
+    /// Whoever hosts a store for PyTorch learns here, once all workers have come, which generation of
+    /// PyTorch it has to do with.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// assert_eq!(server.clients_dialect(), StoreDialect::Greeted);
+    ///
+    /// // Speaks as PyTorch 1.13 does.
+    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
+    /// let dialect = StoreDialect::Old;
+    /// let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    /// client.set("key", b"value").await?;
+    /// assert_eq!(server.clients_dialect(), StoreDialect::Old);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clients_dialect(&self) -> StoreDialect {
+        match self.shared.had_old_clients.load(Ordering::Acquire) {
+            true => StoreDialect::Old,
+            false => StoreDialect::Greeted,
+        }
+    }
+
+    /// How many connections of clients there are. Whoever is about to close the store may want to wait until
+    /// the others have gone.
+    ///
+    /// ```
+    /// use farref::StoreServer;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// assert_eq!(server.connections(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Acquire)
     }
 
     /// Closes the store and waits until its port is free. Dropping the server does the same, but
@@ -219,6 +271,9 @@ impl fmt::Debug for StoreServer {
 struct Shared {
     table: Mutex<Table>,
     budget: Budget,
+    had_old_clients: AtomicBool,
+    /// How many there are at present.
+    connections: AtomicUsize,
     limits: StoreLimits,
 }
 
@@ -249,6 +304,7 @@ enum Disconnect {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut clients = JoinSet::new();
     loop {
+        shared.connections.store(clients.len(), Ordering::Release);
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = clients.join_next() => continue,
@@ -278,7 +334,7 @@ struct Client {
     shared: Arc<Shared>,
     buffer: BytesMut,
     share: Share,
-    dialect: Dialect,
+    dialect: StoreDialect,
 }
 
 /// What became of a request.
@@ -296,7 +352,7 @@ impl Client {
         let mut client = Self {
             share: shared.budget.share(),
             buffer: BytesMut::new(),
-            dialect: Dialect::Greeted,
+            dialect: StoreDialect::Greeted,
             stream,
             shared,
         };
@@ -307,6 +363,10 @@ impl Client {
         }
         let mut next = within(GREETING, client.first_request()).await?;
         while let Some(request) = next {
+            if client.dialect == StoreDialect::Old && !request.is_probe() {
+                let had_old_clients = &client.shared.had_old_clients;
+                had_old_clients.store(true, Ordering::Release);
+            }
             if !client.handle(request).await? {
                 break;
             }
@@ -318,7 +378,7 @@ impl Client {
     /// Finds out how the client speaks.
     async fn first_request(&mut self) -> Result<Option<Request>, Disconnect> {
         self.dialect = loop {
-            if let Some(dialect) = Dialect::of(&self.buffer)? {
+            if let Some(dialect) = StoreDialect::of(&self.buffer)? {
                 break dialect;
             }
             if !self.read().await? {
@@ -390,7 +450,7 @@ impl Client {
                         return Ok(true);
                     }
                     // Its time is up, and it has no words to say so.
-                    Some(next) if self.dialect == Dialect::Old => {
+                    Some(next) if self.dialect == StoreDialect::Old => {
                         if !kept.resize(next.weight()) {
                             return Err(Disconnect::Memory);
                         }
@@ -481,7 +541,11 @@ impl Shared {
             }
             Request::Add(key, delta) => out.put_i64_le(table.add(key, delta)?),
             Request::Check(keys) => {
-                let ready = keys.iter().all(|key| table.has(key));
+                let ready = keys.iter().all(|key| match &key[..] {
+                    IS_FARREF => true,
+                    HAD_OLD_CLIENTS => self.had_old_clients.load(Ordering::Acquire),
+                    key => table.has(key),
+                });
                 out.put_u8(if ready { READY } else { NOT_READY });
             }
             Request::Wait(keys) => match table.wait(&keys) {

@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::store::{Store, StoreError};
 use super::connection::{read_some, write_all};
+use super::dialect::StoreDialect;
 use super::protocol::{MAGIC, Request};
 use super::{StoreLimits, StoreServer, TcpStoreClient};
 
@@ -35,7 +36,7 @@ impl Raw {
 
     async fn send(&self, request: Request) {
         let mut bytes = BytesMut::new();
-        request.encode(&mut bytes);
+        request.encode(StoreDialect::Greeted, &mut bytes).unwrap();
         self.send_bytes(&bytes).await;
     }
 
@@ -321,7 +322,7 @@ async fn a_bad_client_is_cut_off_and_harms_nobody() {
 
     let bytes = |request: Request| {
         let mut bytes = BytesMut::new();
-        request.encode(&mut bytes);
+        request.encode(StoreDialect::Greeted, &mut bytes).unwrap();
         bytes.to_vec()
     };
     let greet = bytes(Request::Validate(MAGIC));
@@ -382,9 +383,16 @@ async fn a_slow_talker_is_understood() {
     let server = server().await;
     let mut client = Raw::connect(&server).await;
     let mut bytes = BytesMut::new();
-    Request::Validate(MAGIC).encode(&mut bytes);
-    Request::Set("/slow".into(), "talk".into()).encode(&mut bytes);
-    Request::Get("/slow".into()).encode(&mut bytes);
+    let greeted = StoreDialect::Greeted;
+    Request::Validate(MAGIC)
+        .encode(greeted, &mut bytes)
+        .unwrap();
+    Request::Set("/slow".into(), "talk".into())
+        .encode(greeted, &mut bytes)
+        .unwrap();
+    Request::Get("/slow".into())
+        .encode(greeted, &mut bytes)
+        .unwrap();
     for byte in bytes {
         client.send_bytes(&[byte]).await;
         sleep(Duration::from_millis(1)).await;

@@ -1,0 +1,340 @@
+//! Joining a PyTorch group.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farref::agent::{Functions, Group, NodeId};
+use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
+
+use crate::agent::{Neighbour, Parts, TorchAgent, Way};
+use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE};
+use crate::transport::{Limits, Listener, PipeError};
+
+/// Why a worker is not in a PyTorch group.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// A setting is missing or makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The store cannot be hosted or reached.
+    #[error("the store at {address}: {source}")]
+    Store {
+        /// Where it is.
+        address: String,
+        /// What is wrong.
+        source: farref::StoreError,
+    },
+    /// The group did not come together.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// This worker cannot listen.
+    #[error(transparent)]
+    Pipe(#[from] PipeError),
+    /// The worker cannot run.
+    #[error(transparent)]
+    Farref(#[from] farref::Error),
+    /// The workers have met, but do not talk to each other.
+    #[error("the workers met in the store, but not by RPC: {0}")]
+    Talk(String),
+}
+
+/// A worker of a `torch.distributed.rpc` group, about to join.
+///
+/// The other workers are PyTorch's own, in Python, and know nothing of this; or they are like this one. What
+/// comes of it is a [`Worker`] like any other: it calls and is called, holds references and has them held, and
+/// shuts down together with the group.
+///
+/// ```no_run
+/// use farref_torch::TorchGroup;
+///
+/// /// Python calls it by `rpc.rpc_sync("rust", maths.double, args=(21,))`.
+/// #[farref::remote(python = "maths.double")]
+/// async fn double(number: i64) -> i64 {
+///     2 * number
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // In Python: rpc.init_rpc("worker0", rank=0, world_size=2), MASTER_ADDR and MASTER_PORT set.
+/// let worker = TorchGroup::new("rust")
+///     .master("127.0.0.1", 29500)
+///     .rank(1)
+///     .world_size(2)
+///     .join()
+///     .await?;
+/// let root: f64 = farref_torch::py_call(&worker.peer("worker0")?, "math.sqrt", (2.0,)).await?;
+/// assert_eq!(root, 2.0_f64.sqrt());
+/// worker.shutdown().await?; // when all others do
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TorchGroup {
+    name: String,
+    master: Option<(String, u16)>,
+    rank: Option<u16>,
+    world_size: Option<u16>,
+    hosts: Option<bool>,
+    address: Option<IpAddr>,
+    key_prefix: String,
+    groups_before: u32,
+    rounds_before: Option<u64>,
+    patience: Duration,
+    worker: WorkerBuilder,
+    limits: Limits,
+}
+
+impl TorchGroup {
+    /// A worker of this name. What PyTorch takes from the environment (`MASTER_ADDR`, `MASTER_PORT`, `RANK`,
+    /// `WORLD_SIZE`) is taken from there, until something else is said.
+    pub fn new(name: impl Into<String>) -> Self {
+        fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+            std::env::var(name).ok()?.parse().ok()
+        }
+        Self {
+            name: name.into(),
+            master: variable("MASTER_ADDR").zip(variable("MASTER_PORT")),
+            rank: variable("RANK"),
+            world_size: variable("WORLD_SIZE"),
+            hosts: None,
+            address: None,
+            key_prefix: String::new(),
+            groups_before: 0,
+            rounds_before: None,
+            patience: Duration::from_secs(60),
+            worker: Worker::builder("").leak_grace(Duration::ZERO),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Where the group's store is.
+    pub fn master(mut self, host: impl Into<String>, port: u16) -> Self {
+        self.master = Some((host.into(), port));
+        self
+    }
+
+    /// Which worker this is: from 0, below the world size. In a dynamic group, a number that no worker had
+    /// before.
+    pub fn rank(mut self, rank: u16) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// How many workers there are. All of them say so, or none does: then workers come and go.
+    pub fn world_size(mut self, workers: u16) -> Self {
+        self.world_size = Some(workers);
+        self
+    }
+
+    /// Workers come and go: no world size, whatever the environment says.
+    pub fn dynamic(mut self) -> Self {
+        self.world_size = None;
+        self
+    }
+
+    /// Whether this worker hosts the store. As in PyTorch, rank 0 does, unless something else is said:
+    /// `torchrun` hosts one itself.
+    pub fn host_store(mut self, hosts: bool) -> Self {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// The address that others reach this worker under. If nothing is said, PyTorch's rules hold: that of the
+    /// interface which `TP_SOCKET_IFNAME` names, or of the host's name.
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
+    /// What the launcher puts before all keys of the store; nothing, unless something is said.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// How often the Python processes have called `init_rpc` before: they count, and put the number into their
+    /// keys. It is three rounds of shutting down each time, unless `rounds` says otherwise.
+    pub fn groups_before(mut self, groups: u32, rounds: Option<u64>) -> Self {
+        self.groups_before = groups;
+        self.rounds_before = rounds;
+        self
+    }
+
+    /// How long to wait for the others when joining, one minute unless something else is said.
+    pub fn join_timeout(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The most bytes of one message, tensors included. A peer that sends more is cut off.
+    pub fn max_message_size(mut self, bytes: u64) -> Self {
+        self.limits.message = bytes;
+        self.limits.payload = self.limits.payload.min(bytes);
+        self
+    }
+
+    /// Other settings of the worker: time limits, threads, what happens to leaks. Those about rendezvous and
+    /// connections have no meaning here.
+    pub fn worker(mut self, settings: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Self {
+        self.worker = settings(self.worker);
+        self
+    }
+
+    /// Joins the group. Comes back when all have joined, in a static group.
+    pub async fn join(self) -> Result<Worker, JoinError> {
+        // What is wrong with the program comes before what is wrong with the network.
+        let functions = Functions::of_program()?;
+        let missing = |what: &str| JoinError::Config(what.to_owned());
+        let (host, port) = self.master.clone().ok_or_else(|| {
+            missing("nothing says where the workers meet: set MASTER_ADDR and MASTER_PORT, or call `.master(..)`")
+        })?;
+        let rank = self.rank.ok_or_else(|| {
+            missing("the worker has no rank: set RANK, or call `.rank(..)`")
+        })?;
+        let store_error = |source| JoinError::Store {
+            address: format!("{host}:{port}"),
+            source,
+        };
+        let server = match self.hosts.unwrap_or(rank == 0) {
+            true => {
+                let bound = StoreServer::bind(&format!("0.0.0.0:{port}")).await;
+                Some(bound.map_err(store_error)?)
+            }
+            false => None,
+        };
+        let client = TcpStoreClient::connect(&host, port, self.patience).await;
+        let client = Arc::new(client.map_err(store_error)?);
+        let place = Place {
+            name: self.name.clone(),
+            id: rank,
+            world: self.world_size,
+            base: self.key_prefix.clone(),
+            prefix: self.groups_before,
+            rounds_before: self
+                .rounds_before
+                .unwrap_or(3 * u64::from(self.groups_before)),
+            patience: self.patience,
+        };
+        let store: Arc<dyn Store> = Arc::clone(&client) as _;
+        let meeting = Arc::new(Meeting::new(store, place)?);
+        let ip = group::published_ip(self.address, RPC_INTERFACE).await;
+        let listener = Listener::bind(SocketAddr::new(ip, 0), self.limits.clone()).await?;
+        let address = format!("uv://{}", listener.local_addr());
+        let joining = Joining {
+            functions,
+            rank,
+            listener,
+            address,
+            meeting,
+            server,
+            settings: self,
+        };
+        match joining.settings.world_size {
+            Some(world) => joining.join_static(&client, world).await,
+            None => joining.join_dynamic().await,
+        }
+    }
+}
+
+/// A worker that has found the store.
+struct Joining {
+    functions: Functions,
+    rank: u16,
+    listener: Listener,
+    address: String,
+    meeting: Arc<Meeting>,
+    server: Option<StoreServer>,
+    settings: TorchGroup,
+}
+
+impl Joining {
+    async fn join_static(self, client: &TcpStoreClient, world: u16) -> Result<Worker, JoinError> {
+        let patience = self.settings.patience;
+        let form = group::arrive(client, world, patience).await?;
+        let ip = group::published_ip(self.settings.address, GLOO_INTERFACE).await;
+        let (members, mut gloo) = self.meeting.enter_static(form, ip, &self.address).await?;
+        let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
+        // They gather twice in each group: now, and before they shut down.
+        let gathering = 2 * u64::from(self.settings.groups_before);
+        let way = Way::Static {
+            names: names.clone(),
+            gathering: gathering + 1,
+        };
+        let (worker, agent) = self.start(members, way).await?;
+        let met = tokio::time::timeout(patience, agent.shared().gather(&names, gathering)).await;
+        let met = met.unwrap_or_else(|_| Err("not all answered in time".to_owned()));
+        if let Err(problem) = met {
+            worker.crash().await;
+            return Err(JoinError::Talk(problem));
+        }
+        if let Err(error) = gloo.barrier(patience).await {
+            worker.crash().await;
+            return Err(GroupError::from(error).into());
+        }
+        gloo.close().await;
+        Ok(worker)
+    }
+
+    async fn join_dynamic(self) -> Result<Worker, JoinError> {
+        let meeting = Arc::clone(&self.meeting);
+        meeting.lock(Change::Join).await?;
+        let joined = async {
+            let members = meeting.enter_dynamic(&self.address).await?;
+            let (worker, agent) = self.start(members, Way::Dynamic).await?;
+            if let Err(problem) = agent.shared().announce(true).await {
+                worker.crash().await;
+                meeting.leave_dynamic().await?;
+                return Err(JoinError::Talk(problem));
+            }
+            Ok(worker)
+        };
+        let joined = joined.await;
+        meeting.unlock(Change::Join).await?;
+        joined
+    }
+
+    /// Sets the worker going among those who are there.
+    async fn start(
+        self,
+        members: Vec<group::Member>,
+        way: Way,
+    ) -> Result<(Worker, Arc<TorchAgent>), JoinError> {
+        let node = |id: u16| NodeId::new(id.into(), 0);
+        let me = node(self.rank);
+        let mut all: Vec<_> = members.iter().map(|member| (node(member.id), member.name.clone())).collect();
+        if !all.iter().any(|(node, _)| *node == me) {
+            all.push((me, self.settings.name.clone()));
+        }
+        let others = members.into_iter().filter(|member| member.id != self.rank);
+        let parts = Parts {
+            id: self.rank,
+            name: self.settings.name.clone(),
+            neighbours: others
+                .map(|member| Neighbour {
+                    id: member.id,
+                    name: member.name,
+                    address: member.address,
+                })
+                .collect(),
+            listener: self.listener,
+            limits: self.settings.limits,
+            meeting: self.meeting,
+            way,
+            functions: self.functions,
+            server: self.server,
+        };
+        let group = Group { me, members: all };
+        let mut agent = None;
+        let worker = self.settings.worker.attach(group, |inbound| {
+            let started = TorchAgent::start(parts, inbound);
+            agent = Some(Arc::clone(&started));
+            started
+        });
+        let worker = worker.await?;
+        let agent = agent.ok_or_else(|| JoinError::Config("no agent was made".to_owned()))?;
+        agent.belongs_to(&worker);
+        Ok((worker, agent))
+    }
+}

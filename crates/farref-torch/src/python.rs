@@ -1,0 +1,193 @@
+//! Calling Python: functions by name, references to Python's objects, methods of those.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use farref::__private::{Encode, Failure, Function, Mode, NoReceiver};
+use farref::{Call, Peer, RRef};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::value::{UDF, Udf};
+
+/// An object that lives in a Python process and stays there.
+///
+/// There are no values of this type: it says what an [`RRef`] leads to. Whatever the object is, [`py_method`] calls
+/// its methods; an object that is plain data or a tensor can be fetched under another type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PyObject {}
+
+/// Stands for all functions of Python that return this.
+struct Python<R>(PhantomData<R>);
+
+impl<R: Send + Sync + 'static> Function for Python<R> {
+    const NAME: &'static str = UDF;
+    const SIGNATURE: &'static str = "a function of Python";
+    const TIMEOUT: Option<std::time::Duration> = None;
+    const MODE: Mode = Mode::Task;
+    type Access = NoReceiver;
+    type Arguments = (Udf,);
+    type Output = R;
+
+    async fn run((): (), (udf,): (Udf,)) -> Result<R, Failure> {
+        Err(no_python(&udf))
+    }
+
+    fn encoder() -> Option<Encode<R>> {
+        None
+    }
+}
+
+fn no_python(udf: &Udf) -> Failure {
+    farref::__private::returned(format!(
+        "`{}` is a function of Python, and this worker has none",
+        udf.function
+    ))
+}
+
+/// What a Rust worker does when it is called so.
+#[farref::remote(name = "farref_torch::python")]
+async fn python(udf: Udf) -> Result<(), String> {
+    Err(format!("`{}` is a function of Python, and this worker has none", udf.function))
+}
+
+/// Calls a function of Python by its name on a worker that is a Python process.
+///
+/// The name is `module.function`; a module is imported there if it is not yet. Arguments are a tuple. What
+/// Rust types are in Python is told at the [crate]'s root. The result is read as `R`; [`PyValue`](crate::PyValue)
+/// takes all that is plain data. To leave the result where it is, use [`py_remote`].
+///
+/// ```no_run
+/// # async fn example(worker: &farref::Worker) -> farref::Result<()> {
+/// use farref_torch::py_call;
+///
+/// let python = worker.peer("worker0")?;
+/// let root: f64 = py_call(&python, "math.sqrt", (2.0,)).await?;
+/// let words: Vec<String> = py_call(&python, "re.split", (r"\W+", "far and wide")).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[track_caller]
+pub fn py_call<R>(
+    on: &Peer,
+    function: &str,
+    arguments: impl Serialize + Send + Sync + 'static,
+) -> Call<R>
+where
+    R: DeserializeOwned + Send + Sync + 'static,
+{
+    PyCall::new(function, arguments).on(on)
+}
+
+/// The same with arguments that have names.
+///
+/// ```no_run
+/// # async fn example(worker: &farref::Worker) -> farref::Result<()> {
+/// use farref_torch::PyCall;
+///
+/// let python = worker.peer("worker0")?;
+/// let rounded: f64 = PyCall::new("builtins.round", (2.675,)).keyword("ndigits", 1).on(&python).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct PyCall {
+    udf: Udf,
+}
+
+impl PyCall {
+    /// A call of that function with these arguments, a tuple.
+    pub fn new(function: &str, arguments: impl Serialize + Send + Sync + 'static) -> Self {
+        let udf = Udf {
+            function: function.to_owned(),
+            arguments: Box::new(Tuple(arguments)),
+            keywords: Vec::new(),
+        };
+        Self { udf }
+    }
+
+    /// With an argument of this name.
+    pub fn keyword(mut self, name: &str, value: impl Serialize + Send + Sync + 'static) -> Self {
+        self.udf.keywords.push((name.to_owned(), Box::new(value)));
+        self
+    }
+
+    /// On that worker. The result comes back as `R`.
+    #[track_caller]
+    pub fn on<R: Send + Sync + 'static>(self, worker: &Peer) -> Call<R> {
+        let name = self.udf.function.clone();
+        farref::__private::call::<Python<R>>(worker, &(self.udf,)).__named(name)
+    }
+
+    /// On that worker, where the result stays. It is made anew each time.
+    #[track_caller]
+    pub fn remote(self, worker: &Peer) -> RRef<PyObject> {
+        self.on::<PyObject>(worker).remote()
+    }
+}
+
+impl fmt::Debug for PyCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.udf.fmt(f)
+    }
+}
+
+/// Calls a function of Python, or makes an object of a class, and leaves the result there.
+///
+/// ```no_run
+/// # async fn example(worker: &farref::Worker) -> farref::Result<()> {
+/// use farref_torch::{py_method, py_remote};
+///
+/// let python = worker.peer("worker0")?;
+/// let counter = py_remote(&python, "collections.Counter", ("abracadabra",));
+/// let most: Vec<(String, u64)> = py_method(&counter, "most_common", (1,)).await?;
+/// assert_eq!(most, [("a".to_owned(), 5)]);
+/// # Ok(())
+/// # }
+/// ```
+#[track_caller]
+pub fn py_remote(
+    on: &Peer,
+    function: &str,
+    arguments: impl Serialize + Send + Sync + 'static,
+) -> RRef<PyObject> {
+    PyCall::new(function, arguments).remote(on)
+}
+
+/// Calls a method of an object that lives in a Python process, where it lives.
+#[track_caller]
+pub fn py_method<T, R>(
+    object: &RRef<T>,
+    method: &str,
+    arguments: impl Serialize + Send + Sync + 'static,
+) -> Call<R>
+where
+    T: 'static,
+    R: DeserializeOwned + Send + Sync + 'static,
+{
+    let invoke = "torch.distributed.rpc.rref_proxy._local_invoke";
+    let keywords: std::collections::BTreeMap<String, ()> = std::collections::BTreeMap::new();
+    let all = (object.clone(), method.to_owned(), Tuple(arguments), keywords);
+    let call = PyCall::new(invoke, all);
+    match object.owner() {
+        Ok(owner) => call.on::<R>(&owner).__named(method.to_owned()),
+        Err(error) => Call::__failed(method.to_owned(), error),
+    }
+}
+
+/// Arguments that are a tuple, even if there are none.
+struct Tuple<T>(T);
+
+impl<T: Serialize> Serialize for Tuple<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if size_of::<T>() == 0 {
+            return serde::ser::SerializeTuple::end(serializer.serialize_tuple(0)?);
+        }
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Tuple<T> {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("arguments of Python's are not read here"))
+    }
+}
