@@ -77,8 +77,6 @@ def main():
         harness.start_rpc(options.name, options.rank, options.world, options.master, options.transports)
         peer_api._stopping.wait()
         line["debug"] = references.snapshot()
-        # In a second group PyTorch's workers do not tell an owner that they have let go.
-        rpc.api._ignore_rref_leak = options.prefix > 0
         harness.stop_rpc(options.rank, peer_api._graceful)
         line["ok"] = True
     except BaseException as error:
