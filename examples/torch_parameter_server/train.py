@@ -1,7 +1,7 @@
 """A parameter server in PyTorch: one worker keeps the weights, others train.
 
-Each trainer has data of its own. Again and again it pulls the weights from the server, computes the gradients of a small
-network on a batch, and pushes them; the server applies them. Trainers do not wait for each other.
+Each trainer has data of its own. Again and again it pulls the weights from the server, computes the gradients of a
+small network on a batch, and pushes them; the server applies them. Trainers do not wait for each other.
 
 Every process is told who it is, by arguments or by the variables that `torchrun` sets (RANK, WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT). The server is rank 0 and is called "ps". With two trainers, in three terminals:

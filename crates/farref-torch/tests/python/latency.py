@@ -73,7 +73,7 @@ def measure(calls):
         ("int", sync(7), calls),
         ("tensor, 1 KiB", sync(torch.ones(256)), calls),
         ("tensor, 1 MiB", sync(torch.ones(256 * 1024)), max(1, calls // 5)),
-        ("tensor, 16 MiB", sync(torch.ones(4 * 1024 * 1024)), max(1, calls // 20)),
+        ("tensor, 16 MiB", sync(torch.ones(4 * 1024 * 1024)), max(1, calls // 10)),
         ("remote and to_here", remote(7), calls),
     ]
     report = {"torch": torch.__version__, "unit": "microseconds", "cases": {}}

@@ -4,8 +4,8 @@ PyTorch counts groups and shutdown rounds per process, so a process that comes n
 prefix 1, and rounds from 4.
 
 Calls only: PyTorch's references do not survive a shutdown. Its table of references belongs to the agent of the first
-group and stays closed, so that in a second group no worker tells an owner that it has let go, and the next graceful
-shutdown waits for ever.
+group and stays closed, so that in a second group no worker tells an owner that it has let go, and a graceful
+shutdown hangs.
 """
 
 import torch
