@@ -76,7 +76,8 @@ def wait_for(children, ends):
     """Waits for all. Once one has failed, the others get a few seconds; nobody gets more than `PATIENCE`."""
     end = time.monotonic() + PATIENCE
     while any(child.poll() is None for child in children) and time.monotonic() < end:
-        if any(child.poll() not in (None, -signal.SIGKILL if how == "killed" else 0) for child, how in zip(children, ends)):
+        expected = [-signal.SIGKILL if how == "killed" else 0 for how in ends]
+        if any(child.poll() not in (None, code) for child, code in zip(children, expected)):
             end = min(end, time.monotonic() + 5)
         time.sleep(0.05)
     for child in children:

@@ -52,7 +52,8 @@ def count_up(prefix, first_barrier, rank):
     assert first_barrier == 3 * prefix + 1, "the stand-in can only follow static groups with a quiet shutdown"
     for turn in range(prefix):
         master = "127.0.0.1:%d" % free_port()
-        fillers = [subprocess.Popen([sys.executable, __file__, "--fill", master, str(n), str(rank + 1)]) for n in range(rank)]
+        me = [sys.executable, __file__, "--fill", master]
+        fillers = [subprocess.Popen(me + [str(lower), str(rank + 1)]) for lower in range(rank)]
         fill(master, rank, rank + 1)
         for filler in fillers:
             filler.wait()
@@ -77,8 +78,6 @@ def main():
         harness.start_rpc(options.name, options.rank, options.world, options.master, options.transports)
         peer_api._stopping.wait()
         line["debug"] = references.snapshot()
-        # In a second group PyTorch's workers do not tell an owner that they have let go.
-        rpc.api._ignore_rref_leak = options.prefix > 0
         harness.stop_rpc(options.rank, peer_api._graceful)
         line["ok"] = True
     except BaseException as error:

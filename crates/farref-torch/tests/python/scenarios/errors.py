@@ -33,7 +33,8 @@ def main(group):
         check.equal("to_here raises the class itself: " + kind, type(error).__name__, kind)
     error = check.error("ValueError stays one", "ValueError", [], sync(peer_api.fail, "text", "ValueError"))
     check.that("rpc_sync raises ValueError itself", type(error) is ValueError)
-    check.error("a text beyond ASCII", "ValueError", ["before", "after"], sync(peer_api.fail, "before \u00e9 after", "ValueError"))
+    beyond = sync(peer_api.fail, "before \u00e9 after", "ValueError")
+    check.error("a text beyond ASCII", "ValueError", ["before", "after"], beyond)
     check.error("a text with lines", "ValueError", ["one", "two"], sync(peer_api.fail, "one\ntwo", "ValueError"))
     check.error("a long text", "ValueError", ["x" * 5000], sync(peer_api.fail, "x" * 5000, "ValueError"))
 
