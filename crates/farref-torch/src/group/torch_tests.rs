@@ -170,8 +170,22 @@ async fn a_store_that_pytorch_hosts_can_be_used() {
         .await
         .unwrap()
     };
-    let (got, mut torch) = tokio::join!(waiting, setting);
+    let (got, torch) = tokio::join!(waiting, setting);
     assert_eq!(got.unwrap(), "here");
+
+    // Who waits in PyTorch is not woken by others who look for the same.
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut torch = torch;
+        assert_eq!(torch.ask("store.get('awaited')"), "b'now'");
+        torch
+    });
+    for _ in 0..10 {
+        assert_eq!(client.try_get("awaited").await.unwrap(), None);
+        let patience = Duration::from_millis(20);
+        assert!(client.get("awaited", patience).await.is_err());
+    }
+    client.set("awaited", b"now").await.unwrap();
+    let mut torch = asking.await.unwrap();
     assert_eq!(client.arrive().await.unwrap(), 1);
     assert_eq!(
         torch.ask("PrefixStore('k', store) and store.get('k')"),

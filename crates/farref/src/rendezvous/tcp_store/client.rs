@@ -322,6 +322,23 @@ impl TcpStoreClient {
         }
     }
 
+    /// The value of a key that was there a moment ago; `None` if somebody has deleted it since.
+    ///
+    /// Getting a missing key is an offence at PyTorch's server. Comparing with what no value equals is not:
+    /// a missing key gives the comparand back. It is for keys that are there, because PyTorch's server of
+    /// today wakes those who wait for a key that is compared, even if it is not set, and they would read
+    /// an empty value.
+    async fn value_of_known(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
+        let nobody_has = nonce();
+        let request = Request::CompareSet {
+            key: on_wire(key)?,
+            expected: nobody_has.clone(),
+            desired: nobody_has.clone(),
+        };
+        let value = self.ask(&[request], take_bytes).await?;
+        Ok((value != nobody_has).then_some(value))
+    }
+
     /// Asks for each key alone, to say which ones nobody set in time.
     async fn explain(
         &self,
@@ -374,19 +391,27 @@ impl Store for TcpStoreClient {
         })
     }
 
+    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            let end = end_of(deadline);
+            let keys = [key.to_owned()];
+            loop {
+                self.wait_until(&keys, end).await?;
+                // It may have been deleted meanwhile.
+                if let Some(value) = self.value_of_known(key).await? {
+                    return Ok(value);
+                }
+            }
+        })
+    }
+
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
         Box::pin(async move {
-            // Getting a missing key is an offence at PyTorch's server, and checking first leaves
-            // time for somebody to delete it. Comparing with what no value equals answers both
-            // questions at once: a missing key gives the comparand back.
-            let nobody_has = nonce();
-            let request = Request::CompareSet {
-                key: on_wire(key)?,
-                expected: nobody_has.clone(),
-                desired: nobody_has.clone(),
-            };
-            let value = self.ask(&[request], take_bytes).await?;
-            Ok((value != nobody_has).then_some(value))
+            let check = Request::Check(vec![on_wire(key)?]);
+            match self.ask(&[check], take_flag).await? {
+                READY => self.value_of_known(key).await,
+                _ => Ok(None),
+            }
         })
     }
 
