@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod exception;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod gloo;
@@ -23,6 +24,7 @@ mod value;
 #[cfg(test)]
 mod vectors;
 
+pub use exception::PyException;
 pub use gloo::GlooError;
 pub use group::GroupError;
 pub use join::{JoinError, TorchGroup};

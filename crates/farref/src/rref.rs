@@ -223,6 +223,33 @@ impl<T> RRef<T> {
     }
 }
 
+impl<T> RRef<T> {
+    /// The same reference, to a value of another type. Only where another system made the value and nothing is
+    /// known of its type here: then it shows when it is used whether that is right.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(1).await?;
+    /// let number = cluster.worker(0).rref(7_u64)?;
+    /// assert!(number.cast::<u64>().is_ok());
+    /// assert!(matches!(number.cast::<String>(), Err(Error::TypeMismatch(_))));
+    /// # drop(number);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn cast<U: 'static>(&self) -> Result<RRef<U>> {
+        let held = self.held()?;
+        if !held.fingerprint.agrees(fingerprint::of_type::<U>()) {
+            let found = held.core.type_name(held.fingerprint);
+            return Err(Error::TypeMismatch(mismatch::<U>(&found)));
+        }
+        Ok(RRef::new(Arc::clone(&self.handle)))
+    }
+}
+
 impl<T: Send + Sync + 'static> RRef<T> {
     /// Looks at the value, on the worker that has it. Waits for its constructor and for methods with
     /// `&mut self` that came before.

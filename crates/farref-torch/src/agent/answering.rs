@@ -6,9 +6,11 @@ use farref::{CodecError, Part};
 
 use super::links::{How, Served};
 use super::{Shared, pickled, tensors};
+use crate::exception;
 use crate::pickle::Writer;
 use crate::rpc::{Kind, Message, RemoteException};
 use crate::transport::Outgoing;
+use crate::value::TOO_LARGE;
 
 /// The longest text of an error that is sent.
 const MAX_TEXT: usize = 16 << 10;
@@ -24,7 +26,7 @@ impl Shared {
             Err(failure) => failure.clone(),
         };
         let (class, text) = explain(&failure);
-        self.compose_failure(served, class, &text)
+        self.compose_failure(served, &class, &text)
     }
 
     fn compose_value(
@@ -79,7 +81,7 @@ impl Shared {
                     _ => Message::PythonRet { value: &pickle }.encode(),
                 }
             }
-            _ => exception(&text),
+            _ => exception_message(&text),
         };
         ready(kind, served.id, bytes)
     }
@@ -90,7 +92,7 @@ fn python_fetch_ret(value: &[u8], tensors: usize) -> (Kind, Vec<u8>) {
 }
 
 /// A request failed before it was a call.
-pub(super) fn exception(text: &str) -> (Kind, Vec<u8>) {
+pub(super) fn exception_message(text: &str) -> (Kind, Vec<u8>) {
     let text = text.as_bytes();
     Message::Exception { text }.encode()
 }
@@ -107,7 +109,7 @@ pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
 }
 
 /// The Python exception that says the same, and in what words.
-fn explain(failure: &Failure) -> (&'static str, String) {
+fn explain(failure: &Failure) -> (String, String) {
     explain_with(failure, |unmade| {
         let (class, text) = explain_with(&unmade.failure, |never| match *never {});
         let name = unmade.name.as_deref().unwrap_or("its function");
@@ -117,10 +119,13 @@ fn explain(failure: &Failure) -> (&'static str, String) {
 
 fn explain_with<U>(
     failure: &Failure<U>,
-    unmade: impl FnOnce(&U) -> (&'static str, String),
-) -> (&'static str, String) {
-    match failure {
-        Failure::Returned(chain) => ("RuntimeError", chain.join(": ")),
+    unmade: impl FnOnce(&U) -> (String, String),
+) -> (String, String) {
+    let (class, text) = match failure {
+        Failure::Returned(chain) => {
+            let (class, text) = exception::split(chain);
+            return (class.unwrap_or("RuntimeError").to_owned(), text);
+        }
         Failure::Panicked(text) => ("RuntimeError", format!("the function panicked: {text}")),
         Failure::NoSuchFunction(similar) => {
             let similar = similar.as_ref().map(|name| format!(" (is it {name}?)"));
@@ -135,6 +140,10 @@ fn explain_with<U>(
         }
         Failure::SignatureMismatch(signature) => {
             ("TypeError", format!("the function is {signature}"))
+        }
+        // Python's numbers have no end, and its users expect this one if a number is too large.
+        Failure::BadArguments(reason) if reason.contains(TOO_LARGE) => {
+            ("OverflowError", reason.clone())
         }
         Failure::BadArguments(reason) => {
             ("TypeError", format!("the arguments do not fit: {reason}"))
@@ -151,7 +160,8 @@ fn explain_with<U>(
         Failure::Cancelled => ("RuntimeError", "the call was cancelled".to_owned()),
         Failure::ShuttingDown => ("RuntimeError", "the worker is shutting down".to_owned()),
         Failure::Protocol(error) => ("RuntimeError", error.to_string()),
-        Failure::Unmade(value) => unmade(value),
+        Failure::Unmade(value) => return unmade(value),
         _ => ("RuntimeError", "the call failed".to_owned()),
-    }
+    };
+    (class.to_owned(), text)
 }

@@ -165,7 +165,7 @@ impl Shared {
                 Ok(()) => Message::BackwardDone.encode(),
                 Err(text) => {
                     let text = format!("On worker {} (Rust): {text}", shared.name);
-                    answering::exception(&text)
+                    answering::exception_message(&text)
                 }
             };
             drop(back.send(ToSend::Ready(answering::ready(kind, id, bytes))));

@@ -175,7 +175,7 @@ impl Shared {
                 self.answer_own(id, &back, none);
             }
             Err(text) => {
-                let (kind, bytes) = super::answering::exception(&text);
+                let (kind, bytes) = super::answering::exception_message(&text);
                 drop(back.send(ToSend::Ready(ready(kind, id, bytes))));
             }
         }

@@ -8,7 +8,7 @@ use farref::agent::{
 };
 use farref_proto::{Creation, Registration, Share};
 
-use super::answering::{exception, ready};
+use super::answering::{exception_message, ready};
 use super::links::{Confirming, How, Link, Queue, Served, ToSend};
 use super::outgoing::{RUST, RUST_METHOD, RUST_METHOD_THERE};
 use super::pickled::Found;
@@ -46,7 +46,7 @@ impl Shared {
         if let Err(error) = self.try_request(link, message, back) {
             tracing::debug!(worker = %self.name, peer = %link.name, id, code, %error, "a request is refused");
             let text = format!("On worker {} (Rust): {error}", self.name);
-            let (kind, bytes) = exception(&text);
+            let (kind, bytes) = exception_message(&text);
             drop(back.send(ToSend::Ready(ready(kind, id, bytes))));
         }
     }

@@ -297,7 +297,7 @@ impl Shared {
                 for declined in list {
                     if let Some(confirming) = link.confirming(declined.share) {
                         let text = format!("the value is not there: {:?}", declined.reason);
-                        let (kind, bytes) = answering::exception(&text);
+                        let (kind, bytes) = answering::exception_message(&text);
                         let ready = answering::ready(kind, confirming.id, bytes);
                         drop(confirming.back.send(ToSend::Ready(ready)));
                     }

@@ -206,7 +206,7 @@ impl Shared {
         let id = message.id;
         if !self.is_group_request(&message) {
             let text = format!("worker {} is no member of this group", stranger.name);
-            let (kind, bytes) = answering::exception(&text);
+            let (kind, bytes) = answering::exception_message(&text);
             let message = answering::ready(kind, id, bytes);
             return drop(back.send(ToSend::Ready(message)));
         }

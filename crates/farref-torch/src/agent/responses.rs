@@ -9,6 +9,7 @@ use farref_proto::{DeclineReason, Declined, Share};
 use super::Shared;
 use super::links::{Link, Pending};
 use super::pickled::Found;
+use crate::PyException;
 use crate::pickle::Pickle;
 use crate::rpc::{Kind, Message, RemoteException, RpcError};
 use crate::transport::Incoming;
@@ -71,7 +72,7 @@ impl Shared {
                 carried = self.carried(&found);
                 Ok(payload)
             }
-            Ok(Err(text)) => Err(Failure::Returned(vec![text])),
+            Ok(Err(messages)) => Err(Failure::Returned(messages)),
             Err(error) => Err(Failure::BadResult(error.to_string())),
         };
         let head = AnswerHead {
@@ -87,7 +88,7 @@ impl Shared {
         &self,
         link: &Link,
         message: Incoming,
-    ) -> Result<Result<(Payload, Found), String>, RpcError> {
+    ) -> Result<Result<(Payload, Found), Vec<String>>, RpcError> {
         let payload = &message.payload;
         let mut context = None;
         let mut decoded = Message::decode(Kind::from_code(message.kind)?, payload)?;
@@ -117,7 +118,7 @@ impl Shared {
                 return Ok(Ok((payload, Found::default())));
             }
             Message::Exception { text } => {
-                return Ok(Err(String::from_utf8_lossy(text).into_owned()));
+                return Ok(Err(vec![String::from_utf8_lossy(text).into_owned()]));
             }
             other => {
                 return Err(RpcError::Wrong {
@@ -130,7 +131,7 @@ impl Shared {
         let budget = read.budget();
         let view = read.view(&budget);
         if let Some(exception) = RemoteException::read(view)? {
-            return Ok(Err(text_of(&exception)));
+            return Ok(Err(messages_of(&exception)));
         }
         let mut found = Found::default();
         found.look(view)?;
@@ -143,6 +144,15 @@ impl Shared {
 
 fn unsupported(error: impl std::fmt::Display) -> RpcError {
     RpcError::Unsupported(error.to_string())
+}
+
+/// An exception as the messages of a remote error.
+fn messages_of(exception: &RemoteException<'_>) -> Vec<String> {
+    let text = String::from_utf8_lossy(exception.text).into_owned();
+    match &exception.class {
+        Some(class) => PyException::new(class.name.clone(), text).into_messages(),
+        None => vec![text],
+    }
 }
 
 /// What an exception says, and which one it is.

@@ -51,6 +51,9 @@ pub(crate) use python::{UDF, Udf, split_name};
 pub use tensor::RawTensor;
 pub(crate) use tensor::{element_of, tensor_of};
 
+/// What is wrong with a number that Python has and no type here.
+pub(crate) const TOO_LARGE: &str = "a number of more than 64 bits";
+
 /// A value that cannot be written for Python, or read from it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]

@@ -10,7 +10,7 @@ use serde::de::{
 
 use super::body::{Body, Form};
 use super::captured::Captured;
-use super::{Arrivals, ValueError, python, tensor};
+use super::{Arrivals, TOO_LARGE, ValueError, python, tensor};
 use crate::pickle::{Pickle, Shape, View};
 use crate::rpc::{self, Named, Udf};
 
@@ -261,7 +261,7 @@ fn text(bytes: &[u8]) -> Result<&str, ValueError> {
 /// A number of more than eight bytes.
 fn long(bytes: &[u8]) -> Result<i128, ValueError> {
     if bytes.len() > 16 {
-        return Err(ValueError::new("a number of more than 128 bits"));
+        return Err(ValueError::new(TOO_LARGE));
     }
     let sign = bytes.last().is_some_and(|last| last & 0x80 != 0);
     let mut all = [if sign { 0xff } else { 0 }; 16];
@@ -288,7 +288,7 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 let number = long(bytes)?;
                 match u64::try_from(number) {
                     Ok(number) => visitor.visit_u64(number),
-                    Err(_) => visitor.visit_i128(number),
+                    Err(_) => Err(ValueError::new(TOO_LARGE)),
                 }
             }
             Shape::Float(value) => visitor.visit_f64(value),
@@ -315,6 +315,30 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         match self.what {
             What::One(view) if matches!(view.shape()?, Shape::None) => visitor.visit_none(),
             _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.shape()? {
+            Shape::Long(_) => Err(ValueError::new(TOO_LARGE)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.shape()? {
+            Shape::Long(bytes) => visitor.visit_i128(long(bytes)?),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_u128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.shape()? {
+            Shape::Long(bytes) => match u128::try_from(long(bytes)?) {
+                Ok(number) => visitor.visit_u128(number),
+                Err(_) => Err(ValueError::new(TOO_LARGE)),
+            },
+            _ => self.deserialize_any(visitor),
         }
     }
 
@@ -524,7 +548,7 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 char str string unit_struct identifier
+        bool i8 i16 i32 u8 u16 u32 u64 char str string unit_struct identifier
     }
 }
 
@@ -558,8 +582,16 @@ impl Value<'_, '_, '_> {
                         Shape::Global(_, b"tuple" | b"Size") => "Tuple",
                         _ => "List",
                     }
-                } else {
+                } else if items.is_some() || is_name(callee, "collections", "OrderedDict")? {
                     "Dict"
+                } else {
+                    let class = match callee.shape()? {
+                        callee @ Shape::Global(..) => callee.to_string(),
+                        _ => "no class with a name".to_owned(),
+                    };
+                    return Err(ValueError::new(format_args!(
+                        "an object of {class} is no plain data"
+                    )));
                 }
             }
             other @ Shape::Persistent(_) => return Err(other.is_not("plain data").into()),
