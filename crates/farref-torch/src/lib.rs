@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod context;
 mod exception;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
@@ -24,6 +25,7 @@ mod value;
 #[cfg(test)]
 mod vectors;
 
+pub use context::{torch_context, torch_context_id};
 pub use exception::PyException;
 pub use gloo::GlooError;
 pub use group::GroupError;

@@ -29,7 +29,7 @@ pub(super) fn number_of(node: NodeId) -> u16 {
 }
 
 /// A context's number on the wire.
-pub(super) fn context_number(context: ContextId) -> i64 {
+pub(crate) fn context_number(context: ContextId) -> i64 {
     i64::from(number_of(context.origin)) << WORKER_SHIFT | low(context.counter)
 }
 
@@ -39,7 +39,7 @@ pub(super) fn record_number(me: u16, number: u64) -> i64 {
 }
 
 /// The worker that gave the number, and its counter.
-pub(super) fn split_number(number: i64) -> (u16, u64) {
+pub(crate) fn split_number(number: i64) -> (u16, u64) {
     let worker = u16::try_from(number >> WORKER_SHIFT).unwrap_or(u16::MAX);
     (worker, low_bits(number))
 }

@@ -61,6 +61,7 @@ use farref::{Codec, CodecError, Payload, StoreServer, WeakWorker, Worker};
 use tokio::task::JoinSet;
 
 pub(crate) use ending::Way;
+pub(crate) use ids::{context_number, split_number};
 use ids::{Lives, Types};
 use links::{Link, MessageIds, Pending, ToSend};
 

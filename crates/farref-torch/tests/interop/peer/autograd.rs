@@ -1,0 +1,162 @@
+//! One linear layer, for distributed autograd.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farref_autograd::{Context, Parameter, Tensor};
+use farref_torch::{PyException, PyValue, py_call, torch_context, torch_context_id};
+use serde::Serialize;
+use serde::ser::SerializeTuple;
+
+use super::me;
+use super::values::Raised;
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+static LAYER: Mutex<Option<Arc<Layer>>> = Mutex::new(None);
+
+struct Layer {
+    weight: Parameter,
+    bias: Parameter,
+}
+
+fn layer() -> Raised<Arc<Layer>> {
+    let layer = LAYER.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    layer.ok_or_else(|| PyException::new("RuntimeError", "the layer has no parameters yet"))
+}
+
+impl Layer {
+    fn apply(&self, x: &Tensor) -> Fallible<Tensor> {
+        let product = x.matmul(&self.weight.tensor())?;
+        Ok(product.broadcast_add(&self.bias.tensor())?.into())
+    }
+}
+
+#[farref::remote(python = "peer_api.set_linear")]
+fn set_linear(weight: Tensor, bias: Tensor) -> Fallible<()> {
+    let layer = Layer {
+        weight: Parameter::new(&weight)?,
+        bias: Parameter::new(&bias)?,
+    };
+    *LAYER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(layer));
+    Ok(())
+}
+
+#[farref::remote(python = "peer_api.linear")]
+fn linear(x: Tensor) -> Fallible<Tensor> {
+    layer()?.apply(&x)
+}
+
+/// A tensor, and what else is given to a function.
+struct Arguments(Tensor, Vec<PyValue>);
+
+impl Serialize for Arguments {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut tuple = serializer.serialize_tuple(1 + self.1.len())?;
+        tuple.serialize_element(&self.0)?;
+        self.1.iter().try_for_each(|argument| tuple.serialize_element(argument))?;
+        tuple.end()
+    }
+}
+
+async fn through(x: &Tensor, worker: &str, function: &str, args: Vec<PyValue>) -> Fallible<Tensor> {
+    let hidden = Tensor::from(layer()?.apply(x)?.relu()?);
+    let worker = me().peer(worker)?;
+    Ok(py_call(&worker, function, Arguments(hidden, args)).await.map_err(PyException::from)?)
+}
+
+#[farref::remote(python = "peer_api.linear_then")]
+async fn linear_then(
+    x: Tensor,
+    worker: String,
+    function: String,
+    args: Vec<PyValue>,
+) -> Fallible<Tensor> {
+    through(&x, &worker, &function, args).await
+}
+
+fn loss_of(y: &Tensor, target: &Tensor) -> Fallible<Tensor> {
+    Ok((&**y - &**target)?.sqr()?.mean_all()?.into())
+}
+
+#[farref::remote(python = "peer_api.linear_loss")]
+fn linear_loss(x: Tensor, target: Tensor) -> Fallible<Tensor> {
+    loss_of(&layer()?.apply(&x)?, &target)
+}
+
+fn gradients_in(context: &Context) -> Raised<BTreeMap<&'static str, Tensor>> {
+    let layer = layer()?;
+    let named = [("weight", &layer.weight), ("bias", &layer.bias)];
+    let found = named.into_iter().filter_map(|(name, parameter)| {
+        context.gradient(parameter).map(|gradient| (name, gradient))
+    });
+    Ok(found.collect())
+}
+
+fn context(id: i64) -> Raised<Context> {
+    let context = torch_context(&me(), id);
+    context.ok_or_else(|| PyException::new("RuntimeError", format!("there is no context {id}")))
+}
+
+#[farref::remote(python = "peer_api.gradient")]
+fn gradient(context_id: i64) -> Raised<BTreeMap<&'static str, Tensor>> {
+    gradients_in(&context(context_id)?)
+}
+
+#[farref::remote(python = "peer_api.step")]
+fn step(context_id: i64, rate: f64) -> Fallible<()> {
+    let (context, layer) = (context(context_id)?, layer()?);
+    for parameter in [&layer.weight, &layer.bias] {
+        if let Some(gradient) = context.gradient(parameter) {
+            let value = (&*parameter.value() - (&*gradient * rate)?)?;
+            parameter.set(&value.detach())?;
+        }
+    }
+    Ok(())
+}
+
+#[farref::remote(python = "peer_api.parameters")]
+fn parameters() -> Raised<BTreeMap<&'static str, Tensor>> {
+    let layer = layer()?;
+    Ok(BTreeMap::from([
+        ("weight", layer.weight.value().detach().into()),
+        ("bias", layer.bias.value().detach().into()),
+    ]))
+}
+
+#[derive(Serialize)]
+struct Trained {
+    context: i64,
+    loss: f64,
+    gradient: BTreeMap<&'static str, Tensor>,
+    others: Vec<PyValue>,
+}
+
+#[farref::remote(python = "peer_api.loss_through")]
+async fn loss_through(
+    worker: String,
+    function: String,
+    args: Vec<PyValue>,
+    x: Tensor,
+    target: Tensor,
+    gradients: Vec<(String, String)>,
+) -> Fallible<Trained> {
+    let context = Context::new(&me())?;
+    let y = context.run(through(&x, &worker, &function, args)).await?;
+    let loss = loss_of(&y, &target)?;
+    context.backward(&[&loss]).await?;
+    let id = torch_context_id(&context);
+    let mut others = Vec::new();
+    for (worker, function) in gradients {
+        let worker = me().peer(&worker)?;
+        others.push(py_call(&worker, &function, (id,)).await.map_err(PyException::from)?);
+    }
+    let trained = Trained {
+        context: id,
+        loss: f64::from(loss.to_scalar::<f32>()?),
+        gradient: gradients_in(&context)?,
+        others,
+    };
+    context.release().await?;
+    Ok(trained)
+}

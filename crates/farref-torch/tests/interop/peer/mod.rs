@@ -1,0 +1,124 @@
+//! The peer: a Rust worker in a PyTorch group. What it serves is told in `../python/README.md`.
+
+mod autograd;
+mod calls;
+mod objects;
+mod references;
+mod values;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use farref::Worker;
+use farref_torch::TorchGroup;
+use serde_json::json;
+use tokio::sync::watch;
+
+/// How the peer is to leave, once somebody has told it to.
+static STOPPING: std::sync::LazyLock<watch::Sender<Option<bool>>> =
+    std::sync::LazyLock::new(|| watch::Sender::new(None));
+
+struct Options {
+    name: String,
+    rank: u16,
+    world: Option<u16>,
+    master: (String, u16),
+    prefix: u32,
+    first_barrier: u64,
+    start_when: Option<String>,
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options {
+        name: "rust".to_owned(),
+        rank: 0,
+        world: None,
+        master: ("127.0.0.1".to_owned(), 29500),
+        prefix: 0,
+        first_barrier: 1,
+        start_when: None,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().with_context(|| format!("{argument} needs a value"))?;
+        match &argument[..] {
+            "--name" => options.name = value,
+            "--rank" => options.rank = value.parse()?,
+            "--world" => options.world = value.parse().ok(),
+            "--master" => {
+                let (host, port) = value.split_once(':').context("host:port")?;
+                options.master = (host.to_owned(), port.parse()?);
+            }
+            "--prefix" => options.prefix = value.parse()?,
+            "--first-barrier" => options.first_barrier = value.parse()?,
+            "--start-when" => options.start_when = Some(value),
+            "--transports" => {}
+            other => anyhow::bail!("{other} is no argument of the peer"),
+        }
+    }
+    Ok(options)
+}
+
+/// What a process does that is a peer.
+pub fn run() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let options = options()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let name = options.name.clone();
+    let outcome = runtime.block_on(live(options));
+    let line = match &outcome {
+        Ok(debug) => json!({"peer": name, "ok": true, "debug": debug}),
+        Err(error) => json!({"peer": name, "ok": false, "error": format!("{error:#}")}),
+    };
+    println!("{line}");
+    outcome.map(drop)
+}
+
+async fn live(options: Options) -> Result<serde_json::Value> {
+    if let Some(path) = &options.start_when {
+        while !std::path::Path::new(path).exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let (host, port) = options.master;
+    let mut group = TorchGroup::new(&options.name)
+        .master(host, port)
+        .rank(options.rank)
+        .groups_before(options.prefix, Some(options.first_barrier - 1));
+    group = match options.world {
+        Some(world) => group.world_size(world),
+        None => group.dynamic(),
+    };
+    let worker = group.join().await.context("joining")?;
+    let mut stopping = STOPPING.subscribe();
+    let graceful = stopping.wait_for(Option::is_some).await?.unwrap_or(true);
+    // The one who asked gets the answer first.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    if !graceful {
+        worker.crash().await;
+        return Ok(serde_json::Value::Null);
+    }
+    references::drop_all();
+    let debug = serde_json::to_value(calls::snapshot_of(&worker))?;
+    if options.world.is_none() && options.rank == 0 {
+        while worker.peers().len() > 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    worker.shutdown().await.context("shutting down")?;
+    Ok(debug)
+}
+
+/// The worker that a remote function runs on.
+fn me() -> Worker {
+    Worker::current().expect("only remote functions ask")
+}
+
+/// The peer begins to leave.
+#[farref::remote(python = "peer_api.stop")]
+async fn stop(graceful: Option<bool>) {
+    STOPPING.send_replace(Some(graceful.unwrap_or(true)));
+}

@@ -1,0 +1,60 @@
+//! Objects that live on the peer.
+
+use std::collections::BTreeMap;
+
+use farref_torch::{PyException, PyValue, RawTensor};
+
+use super::values::{Raised, number};
+
+/// A number that counts up.
+pub(super) struct Counter(i64);
+
+#[farref::remote(python = "peer_api.Counter")]
+impl Counter {
+    pub fn new(start: Option<PyValue>) -> Raised<Self> {
+        start.as_ref().map_or(Ok(0), number).map(Self)
+    }
+
+    pub fn add(&mut self, n: Option<PyValue>) -> Raised<i64> {
+        self.0 += n.as_ref().map_or(Ok(1), number)?;
+        Ok(self.0)
+    }
+
+    pub fn value(&self) -> i64 {
+        self.0
+    }
+
+    pub fn fail(&self, text: String) -> Raised<()> {
+        Err(PyException::new("ValueError", text))
+    }
+}
+
+impl Counter {
+    pub(super) fn starting_at(start: i64) -> Self {
+        Self(start)
+    }
+}
+
+/// Tensors under names.
+#[derive(Default)]
+struct Store(BTreeMap<String, RawTensor>);
+
+#[farref::remote(python = "peer_api.Store")]
+impl Store {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn put(&mut self, name: String, tensor: RawTensor) {
+        self.0.insert(name, tensor);
+    }
+
+    pub fn get(&self, name: String) -> Raised<RawTensor> {
+        let found = self.0.get(&name).cloned();
+        found.ok_or_else(|| PyException::new("KeyError", name))
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+}

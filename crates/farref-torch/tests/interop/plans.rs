@@ -1,0 +1,232 @@
+//! Runs the processes of a plan and looks at how they end.
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// No process lives longer: the scripts end themselves before.
+const PATIENCE: Duration = Duration::from_secs(170);
+
+/// One group of processes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Plan {
+    pub name: String,
+    processes: Vec<Process>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Process {
+    name: String,
+    kind: String,
+    main: bool,
+    args: Vec<String>,
+    end: String,
+}
+
+/// Where the scripts are.
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
+}
+
+/// The Python that has torch.
+fn python() -> Command {
+    let python = std::env::var_os("FARREF_PYTHON").unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(python);
+    command.current_dir(scripts());
+    command
+}
+
+/// All plans, or what is missing to run them.
+pub fn all() -> Result<Vec<Plan>> {
+    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_PYTHON name one";
+    let torch = python().args(["-c", "import torch.distributed.rpc"]).output().context(needs)?;
+    let stderr = String::from_utf8_lossy(&torch.stderr);
+    ensure!(torch.status.success(), "{needs}\n{stderr}");
+    let plans = python().args(["worker.py", "--plans"]).output().context(needs)?;
+    serde_json::from_slice(&plans.stdout).context("worker.py --plans")
+}
+
+/// A process of the plan and what it writes.
+struct Running {
+    name: String,
+    kind: String,
+    main: bool,
+    end: String,
+    child: Child,
+    stdout: std::thread::JoinHandle<String>,
+    stderr: std::thread::JoinHandle<String>,
+}
+
+/// Kills what is left if the test fails.
+struct Group(Vec<Running>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            drop(process.child.kill());
+            drop(process.child.wait());
+        }
+    }
+}
+
+/// A folder that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Self> {
+        let folder = format!("farref-interop-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Runs one plan.
+pub fn run(plan: &Plan) -> Result<()> {
+    let scratch = Scratch::new(&plan.name)?;
+    let (master, second) = (free_address()?, free_address()?);
+    let mut group = Group(Vec::new());
+    for process in &plan.processes {
+        group.0.push(start(process, &master, &second, &scratch.0)?);
+    }
+    let began = Instant::now();
+    let mut ended: Vec<Option<ExitStatus>> = vec![None; group.0.len()];
+    while ended.iter().any(Option::is_none) && began.elapsed() < PATIENCE {
+        for (process, ended) in group.0.iter_mut().zip(&mut ended) {
+            if ended.is_none() {
+                *ended = process.child.try_wait()?;
+            }
+        }
+        // A failure of one makes the others wait for nothing.
+        let failed = group.0.iter().zip(&ended).any(|(process, ended)| {
+            ended.is_some_and(|status| !is_right(process, status))
+        });
+        if failed {
+            std::thread::sleep(Duration::from_secs(2));
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for (process, ended) in group.0.iter_mut().zip(&mut ended) {
+        if ended.is_none() {
+            *ended = process.child.try_wait()?;
+        }
+        drop(process.child.kill());
+    }
+    let mut problems = Vec::new();
+    let mut checks = 0;
+    for (process, ended) in group.0.drain(..).zip(ended) {
+        let right = ended.is_some_and(|status| is_right(&process, status));
+        let Running {
+            name,
+            kind,
+            main,
+            end,
+            mut child,
+            stdout,
+            stderr,
+        } = process;
+        drop(child.wait());
+        let stdout = stdout.join().unwrap_or_default();
+        let stderr = stderr.join().unwrap_or_default();
+        let report: Value = stdout
+            .lines()
+            .last()
+            .and_then(|line| serde_json::from_str(line).ok())
+            .unwrap_or_default();
+        if end != "killed" && (!right || report["ok"] != Value::Bool(true)) {
+            problems.push(format!(
+                "--- {name} ({kind}) ended with {ended:?}\n{stdout}\n{}",
+                tail(&stderr)
+            ));
+        }
+        if kind == "python" && main {
+            checks = report["checks"].as_u64().unwrap_or(0);
+        }
+    }
+    if !problems.is_empty() {
+        bail!("{}", problems.join("\n"));
+    }
+    // A scenario that checked nothing says nothing.
+    ensure!(checks > 0, "the main worker of {} checked nothing", plan.name);
+    Ok(())
+}
+
+fn is_right(process: &Running, status: ExitStatus) -> bool {
+    match &process.end[..] {
+        "killed" => status.signal() == Some(9) || status.success(),
+        _ => status.success(),
+    }
+}
+
+fn tail(text: &str) -> &str {
+    let start = text.len().saturating_sub(6000);
+    let start = (start..text.len()).find(|&at| text.is_char_boundary(at));
+    &text[start.unwrap_or(0)..]
+}
+
+fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Result<Running> {
+    let mut command = match &process.kind[..] {
+        "peer" => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.env("FARREF_PEER", "1");
+            command
+        }
+        _ => {
+            let mut command = python();
+            command.arg("worker.py");
+            command
+        }
+    };
+    let scratch = scratch.to_string_lossy();
+    for argument in &process.args {
+        let argument = argument
+            .replace("{master}", master)
+            .replace("{second_master}", second)
+            .replace("{scratch}", &scratch);
+        command.arg(argument);
+    }
+    // All over the loopback interface, whatever the host is called.
+    command.env("TP_SOCKET_IFNAME", "lo").env("GLOO_SOCKET_IFNAME", "lo");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    let stdout = read_all(child.stdout.take());
+    let stderr = read_all(child.stderr.take());
+    Ok(Running {
+        name: process.name.clone(),
+        kind: process.kind.clone(),
+        main: process.main,
+        end: process.end.clone(),
+        child,
+        stdout,
+        stderr,
+    })
+}
+
+fn read_all(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            drop(from.read_to_end(&mut bytes));
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// An address that nobody has at the moment.
+fn free_address() -> Result<String> {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0")?;
+    Ok(probe.local_addr()?.to_string())
+}
