@@ -141,7 +141,6 @@ async fn tr_6_many_silent_ones_push_each_other_out() {
 async fn tr_7_there_are_no_more_pipes_than_places() {
     let few = Limits {
         pipes: 2,
-        handshake: Duration::from_secs(20),
         ..limits()
     };
     let mut listener = listener(few.clone()).await;
@@ -320,12 +319,16 @@ async fn tr_8_a_pipe_is_over_when_one_of_its_connections_is() {
         let (_, mut sender, mut receiver) = hang(listener.accept()).await.expect("a pipe");
         // A sender that waits for room hears of it.
         let large = message(1, pattern(60 << 20, 0), vec![pattern(60 << 20, 0)]);
-        let send = async { sender.send(from_ref(&large)).await.expect_err("over") };
+        let send = tokio::spawn(async move {
+            let error = sender.send(&[large]).await.expect_err("over");
+            (error, sender)
+        });
         let close = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             streams[closed].shutdown().await.expect("an end");
         };
-        let (error, end, ()) = hang(async { tokio::join!(send, receiver.next(), close) }).await;
+        let (end, ()) = hang(async { tokio::join!(receiver.next(), close) }).await;
+        let (error, sender) = hang(send).await.expect("no panic");
         assert!(matches!(error, PipeError::Over), "{error}");
         match closed {
             0 => assert!(end.expect("an end").is_none()),

@@ -16,14 +16,15 @@ use tokio::time::timeout;
 use super::{Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, Storage, connect};
 
 /// Nothing takes this long unless it hangs.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(30);
 
 fn limits() -> Limits {
     Limits {
         payload: 64 << 20,
         message: 256 << 20,
         tensors: 100,
-        handshake: Duration::from_secs(20),
+        // Nothing but the tests of deadlines depends on them.
+        handshake: 4 * HANG,
         pipes: 8,
     }
 }

@@ -258,7 +258,9 @@ async fn tr_9_nothing_follows_a_message_that_was_given_up() {
     timeout(Duration::from_millis(50), send)
         .await
         .expect_err("nobody reads");
-    let error = both.caller.0.send(&[small(2)]).await.expect_err("torn");
+    let error = hang(both.caller.0.send(&[small(2)]))
+        .await
+        .expect_err("torn");
     assert!(matches!(error, PipeError::Torn));
     drop(both.caller);
     let error = hang(both.callee.1.next())
