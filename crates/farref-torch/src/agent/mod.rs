@@ -272,7 +272,7 @@ impl Shared {
             Control::ContextCleanup(list) => {
                 for (context, _) in list {
                     let message = rpc::Message::Cleanup {
-                        context: ids::context_number(context),
+                        context: context_number(context),
                     };
                     self.ask(link, &message, Pending::Cleanup(context));
                 }

@@ -9,9 +9,8 @@ use serde::Serialize;
 use serde::ser::SerializeTuple;
 
 use super::me;
-use super::values::Raised;
 
-type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 static LAYER: Mutex<Option<Arc<Layer>>> = Mutex::new(None);
 
@@ -20,20 +19,20 @@ struct Layer {
     bias: Parameter,
 }
 
-fn layer() -> Raised<Arc<Layer>> {
+fn layer() -> Result<Arc<Layer>, PyException> {
     let layer = LAYER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     layer.ok_or_else(|| PyException::new("RuntimeError", "the layer has no parameters yet"))
 }
 
 impl Layer {
-    fn apply(&self, x: &Tensor) -> Fallible<Tensor> {
+    fn apply(&self, x: &Tensor) -> Result<Tensor, Problem> {
         let product = x.matmul(&self.weight.tensor())?;
         Ok(product.broadcast_add(&self.bias.tensor())?.into())
     }
 }
 
 #[farref::remote(python = "peer_api.set_linear")]
-fn set_linear(weight: Tensor, bias: Tensor) -> Fallible<()> {
+fn set_linear(weight: Tensor, bias: Tensor) -> Result<(), Problem> {
     let layer = Layer {
         weight: Parameter::new(&weight)?,
         bias: Parameter::new(&bias)?,
@@ -43,7 +42,7 @@ fn set_linear(weight: Tensor, bias: Tensor) -> Fallible<()> {
 }
 
 #[farref::remote(python = "peer_api.linear")]
-fn linear(x: Tensor) -> Fallible<Tensor> {
+fn linear(x: Tensor) -> Result<Tensor, Problem> {
     layer()?.apply(&x)
 }
 
@@ -59,7 +58,7 @@ impl Serialize for Arguments {
     }
 }
 
-async fn through(x: &Tensor, worker: &str, function: &str, args: Vec<PyValue>) -> Fallible<Tensor> {
+async fn through(x: &Tensor, worker: &str, function: &str, args: Vec<PyValue>) -> Result<Tensor, Problem> {
     let hidden = Tensor::from(layer()?.apply(x)?.relu()?);
     let worker = me().peer(worker)?;
     Ok(py_call(&worker, function, Arguments(hidden, args)).await.map_err(PyException::from)?)
@@ -71,40 +70,41 @@ async fn linear_then(
     worker: String,
     function: String,
     args: Vec<PyValue>,
-) -> Fallible<Tensor> {
+) -> Result<Tensor, Problem> {
     through(&x, &worker, &function, args).await
 }
 
-fn loss_of(y: &Tensor, target: &Tensor) -> Fallible<Tensor> {
+fn loss_of(y: &Tensor, target: &Tensor) -> Result<Tensor, Problem> {
     Ok((&**y - &**target)?.sqr()?.mean_all()?.into())
 }
 
 #[farref::remote(python = "peer_api.linear_loss")]
-fn linear_loss(x: Tensor, target: Tensor) -> Fallible<Tensor> {
+fn linear_loss(x: Tensor, target: Tensor) -> Result<Tensor, Problem> {
     loss_of(&layer()?.apply(&x)?, &target)
 }
 
-fn gradients_in(context: &Context) -> Raised<BTreeMap<&'static str, Tensor>> {
+fn gradients_in(context: &Context) -> Result<BTreeMap<String, Tensor>, PyException> {
     let layer = layer()?;
     let named = [("weight", &layer.weight), ("bias", &layer.bias)];
     let found = named.into_iter().filter_map(|(name, parameter)| {
-        context.gradient(parameter).map(|gradient| (name, gradient))
+        let gradient = context.gradient(parameter)?;
+        Some((name.to_owned(), gradient))
     });
     Ok(found.collect())
 }
 
-fn context(id: i64) -> Raised<Context> {
+fn context(id: i64) -> Result<Context, PyException> {
     let context = torch_context(&me(), id);
     context.ok_or_else(|| PyException::new("RuntimeError", format!("there is no context {id}")))
 }
 
 #[farref::remote(python = "peer_api.gradient")]
-fn gradient(context_id: i64) -> Raised<BTreeMap<&'static str, Tensor>> {
+fn gradient(context_id: i64) -> Result<BTreeMap<String, Tensor>, PyException> {
     gradients_in(&context(context_id)?)
 }
 
 #[farref::remote(python = "peer_api.step")]
-fn step(context_id: i64, rate: f64) -> Fallible<()> {
+fn step(context_id: i64, rate: f64) -> Result<(), Problem> {
     let (context, layer) = (context(context_id)?, layer()?);
     for parameter in [&layer.weight, &layer.bias] {
         if let Some(gradient) = context.gradient(parameter) {
@@ -116,11 +116,11 @@ fn step(context_id: i64, rate: f64) -> Fallible<()> {
 }
 
 #[farref::remote(python = "peer_api.parameters")]
-fn parameters() -> Raised<BTreeMap<&'static str, Tensor>> {
+fn parameters() -> Result<BTreeMap<String, Tensor>, PyException> {
     let layer = layer()?;
     Ok(BTreeMap::from([
-        ("weight", layer.weight.value().detach().into()),
-        ("bias", layer.bias.value().detach().into()),
+        ("weight".to_owned(), layer.weight.value().detach().into()),
+        ("bias".to_owned(), layer.bias.value().detach().into()),
     ]))
 }
 
@@ -128,7 +128,7 @@ fn parameters() -> Raised<BTreeMap<&'static str, Tensor>> {
 struct Trained {
     context: i64,
     loss: f64,
-    gradient: BTreeMap<&'static str, Tensor>,
+    gradient: BTreeMap<String, Tensor>,
     others: Vec<PyValue>,
 }
 
@@ -140,7 +140,7 @@ async fn loss_through(
     x: Tensor,
     target: Tensor,
     gradients: Vec<(String, String)>,
-) -> Fallible<Trained> {
+) -> Result<Trained, Problem> {
     let context = Context::new(&me())?;
     let y = context.run(through(&x, &worker, &function, args)).await?;
     let loss = loss_of(&y, &target)?;

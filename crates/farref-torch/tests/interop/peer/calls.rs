@@ -8,11 +8,10 @@ use farref_autograd::Candle;
 use farref_autograd::engine::Engine;
 use farref_torch::{PyException, PyValue, py_call};
 
-use super::values::Raised;
 use super::{me, references};
 
 #[farref::remote(python = "peer_api.call_back")]
-async fn call_back(worker: String, function: String, args: Vec<PyValue>) -> Raised<PyValue> {
+async fn call_back(worker: String, function: String, args: Vec<PyValue>) -> Result<PyValue, PyException> {
     Ok(py_call(&me().peer(&worker)?, &function, PyValue::Tuple(args)).await?)
 }
 
@@ -47,7 +46,7 @@ async fn caught(
 
 /// What is in use, as PyTorch counts it, or more strictly: a reference to another worker's value counts as
 /// pending as long as it is there.
-pub(super) fn snapshot_of(worker: &Worker) -> BTreeMap<&'static str, usize> {
+pub(super) fn snapshot_of(worker: &Worker) -> BTreeMap<String, usize> {
     let snapshot = worker.snapshot();
     let name = worker.name();
     let (owned, others): (Vec<_>, Vec<_>) =
@@ -55,7 +54,7 @@ pub(super) fn snapshot_of(worker: &Worker) -> BTreeMap<&'static str, usize> {
     let forks = owned.iter().flat_map(|reference| &reference.holders);
     let counts = Engine::<Candle>::of(worker).counts();
     let calls: usize = snapshot.peers.iter().map(|peer| peer.calls_made).sum();
-    BTreeMap::from([
+    [
         ("num_owner_rrefs", owned.len()),
         ("num_forks", forks.filter(|holder| *holder != name).count()),
         ("num_pending_users", others.len()),
@@ -63,11 +62,13 @@ pub(super) fn snapshot_of(worker: &Worker) -> BTreeMap<&'static str, usize> {
         ("num_autograd_contexts", snapshot.contexts as usize),
         ("num_current_backward_passes", counts.passes),
         ("held", references::count()),
-    ])
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+    .into()
 }
 
 #[farref::remote(python = "peer_api.snapshot")]
-async fn snapshot() -> BTreeMap<&'static str, usize> {
+async fn snapshot() -> BTreeMap<String, usize> {
     snapshot_of(&me())
 }
 

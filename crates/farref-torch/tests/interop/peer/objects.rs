@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use farref_torch::{PyException, PyValue, RawTensor};
 
-use super::values::{Raised, number};
+use super::values::number;
 
 /// A number that counts up.
 pub(super) struct Counter(i64);
 
 #[farref::remote(python = "peer_api.Counter")]
 impl Counter {
-    pub fn new(start: Option<PyValue>) -> Raised<Self> {
+    pub fn new(start: Option<PyValue>) -> Result<Self, PyException> {
         start.as_ref().map_or(Ok(0), number).map(Self)
     }
 
-    pub fn add(&mut self, n: Option<PyValue>) -> Raised<i64> {
+    pub fn add(&mut self, n: Option<PyValue>) -> Result<i64, PyException> {
         self.0 += n.as_ref().map_or(Ok(1), number)?;
         Ok(self.0)
     }
@@ -24,14 +24,8 @@ impl Counter {
         self.0
     }
 
-    pub fn fail(&self, text: String) -> Raised<()> {
+    pub fn fail(&self, text: String) -> Result<(), PyException> {
         Err(PyException::new("ValueError", text))
-    }
-}
-
-impl Counter {
-    pub(super) fn starting_at(start: i64) -> Self {
-        Self(start)
     }
 }
 
@@ -49,7 +43,7 @@ impl Store {
         self.0.insert(name, tensor);
     }
 
-    pub fn get(&self, name: String) -> Raised<RawTensor> {
+    pub fn get(&self, name: String) -> Result<RawTensor, PyException> {
         let found = self.0.get(&name).cloned();
         found.ok_or_else(|| PyException::new("KeyError", name))
     }

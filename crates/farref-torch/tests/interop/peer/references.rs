@@ -8,7 +8,6 @@ use farref_torch::{PyCall, PyException, PyValue, py_call, py_method};
 
 use super::me;
 use super::objects::{Counter, CounterRRef};
-use super::values::Raised;
 
 static KEPT: Mutex<Option<HashMap<String, Kept>>> = Mutex::new(None);
 
@@ -34,7 +33,7 @@ pub(super) fn drop_all() {
     drop(all);
 }
 
-fn keep(key: String, reference: Kept) -> Raised<()> {
+fn keep(key: String, reference: Kept) -> Result<(), PyException> {
     with_kept(|kept| {
         if kept.contains_key(&key) {
             let text = format!("there is something under {key} already");
@@ -45,7 +44,7 @@ fn keep(key: String, reference: Kept) -> Raised<()> {
     })
 }
 
-fn find(key: &str) -> Raised<Kept> {
+fn find(key: &str) -> Result<Kept, PyException> {
     let found = with_kept(|kept| kept.get(key).cloned());
     let text = || format!("nothing is held under {key}");
     found.ok_or_else(|| PyException::new("KeyError", text()))
@@ -59,7 +58,7 @@ impl Kept {
         }
     }
 
-    fn owner(&self) -> Raised<String> {
+    fn owner(&self) -> Result<String, PyException> {
         let owner = match self {
             Self::Any(reference) => reference.owner()?,
             Self::Counter(reference) => reference.owner()?,
@@ -69,14 +68,14 @@ impl Kept {
 }
 
 #[farref::remote(python = "peer_api.hold")]
-async fn hold(key: String, rref: RRef<PyValue>) -> Raised<bool> {
+async fn hold(key: String, rref: RRef<PyValue>) -> Result<bool, PyException> {
     let is_owner = rref.is_owner();
     keep(key, Kept::Any(rref))?;
     Ok(is_owner)
 }
 
 #[farref::remote(python = "peer_api.held")]
-async fn held(key: String) -> Raised<PyValue> {
+async fn held(key: String) -> Result<PyValue, PyException> {
     match find(&key)? {
         Kept::Any(reference) => Ok(reference.to_here().await?),
         Kept::Counter(_) => Err(PyException::new("TypeError", "a Counter stays where it is")),
@@ -84,7 +83,7 @@ async fn held(key: String) -> Raised<PyValue> {
 }
 
 #[farref::remote(python = "peer_api.held_call")]
-async fn held_call(key: String, method: String, args: Vec<PyValue>) -> Raised<PyValue> {
+async fn held_call(key: String, method: String, args: Vec<PyValue>) -> Result<PyValue, PyException> {
     let counter = match find(&key)? {
         Kept::Counter(counter) => counter,
         Kept::Any(reference) if reference.is_owner() => reference.cast::<Counter>()?,
@@ -109,7 +108,7 @@ async fn held_call(key: String, method: String, args: Vec<PyValue>) -> Raised<Py
 }
 
 #[farref::remote(python = "peer_api.owner_of")]
-async fn owner_of(key: String) -> Raised<String> {
+async fn owner_of(key: String) -> Result<String, PyException> {
     find(&key)?.owner()
 }
 
@@ -129,12 +128,12 @@ fn given(kept: Kept) -> Given {
 }
 
 #[farref::remote(python = "peer_api.give")]
-async fn give(key: String) -> Raised<Given> {
+async fn give(key: String) -> Result<Given, PyException> {
     find(&key).map(given)
 }
 
 #[farref::remote(python = "peer_api.drop")]
-async fn drop_one(key: String) -> Raised<()> {
+async fn drop_one(key: String) -> Result<(), PyException> {
     find(&key)?;
     let gone = with_kept(|kept| kept.remove(&key));
     drop(gone);
@@ -142,24 +141,25 @@ async fn drop_one(key: String) -> Raised<()> {
 }
 
 #[farref::remote(python = "peer_api.own")]
-async fn own(key: String, value: PyValue) -> Raised<()> {
+async fn own(key: String, value: PyValue) -> Result<(), PyException> {
     keep(key, Kept::Any(me().rref(value)?))
 }
 
 #[farref::remote(python = "peer_api.own_counter")]
-async fn own_counter(key: String, start: i64) -> Raised<()> {
-    keep(key, Kept::Counter(me().rref(Counter::starting_at(start))?))
+async fn own_counter(key: String, start: i64) -> Result<(), PyException> {
+    let counter = Counter::new_on(&me().me(), Some(PyValue::Int(start))).remote();
+    keep(key, Kept::Counter(counter))
 }
 
 #[farref::remote(python = "peer_api.make_on")]
-async fn make_on(key: String, worker: String, function: String, args: Vec<PyValue>) -> Raised<()> {
+async fn make_on(key: String, worker: String, function: String, args: Vec<PyValue>) -> Result<(), PyException> {
     let worker = me().peer(&worker)?;
     let made = PyCall::new(&function, PyValue::Tuple(args)).on::<PyValue>(&worker).remote();
     keep(key, Kept::Any(made))
 }
 
 #[farref::remote(python = "peer_api.share")]
-async fn share(key: String, worker: String, function: String, new_key: String) -> Raised<PyValue> {
+async fn share(key: String, worker: String, function: String, new_key: String) -> Result<PyValue, PyException> {
     let kept = given(find(&key)?);
     Ok(py_call(&me().peer(&worker)?, &function, (new_key, kept)).await?)
 }
@@ -170,12 +170,12 @@ async fn pass_on(
     worker: String,
     function: String,
     new_key: String,
-) -> Raised<PyValue> {
+) -> Result<PyValue, PyException> {
     Ok(py_call(&me().peer(&worker)?, &function, (new_key, rref)).await?)
 }
 
 #[farref::remote(python = "peer_api.take")]
-async fn take(new_key: String, worker: String, function: String, key: String) -> Raised<bool> {
+async fn take(new_key: String, worker: String, function: String, key: String) -> Result<bool, PyException> {
     let taken: RRef<PyValue> = py_call(&me().peer(&worker)?, &function, (key,)).await?;
     let kept = Kept::Any(taken);
     let is_owner = kept.is_owner();

@@ -6,9 +6,6 @@ use farref_autograd::Tensor;
 use farref_torch::{Dtype, PyException, PyValue, RawTensor};
 use serde::Serialize;
 
-/// What went wrong, as Python sees it.
-pub(super) type Raised<T> = Result<T, PyException>;
-
 #[farref::remote(python = "peer_api.nothing")]
 async fn nothing() {}
 
@@ -17,7 +14,7 @@ async fn echo(value: PyValue) -> PyValue {
     value
 }
 
-pub(super) fn number(value: &PyValue) -> Raised<i64> {
+pub(super) fn number(value: &PyValue) -> Result<i64, PyException> {
     match value {
         PyValue::Int(number) => Ok(*number),
         other => Err(PyException::new("TypeError", format!("expected an int, got {other:?}"))),
@@ -25,13 +22,13 @@ pub(super) fn number(value: &PyValue) -> Raised<i64> {
 }
 
 #[farref::remote(python = "peer_api.add")]
-async fn add(a: PyValue, b: PyValue) -> Raised<i64> {
+async fn add(a: PyValue, b: PyValue) -> Result<i64, PyException> {
     let sum = number(&a)?.checked_add(number(&b)?);
     sum.ok_or_else(|| PyException::new("OverflowError", "an int of more than 64 bits"))
 }
 
 #[farref::remote(python = "peer_api.concat")]
-async fn concat(parts: Vec<PyValue>) -> Raised<String> {
+async fn concat(parts: Vec<PyValue>) -> Result<String, PyException> {
     let parts = parts.into_iter().map(|part| match part {
         PyValue::Text(text) => Ok(text),
         _ => Err(PyException::new("TypeError", "expected a list of str")),
@@ -111,7 +108,7 @@ async fn sleep(seconds: f64) -> f64 {
 }
 
 #[farref::remote(python = "peer_api.fail")]
-async fn fail(text: String, kind: Option<String>) -> Raised<()> {
+async fn fail(text: String, kind: Option<String>) -> Result<(), PyException> {
     let kind = kind.unwrap_or_else(|| "RuntimeError".to_owned());
     Err(PyException::new(kind, text))
 }
