@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use farref::__private::{Encode, Failure, Function, Mode, NoReceiver};
+use farref::agent::Functions;
 use farref::{Call, Peer, RRef};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -115,6 +116,14 @@ impl PyCall {
     #[track_caller]
     pub fn on<R: Send + Sync + 'static>(self, worker: &Peer) -> Call<R> {
         let name = self.udf.function.clone();
+        // What this worker serves under that name it need not ask anybody for.
+        if worker.is_me()
+            && let Ok(functions) = Functions::of_program()
+            && let Some(own) = functions.by_foreign_name(&name)
+            && self.udf.keywords.is_empty()
+        {
+            return Call::__found(worker, &own, &self.udf.arguments);
+        }
         farref::__private::call::<Python<R>>(worker, &(self.udf,)).__named(name)
     }
 

@@ -9,9 +9,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, NodeId};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Sleep, sleep_until};
 
+use crate::agent::FunctionInfo;
 use crate::blocking;
 use crate::codec::{CodecError, scope};
 use crate::current::{self, Current};
@@ -116,20 +118,7 @@ impl<T: Send + Sync + 'static> Call<T> {
         arguments: &F::Arguments,
     ) -> Self {
         let name = FunctionName::ours(F::NAME);
-        let codec = core.agent().codec();
-        let context = current::context_of(core);
-        let peer = to.as_ref().ok().copied();
-        let encoded = scope::write(core, context.zip(peer), || codec.encode(arguments)).map_err(
-            |unwritten| match unwritten {
-                scope::Unwritten::Foreign(error) => error,
-                scope::Unwritten::Codec(reason) => Error::Codec {
-                    what: "the arguments",
-                    function: name.clone(),
-                    action: "written",
-                    reason,
-                },
-            },
-        );
+        let (context, encoded) = encode(core, to.as_ref().ok().copied(), &name, arguments);
         Self {
             to: to.map(|to| (Arc::clone(core), to)),
             entry: core.registry.entry::<F>(),
@@ -217,6 +206,28 @@ impl<T: Send + Sync + 'static> Call<T> {
     }
 }
 
+/// Writes the arguments of a call, and says which context it is made in.
+fn encode<A: Serialize>(
+    core: &Arc<Core>,
+    peer: Option<NodeId>,
+    name: &FunctionName,
+    arguments: &A,
+) -> (Option<ContextId>, Result<scope::Encoded>) {
+    let codec = core.agent().codec();
+    let context = current::context_of(core);
+    let encoded = scope::write(core, context.zip(peer), || codec.encode(arguments));
+    let encoded = encoded.map_err(|unwritten| match unwritten {
+        scope::Unwritten::Foreign(error) => error,
+        scope::Unwritten::Codec(reason) => Error::Codec {
+            what: "the arguments",
+            function: name.clone(),
+            action: "written",
+            reason,
+        },
+    });
+    (context, encoded)
+}
+
 impl<T> Call<T> {
     /// A call that fetches the value behind a reference.
     #[track_caller]
@@ -286,6 +297,28 @@ impl<T> Call<T> {
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.timeout = Timeout::Set(limit.into());
         self
+    }
+
+    /// A call of a function that was found at run time, on a worker.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn __found<A: Serialize>(to: &Peer, function: &FunctionInfo, arguments: &A) -> Self {
+        let name = FunctionName::ours(function.name);
+        let life = to.life(name.clone());
+        let core = &to.core;
+        let (context, encoded) = encode(core, life.as_ref().ok().copied(), &name, arguments);
+        Self {
+            to: life.map(|to| (Arc::clone(core), to)),
+            entry: core.registry.by_id(function.reference.id),
+            name,
+            receiver: None,
+            encoded,
+            context,
+            timeout: Timeout::Default,
+            own_timeout: None,
+            location: Location::caller(),
+            result: PhantomData,
+        }
     }
 
     /// A call that failed before it was made.

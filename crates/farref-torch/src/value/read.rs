@@ -39,6 +39,10 @@ pub(super) fn from_body<E: std::fmt::Display>(
     let budget = pickle.budget();
     let root = pickle.view(&budget);
     let (items, keywords) = match body.form {
+        // Arguments as this worker wrote them for itself.
+        Form::Whole if !parameters.is_empty() && matches!(root.shape()?, Shape::Tuple(_)) => {
+            (root.tuple()?, Vec::new())
+        }
         Form::Whole | Form::Only => {
             let view = match body.form {
                 Form::Only => root.tuple_of::<1>()?[0],

@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(170);
 
 /// One group of processes.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Plan {
-    pub name: String,
+pub(crate) struct Plan {
+    pub(crate) name: String,
     processes: Vec<Process>,
 }
 
@@ -43,7 +43,7 @@ fn python() -> Command {
 }
 
 /// All plans, or what is missing to run them.
-pub fn all() -> Result<Vec<Plan>> {
+pub(crate) fn all() -> Result<Vec<Plan>> {
     let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_PYTHON name one";
     let torch = python().args(["-c", "import torch.distributed.rpc"]).output().context(needs)?;
     let stderr = String::from_utf8_lossy(&torch.stderr);
@@ -94,7 +94,7 @@ impl Drop for Scratch {
 }
 
 /// Runs one plan.
-pub fn run(plan: &Plan) -> Result<()> {
+pub(crate) fn run(plan: &Plan) -> Result<()> {
     let scratch = Scratch::new(&plan.name)?;
     let (master, second) = (free_address()?, free_address()?);
     let mut group = Group(Vec::new());

@@ -60,7 +60,7 @@ fn options() -> Result<Options> {
 }
 
 /// What a process does that is a peer.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
