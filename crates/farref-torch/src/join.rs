@@ -81,6 +81,7 @@ pub struct TorchGroup {
     key_prefix: String,
     groups_before: u32,
     rounds_before: Option<u64>,
+    same_names_before: u32,
     patience: Duration,
     worker: WorkerBuilder,
     limits: Limits,
@@ -103,6 +104,7 @@ impl TorchGroup {
             key_prefix: String::new(),
             groups_before: 0,
             rounds_before: None,
+            same_names_before: 0,
             patience: Duration::from_secs(60),
             worker: Worker::builder("").leak_grace(Duration::ZERO),
             limits: Limits::default(),
@@ -155,10 +157,22 @@ impl TorchGroup {
     }
 
     /// How often the Python processes have called `init_rpc` before: they count, and put the number into their
-    /// keys. It is three rounds of shutting down each time, unless `rounds` says otherwise.
-    pub fn groups_before(mut self, groups: u32, rounds: Option<u64>) -> Self {
+    /// keys.
+    pub fn groups_before(mut self, groups: u32) -> Self {
         self.groups_before = groups;
-        self.rounds_before = rounds;
+        self
+    }
+
+    /// How many rounds it took the Python processes to shut down their earlier groups, which they count as well.
+    /// Three each, unless something else is said: one more for each time that calls were still open.
+    pub fn rounds_before(mut self, rounds: u64) -> Self {
+        self.rounds_before = Some(rounds);
+        self
+    }
+
+    /// How many of the earlier groups had workers of exactly these names, none unless something else is said.
+    pub fn same_names_before(mut self, groups: u32) -> Self {
+        self.same_names_before = groups;
         self
     }
 
@@ -257,7 +271,7 @@ impl Joining {
         let (members, mut gloo) = self.meeting.enter_static(form, ip, &self.address).await?;
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         // They gather twice in each group: now, and before they shut down.
-        let gathering = 2 * u64::from(self.settings.groups_before);
+        let gathering = 2 * u64::from(self.settings.same_names_before);
         let way = Way::Static {
             names: names.clone(),
             gathering: gathering + 1,

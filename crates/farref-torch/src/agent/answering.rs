@@ -112,8 +112,10 @@ pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
 fn explain(failure: &Failure) -> (String, String) {
     explain_with(failure, |unmade| {
         let (class, text) = explain_with(&unmade.failure, |never| match *never {});
-        let name = unmade.name.as_deref().unwrap_or("its function");
-        (class, format!("the value was never made by {name}: {text}"))
+        match unmade.name.as_deref().filter(|name| !name.starts_with("farref_torch::")) {
+            Some(name) => (class, format!("{text} (in {name}, which was to make the value)")),
+            None => (class, text),
+        }
     })
 }
 

@@ -13,7 +13,8 @@ use super::links::{Confirming, How, Link, Queue, Served, ToSend};
 use super::outgoing::{RUST, RUST_METHOD, RUST_METHOD_THERE};
 use super::pickled::Found;
 use super::{Shared, ids, tensors};
-use crate::pickle::Pickle;
+use crate::PyException;
+use crate::pickle::{Pickle, Writer};
 use crate::rpc::{Fork, GlobalId, Kind, Message, Named, RpcError, ScriptCall, ScriptTarget, Udf};
 use crate::transport::Incoming;
 use crate::value::{Arrival, Body, Form, Received};
@@ -21,6 +22,15 @@ use crate::value::{Arrival, Body, Form, Received};
 /// Where PyTorch's functions are that call methods where a value is.
 const PROXY: &str = "torch.distributed.rpc.rref_proxy";
 const API: &str = "torch.distributed.rpc.api";
+
+/// Stands for functions that this program does not have.
+const UNKNOWN: &str = "farref_torch::unknown";
+
+/// Says that there is no such function, when its value is asked for.
+#[farref::remote(name = "farref_torch::unknown", inline)]
+async fn unknown(text: String) -> Result<(), PyException> {
+    Err(PyException::new("AttributeError", text))
+}
 
 /// A request that came, but for what it is.
 pub(super) struct Request {
@@ -493,13 +503,21 @@ impl Shared {
             }
             // Errors of calls whose results stay surface when they are fetched.
             Wanted::Stay(rref, fork) => {
-                let missing = FunctionRef {
-                    id: 0,
-                    signature: Fingerprint(u64::MAX),
-                    on_first_reference: false,
+                let Some(missing) = self.functions.by_name(UNKNOWN) else {
+                    return Err(RpcError::Unsupported(text));
                 };
-                tracing::warn!(worker = %self.name, peer = %link.name, "{text}");
-                let target = self.stay_target(link, rref, fork, &missing, request);
+                let mut writer = Writer::new(4);
+                writer.text(text.as_bytes()).tuple_of(1);
+                let body = Body {
+                    form: Form::Head(1),
+                    pickle: writer.finish(),
+                    ..Body::default()
+                };
+                let arguments = Payload {
+                    body: body.into_bytes().map_err(|error| RpcError::Unsupported(error.to_string()))?,
+                    parts: Vec::new(),
+                };
+                let target = self.stay_target(link, rref, fork, &missing.reference, request);
                 let request = Request {
                     id: request.id,
                     back: request.back.clone(),
@@ -507,8 +525,8 @@ impl Shared {
                     storages: Vec::new(),
                     context: request.context,
                 };
-                let payload = Payload::default();
-                self.hand_in(link, target, Some(missing), Vec::new(), payload, How::Python, request);
+                let function = Some(missing.reference);
+                self.hand_in(link, target, function, Vec::new(), arguments, How::Python, request);
                 Ok(())
             }
         }

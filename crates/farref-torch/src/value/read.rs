@@ -127,7 +127,10 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
 
     fn view(self) -> Result<View<'p, 'a>, ValueError> {
         match self.what {
-            What::One(view) => Ok(view),
+            What::One(view) => match typed(view)? {
+                Some(inside) => Ok(inside),
+                None => Ok(view),
+            },
             What::Arguments(..) => Err(ValueError::new("arguments are read as a tuple")),
         }
     }
@@ -236,7 +239,25 @@ fn is_name(view: View<'_, '_>, module: &str, name: &str) -> Result<bool, ValueEr
     })
 }
 
-/// What a sequence is made of that Python makes by a call: sets of old protocols, lists of PyTorch's C++.
+/// What is inside, where PyTorch's C++ only tells the type of a list or a dict.
+fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError> {
+    let Shape::Call {
+        callee, arguments, ..
+    } = view.shape()?
+    else {
+        return Ok(None);
+    };
+    match callee.shape()? {
+        Shape::Global(b"torch.jit._pickle", name)
+            if name == b"restore_type_tag" || (name.starts_with(b"build_") && name.ends_with(b"list")) =>
+        {
+            Ok(arguments.tuple()?.first().copied())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What a sequence is made of that Python makes by a call, such as a set of an old protocol.
 fn sequence_of<'p, 'a>(
     callee: View<'p, 'a>,
     arguments: View<'p, 'a>,
@@ -248,7 +269,6 @@ fn sequence_of<'p, 'a>(
     let made = match (module, name) {
         (b"builtins" | b"__builtin__", b"set" | b"frozenset" | b"list" | b"tuple") => true,
         (b"collections", b"deque") => return Ok(items),
-        (b"torch.jit._pickle", name) => name.starts_with(b"build_") || name == b"restore_type_tag",
         (b"torch", b"Size") => true,
         _ => false,
     };
@@ -560,6 +580,10 @@ impl Value<'_, '_, '_> {
     /// Which variant of a [`PyValue`](super::PyValue) it is.
     fn variant(self) -> Result<&'static str, ValueError> {
         if self.tensor()?.is_some() {
+            if self.view()?.call_of("torch._utils", "_rebuild_parameter")?.is_some() {
+                let what = "a parameter of a module is no plain data: send its `.data`";
+                return Err(ValueError::new(what));
+            }
             return Ok("Tensor");
         }
         if let Some(number) = self.beside()? {

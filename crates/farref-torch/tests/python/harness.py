@@ -170,6 +170,11 @@ class Group:
     def join(self):
         start_rpc(self.name, self.rank, self.world, self.options.master, self.options.transports)
 
+    def meet(self, workers):
+        """Waits until these workers know each other. In a dynamic group, one comes after the other."""
+        for worker in [self.name] + workers:
+            until(worker + " knows all", lambda: self.ask(worker, "workers") == sorted(workers) or "not yet")
+
     def settle(self, workers):
         """Waits until nothing is in use on these workers: no owners, forks, pending users, contexts or keys."""
         for worker in workers:

@@ -58,8 +58,14 @@ impl Serialize for Arguments {
     }
 }
 
+/// As PyTorch's: nothing flows back at zero. (candle's own lets it pass there.)
+fn relu(x: &Tensor) -> Result<Tensor, Problem> {
+    let positive = x.gt(0.0)?.to_dtype(x.dtype())?;
+    Ok((&**x * positive)?.into())
+}
+
 async fn through(x: &Tensor, worker: &str, function: &str, args: Vec<PyValue>) -> Result<Tensor, Problem> {
-    let hidden = Tensor::from(layer()?.apply(x)?.relu()?);
+    let hidden = relu(&layer()?.apply(x)?)?;
     let worker = me().peer(worker)?;
     Ok(py_call(&worker, function, Arguments(hidden, args)).await.map_err(PyException::from)?)
 }

@@ -87,7 +87,8 @@ async fn live(options: Options) -> Result<serde_json::Value> {
     let mut group = TorchGroup::new(&options.name)
         .master(host, port)
         .rank(options.rank)
-        .groups_before(options.prefix, Some(options.first_barrier - 1));
+        .groups_before(options.prefix)
+        .rounds_before(options.first_barrier - 1);
     group = match options.world {
         Some(world) => group.world_size(world),
         None => group.dynamic(),

@@ -26,6 +26,7 @@ VALUES = [
 
 def main(group):
     workers = group.pythons + group.peers
+    group.meet(workers)
     values = itertools.cycle(VALUES)
     count = 0
     for owner, parent, child in itertools.product(workers, repeat=3):
