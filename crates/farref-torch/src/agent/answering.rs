@@ -23,6 +23,9 @@ impl Shared {
                 Ok(message) => return message,
                 Err(error) => Failure::BadResult(error.to_string()),
             },
+            Err(Failure::NoSuchFunction(None)) if served.method.is_some() => {
+                Failure::NoSuchFunction(served.method.as_deref().map(str::to_owned))
+            }
             Err(failure) => failure.clone(),
         };
         let (class, text) = explain(&failure);
@@ -129,14 +132,13 @@ fn explain_with<U>(
             return (class.unwrap_or("RuntimeError").to_owned(), text);
         }
         Failure::Panicked(text) => ("RuntimeError", format!("the function panicked: {text}")),
-        Failure::NoSuchFunction(similar) => {
-            let similar = similar.as_ref().map(|name| format!(" (is it {name}?)"));
+        Failure::NoSuchFunction(name) => {
+            let name = name.as_deref().unwrap_or("of that name");
             (
                 "AttributeError",
                 format!(
-                    "this worker has no such function or method{}: it is a Rust program, which serves what it \
-                     declares with #[farref::remote(python = \"..\")]",
-                    similar.unwrap_or_default()
+                    "the value has no method {name}: it is a Rust program's, whose methods are declared by \
+                     #[farref::remote(python = \"module.Class\")] on an impl block"
                 ),
             )
         }

@@ -40,6 +40,8 @@ pub(super) struct Request {
     storages: Vec<crate::transport::Storage>,
     /// The context, and what the sender has recorded the message as.
     context: Option<(i64, i64)>,
+    /// The method that is called, by the name that it has on the value.
+    method: Option<Box<str>>,
 }
 
 /// What a call is on and where its result goes.
@@ -75,6 +77,7 @@ impl Shared {
             list: message.tensor_list,
             storages: message.storages,
             context: None,
+            method: None,
         };
         let mut decoded = Message::decode(kind, &payload)?;
         // Messages in messages: at most one for autograd in one for profiling (RM-3).
@@ -189,7 +192,7 @@ impl Shared {
         link: &Arc<Link>,
         udf: &[u8],
         wanted: Wanted,
-        request: Request,
+        mut request: Request,
     ) -> Result<(), RpcError> {
         let pickle = Pickle::read(udf)?;
         let budget = pickle.budget();
@@ -206,6 +209,7 @@ impl Shared {
                     return Err(wrong("a call of a method has four parts"));
                 };
                 let method = std::str::from_utf8(method.text()?).map_err(|_| wrong("a name is UTF-8"))?;
+                request.method = Some(method.into());
                 (Form::Method, Some(self.functions.method(method)), true)
             }
             (API, "_rref_typeof_on_owner") => {
@@ -457,6 +461,7 @@ impl Shared {
                 how,
                 context,
                 back: request.back.clone(),
+                method: request.method,
             };
             if !link.serve(id, served) {
                 return self.misbehaves(link, "it uses the id of a request twice");
@@ -496,6 +501,7 @@ impl Shared {
                     how,
                     context: None,
                     back: request.back.clone(),
+                    method: None,
                 };
                 let message = self.compose_failure(&served, "AttributeError", &text);
                 drop(request.back.send(ToSend::Ready(message)));
@@ -524,6 +530,7 @@ impl Shared {
                     list: request.list.clone(),
                     storages: Vec::new(),
                     context: request.context,
+                    method: None,
                 };
                 let function = Some(missing.reference);
                 self.hand_in(link, target, function, Vec::new(), arguments, How::Python, request);

@@ -61,6 +61,8 @@ pub(super) struct Served {
     /// PyTorch's number of the context that it was made in.
     pub(super) context: Option<i64>,
     pub(super) back: Queue,
+    /// The method that is called, whatever the value turns out to be.
+    pub(super) method: Option<Box<str>>,
 }
 
 /// What kind of answer is expected.
