@@ -36,7 +36,7 @@ fn scripts() -> PathBuf {
 
 /// The Python that has torch.
 fn python() -> Command {
-    let python = std::env::var_os("FARREF_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     command.current_dir(scripts());
     command
@@ -44,11 +44,16 @@ fn python() -> Command {
 
 /// All plans, or what is missing to run them.
 pub(crate) fn all() -> Result<Vec<Plan>> {
-    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_PYTHON name one";
+    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_TORCH_PYTHON name one";
     let torch = python().args(["-c", "import torch.distributed.rpc"]).output().context(needs)?;
     let stderr = String::from_utf8_lossy(&torch.stderr);
     ensure!(torch.status.success(), "{needs}\n{stderr}");
-    let plans = python().args(["worker.py", "--plans"]).output().context(needs)?;
+    let mut asked = python();
+    asked.args(["worker.py", "--plans"]);
+    if std::env::var_os("FARREF_TORCH_PLANS").is_some_and(|which| which == "all") {
+        asked.arg("--all");
+    }
+    let plans = asked.output().context(needs)?;
     serde_json::from_slice(&plans.stdout).context("worker.py --plans")
 }
 
