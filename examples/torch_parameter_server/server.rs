@@ -99,19 +99,30 @@ async fn main() -> Result<()> {
 
 fn start_trainers(port: u16) -> Result<Vec<Child>> {
     let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torch_parameter_server/train.py");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/torch_parameter_server/train.py"
+    );
     let start = |rank: u16| {
         let mut command = Command::new(&python);
-        command.arg(script).args(["--role", "trainer", "--rank", &rank.to_string()]);
+        command
+            .arg(script)
+            .args(["--role", "trainer", "--rank", &rank.to_string()]);
         command.args(["--world-size", &(1 + TRAINERS).to_string()]);
         command.args(["--master-port", &port.to_string()]);
         // All processes are on this machine, whatever it is called.
-        command.env("TP_SOCKET_IFNAME", "lo").env("GLOO_SOCKET_IFNAME", "lo");
-        command.spawn().with_context(|| format!("{command:?}: is there a Python with torch?"))
+        command
+            .env("TP_SOCKET_IFNAME", "lo")
+            .env("GLOO_SOCKET_IFNAME", "lo");
+        command
+            .spawn()
+            .with_context(|| format!("{command:?}: is there a Python with torch?"))
     };
     (1..=TRAINERS).map(start).collect()
 }
 
 fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
 }

@@ -45,7 +45,10 @@ fn python() -> Command {
 /// All plans, or what is missing to run them.
 pub(crate) fn all() -> Result<Vec<Plan>> {
     let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_TORCH_PYTHON name one";
-    let torch = python().args(["-c", "import torch.distributed.rpc"]).output().context(needs)?;
+    let torch = python()
+        .args(["-c", "import torch.distributed.rpc"])
+        .output()
+        .context(needs)?;
     let stderr = String::from_utf8_lossy(&torch.stderr);
     ensure!(torch.status.success(), "{needs}\n{stderr}");
     let mut asked = python();
@@ -115,9 +118,11 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
             }
         }
         // A failure of one makes the others wait for nothing.
-        let failed = group.0.iter().zip(&ended).any(|(process, ended)| {
-            ended.is_some_and(|status| !is_right(process, status))
-        });
+        let failed = group
+            .0
+            .iter()
+            .zip(&ended)
+            .any(|(process, ended)| ended.is_some_and(|status| !is_right(process, status)));
         if failed {
             std::thread::sleep(Duration::from_secs(2));
             break;
@@ -165,7 +170,11 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         bail!("{}", problems.join("\n"));
     }
     // A scenario that checked nothing says nothing.
-    ensure!(checks > 0, "the main worker of {} checked nothing", plan.name);
+    ensure!(
+        checks > 0,
+        "the main worker of {} checked nothing",
+        plan.name
+    );
     Ok(())
 }
 
@@ -204,9 +213,16 @@ fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Resul
         command.arg(argument);
     }
     // All over the loopback interface, whatever the host is called.
-    command.env("TP_SOCKET_IFNAME", "lo").env("GLOO_SOCKET_IFNAME", "lo");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    command
+        .env("TP_SOCKET_IFNAME", "lo")
+        .env("GLOO_SOCKET_IFNAME", "lo");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
     let stdout = read_all(child.stdout.take());
     let stderr = read_all(child.stderr.take());
     Ok(Running {
