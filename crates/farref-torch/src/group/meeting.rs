@@ -93,6 +93,11 @@ impl Meeting {
         Ok(Self { store, place })
     }
 
+    #[cfg(test)]
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Meets the others of a static group. `ip` is for Gloo, `address` for RPC.
     ///
     /// The connections are for a barrier, when RPC is up; then they are to be closed.

@@ -109,7 +109,6 @@ impl Listener {
         self.arrivals.recv().await.ok_or(PipeError::Stopped)
     }
 
-    #[cfg(test)]
     pub(crate) fn census(&self) -> Census {
         Census {
             strangers: self.gauges.strangers.load(Ordering::Acquire),
