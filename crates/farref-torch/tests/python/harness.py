@@ -119,6 +119,9 @@ def stop_rpc(rank, graceful=True):
     alone; in a static one it keeps the store for a moment, because the last barrier is read from there."""
     agent = rpc.api._get_current_rpc_agent()
     store = agent.store if hasattr(agent, "store") else None
+    if graceful and not agent.is_static_group:
+        # A worker of a dynamic group goes without waiting, and would not answer the very call that told it to go.
+        until("all calls are answered", lambda: int(agent.get_debug_info()["agent.server_active_calls"]) == 0)
     if graceful and rank == 0 and not agent.is_static_group:
         until("the others leave", lambda: len(agent.get_worker_infos()) == 1 or agent.get_worker_infos())
     del agent
