@@ -19,7 +19,7 @@ use farref_autograd::Tensor;
 use farref_torch::{PyException, TorchGroup};
 
 /// Keeps named tensors and changes them by the gradients that trainers push (SGD with momentum).
-struct ParameterServer {
+pub struct ParameterServer {
     rate: f64,
     momentum: f64,
     weights: BTreeMap<String, Tensor>,

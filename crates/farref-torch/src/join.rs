@@ -46,10 +46,11 @@ pub enum JoinError {
 /// comes of it is a [`Worker`] like any other: it calls and is called, holds references and has them held, and
 /// shuts down together with the group.
 ///
-/// ```no_run
-/// use farref_torch::TorchGroup;
+/// Here both are Rust. Each would not notice if the other were Python's:
 ///
-/// /// Python calls it by `rpc.rpc_sync("rust", maths.double, args=(21,))`.
+/// ```
+/// use farref_torch::{TorchGroup, py_call};
+///
 /// #[farref::remote(python = "maths.double")]
 /// async fn double(number: i64) -> i64 {
 ///     2 * number
@@ -57,16 +58,20 @@ pub enum JoinError {
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // In Python: rpc.init_rpc("worker0", rank=0, world_size=2), MASTER_ADDR and MASTER_PORT set.
-/// let worker = TorchGroup::new("rust")
-///     .master("127.0.0.1", 29500)
-///     .rank(1)
-///     .world_size(2)
-///     .join()
-///     .await?;
-/// let root: f64 = farref_torch::py_call(&worker.peer("worker0")?, "math.sqrt", (2.0,)).await?;
-/// assert_eq!(root, 2.0_f64.sqrt());
-/// worker.shutdown().await?; // when all others do
+/// # let probe = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// # let port = probe.local_addr()?.port();
+/// # drop(probe);
+/// let group = |name: &str| {
+///     let local = std::net::Ipv4Addr::LOCALHOST.into();
+///     TorchGroup::new(name).master("127.0.0.1", port).address(local).world_size(2)
+/// };
+/// let (server, client) = tokio::try_join!(
+///     group("server").rank(0).join(), // hosts the store, as rank 0 does
+///     group("client").rank(1).join(),
+/// )?;
+/// let answer: i64 = py_call(&client.peer("server")?, "maths.double", (21,)).await?;
+/// assert_eq!(answer, 42);
+/// tokio::try_join!(server.shutdown(), client.shutdown())?;
 /// # Ok(())
 /// # }
 /// ```

@@ -119,6 +119,9 @@ def stop_rpc(rank, graceful=True):
     alone; in a static one it keeps the store for a moment, because the last barrier is read from there."""
     agent = rpc.api._get_current_rpc_agent()
     store = agent.store if hasattr(agent, "store") else None
+    if graceful and not agent.is_static_group:
+        # A worker of a dynamic group goes without waiting, and would not answer the very call that told it to go.
+        until("all calls are answered", lambda: int(agent.get_debug_info()["agent.server_active_calls"]) == 0)
     if graceful and rank == 0 and not agent.is_static_group:
         until("the others leave", lambda: len(agent.get_worker_infos()) == 1 or agent.get_worker_infos())
     del agent
@@ -171,20 +174,35 @@ class Group:
         start_rpc(self.name, self.rank, self.world, self.options.master, self.options.transports)
 
     def meet(self, workers):
-        """Waits until these workers know each other. In a dynamic group, one comes after the other."""
-        for worker in [self.name] + workers:
-            until(worker + " knows all", lambda: self.ask(worker, "workers") == sorted(workers) or "not yet")
+        """Waits until each of these workers reaches each. In a dynamic group they come one by one, and PyTorch's workers
+        know the name of a newcomer a moment before they know its address."""
+
+        def reached(caller, callee):
+            ask = (callee, self.named(callee, "echo"), [caller])
+            try:
+                seen = self.ask(caller, "caught", *ask)
+            except RuntimeError as error:
+                return str(error)
+            return seen.get("value") == caller or seen
+
+        for caller in workers:
+            for callee in workers:
+                until("%s reaches %s" % (caller, callee), lambda: reached(caller, callee))
 
     def settle(self, workers):
-        """Waits until nothing is in use on these workers: no owners, forks, pending users, contexts or keys."""
-        for worker in workers:
+        """Waits until nothing is in use on these workers: no owners, forks, pending users, contexts or keys.
 
-            def quiet():
-                counts = self.ask(worker, "snapshot")
-                return not any(counts.values()) or counts
+        All are asked each time: a Python worker that is asked collects its garbage, in which there may be a reference
+        to a value of another one.
+        """
 
+        def quiet():
             gc.collect()
-            until("nothing is in use on " + worker, quiet)
+            counts = {worker: self.ask(worker, "snapshot") for worker in workers}
+            return not any(any(count.values()) for count in counts.values()) or counts
+
+        until("nothing is in use", quiet)
+        for worker in workers:
             self.checks.that("nothing is in use on " + worker, True)
 
     def finish(self, pythons=(), peers=()):

@@ -54,6 +54,7 @@ def main():
         else:
             group.join()
             if group.name == group.main:
+                group.meet(group.pythons + group.peers)
                 scenario.main(group)
                 group.settle(group.pythons + group.peers)
                 group.finish([name for name in group.pythons if name != group.name], group.peers)

@@ -38,6 +38,9 @@ def main(group):
     for name, value in VALUES.items():
         check.equal("echo of " + name, rpc.rpc_sync(peer, peer_api.echo, args=(value,)), value)
         check.equal("echo, there and back: " + name, back(group, "worker_api.echo", value), value)
+        # On its own, too: a value at the top is written in another way than one inside of a list.
+        for item in value if isinstance(value, list) and name != "deep" else []:
+            check.equal("echo of one of " + name, rpc.rpc_sync(peer, peer_api.echo, args=(item,)), item)
     zero = rpc.rpc_sync(peer, peer_api.echo, args=(-0.0,))
     check.that("the sign of zero is kept", math.copysign(1, zero) == -1)
     kinds = {

@@ -55,30 +55,12 @@ def drive(group):
 
 def arrives(group, here, newcomer):
     here.append(newcomer)
-
-    def known(worker):
-        # A worker knows the name of a newcomer a moment before it knows its address.
-        if group.ask(worker, "workers") != sorted(here):
-            return group.ask(worker, "workers")
-        if worker in group.peers:
-            seen = group.ask(worker, "caught", newcomer, group.named(newcomer, "echo"), [worker])
-            return seen.get("value") == worker or seen
-        return group.ask(worker, "call_back", newcomer, group.named(newcomer, "echo"), [worker]) == worker
-
-    until("this worker knows " + newcomer, lambda: newcomer in worker_api.workers() or worker_api.workers())
-    until("this worker reaches " + newcomer, lambda: reached(group, newcomer))
+    group.meet(here)
     for worker in here:
-        until("%s knows %s" % (worker, newcomer), lambda: known(worker))
-        group.checks.that("%s reaches %s" % (worker, newcomer), True)
-        got = group.ask(newcomer, "call_back", worker, group.named(worker, "echo"), ["back"])
-        group.checks.equal("%s reaches %s" % (newcomer, worker), got, "back")
-
-
-def reached(group, worker):
-    try:
-        return group.ask(worker, "echo", 1) == 1
-    except RuntimeError as error:
-        return str(error)
+        until("%s knows %s" % (worker, newcomer), lambda: group.ask(worker, "workers") == sorted(here))
+        for caller, callee in [(worker, newcomer), (newcomer, worker)]:
+            got = group.ask(caller, "call_back", callee, group.named(callee, "echo"), [caller])
+            group.checks.equal("%s calls %s" % (caller, callee), got, caller)
 
 
 def leaves(group, here, worker):

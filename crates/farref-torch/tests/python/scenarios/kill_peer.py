@@ -16,9 +16,7 @@ def run(group):
     check, peer = group.checks, group.peer
     if group.name == group.main:
         other = group.pythons[1]
-        # In a dynamic group the others may come later.
-        harness.until("all are there", lambda: len(worker_api.workers()) == 3)
-        harness.until("the peer knows all", lambda: len(group.ask(peer, "workers")) == 3)
+        group.meet(group.pythons + group.peers)
         group.ask(group.name, "own", "value", ["mine"])
         group.ask(group.name, "share", "value", peer, "peer_api.hold", "of main")
         theirs = rpc.remote(peer, peer_api.echo, args=(["of the peer"],))
