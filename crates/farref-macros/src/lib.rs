@@ -94,7 +94,6 @@ use crate::options::{Options, Place};
 /// | option | meaning |
 /// | --- | --- |
 /// | `name = "add"` | what callers ask for, instead of the path of the function. On a block: what its functions' names begin with, instead of the path of the type. |
-/// | `python = "maths.add"` | what Python workers of a PyTorch group (`farref-torch`) call it: module and name. On a block: the class. Calling the class is `new`, the other functions have their own names in it. |
 /// | `timeout = "250ms"` | the time limit of a call that does not set its own: a number and `us`, `ms`, `s`, `m` or `h`; `"none"` for no limit |
 /// | `blocking` | runs on the blocking pool. What a plain `fn` does anyway. |
 /// | `task` | runs as a task. What an `async fn` does anyway; a plain `fn` must not block then. |
