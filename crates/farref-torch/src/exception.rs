@@ -128,8 +128,14 @@ mod tests {
     #[test]
     fn a_class_survives_the_way_through_messages() {
         let messages = PyException::new("KeyError", "no such key").into_messages();
-        assert_eq!(split(&messages), (Some("KeyError"), "no such key".to_owned()));
+        assert_eq!(
+            split(&messages),
+            (Some("KeyError"), "no such key".to_owned())
+        );
         let plain = ["one".to_owned(), "Python's name has spaces".to_owned()];
-        assert_eq!(split(&plain), (None, "one: Python's name has spaces".to_owned()));
+        assert_eq!(
+            split(&plain),
+            (None, "one: Python's name has spaces".to_owned())
+        );
     }
 }

@@ -204,9 +204,9 @@ impl TorchGroup {
         let (host, port) = self.master.clone().ok_or_else(|| {
             missing("nothing says where the workers meet: set MASTER_ADDR and MASTER_PORT, or call `.master(..)`")
         })?;
-        let rank = self.rank.ok_or_else(|| {
-            missing("the worker has no rank: set RANK, or call `.rank(..)`")
-        })?;
+        let rank = self
+            .rank
+            .ok_or_else(|| missing("the worker has no rank: set RANK, or call `.rank(..)`"))?;
         let store_error = |source| JoinError::Store {
             address: format!("{host}:{port}"),
             source,
@@ -317,7 +317,10 @@ impl Joining {
     ) -> Result<(Worker, Arc<TorchAgent>), JoinError> {
         let node = |id: u16| NodeId::new(id.into(), 0);
         let me = node(self.rank);
-        let mut all: Vec<_> = members.iter().map(|member| (node(member.id), member.name.clone())).collect();
+        let mut all: Vec<_> = members
+            .iter()
+            .map(|member| (node(member.id), member.name.clone()))
+            .collect();
         if !all.iter().any(|(node, _)| *node == me) {
             all.push((me, self.settings.name.clone()));
         }

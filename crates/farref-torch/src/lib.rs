@@ -1,11 +1,6 @@
 //! PyTorch's own wire: a farref worker in an unmodified `torch.distributed.rpc` group.
 
 #![forbid(unsafe_code)]
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the parts are here before what puts them together"
-)]
 
 mod agent;
 mod context;

@@ -49,7 +49,10 @@ fn no_python(udf: &Udf) -> Failure {
 /// What a Rust worker does when it is called so.
 #[farref::remote(name = "farref_torch::python")]
 async fn python(udf: Udf) -> Result<(), String> {
-    Err(format!("`{}` is a function of Python, and this worker has none", udf.function))
+    Err(format!(
+        "`{}` is a function of Python, and this worker has none",
+        udf.function
+    ))
 }
 
 /// Calls a function of Python by its name on a worker that is a Python process.
@@ -175,7 +178,12 @@ where
 {
     let invoke = "torch.distributed.rpc.rref_proxy._local_invoke";
     let keywords: std::collections::BTreeMap<String, ()> = std::collections::BTreeMap::new();
-    let all = (object.clone(), method.to_owned(), Tuple(arguments), keywords);
+    let all = (
+        object.clone(),
+        method.to_owned(),
+        Tuple(arguments),
+        keywords,
+    );
     let call = PyCall::new(invoke, all);
     match object.owner() {
         Ok(owner) => call.on::<R>(&owner).__named(method.to_owned()),
@@ -197,6 +205,8 @@ impl<T: Serialize> Serialize for Tuple<T> {
 
 impl<'de, T> Deserialize<'de> for Tuple<T> {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        Err(serde::de::Error::custom("arguments of Python's are not read here"))
+        Err(serde::de::Error::custom(
+            "arguments of Python's are not read here",
+        ))
     }
 }

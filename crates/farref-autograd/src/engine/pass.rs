@@ -294,8 +294,12 @@ impl<B: Backend> Actor<B> {
         if self.carrier.is_none() || !is_root || self.failure.is_some() {
             return false;
         }
-        let unfed = self.graph.as_ref().map_or_else(Vec::new, |graph| graph.unfed());
-        self.queue.extend(unfed.into_iter().map(|root| (root, Vec::new())));
+        let unfed = self
+            .graph
+            .as_ref()
+            .map_or_else(Vec::new, |graph| graph.unfed());
+        self.queue
+            .extend(unfed.into_iter().map(|root| (root, Vec::new())));
         !self.queue.is_empty()
     }
 

@@ -71,7 +71,12 @@ impl Shared {
     }
 
     /// The answer to a request that failed.
-    pub(super) fn compose_failure(&self, served: &Served, class: &str, text: &str) -> Outgoing<Part> {
+    pub(super) fn compose_failure(
+        &self,
+        served: &Served,
+        class: &str,
+        text: &str,
+    ) -> Outgoing<Part> {
         let text: String = text.chars().take(MAX_TEXT).collect();
         let text = format!("On WorkerInfo(id={}, name={}):\n{text}", self.me, self.name);
         let (kind, bytes) = match served.how {
@@ -115,8 +120,15 @@ pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
 fn explain(failure: &Failure) -> (String, String) {
     explain_with(failure, |unmade| {
         let (class, text) = explain_with(&unmade.failure, |never| match *never {});
-        match unmade.name.as_deref().filter(|name| !name.starts_with("farref_torch::")) {
-            Some(name) => (class, format!("{text} (in {name}, which was to make the value)")),
+        match unmade
+            .name
+            .as_deref()
+            .filter(|name| !name.starts_with("farref_torch::"))
+        {
+            Some(name) => (
+                class,
+                format!("{text} (in {name}, which was to make the value)"),
+            ),
             None => (class, text),
         }
     })
@@ -153,12 +165,12 @@ fn explain_with<U>(
             ("TypeError", format!("the arguments do not fit: {reason}"))
         }
         Failure::TypeMismatch(reason) => ("TypeError", reason.clone()),
-        Failure::BadResult(reason) => {
-            ("TypeError", format!("the result cannot be sent: {reason}"))
-        }
+        Failure::BadResult(reason) => ("TypeError", format!("the result cannot be sent: {reason}")),
         Failure::NotSerializable(name) => (
             "TypeError",
-            format!("a value of the Rust type `{name}` cannot be sent: call its methods where it is"),
+            format!(
+                "a value of the Rust type `{name}` cannot be sent: call its methods where it is"
+            ),
         ),
         Failure::DeadlineExceeded => ("TimeoutError", "the time was up".to_owned()),
         Failure::Cancelled => ("RuntimeError", "the call was cancelled".to_owned()),

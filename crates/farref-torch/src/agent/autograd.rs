@@ -17,7 +17,7 @@ use super::responses::plain_answer;
 use super::{Shared, answering, ids, tensors};
 use crate::rpc::tensors::Dtype;
 use crate::rpc::{Kind, Message};
-use crate::transport::{Incoming, Outgoing};
+use crate::transport::Outgoing;
 use crate::value::{self, Received, TensorEntry};
 
 /// Brings parcels to other workers as PyTorch's messages.
@@ -60,7 +60,13 @@ impl Carrier<Candle> for ByTorch {
             let mut answers = Vec::new();
             for (number, gradients) in parcel.gradients {
                 let context = ids::context_number(scope.id());
-                let message = shared.compose_gradients(&link, context, number, gradients, parcel.retain_graph);
+                let message = shared.compose_gradients(
+                    &link,
+                    context,
+                    number,
+                    gradients,
+                    parcel.retain_graph,
+                );
                 let (id, message) = match message {
                     Ok(Some(message)) => message,
                     Ok(None) => continue,
@@ -120,13 +126,17 @@ impl Shared {
                 None => gradient,
             });
         }
-        let all = sums.into_iter().zip(arrival.tensors).map(|(sum, (dtype, shape))| match sum {
-            Some(gradient) => {
-                let (dtype, part) = value::element_of(&gradient).map_err(|error| error.to_string())?;
-                Ok((dtype, gradient.dims().to_vec(), part))
-            }
-            None => Ok((dtype, shape.clone(), zeros(dtype, &shape))),
-        });
+        let all = sums
+            .into_iter()
+            .zip(arrival.tensors)
+            .map(|(sum, (dtype, shape))| match sum {
+                Some(gradient) => {
+                    let (dtype, part) =
+                        value::element_of(&gradient).map_err(|error| error.to_string())?;
+                    Ok((dtype, gradient.dims().to_vec(), part))
+                }
+                None => Ok((dtype, shape.clone(), zeros(dtype, &shape))),
+            });
         let all = all.collect::<Result<Vec<_>, String>>()?;
         let message = Message::Backward {
             gradients: (0..all.len()).collect(),
@@ -160,7 +170,9 @@ impl Shared {
     ) {
         let (shared, node) = (Arc::clone(self), link.node);
         self.spawn(async move {
-            let outcome = shared.run_backward(node, work, context, autograd, retain_graph).await;
+            let outcome = shared
+                .run_backward(node, work, context, autograd, retain_graph)
+                .await;
             let (kind, bytes) = match outcome {
                 Ok(()) => Message::BackwardDone.encode(),
                 Err(text) => {

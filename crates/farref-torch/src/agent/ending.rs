@@ -16,10 +16,7 @@ const LOOK: Duration = Duration::from_millis(2);
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     /// All end together: they gather for the so manieth time, and then count calls in the store.
-    Static {
-        names: Vec<String>,
-        gathering: u64,
-    },
+    Static { names: Vec<String>, gathering: u64 },
     /// Each leaves alone.
     Dynamic,
 }
@@ -53,7 +50,10 @@ impl Shared {
     }
 
     /// Waits for all, then counts calls until there are none, then waits for all again.
-    async fn count_out(self: &Arc<Self>, open_calls: &(dyn Fn() -> u64 + Send + Sync)) -> Result<(), String> {
+    async fn count_out(
+        self: &Arc<Self>,
+        open_calls: &(dyn Fn() -> u64 + Send + Sync),
+    ) -> Result<(), String> {
         let open = || open_calls().max(self.unanswered());
         let round = async |number, calls| {
             let round = self.meeting.round(number, calls).await;
@@ -69,7 +69,10 @@ impl Shared {
     }
 
     /// Takes a turn, tells the others, and goes when the own calls are answered.
-    async fn leave(self: &Arc<Self>, open_calls: &(dyn Fn() -> u64 + Send + Sync)) -> Result<(), String> {
+    async fn leave(
+        self: &Arc<Self>,
+        open_calls: &(dyn Fn() -> u64 + Send + Sync),
+    ) -> Result<(), String> {
         let text = |error: crate::GroupError| error.to_string();
         self.meeting.lock(Change::Leave).await.map_err(text)?;
         let left = async {

@@ -42,7 +42,9 @@ struct Gathering {
 
 impl Group {
     fn gatherings(&self) -> std::sync::MutexGuard<'_, HashMap<String, Gathering>> {
-        self.gatherings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gatherings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has happened that whoever waits for the others must know.
@@ -78,7 +80,8 @@ impl Shared {
     pub(super) fn is_group_request(&self, message: &Incoming) -> bool {
         let is_group_call = || {
             let kind = Kind::from_code(message.kind).ok()?;
-            let Ok(Message::PythonCall { udf, .. }) = Message::decode(kind, &message.payload) else {
+            let Ok(Message::PythonCall { udf, .. }) = Message::decode(kind, &message.payload)
+            else {
                 return None;
             };
             let pickle = Pickle::read(udf).ok()?;
@@ -114,7 +117,8 @@ impl Shared {
                 answer.none();
             }
             "_broadcast_to_followers" => {
-                self.group.note(&text(0)?, |gathering| gathering.complete = true)?;
+                self.group
+                    .note(&text(0)?, |gathering| gathering.complete = true)?;
                 answer.none();
             }
             "_get_device_infos" => {
@@ -229,7 +233,11 @@ impl Shared {
     }
 
     /// Comes together with all other workers of a static group. `number` counts the times.
-    pub(crate) async fn gather(self: &Arc<Self>, names: &[String], number: u64) -> Result<(), String> {
+    pub(crate) async fn gather(
+        self: &Arc<Self>,
+        names: &[String],
+        number: u64,
+    ) -> Result<(), String> {
         let mut names = names.to_vec();
         names.sort();
         let gathering = format!("{}{number}", names.concat());
@@ -248,7 +256,11 @@ impl Shared {
             let gatherings = self.group.gatherings();
             let there = gatherings.get(gathering).map(|gathering| &gathering.there);
             let missing = |name: &&&String| !there.is_some_and(|there| there.contains(**name));
-            followers.iter().filter(missing).map(|name| (*name).clone()).collect()
+            followers
+                .iter()
+                .filter(missing)
+                .map(|name| (*name).clone())
+                .collect()
         })
         .await?;
         let mut told = Vec::new();
@@ -266,7 +278,9 @@ impl Shared {
                     }
                     writer.set_items().tuple_of(2);
                 };
-                shared.call_own(&link, API, "_broadcast_to_followers", arguments).await
+                shared
+                    .call_own(&link, API, "_broadcast_to_followers", arguments)
+                    .await
             }));
         }
         for told in told {
@@ -284,18 +298,29 @@ impl Shared {
         let gone = || format!("worker `{leader}` is gone");
         let link = self.link_by_name(leader).ok_or_else(gone)?;
         let arguments = |writer: &mut Writer| {
-            writer.mark().text(gathering.as_bytes()).text(self.name.as_bytes()).none();
+            writer
+                .mark()
+                .text(gathering.as_bytes())
+                .text(self.name.as_bytes())
+                .none();
             writer.empty_set().mark();
             for name in names {
                 writer.text(name.as_bytes());
             }
             writer.add_items().tuple();
         };
-        self.call_own(&link, API, "_gather_to_leader", arguments).await?;
+        self.call_own(&link, API, "_gather_to_leader", arguments)
+            .await?;
         self.wait_for(&[leader], || {
             let gatherings = self.group.gatherings();
-            let complete = gatherings.get(gathering).is_some_and(|gathering| gathering.complete);
-            if complete { Vec::new() } else { vec![leader.clone()] }
+            let complete = gatherings
+                .get(gathering)
+                .is_some_and(|gathering| gathering.complete);
+            if complete {
+                Vec::new()
+            } else {
+                vec![leader.clone()]
+            }
         })
         .await
     }

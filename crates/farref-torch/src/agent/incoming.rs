@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use farref::Payload;
 use farref::agent::{
-    self, CallHead, CallMessage, Carried, Control, Fingerprint, FunctionRef, MessageId, Target, TraceContext,
+    self, CallHead, CallMessage, Carried, Control, Fingerprint, FunctionRef, MessageId, Target,
+    TraceContext,
 };
 use farref_proto::{Creation, Registration, Share};
 
@@ -134,7 +135,15 @@ impl Shared {
                 let context = Some((context, 0));
                 let request = Request { context, ..request };
                 let target = self.fetch_target(&request, rref);
-                self.hand_in(link, target, function, Vec::new(), Payload::default(), How::RRefBackward, request);
+                self.hand_in(
+                    link,
+                    target,
+                    function,
+                    Vec::new(),
+                    Payload::default(),
+                    How::RRefBackward,
+                    request,
+                );
                 Ok(())
             }
             Message::ForkRequest { rref, fork } => {
@@ -171,9 +180,10 @@ impl Shared {
                 autograd,
                 retain_graph,
             } => {
-                let (entries, parts) = tensors::receive(&request.list, request.storages, |place| {
-                    gradients.iter().filter(|other| **other == place).count()
-                })?;
+                let (entries, parts) =
+                    tensors::receive(&request.list, request.storages, |place| {
+                        gradients.iter().filter(|other| **other == place).count()
+                    })?;
                 let back = (request.id, request.back);
                 let work = (gradients, entries, parts);
                 self.receive_gradients(link, work, context, autograd, retain_graph, back);
@@ -208,13 +218,16 @@ impl Shared {
                 let [_, method, ..] = items[..] else {
                     return Err(wrong("a call of a method has four parts"));
                 };
-                let method = std::str::from_utf8(method.text()?).map_err(|_| wrong("a name is UTF-8"))?;
+                let method =
+                    std::str::from_utf8(method.text()?).map_err(|_| wrong("a name is UTF-8"))?;
                 request.method = Some(method.into());
                 (Form::Method, Some(self.functions.method(method)), true)
             }
-            (API, "_rref_typeof_on_owner") => {
-                (Form::Nothing, Some(self.functions.method("__class__")), true)
-            }
+            (API, "_rref_typeof_on_owner") => (
+                Form::Nothing,
+                Some(self.functions.method("__class__")),
+                true,
+            ),
             (RUST_METHOD, name) => return self.rust_method(link, udf, &called, name, request),
             (RUST_METHOD_THERE, name) => {
                 let function = self.functions.by_name(name).map(|info| info.reference);
@@ -229,7 +242,8 @@ impl Shared {
                 let info = self.functions.by_foreign_name(&full);
                 let is_method = info.is_some_and(|info| info.is_method);
                 if is_method {
-                    let what = format!("the method {full} without an object (use `rref.rpc_sync()`)");
+                    let what =
+                        format!("the method {full} without an object (use `rref.rpc_sync()`)");
                     return Err(RpcError::Unsupported(what));
                 }
                 (Form::Udf, info.map(|info| info.reference), false)
@@ -278,15 +292,29 @@ impl Shared {
         let on = u16::try_from(on.int()?).map_err(|_| wrong("the id of a worker"))?;
         let number = u64::try_from(number.int()?).map_err(|_| wrong("a counter"))?;
         let Some(info) = self.functions.by_name(name) else {
-            return self.unknown_function(link, &called.function, Wanted::Answer(How::Python), &request);
+            return self.unknown_function(
+                link,
+                &called.function,
+                Wanted::Answer(How::Python),
+                &request,
+            );
         };
         let mut found = Found::default();
         found.look(called.arguments)?;
         let carried = self.carried(&found);
         let target = self.fetch_target(&request, GlobalId::new(on, number));
         let references = found.references.iter();
-        let (body, request) = self.body(link, Form::RustMethod, udf, references, &found, request)?;
-        self.hand_in(link, target, Some(info.reference), carried, body, How::Python, request);
+        let (body, request) =
+            self.body(link, Form::RustMethod, udf, references, &found, request)?;
+        self.hand_in(
+            link,
+            target,
+            Some(info.reference),
+            carried,
+            body,
+            How::Python,
+            request,
+        );
         Ok(())
     }
 
@@ -308,7 +336,12 @@ impl Shared {
         let pickle = Pickle::read(call.pickle)?;
         let budget = pickle.budget();
         let mut found = Found::default();
-        for argument in pickle.view(&budget).tuple()?.into_iter().take(call.arguments) {
+        for argument in pickle
+            .view(&budget)
+            .tuple()?
+            .into_iter()
+            .take(call.arguments)
+        {
             found.look(argument)?;
         }
         let carried = self.carried(&found);
@@ -322,7 +355,15 @@ impl Shared {
         let form = Form::Head(u32::try_from(call.arguments).unwrap_or(u32::MAX));
         let references = found.references.iter();
         let (body, request) = self.body(link, form, call.pickle, references, &found, request)?;
-        self.hand_in(link, target, Some(info.reference), carried, body, how, request);
+        self.hand_in(
+            link,
+            target,
+            Some(info.reference),
+            carried,
+            body,
+            how,
+            request,
+        );
         Ok(())
     }
 
@@ -334,7 +375,15 @@ impl Shared {
         request: Request,
     ) -> Result<(), RpcError> {
         let target = self.fetch_target(&request, rref);
-        self.hand_in(link, target, None, Vec::new(), Payload::default(), how, request);
+        self.hand_in(
+            link,
+            target,
+            None,
+            Vec::new(),
+            Payload::default(),
+            how,
+            request,
+        );
         Ok(())
     }
 
@@ -391,7 +440,15 @@ impl Shared {
         let references = references.map(|(node, _)| *node).collect();
         let context = request.context;
         let list = &request.list;
-        let payload = self.receive_value(link, form, pickle, references, found, (list, storages), context)?;
+        let payload = self.receive_value(
+            link,
+            form,
+            pickle,
+            references,
+            found,
+            (list, storages),
+            context,
+        )?;
         Ok((payload, request))
     }
 
@@ -520,7 +577,9 @@ impl Shared {
                     ..Body::default()
                 };
                 let arguments = Payload {
-                    body: body.into_bytes().map_err(|error| RpcError::Unsupported(error.to_string()))?,
+                    body: body
+                        .into_bytes()
+                        .map_err(|error| RpcError::Unsupported(error.to_string()))?,
                     parts: Vec::new(),
                 };
                 let target = self.stay_target(link, rref, fork, &missing.reference, request);
@@ -533,7 +592,15 @@ impl Shared {
                     method: None,
                 };
                 let function = Some(missing.reference);
-                self.hand_in(link, target, function, Vec::new(), arguments, How::Python, request);
+                self.hand_in(
+                    link,
+                    target,
+                    function,
+                    Vec::new(),
+                    arguments,
+                    How::Python,
+                    request,
+                );
                 Ok(())
             }
         }

@@ -137,6 +137,11 @@ impl Link {
         lock(&self.served).insert(request, served).is_none()
     }
 
+    /// How many requests of the peer's are open.
+    pub(super) fn serving(&self) -> usize {
+        lock(&self.served).len()
+    }
+
     pub(super) fn served(&self, request: MessageId) -> Option<Served> {
         lock(&self.served).remove(&request)
     }

@@ -55,14 +55,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use farref::agent::{
-    Agent, CallHead, Control, Departure, Ending, Functions, Inbound, LinkStatistics, Message, NodeId, Target,
+    Agent, CallHead, Control, Departure, Ending, Functions, Inbound, LinkStatistics, Message,
+    NodeId, Target,
 };
 use farref::{Codec, CodecError, Payload, StoreServer, WeakWorker, Worker};
 use tokio::task::JoinSet;
 
 pub(crate) use ending::Way;
-pub(crate) use ids::{context_number, split_number};
 use ids::{Lives, Types};
+pub(crate) use ids::{context_number, split_number};
 use links::{Link, MessageIds, Pending, ToSend};
 
 use crate::group::Meeting;
@@ -205,11 +206,6 @@ impl Shared {
         members.by_name.insert(neighbour.name, node);
         members.by_node.insert(node, Arc::clone(&link));
         link
-    }
-
-    /// Who this worker is in the runtime's eyes.
-    pub(crate) fn node(&self) -> NodeId {
-        self.lives.node(self.me)
     }
 
     fn next_unrecorded(&self) -> u64 {
@@ -374,7 +370,10 @@ impl Agent for TorchAgent {
 
     fn forget(&self, node: NodeId, _: Departure) {
         let shared = &self.shared;
-        let mut members = shared.members.write().unwrap_or_else(PoisonError::into_inner);
+        let mut members = shared
+            .members
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let gone = members.by_node.remove(&node);
         if let Some(gone) = &gone
             && members.by_name.get(&gone.name) == Some(&node)

@@ -43,7 +43,9 @@ impl Shared {
             }
             (Target::Fetch(_, rref, _), Some(function)) if self.is_backward(function) => {
                 let Some(context) = in_context.take() else {
-                    return Err(CodecError::new("a backward pass is made inside of a context"));
+                    return Err(CodecError::new(
+                        "a backward pass is made inside of a context",
+                    ));
                 };
                 let rref = ids::rref_id(*rref);
                 let message = Message::RRefBackward {

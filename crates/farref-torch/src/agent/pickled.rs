@@ -7,7 +7,7 @@ use farref::{CodecError, Part, Payload};
 
 use super::ids::{self, Types};
 use crate::pickle::{Pickle, Shape, View, Writer};
-use crate::rpc::{self, Fork, JitValue, Named, RpcError};
+use crate::rpc::{self, Fork, JitValue, RpcError};
 use crate::value::{Body, Filling};
 
 /// The pickle of a value with its holes filled, without its first two bytes and its last: to be put into another
@@ -158,7 +158,8 @@ fn jit_of(view: View<'_, '_>) -> Result<JitValue, RpcError> {
     if let Some(fork) = rpc::read_rref(view)? {
         return Ok(JitValue::RRef(fork));
     }
-    let all = |items: Vec<View<'_, '_>>| items.into_iter().map(jit_of).collect::<Result<Vec<_>, _>>();
+    let all =
+        |items: Vec<View<'_, '_>>| items.into_iter().map(jit_of).collect::<Result<Vec<_>, _>>();
     Ok(match view.shape()? {
         Shape::None => JitValue::None,
         Shape::Bool(value) => JitValue::Bool(value),
@@ -168,7 +169,9 @@ fn jit_of(view: View<'_, '_>) -> Result<JitValue, RpcError> {
         Shape::Tuple(items) => JitValue::Tuple(all(items)?),
         Shape::List(items) => jit_list(all(items)?),
         Shape::Dict(pairs) => {
-            let pairs = pairs.into_iter().map(|(key, value)| Ok((jit_of(key)?, jit_of(value)?)));
+            let pairs = pairs
+                .into_iter()
+                .map(|(key, value)| Ok((jit_of(key)?, jit_of(value)?)));
             let items = pairs.collect::<Result<Vec<_>, RpcError>>()?;
             let (key, value) = match items.first() {
                 Some((key, value)) => (type_of(key), type_of(value)),
@@ -187,7 +190,10 @@ fn jit_of(view: View<'_, '_>) -> Result<JitValue, RpcError> {
 fn jit_list(items: Vec<JitValue>) -> JitValue {
     macro_rules! all {
         ($variant:ident, $list:ident) => {
-            if items.iter().all(|item| matches!(item, JitValue::$variant(_))) {
+            if items
+                .iter()
+                .all(|item| matches!(item, JitValue::$variant(_)))
+            {
                 let items = items.into_iter().filter_map(|item| match item {
                     JitValue::$variant(item) => Some(item),
                     _ => None,
@@ -237,9 +243,4 @@ pub(super) fn udf(module: &str, name: &str, arguments: impl FnOnce(&mut Writer))
     writer.empty_dict();
     rpc::Udf::end(&mut writer);
     writer.finish()
-}
-
-/// Whether a name is that one.
-pub(super) fn is_named(named: &Named<'_>, module: &str, name: &str) -> bool {
-    named.module == module && named.name == name
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use farref::CodecError;
 use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Target};
 use tokio::sync::mpsc;
 
@@ -16,6 +17,13 @@ const LAST_CLIENTS: Duration = Duration::from_secs(5);
 
 /// This worker's own connection to a store that it hosts.
 const OWN_CONNECTIONS: usize = 1;
+
+/// Requests of one peer beyond which no more are read for a while.
+const MAX_SERVED: usize = 8192;
+/// Until it is looked again whether there are fewer.
+const SHORT_STOP: Duration = Duration::from_millis(1);
+/// What they wait for may be behind: a request is read now and then in any case.
+const LONGEST_STOP: Duration = Duration::from_secs(1);
 
 /// The most messages that are written at once.
 const BATCH: usize = 64;
@@ -32,7 +40,10 @@ impl Shared {
     }
 
     fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut writers = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut writers = self
+            .writers
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         while writers.try_join_next().is_some() {}
         writers.spawn(task);
     }
@@ -77,7 +88,9 @@ impl Shared {
             Some(error) => {
                 tracing::warn!(worker = %self.name, peer = %link.name, %error, "a pipe broke");
             }
-            None => tracing::info!(worker = %self.name, peer = %link.name, "a peer closed its pipe"),
+            None => {
+                tracing::info!(worker = %self.name, peer = %link.name, "a peer closed its pipe")
+            }
         }
         self.lost(link, Departure::Died);
     }
@@ -95,8 +108,13 @@ impl Shared {
             for message in queued.drain(..) {
                 batch.extend(self.compose(link, message));
             }
-            if let Err(error) = sender.send(&batch).await {
-                return self.broken(link, Some(error));
+            match sender.send(&batch).await {
+                Ok(()) => {}
+                // Refused before anything was written, though it was checked before.
+                Err(error) if sender.is_open() => {
+                    tracing::error!(worker = %self.name, peer = %link.name, %error, "messages were not sent");
+                }
+                Err(error) => return self.broken(link, Some(error)),
             }
             batch.clear();
         }
@@ -110,8 +128,19 @@ impl Shared {
     ) -> Option<Outgoing<farref::Part>> {
         match message {
             ToSend::Ready(message) => Some(message),
-            ToSend::Answer(served, answer) => Some(self.compose_answer(&served, &answer)),
-            ToSend::Call(id, call) => match self.compose_call(link.node, id, &call) {
+            ToSend::Answer(served, answer) => {
+                let message = self.compose_answer(&served, &answer);
+                match self.check_size(&message) {
+                    Ok(()) => Some(message),
+                    Err(error) => {
+                        Some(self.compose_failure(&served, "RuntimeError", &error.to_string()))
+                    }
+                }
+            }
+            ToSend::Call(id, call) => match self
+                .compose_call(link.node, id, &call)
+                .and_then(|message| self.check_size(&message).map(|()| message))
+            {
                 Ok(message) => Some(message),
                 Err(error) => {
                     link.answered(id);
@@ -131,11 +160,27 @@ impl Shared {
         }
     }
 
+    /// Whether the wire takes a message. Asked before, so that one that is too large costs nobody the pipe.
+    fn check_size(&self, message: &Outgoing<farref::Part>) -> Result<(), CodecError> {
+        let storages: usize = message.storages.iter().map(farref::Part::len).sum();
+        let payload = message.payload.len().max(message.tensor_list.len()) as u64;
+        let all = payload + message.tensor_list.len() as u64 + storages as u64;
+        match payload > self.limits.payload || all > self.limits.message {
+            true => Err(CodecError::new(format_args!(
+                "{all} bytes are more than this wire takes at once ({} with tensors, {} without)",
+                self.limits.message, self.limits.payload
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Takes in pipes of peers, each with its requests.
     pub(super) async fn listen(self: Arc<Self>, mut listener: Listener) {
         loop {
             match listener.accept().await {
                 Ok((name, sender, receiver)) => {
+                    let census = listener.census();
+                    tracing::debug!(worker = %self.name, peer = name, ?census, "a peer opened a pipe");
                     let task = Arc::clone(&self).hear(name, sender, receiver);
                     self.spawn(task);
                 }
@@ -148,7 +193,12 @@ impl Shared {
     }
 
     /// Reads the requests of one pipe. Answers are written beside.
-    async fn hear(self: Arc<Self>, name: String, mut sender: PipeSender, mut receiver: PipeReceiver) {
+    async fn hear(
+        self: Arc<Self>,
+        name: String,
+        mut sender: PipeSender,
+        mut receiver: PipeReceiver,
+    ) {
         receiver.set_widths(tensors::widths);
         let (back, mut messages) = mpsc::unbounded_channel();
         let traffic = sender.traffic();
@@ -171,7 +221,14 @@ impl Shared {
                     let known = self.known(&name, &mut link, &traffic);
                     match known {
                         Some(link) if link.is_gone() => return,
-                        Some(link) => self.request(link, message, &back),
+                        Some(link) => {
+                            self.request(link, message, &back);
+                            // PyTorch has no limit of its own: its socket fills up instead.
+                            let since = Instant::now();
+                            while link.serving() > MAX_SERVED && since.elapsed() < LONGEST_STOP {
+                                tokio::time::sleep(SHORT_STOP).await;
+                            }
+                        }
                         None => self.stranger(&stranger, message, &back),
                     }
                 }
@@ -230,13 +287,19 @@ impl Shared {
         }
         drop(links);
         let mut tasks = {
-            let mut tasks = self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut tasks = self
+                .tasks
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             std::mem::take(&mut *tasks)
         };
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
         let mut writers = {
-            let mut writers = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut writers = self
+                .writers
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             std::mem::take(&mut *writers)
         };
         let written = async { while writers.join_next().await.is_some() {} };
@@ -250,7 +313,10 @@ impl Shared {
     /// connections, for so long at most.
     async fn close_store(&self, patience: Duration) {
         let server = {
-            let mut server = self.server.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut server = self
+                .server
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             server.take()
         };
         let Some(server) = server else {

@@ -60,12 +60,7 @@ impl Shared {
         self.control(link, Control::Decline(vec![Declined { share, reason }]));
     }
 
-    fn answer(
-        &self,
-        link: &Link,
-        request: MessageId,
-        message: Incoming,
-    ) -> AnswerMessage {
+    fn answer(&self, link: &Link, request: MessageId, message: Incoming) -> AnswerMessage {
         let mut carried = Vec::new();
         let outcome = match self.value(link, message) {
             Ok(Ok((payload, found))) => {
@@ -137,7 +132,8 @@ impl Shared {
         found.look(view)?;
         let references = found.references.iter().map(|(node, _)| *node).collect();
         let tensors = (&message.tensor_list[..], message.storages);
-        let payload = self.receive_value(link, form, pickle, references, &found, tensors, context)?;
+        let payload =
+            self.receive_value(link, form, pickle, references, &found, tensors, context)?;
         Ok(Ok((payload, found)))
     }
 }

@@ -148,7 +148,12 @@ pub(super) fn send(
             }
             TensorData::Here(_, bytes) => bytes.clone().into(),
         };
-        listed.push(listed_tensor(entry.dtype, &entry.shape, storages.len(), entry.requires_grad));
+        listed.push(listed_tensor(
+            entry.dtype,
+            &entry.shape,
+            storages.len(),
+            entry.requires_grad,
+        ));
         storages.push(part);
     }
     Ok((write_list(&listed)?.into(), storages))

@@ -93,6 +93,7 @@ impl Meeting {
         Ok(Self { store, place })
     }
 
+    #[cfg(test)]
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }

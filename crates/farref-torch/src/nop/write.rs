@@ -1,6 +1,6 @@
 //! Writing libnop's bytes, numbers in the shortest form as libnop does.
 
-use super::{ARRAY, BINARY, MAP, NIL, STRING, STRUCT, VARIANT};
+use super::{ARRAY, BINARY, MAP, STRING, STRUCT, VARIANT};
 
 /// An object under way.
 #[derive(Clone, Debug, Default)]
@@ -73,11 +73,6 @@ impl Writer {
         for number in numbers {
             self.bytes.extend(number.to_le_bytes());
         }
-        self
-    }
-
-    pub(crate) fn nothing(&mut self) -> &mut Self {
-        self.bytes.push(NIL);
         self
     }
 }

@@ -25,6 +25,7 @@ pub(crate) struct TensorSlot {
 }
 
 impl Descriptor {
+    #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.append(&mut bytes);

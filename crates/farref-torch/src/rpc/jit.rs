@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 
 use super::{Fork, GlobalId, RpcError, read_index, read_str};
-use crate::pickle::{Pickle, Shape, View, Writer};
+#[cfg(test)]
+use crate::pickle::Pickle;
+use crate::pickle::{Shape, View, Writer};
 
 /// Where PyTorch's own functions for pickles are.
 const MODULE: &str = "torch.jit._pickle";
@@ -57,6 +59,7 @@ impl JitValue {
         writer.finish()
     }
 
+    #[cfg(test)]
     /// Reads the pickle of a value alone.
     pub(crate) fn decode(pickle: &[u8]) -> Result<Self, RpcError> {
         let pickle = Pickle::read(pickle)?;
@@ -70,6 +73,7 @@ impl JitValue {
         writer.finish()
     }
 
+    #[cfg(test)]
     /// Reads the pickle of a tuple of one value.
     pub(crate) fn decode_fetched(pickle: &[u8]) -> Result<Self, RpcError> {
         let pickle = Pickle::read(pickle)?;

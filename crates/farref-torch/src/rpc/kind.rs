@@ -13,6 +13,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
+            #[cfg(test)]
             /// All there are.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)*];
 

@@ -162,6 +162,7 @@ pub(crate) enum ScriptTarget<'a> {
 }
 
 impl ScriptCall<'_> {
+    #[cfg(test)]
     /// The arguments.
     pub(crate) fn read_arguments(&self) -> Result<Vec<JitValue>, RpcError> {
         let pickle = Pickle::read(self.pickle)?;
@@ -172,6 +173,7 @@ impl ScriptCall<'_> {
     }
 }
 
+#[cfg(test)]
 /// The pickle of a [`Message::ScriptCall`], or with ids of a [`Message::ScriptRemoteCall`].
 pub(crate) fn write_script_call(
     target: ScriptTarget<'_>,

@@ -31,7 +31,9 @@ mod tests;
 
 pub(crate) use jit::{JitValue, JitWriter};
 pub(crate) use kind::Kind;
-pub(crate) use message::{Message, ScriptCall, ScriptTarget, write_script_call};
+#[cfg(test)]
+pub(crate) use message::write_script_call;
+pub(crate) use message::{Message, ScriptCall, ScriptTarget};
 pub(crate) use python::{
     Named, RemoteException, Udf, WorkerInfo, read_rref, read_tensor, write_rref, write_tensor,
 };

@@ -57,10 +57,9 @@ pub use error::PipeError;
 pub(crate) use message::{Incoming, Outgoing, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
+pub(crate) use shared::Traffic;
 pub(crate) use storage::Storage;
 pub(crate) use {connect::connect, listen::Listener};
-#[expect(unused_imports, reason = "here before its users")]
-pub(crate) use {listen::Census, receive::Widths, shared::Traffic};
 
 /// How much a peer may ask for. What is sent keeps to it as well.
 #[derive(Clone, PartialEq, Eq, Debug)]

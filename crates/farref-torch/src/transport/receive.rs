@@ -15,7 +15,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::inflow::{Frame, Inflow};
-use super::shared::{Shared, Traffic, count};
+#[cfg(test)]
+use super::shared::Traffic;
+use super::shared::{Shared, count};
 use super::storage::Storage;
 use super::{Incoming, Limits, PipeError};
 use crate::pipe::{Descriptor, PAYLOADS};
@@ -90,6 +92,7 @@ impl PipeReceiver {
         self.widths = widths;
     }
 
+    #[cfg(test)]
     /// What has gone over the pipe, both ways.
     pub(crate) fn traffic(&self) -> Arc<Traffic> {
         Arc::clone(&self.shared.traffic)

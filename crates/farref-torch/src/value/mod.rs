@@ -131,7 +131,8 @@ impl Arrivals {
 
     /// The context is over.
     pub(crate) fn forget(&self, context: i64) {
-        self.lock().retain(|received, _| received.context != context);
+        self.lock()
+            .retain(|received, _| received.context != context);
     }
 }
 
@@ -155,9 +156,12 @@ impl ValueCodec for PickleCodec {
         ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecError> {
         let body = Body::decode(body).map_err(CodecError::new)?;
-        read::from_body(&body, &self.arrivals, farref::agent::parameters(), |value| {
-            read(&mut <dyn erased_serde::Deserializer<'_>>::erase(value))
-        })
+        read::from_body(
+            &body,
+            &self.arrivals,
+            farref::agent::parameters(),
+            |value| read(&mut <dyn erased_serde::Deserializer<'_>>::erase(value)),
+        )
         .map_err(CodecError::new)
     }
 }

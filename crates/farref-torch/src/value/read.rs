@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use serde::de::{
-    self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess,
-    Visitor,
+    self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
 };
 
 use super::body::{Body, Form};
@@ -114,7 +114,11 @@ type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
 enum What<'c, 'p, 'a> {
     One(View<'p, 'a>),
     /// The arguments of a function: by place, by name, and what they are called.
-    Arguments(&'c [View<'p, 'a>], &'c [Pair<'p, 'a>], &'static [&'static str]),
+    Arguments(
+        &'c [View<'p, 'a>],
+        &'c [Pair<'p, 'a>],
+        &'static [&'static str],
+    ),
 }
 
 impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
@@ -206,12 +210,15 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
     fn items(self) -> Result<Vec<View<'p, 'a>>, ValueError> {
         match self.shape()? {
             Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => Ok(items),
-            Shape::Call { callee, arguments, items, .. } => {
-                match sequence_of(callee, arguments, items)? {
-                    Some(items) => self.one(items).items(),
-                    None => Err(self.shape()?.is_not("a sequence").into()),
-                }
-            }
+            Shape::Call {
+                callee,
+                arguments,
+                items,
+                ..
+            } => match sequence_of(callee, arguments, items)? {
+                Some(items) => self.one(items).items(),
+                None => Err(self.shape()?.is_not("a sequence").into()),
+            },
             other => Err(other.is_not("a sequence").into()),
         }
     }
@@ -220,11 +227,17 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
     fn pairs(self) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
         match self.shape()? {
             Shape::Dict(items) => Ok(items),
-            Shape::Call { items: Some(items), .. } => self.one(items).pairs(),
-            Shape::Call { state: Some(state), .. } => self.one(state).pairs(),
+            Shape::Call {
+                items: Some(items), ..
+            } => self.one(items).pairs(),
+            Shape::Call {
+                state: Some(state), ..
+            } => self.one(state).pairs(),
             // A class with slots has two: no attributes of the usual kind, and those.
             Shape::Tuple(parts) if parts.len() == 2 => self.one(parts[1]).pairs(),
-            Shape::Call { callee, .. } if is_name(callee, "collections", "OrderedDict")? => Ok(Vec::new()),
+            Shape::Call { callee, .. } if is_name(callee, "collections", "OrderedDict")? => {
+                Ok(Vec::new())
+            }
             other => Err(other.is_not("a dict").into()),
         }
     }
@@ -249,7 +262,8 @@ fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError>
     };
     match callee.shape()? {
         Shape::Global(b"torch.jit._pickle", name)
-            if name == b"restore_type_tag" || (name.starts_with(b"build_") && name.ends_with(b"list")) =>
+            if name == b"restore_type_tag"
+                || (name.starts_with(b"build_") && name.ends_with(b"list")) =>
         {
             Ok(arguments.tuple()?.first().copied())
         }
@@ -325,12 +339,15 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
             Shape::Global(module, name) => {
                 visitor.visit_string(format!("{}.{}", text(module)?, text(name)?))
             }
-            Shape::Call { callee, arguments, items, .. } => {
-                match sequence_of(callee, arguments, items)? {
-                    Some(items) => self.one(items).deserialize_any(visitor),
-                    None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
-                }
-            }
+            Shape::Call {
+                callee,
+                arguments,
+                items,
+                ..
+            } => match sequence_of(callee, arguments, items)? {
+                Some(items) => self.one(items).deserialize_any(visitor),
+                None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+            },
             other @ Shape::Persistent(_) => Err(other.is_not("plain data").into()),
         }
     }
@@ -419,9 +436,14 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 value: self,
                 items: items.into_iter(),
             }),
-            Shape::Call { items: None, state: None, .. } | Shape::Tuple(_) | Shape::List(_) | Shape::Set(_) => {
-                visitor.visit_seq(Sequence::new(self, self.items()?))
+            Shape::Call {
+                items: None,
+                state: None,
+                ..
             }
+            | Shape::Tuple(_)
+            | Shape::List(_)
+            | Shape::Set(_) => visitor.visit_seq(Sequence::new(self, self.items()?)),
             Shape::Call { .. } => visitor.visit_seq(PairSequence {
                 value: self,
                 items: self.pairs()?.into_iter(),
@@ -446,7 +468,11 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         }
         for (keyword, _) in keywords {
             let keyword = text(keyword.text()?)?;
-            if !parameters.iter().skip(items.len()).any(|name| *name == keyword) {
+            if !parameters
+                .iter()
+                .skip(items.len())
+                .any(|name| *name == keyword)
+            {
                 return Err(ValueError::new(format_args!(
                     "there is no argument `{keyword}`, or it is there twice; the function takes ({})",
                     parameters.join(", ")
@@ -580,7 +606,11 @@ impl Value<'_, '_, '_> {
     /// Which variant of a [`PyValue`](super::PyValue) it is.
     fn variant(self) -> Result<&'static str, ValueError> {
         if self.tensor()?.is_some() {
-            if self.view()?.call_of("torch._utils", "_rebuild_parameter")?.is_some() {
+            if self
+                .view()?
+                .call_of("torch._utils", "_rebuild_parameter")?
+                .is_some()
+            {
                 let what = "a parameter of a module is no plain data: send its `.data`";
                 return Err(ValueError::new(what));
             }
@@ -601,7 +631,12 @@ impl Value<'_, '_, '_> {
             Shape::Set(_) => "Set",
             Shape::Dict(_) => "Dict",
             Shape::Global(..) => "Name",
-            Shape::Call { callee, arguments, items, .. } => {
+            Shape::Call {
+                callee,
+                arguments,
+                items,
+                ..
+            } => {
                 if Named::read(self.view()?)?.is_some() {
                     "Name"
                 } else if sequence_of(callee, arguments, items)?.is_some() {
@@ -781,7 +816,10 @@ impl<'de> Deserializer<'de> for Missing {
     type Error = ValueError;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ValueError> {
-        Err(ValueError::new(format_args!("the argument `{}` is missing", self.0)))
+        Err(ValueError::new(format_args!(
+            "the argument `{}` is missing",
+            self.0
+        )))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
@@ -826,13 +864,16 @@ impl<'de> VariantAccess<'de> for Variant<'_, '_, '_, '_> {
     ) -> Result<T::Value, ValueError> {
         match self.value {
             Some(value) if self.name == "Name" => match Named::read(value.view()?)? {
-                Some(named) => seed.deserialize(
-                    format!("{}.{}", named.module, named.name).into_deserializer(),
-                ),
+                Some(named) => {
+                    seed.deserialize(format!("{}.{}", named.module, named.name).into_deserializer())
+                }
                 None => seed.deserialize(value),
             },
             Some(value) => seed.deserialize(value),
-            None => Err(ValueError::new(format_args!("the variant {} has a value", self.name))),
+            None => Err(ValueError::new(format_args!(
+                "the variant {} has a value",
+                self.name
+            ))),
         }
     }
 
@@ -843,7 +884,10 @@ impl<'de> VariantAccess<'de> for Variant<'_, '_, '_, '_> {
     ) -> Result<V::Value, ValueError> {
         match self.value {
             Some(value) => value.deserialize_tuple(length, visitor),
-            None => Err(ValueError::new(format_args!("the variant {} has values", self.name))),
+            None => Err(ValueError::new(format_args!(
+                "the variant {} has values",
+                self.name
+            ))),
         }
     }
 
@@ -854,7 +898,10 @@ impl<'de> VariantAccess<'de> for Variant<'_, '_, '_, '_> {
     ) -> Result<V::Value, ValueError> {
         match self.value {
             Some(value) => value.deserialize_struct("", fields, visitor),
-            None => Err(ValueError::new(format_args!("the variant {} has fields", self.name))),
+            None => Err(ValueError::new(format_args!(
+                "the variant {} has fields",
+                self.name
+            ))),
         }
     }
 }

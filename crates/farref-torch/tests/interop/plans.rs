@@ -36,7 +36,7 @@ fn scripts() -> PathBuf {
 
 /// The Python that has torch.
 fn python() -> Command {
-    let python = std::env::var_os("FARREF_PYTHON").unwrap_or_else(|| "python3".into());
+    let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
     let mut command = Command::new(python);
     command.current_dir(scripts());
     command
@@ -44,11 +44,19 @@ fn python() -> Command {
 
 /// All plans, or what is missing to run them.
 pub(crate) fn all() -> Result<Vec<Plan>> {
-    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_PYTHON name one";
-    let torch = python().args(["-c", "import torch.distributed.rpc"]).output().context(needs)?;
+    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_TORCH_PYTHON name one";
+    let torch = python()
+        .args(["-c", "import torch.distributed.rpc"])
+        .output()
+        .context(needs)?;
     let stderr = String::from_utf8_lossy(&torch.stderr);
     ensure!(torch.status.success(), "{needs}\n{stderr}");
-    let plans = python().args(["worker.py", "--plans"]).output().context(needs)?;
+    let mut asked = python();
+    asked.args(["worker.py", "--plans"]);
+    if std::env::var_os("FARREF_TORCH_PLANS").is_some_and(|which| which == "all") {
+        asked.arg("--all");
+    }
+    let plans = asked.output().context(needs)?;
     serde_json::from_slice(&plans.stdout).context("worker.py --plans")
 }
 
@@ -110,9 +118,11 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
             }
         }
         // A failure of one makes the others wait for nothing.
-        let failed = group.0.iter().zip(&ended).any(|(process, ended)| {
-            ended.is_some_and(|status| !is_right(process, status))
-        });
+        let failed = group
+            .0
+            .iter()
+            .zip(&ended)
+            .any(|(process, ended)| ended.is_some_and(|status| !is_right(process, status)));
         if failed {
             std::thread::sleep(Duration::from_secs(2));
             break;
@@ -160,7 +170,11 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         bail!("{}", problems.join("\n"));
     }
     // A scenario that checked nothing says nothing.
-    ensure!(checks > 0, "the main worker of {} checked nothing", plan.name);
+    ensure!(
+        checks > 0,
+        "the main worker of {} checked nothing",
+        plan.name
+    );
     Ok(())
 }
 
@@ -199,9 +213,16 @@ fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Resul
         command.arg(argument);
     }
     // All over the loopback interface, whatever the host is called.
-    command.env("TP_SOCKET_IFNAME", "lo").env("GLOO_SOCKET_IFNAME", "lo");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    command
+        .env("TP_SOCKET_IFNAME", "lo")
+        .env("GLOO_SOCKET_IFNAME", "lo");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
     let stdout = read_all(child.stdout.take());
     let stderr = read_all(child.stderr.take());
     Ok(Running {

@@ -118,11 +118,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use ending::Ending;
 pub use farref_proto::{
     AnswerHead, CallError, CallHead, Carried, ContextId, Control, Departure, Fingerprint,
     Incarnation, MessageId, NodeId, PeerMisbehaved, RRefId, RefError, Target, WorkerId,
 };
-pub use ending::Ending;
 pub use functions::{FunctionInfo, Functions, parameters};
 pub use message::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,

@@ -97,7 +97,10 @@ impl fmt::Display for Dtype {
 impl Dtype {
     /// Whether its elements have gradients here.
     pub(crate) const fn is_float(self) -> bool {
-        matches!(self, Self::Half | Self::Float | Self::Double | Self::BFloat16)
+        matches!(
+            self,
+            Self::Half | Self::Float | Self::Double | Self::BFloat16
+        )
     }
 
     /// The type whose storages are of that class of the module `torch`.

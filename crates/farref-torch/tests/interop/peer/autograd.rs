@@ -53,7 +53,9 @@ impl Serialize for Arguments {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tuple = serializer.serialize_tuple(1 + self.1.len())?;
         tuple.serialize_element(&self.0)?;
-        self.1.iter().try_for_each(|argument| tuple.serialize_element(argument))?;
+        self.1
+            .iter()
+            .try_for_each(|argument| tuple.serialize_element(argument))?;
         tuple.end()
     }
 }
@@ -64,10 +66,17 @@ fn relu(x: &Tensor) -> Result<Tensor, Problem> {
     Ok((&**x * positive)?.into())
 }
 
-async fn through(x: &Tensor, worker: &str, function: &str, args: Vec<PyValue>) -> Result<Tensor, Problem> {
+async fn through(
+    x: &Tensor,
+    worker: &str,
+    function: &str,
+    args: Vec<PyValue>,
+) -> Result<Tensor, Problem> {
     let hidden = relu(&layer()?.apply(x)?)?;
     let worker = me().peer(worker)?;
-    Ok(py_call(&worker, function, Arguments(hidden, args)).await.map_err(PyException::from)?)
+    Ok(py_call(&worker, function, Arguments(hidden, args))
+        .await
+        .map_err(PyException::from)?)
 }
 
 #[farref::remote(python = "peer_api.linear_then")]
@@ -155,7 +164,11 @@ async fn loss_through(
     let mut others = Vec::new();
     for (worker, function) in gradients {
         let worker = me().peer(&worker)?;
-        others.push(py_call(&worker, &function, (id,)).await.map_err(PyException::from)?);
+        others.push(
+            py_call(&worker, &function, (id,))
+                .await
+                .map_err(PyException::from)?,
+        );
     }
     let trained = Trained {
         context: id,

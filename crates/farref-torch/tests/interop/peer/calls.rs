@@ -11,7 +11,11 @@ use farref_torch::{PyException, PyValue, py_call};
 use super::{me, references};
 
 #[farref::remote(python = "peer_api.call_back")]
-async fn call_back(worker: String, function: String, args: Vec<PyValue>) -> Result<PyValue, PyException> {
+async fn call_back(
+    worker: String,
+    function: String,
+    args: Vec<PyValue>,
+) -> Result<PyValue, PyException> {
     Ok(py_call(&me().peer(&worker)?, &function, PyValue::Tuple(args)).await?)
 }
 
@@ -35,10 +39,15 @@ async fn caught(
         Err(error) => {
             let kind = match &error {
                 Error::Timeout { .. } => "timeout".to_owned(),
-                other => PyException::of(other)
-                    .map_or_else(|| "RuntimeError".to_owned(), |raised| raised.class().to_owned()),
+                other => PyException::of(other).map_or_else(
+                    || "RuntimeError".to_owned(),
+                    |raised| raised.class().to_owned(),
+                ),
             };
-            vec![(text("kind"), PyValue::Text(kind)), (text("text"), PyValue::Text(error.to_string()))]
+            vec![
+                (text("kind"), PyValue::Text(kind)),
+                (text("text"), PyValue::Text(error.to_string())),
+            ]
         }
     };
     PyValue::Dict(entries)
@@ -49,8 +58,10 @@ async fn caught(
 pub(super) fn snapshot_of(worker: &Worker) -> BTreeMap<String, usize> {
     let snapshot = worker.snapshot();
     let name = worker.name();
-    let (owned, others): (Vec<_>, Vec<_>) =
-        snapshot.references.iter().partition(|reference| reference.owner == name);
+    let (owned, others): (Vec<_>, Vec<_>) = snapshot
+        .references
+        .iter()
+        .partition(|reference| reference.owner == name);
     let forks = owned.iter().flat_map(|reference| &reference.holders);
     let counts = Engine::<Candle>::of(worker).counts();
     let calls: usize = snapshot.peers.iter().map(|peer| peer.calls_made).sum();
@@ -74,7 +85,11 @@ async fn snapshot() -> BTreeMap<String, usize> {
 
 #[farref::remote(python = "peer_api.workers")]
 async fn workers() -> Vec<String> {
-    let mut names: Vec<String> = me().peers().iter().map(|peer| peer.name().to_owned()).collect();
+    let mut names: Vec<String> = me()
+        .peers()
+        .iter()
+        .map(|peer| peer.name().to_owned())
+        .collect();
     names.push(me().name().to_owned());
     names.sort();
     names.dedup();

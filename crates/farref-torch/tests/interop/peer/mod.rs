@@ -40,7 +40,9 @@ fn options() -> Result<Options> {
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let value = arguments.next().with_context(|| format!("{argument} needs a value"))?;
+        let value = arguments
+            .next()
+            .with_context(|| format!("{argument} needs a value"))?;
         match &argument[..] {
             "--name" => options.name = value,
             "--rank" => options.rank = value.parse()?,

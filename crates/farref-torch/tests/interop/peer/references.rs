@@ -83,7 +83,11 @@ async fn held(key: String) -> Result<PyValue, PyException> {
 }
 
 #[farref::remote(python = "peer_api.held_call")]
-async fn held_call(key: String, method: String, args: Vec<PyValue>) -> Result<PyValue, PyException> {
+async fn held_call(
+    key: String,
+    method: String,
+    args: Vec<PyValue>,
+) -> Result<PyValue, PyException> {
     let counter = match find(&key)? {
         Kept::Counter(counter) => counter,
         Kept::Any(reference) if reference.is_owner() => reference.cast::<Counter>()?,
@@ -103,7 +107,12 @@ async fn held_call(key: String, method: String, args: Vec<PyValue>) -> Result<Py
             counter.fail(text).await?;
             PyValue::None
         }
-        other => return Err(PyException::new("AttributeError", format!("a Counter has no {other}"))),
+        other => {
+            return Err(PyException::new(
+                "AttributeError",
+                format!("a Counter has no {other}"),
+            ));
+        }
     })
 }
 
@@ -152,14 +161,26 @@ async fn own_counter(key: String, start: i64) -> Result<(), PyException> {
 }
 
 #[farref::remote(python = "peer_api.make_on")]
-async fn make_on(key: String, worker: String, function: String, args: Vec<PyValue>) -> Result<(), PyException> {
+async fn make_on(
+    key: String,
+    worker: String,
+    function: String,
+    args: Vec<PyValue>,
+) -> Result<(), PyException> {
     let worker = me().peer(&worker)?;
-    let made = PyCall::new(&function, PyValue::Tuple(args)).on::<PyValue>(&worker).remote();
+    let made = PyCall::new(&function, PyValue::Tuple(args))
+        .on::<PyValue>(&worker)
+        .remote();
     keep(key, Kept::Any(made))
 }
 
 #[farref::remote(python = "peer_api.share")]
-async fn share(key: String, worker: String, function: String, new_key: String) -> Result<PyValue, PyException> {
+async fn share(
+    key: String,
+    worker: String,
+    function: String,
+    new_key: String,
+) -> Result<PyValue, PyException> {
     let kept = given(find(&key)?);
     Ok(py_call(&me().peer(&worker)?, &function, (new_key, kept)).await?)
 }
@@ -175,7 +196,12 @@ async fn pass_on(
 }
 
 #[farref::remote(python = "peer_api.take")]
-async fn take(new_key: String, worker: String, function: String, key: String) -> Result<bool, PyException> {
+async fn take(
+    new_key: String,
+    worker: String,
+    function: String,
+    key: String,
+) -> Result<bool, PyException> {
     let taken: RRef<PyValue> = py_call(&me().peer(&worker)?, &function, (key,)).await?;
     let kept = Kept::Any(taken);
     let is_owner = kept.is_owner();

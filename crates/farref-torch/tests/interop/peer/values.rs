@@ -17,7 +17,10 @@ async fn echo(value: PyValue) -> PyValue {
 pub(super) fn number(value: &PyValue) -> Result<i64, PyException> {
     match value {
         PyValue::Int(number) => Ok(*number),
-        other => Err(PyException::new("TypeError", format!("expected an int, got {other:?}"))),
+        other => Err(PyException::new(
+            "TypeError",
+            format!("expected an int, got {other:?}"),
+        )),
     }
 }
 
@@ -38,7 +41,10 @@ async fn concat(parts: Vec<PyValue>) -> Result<String, PyException> {
 
 #[farref::remote(python = "peer_api.join")]
 async fn join(first: String, second: Option<String>, sep: Option<String>) -> String {
-    let (second, sep) = (second.as_deref().unwrap_or("b"), sep.as_deref().unwrap_or("-"));
+    let (second, sep) = (
+        second.as_deref().unwrap_or("b"),
+        sep.as_deref().unwrap_or("-"),
+    );
     format!("{first}{sep}{second}")
 }
 
@@ -84,12 +90,34 @@ fn facts(tensor: RawTensor) -> Result<Facts, String> {
     let text = |error: farref::CodecError| error.to_string();
     let (shape, data) = (tensor.shape.clone(), tensor.data.clone());
     let sum = match tensor.dtype {
-        Dtype::Bool | Dtype::Byte => {
-            Some(data.into_vec::<u8>().map_err(text)?.iter().map(|&x| f64::from(x)).sum())
-        }
-        Dtype::Int => Some(data.into_vec::<i32>().map_err(text)?.iter().map(|&x| f64::from(x)).sum()),
-        Dtype::Long => Some(data.into_vec::<i64>().map_err(text)?.iter().map(|&x| x as f64).sum()),
-        Dtype::Float => Some(data.into_vec::<f32>().map_err(text)?.iter().map(|&x| f64::from(x)).sum()),
+        Dtype::Bool | Dtype::Byte => Some(
+            data.into_vec::<u8>()
+                .map_err(text)?
+                .iter()
+                .map(|&x| f64::from(x))
+                .sum(),
+        ),
+        Dtype::Int => Some(
+            data.into_vec::<i32>()
+                .map_err(text)?
+                .iter()
+                .map(|&x| f64::from(x))
+                .sum(),
+        ),
+        Dtype::Long => Some(
+            data.into_vec::<i64>()
+                .map_err(text)?
+                .iter()
+                .map(|&x| x as f64)
+                .sum(),
+        ),
+        Dtype::Float => Some(
+            data.into_vec::<f32>()
+                .map_err(text)?
+                .iter()
+                .map(|&x| f64::from(x))
+                .sum(),
+        ),
         Dtype::Double => Some(data.into_vec::<f64>().map_err(text)?.iter().sum()),
         _ => None,
     };

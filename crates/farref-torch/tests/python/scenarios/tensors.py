@@ -1,5 +1,7 @@
 """Tensors there and back: every dtype, views, shared storage, empty, large, sparse."""
 
+import math
+
 import torch
 import torch.distributed.rpc as rpc
 
@@ -59,7 +61,9 @@ def main(group):
         seen = rpc.rpc_sync(peer, peer_api.facts, args=(value,))
         check.equal("the peer sees the shape: " + name, seen["shape"], list(value.shape))
         total = float(value.double().sum())
-        check.that("the peer sees the elements: " + name, seen["sum"] == total or total != total, seen)
+        # Who adds in another order comes to another last digit.
+        right = total != total or math.isclose(seen["sum"], total, rel_tol=1e-12)
+        check.that("the peer sees the elements: " + name, right, seen)
 
     base = torch.arange(6.0)
     check.equal("three views of one storage", echo([base[:3], base[3:], base]), [base[:3], base[3:], base])
