@@ -5,14 +5,12 @@
 
 The first of `--pythons` is the main worker: it drives, the others answer until it tells them to leave. The last line
 on stdout is JSON about what was checked; the exit code is 0 if all of it held. `--plans` prints, as JSON, the
-combinations that try everything once, and with `--all`, or with FARREF_TORCH_PLANS=all in the environment, every one
-that is worth running: see `plans.py`.
+combinations that try everything once, and with `--all` every one that is worth running: see `plans.py`.
 """
 
 import argparse
 import importlib
 import json
-import os
 import sys
 import traceback
 
@@ -40,11 +38,7 @@ def main():
     if options.plans:
         import plans
 
-        chosen = os.environ.get("FARREF_TORCH_PLANS", "smoke")
-        if chosen not in ("smoke", "all"):
-            sys.exit("FARREF_TORCH_PLANS is %r, and can be smoke (the default) or all" % chosen)
-        every = options.all or chosen == "all"
-        print(json.dumps(plans.all_plans() if every else plans.smoke_plans(), indent=1))
+        print(json.dumps(plans.all_plans() if options.all else plans.smoke_plans(), indent=1))
         return
 
     import harness
