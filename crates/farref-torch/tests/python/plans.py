@@ -1,10 +1,31 @@
 """Every combination of scenario, group and transports that is worth running, with the command line of each process.
 
-A plan: {"name", "scenario", "processes": [{"name", "kind": "python" or "peer", "main": bool, "args": [..],
-"end": "ok" or "killed"}]}. Arguments have the placeholders {master}, {second_master} (two free ports, as host:port) and
+A plan: {"name", "scenario", "smoke": bool, "processes": [{"name", "kind": "python" or "peer", "main": bool,
+"args": [..], "end": "ok" or "killed"}]}. Those with "smoke" are run by default: together they try everything once. The
+others repeat it at other ranks, over other transports, with other members. Arguments have the placeholders {master}, {second_master} (two free ports, as host:port) and
 {scratch} (an empty folder). Start all processes of a plan at once, in any order: who must wait for something waits
 for a file.
 """
+
+# One plan for each thing that a peer has to be able to do.
+SMOKE = {
+    "join_rank0",  # a static group, whose store the peer hosts
+    "join_rank1_leader",  # and one whose store PyTorch hosts; the peer leads the all-gather
+    "come_and_go",  # a dynamic group
+    "again",  # a second group of the same Python processes
+    "calls",
+    "errors",
+    "tensors",
+    "builtins",
+    "threads",
+    "sharing",
+    "objects",
+    "ending",
+    "autograd",
+    "training",
+    "kill_python",
+    "kill_peer",
+}
 
 
 def plan(name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0):
@@ -34,7 +55,14 @@ def plan(name, scenario, group, workers, transports="default", late=(), killed=(
                 "end": "killed" if worker in killed else "ok",
             }
         )
-    return {"name": name, "scenario": scenario, "processes": processes}
+    return {"name": name, "scenario": scenario, "smoke": name in SMOKE, "processes": processes}
+
+
+def smoke_plans():
+    """Those that try everything once."""
+    chosen = [plan for plan in all_plans() if plan["smoke"]]
+    assert {plan["name"] for plan in chosen} == SMOKE, "a plan of SMOKE is not there"
+    return chosen
 
 
 def all_plans():

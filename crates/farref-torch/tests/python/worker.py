@@ -4,8 +4,8 @@
         --pythons python0 --scratch some/folder
 
 The first of `--pythons` is the main worker: it drives, the others answer until it tells them to leave. The last line
-on stdout is JSON about what was checked; the exit code is 0 if all of it held. `--plans` prints, as JSON, every
-combination that is worth running: see `plans.py`.
+on stdout is JSON about what was checked; the exit code is 0 if all of it held. `--plans` prints, as JSON, the
+combinations that try everything once, and with `--all` every one that is worth running: see `plans.py`.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import traceback
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--plans", action="store_true", help="print all plans and end")
+    parser.add_argument("--plans", action="store_true", help="print plans and end")
+    parser.add_argument("--all", action="store_true", help="with --plans: all of them, not only one for each thing")
     parser.add_argument("--scenario")
     parser.add_argument("--name")
     parser.add_argument("--rank", type=int)
@@ -37,7 +38,7 @@ def main():
     if options.plans:
         import plans
 
-        print(json.dumps(plans.all_plans(), indent=1))
+        print(json.dumps(plans.all_plans() if options.all else plans.smoke_plans(), indent=1))
         return
 
     import harness
