@@ -26,13 +26,46 @@ fn main() -> Result<ExitCode> {
         }
     }
     sources.sort();
+    let failed = |error| Failed::from(format!("{error:?}"));
     let trials = sources.into_iter().map(|source| {
         let name = source.file_stem().unwrap_or_default().to_string_lossy();
-        Trial::test(name.into_owned(), move || {
-            run(&source).map_err(|error| Failed::from(format!("{error:?}")))
-        })
+        Trial::test(name.into_owned(), move || run(&source).map_err(failed))
     });
-    Ok(libtest_mimic::run(&arguments, trials.collect()).exit_code())
+    let mut trials: Vec<_> = trials.collect();
+    if has_torch()? {
+        let train = || train_with_torch().map_err(failed);
+        trials.push(Trial::test("torch_parameter_server", train));
+    }
+    Ok(libtest_mimic::run(&arguments, trials).exit_code())
+}
+
+/// Whether there is a Python with torch. It is said if not, and an error if it is required.
+fn has_torch() -> Result<bool> {
+    let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
+    let asked = Command::new(&python)
+        .args(["-c", "import torch.distributed.rpc"])
+        .stderr(Stdio::null())
+        .status();
+    let there = asked.is_ok_and(|status| status.success());
+    if !there {
+        let missing = format!("LEFT OUT: torch_parameter_server needs torch, which {python:?} has not");
+        ensure!(std::env::var_os("FARREF_REQUIRE_TORCH").is_none(), "{missing}");
+        eprintln!("{missing}");
+    }
+    Ok(there)
+}
+
+/// PyTorch trains, and a Rust program has the parameters. The trainers' lines come in any order.
+fn train_with_torch() -> Result<()> {
+    let printed = output_of(&built_next_to_this()?.join("torch_parameter_server"))?;
+    let learned = printed.lines().filter(|line| line.contains("the loss fell from"));
+    ensure!(learned.count() == 2, "not both trainers learned:\n{printed}");
+    let last = printed.lines().last();
+    ensure!(
+        last == Some("the server has shut down with them"),
+        "it did not end well:\n{printed}"
+    );
+    Ok(())
 }
 
 fn run(source: &Path) -> Result<()> {
