@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod aten;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod gloo;

@@ -302,6 +302,12 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 visitor.visit_string(format!("{}.{}", text(module)?, text(name)?))
             }
             Shape::Call { callee, arguments, items, .. } => {
+                // A device is its name.
+                if is_name(callee, "torch", "device")?
+                    && let Some(&name) = arguments.tuple()?.first()
+                {
+                    return self.one(name).deserialize_any(visitor);
+                }
                 match sequence_of(callee, arguments, items)? {
                     Some(items) => self.one(items).deserialize_any(visitor),
                     None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
