@@ -133,7 +133,11 @@ const CODES: [(i64, Dtype); 24] = [
 impl Type {
     fn from_code<E: de::Error>(code: i64) -> Result<Self, E> {
         let found = CODES.iter().find(|(other, _)| *other == code);
-        let unknown = || E::custom(format_args!("there is no type of elements with number {code}"));
+        let unknown = || {
+            E::custom(format_args!(
+                "there is no type of elements with number {code}"
+            ))
+        };
         Ok(Self(found.ok_or_else(unknown)?.1))
     }
 
@@ -147,7 +151,7 @@ impl Type {
 
 /// Reads whatever is there, of which few things are right.
 macro_rules! reads {
-    ($type:ty, $expecting:literal, $($body:tt)*) => {
+    ($type:ty: $expecting:literal; $($body:tt)*) => {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct Reader;
@@ -195,25 +199,25 @@ macro_rules! reads_number {
     };
 }
 
-reads!(Input, "a tensor",
+reads! { Input: "a tensor";
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Input, A::Error> {
         read_tensor(map)
     }
-);
+}
 
-reads!(Number, "a number of 64 bits",
+reads! { Number: "a number of 64 bits";
     reads_number!(|number| number);
-);
+}
 
-reads!(Operand, "a tensor or a number of 64 bits",
+reads! { Operand: "a tensor or a number of 64 bits";
     reads_number!(Operand::Number);
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Operand, A::Error> {
         read_tensor(map).map(Operand::Tensor)
     }
-);
+}
 
-reads!(Sizes, "an int or a list of ints",
+reads! { Sizes: "an int or a list of ints";
     fn visit_i64<E>(self, value: i64) -> Result<Sizes, E> {
         Ok(Sizes(vec![value]))
     }
@@ -225,9 +229,9 @@ reads!(Sizes, "an int or a list of ints",
         }
         Ok(Sizes(sizes))
     }
-);
+}
 
-reads!(Type, "a torch.dtype",
+reads! { Type: "a torch.dtype";
     fn visit_i64<E: de::Error>(self, code: i64) -> Result<Type, E> {
         Type::from_code(code)
     }
@@ -235,27 +239,29 @@ reads!(Type, "a torch.dtype",
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Type, E> {
         Type::from_name(name)
     }
-);
+}
 
-reads!(Cpu, "a torch.device",
+reads! { Cpu: "a torch.device";
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Cpu, E> {
         match name.split(':').next() {
             Some("cpu") => Ok(Cpu),
-            _ => Err(E::custom(format_args!("this worker computes on the CPU, not on `{name}`"))),
+            _ => Err(E::custom(format_args!(
+                "this worker computes on the CPU, not on `{name}`"
+            ))),
         }
     }
-);
+}
 
-reads!(Strided, "a torch.layout",
+reads! { Strided: "a torch.layout";
     fn visit_i64<E: de::Error>(self, layout: i64) -> Result<Strided, E> {
         match layout {
             0 => Ok(Strided),
             _ => Err(E::custom("this worker has strided tensors only")),
         }
     }
-);
+}
 
-reads!(Ignored, "a number or a name",
+reads! { Ignored: "a number or a name";
     fn visit_i64<E>(self, _: i64) -> Result<Ignored, E> {
         Ok(Ignored)
     }
@@ -263,7 +269,7 @@ reads!(Ignored, "a number or a name",
     fn visit_str<E>(self, _: &str) -> Result<Ignored, E> {
         Ok(Ignored)
     }
-);
+}
 
 impl Serialize for Input {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

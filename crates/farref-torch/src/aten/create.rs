@@ -17,7 +17,14 @@ pub(super) fn zeros(
     pin_memory: Option<bool>,
 ) -> Result<Tensor> {
     let dtype = dtype.unwrap_or(Type(Dtype::Float));
-    full(size, Number::Int(0), Some(dtype), layout, device, pin_memory)
+    full(
+        size,
+        Number::Int(0),
+        Some(dtype),
+        layout,
+        device,
+        pin_memory,
+    )
 }
 
 /// Ones.
@@ -30,7 +37,14 @@ pub(super) fn ones(
     pin_memory: Option<bool>,
 ) -> Result<Tensor> {
     let dtype = dtype.unwrap_or(Type(Dtype::Float));
-    full(size, Number::Int(1), Some(dtype), layout, device, pin_memory)
+    full(
+        size,
+        Number::Int(1),
+        Some(dtype),
+        layout,
+        device,
+        pin_memory,
+    )
 }
 
 /// The same number everywhere. It says the type, if nothing else does.
@@ -44,7 +58,7 @@ pub(super) fn full(
     pin_memory: Option<bool>,
 ) -> Result<Tensor> {
     let dims = shape::sizes(&size.0)?;
-    let Type(dtype) = dtype.unwrap_or(Type(types::of_number(fill_value)));
+    let Type(dtype) = dtype.unwrap_or_else(|| Type(types::of_number(fill_value)));
     filled(&dims, fill_value, dtype, (layout, device, pin_memory))
 }
 
@@ -59,7 +73,15 @@ pub(super) fn zeros_like(
     memory_format: Option<Ignored>,
 ) -> Result<Tensor> {
     let zero = Number::Int(0);
-    full_like(input, zero, dtype, layout, device, pin_memory, memory_format)
+    full_like(
+        input,
+        zero,
+        dtype,
+        layout,
+        device,
+        pin_memory,
+        memory_format,
+    )
 }
 
 /// Ones in the shape of another tensor.

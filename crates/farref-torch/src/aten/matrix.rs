@@ -57,7 +57,9 @@ pub(super) fn bmm(input: Input, mat2: Input) -> Result<Tensor> {
 pub(super) fn linear(input: Input, weight: Input, bias: Option<Input>) -> Result<Tensor> {
     let rank = weight.tensor.rank();
     if !(1..=2).contains(&rank) {
-        return AtenError::invalid(format_args!("linear: weight must be a matrix, got {rank}-D tensor"));
+        return AtenError::invalid(format_args!(
+            "linear: weight must be a matrix, got {rank}-D tensor"
+        ));
     }
     let turned = match rank {
         2 => weight.tensor.t()?.into(),
@@ -90,7 +92,9 @@ pub(super) fn linear(input: Input, weight: Input, bias: Option<Input>) -> Result
         return Ok(sum.into());
     }
     let computed = types::computed_as(result);
-    let sum = product.to_dtype(computed)?.broadcast_add(&bias.converted(computed)?)?;
+    let sum = product
+        .to_dtype(computed)?
+        .broadcast_add(&bias.converted(computed)?)?;
     Ok(sum.to_dtype(result)?.into())
 }
 
@@ -128,7 +132,11 @@ fn product(a: &Input, b: &Input) -> Result<Tensor> {
     }
     let batch = shape::broadcast(a_batch, b_batch)?;
     let with = |sizes: [usize; 2]| [&batch[..], &sizes].concat();
-    for dims in [with([rows, inner]), with([inner, columns]), with([rows, columns])] {
+    for dims in [
+        with([rows, inner]),
+        with([inner, columns]),
+        with([rows, columns]),
+    ] {
         shape::room(&dims)?;
     }
     let mut result = batch.clone();

@@ -1,18 +1,18 @@
 //! PyTorch's builtin operators on candle, for peers that call `rpc_sync("worker", torch.add, ..)`.
 //!
-//! A PyTorch worker sends a builtin operator as its schema and the arguments that it takes, defaults included. Every
-//! program that links this crate serves these, with PyTorch's rules for shapes, types, and gradients:
+//! A PyTorch worker sends a builtin operator as its schema and the arguments that it takes, defaults included.
+//! Every program that links this crate serves these, with PyTorch's rules for shapes, types, and gradients:
 //!
 //! | operators | overloads |
 //! | --- | --- |
 //! | `add`, `sub` (`subtract`) | `.Tensor`, `.Scalar`, with `alpha` |
-//! | `mul` (`multiply`), `div` (`divide`, `true_divide`) | `.Tensor`, `.Scalar`; of `div` also `.Tensor_mode`, `.Scalar_mode` |
+//! | `mul` (`multiply`), `div` (`divide`, `true_divide`) | `.Tensor`, `.Scalar`; of `div` those with `_mode` |
 //! | `pow` | `.Tensor_Tensor`, `.Tensor_Scalar`, `.Scalar` |
 //! | `neg` (`negative`), `relu`, `exp`, `log`, `sqrt`, `tanh`, `sigmoid`, `sin`, `cos`, `square` | of tensors |
 //! | `softmax`, `log_softmax` | `.int` |
 //! | `sum`, `mean` | all elements; `.dim_IntList`, `.dim` |
 //! | `matmul`, `mm`, `bmm`, `linear` | |
-//! | `t`, `transpose`, `permute`, `reshape`, `view`, `flatten`, `squeeze`, `unsqueeze` | with numbers, not names, for dimensions |
+//! | `t`, `transpose`, `permute`, `reshape`, `view`, `flatten`, `squeeze`, `unsqueeze` | dimensions by number |
 //! | `cat` (`concat`), `stack`, `clone`, `detach` | |
 //! | `zeros`, `ones`, `full`, `zeros_like`, `ones_like`, `full_like` | |
 //!
@@ -23,8 +23,8 @@
 //!
 //! # What differs from PyTorch
 //!
-//! - Tensors are of `float16`, `bfloat16`, `float32`, `float64`, `uint8`, `uint32`, `int16`, `int32` and `int64`. Those
-//!   of `bool` can be arguments, but candle has none: an operator that would return one fails and says so.
+//! - Tensors are of `float16`, `bfloat16`, `float32`, `float64`, `uint8`, `uint32`, `int16`, `int32` and `int64`.
+//!   Those of `bool` can be arguments, but candle has none: an operator that would return one fails and says so.
 //! - Elements in half precision are computed in `float32` and rounded once.
 //! - The order in which floating point numbers are added up differs, and so may the last digits of sums and
 //!   products of matrices.

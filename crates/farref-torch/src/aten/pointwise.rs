@@ -77,7 +77,11 @@ pub(super) fn div(input: Operand, other: Operand, rounding_mode: Option<String>)
 
 /// Another name of `div`.
 #[farref::remote(python = "torch.ops.aten.divide")]
-pub(super) fn divide(input: Operand, other: Operand, rounding_mode: Option<String>) -> Result<Tensor> {
+pub(super) fn divide(
+    input: Operand,
+    other: Operand,
+    rounding_mode: Option<String>,
+) -> Result<Tensor> {
     div(input, other, rounding_mode)
 }
 
@@ -100,7 +104,9 @@ pub(super) fn pow(input: Operand, exponent: Operand) -> Result<Tensor> {
             Some(2.0) => floats(&input, &exponent, dtype, |base, _| base.sqr())?,
             Some(0.5) => floats(&input, &exponent, dtype, |base, _| base.sqrt())?,
             _ => floats(&input, &exponent, dtype, |base, exponent| {
-                let dims = base.shape().broadcast_shape_binary_op(exponent.shape(), "pow")?;
+                let dims = base
+                    .shape()
+                    .broadcast_shape_binary_op(exponent.shape(), "pow")?;
                 smooth::power(&base.broadcast_as(&dims)?, &exponent.broadcast_as(&dims)?)
             })?,
         };
@@ -144,15 +150,18 @@ fn sum(a: &Operand, b: &Operand, alpha: Option<Number>, minus: bool) -> Result<T
         true => alpha.to_i64().wrapping_neg(),
         false => alpha.to_i64(),
     };
-    let sum = integers(a, b, dtype, |a, b| {
-        Ok(a.wrapping_add(alpha.wrapping_mul(b)))
-    })?;
+    let sum = integers(
+        a,
+        b,
+        dtype,
+        |a, b| Ok(a.wrapping_add(alpha.wrapping_mul(b))),
+    )?;
     Ok(sum.into())
 }
 
 /// Checks what both operators of integers and of floating point numbers want.
 fn check(a: &Operand, b: &Operand) -> Result<()> {
-    if a.tensor().or(b.tensor()).is_none() {
+    if a.tensor().is_none() && b.tensor().is_none() {
         return AtenError::unsupported("is for tensors: at least one operand is to be one");
     }
     shape::room(&shape::broadcast(a.dims(), b.dims())?)?;
@@ -215,7 +224,11 @@ floored!(floored_f64, f64);
 
 /// Quotients without their fractions.
 fn rounded(a: &Plain, b: &Plain, down: bool) -> candle::Result<Plain> {
-    fn zip<T: candle::WithDType>(a: &Plain, b: &Plain, quotient: impl Fn(T, T) -> T) -> candle::Result<Plain> {
+    fn zip<T: candle::WithDType>(
+        a: &Plain,
+        b: &Plain,
+        quotient: impl Fn(T, T) -> T,
+    ) -> candle::Result<Plain> {
         let dims = a.shape().broadcast_shape_binary_op(b.shape(), "div")?;
         let elements = |tensor: &Plain| tensor.broadcast_as(&dims)?.flatten_all()?.to_vec1::<T>();
         let pairs = elements(a)?.into_iter().zip(elements(b)?);

@@ -103,7 +103,11 @@ pub(super) fn sizes(sizes: &[i64]) -> Result<Vec<usize>> {
 
 /// The shape of so many elements that was asked for, with at most one size left open by -1.
 pub(super) fn reshaped(count: usize, wanted: &[i64]) -> Result<Vec<usize>> {
-    let invalid = || AtenError::Invalid(format!("shape '{wanted:?}' is invalid for input of size {count}"));
+    let invalid = || {
+        AtenError::Invalid(format!(
+            "shape '{wanted:?}' is invalid for input of size {count}"
+        ))
+    };
     let mut open = None;
     let mut known = 1_usize;
     let mut dims = Vec::new();
@@ -115,7 +119,8 @@ pub(super) fn reshaped(count: usize, wanted: &[i64]) -> Result<Vec<usize>> {
             dims.push(0);
             continue;
         }
-        let size = usize::try_from(size).map_err(|_| AtenError::Invalid(format!("invalid shape dimension {size}")))?;
+        let size = usize::try_from(size)
+            .map_err(|_| AtenError::Invalid(format!("invalid shape dimension {size}")))?;
         known = known.checked_mul(size).ok_or_else(invalid)?;
         dims.push(size);
     }
@@ -124,7 +129,7 @@ pub(super) fn reshaped(count: usize, wanted: &[i64]) -> Result<Vec<usize>> {
             "cannot reshape tensor of 0 elements into shape {wanted:?} because the unspecified dimension size -1 can \
              be any value and is ambiguous"
         )),
-        Some(place) if known != 0 && count % known == 0 => {
+        Some(place) if known != 0 && count.is_multiple_of(known) => {
             dims[place] = count / known;
             Ok(dims)
         }

@@ -1,6 +1,8 @@
 //! Functions that candle has no gradients for, or others than PyTorch (AT-4).
 
-use farref_autograd::candle::{self, CpuStorage, CustomOp1, CustomOp2, DType, Layout, Shape, Tensor as Plain};
+use farref_autograd::candle::{
+    self, CpuStorage, CustomOp1, CustomOp2, DType, Layout, Shape, Tensor as Plain,
+};
 
 /// The elements of a storage that are one after the other.
 fn slice<'a, T>(all: &'a [T], layout: &Layout) -> candle::Result<&'a [T]> {

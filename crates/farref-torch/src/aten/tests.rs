@@ -70,7 +70,13 @@ fn argument(json: &Json) -> JitValue {
     let Some((kind, value)) = json.as_object().and_then(|object| object.iter().next()) else {
         return JitValue::None;
     };
-    let numbers = || value.as_array().unwrap().iter().map(|item| item.as_i64().unwrap());
+    let numbers = || {
+        value
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item.as_i64().unwrap())
+    };
     match &**kind {
         "tensor" => JitValue::Tensor(value.as_u64().unwrap() as usize),
         "bool" => JitValue::Bool(value.as_bool().unwrap()),
@@ -93,7 +99,9 @@ fn run<F: Function<Access = NoReceiver, Output = Tensor>>(body: &Body) -> Result
             Ok(())
         })
         .map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     match runtime.block_on(F::run((), arguments.unwrap())) {
         Ok(tensor) => Ok(tensor),
         Err(Failure::Returned(chain)) => Err(chain.join(": ")),
@@ -258,8 +266,18 @@ fn wrong_gradients(case: &Json, tensors: &[Elements], result: &Tensor) -> Option
 
 /// What is wrong with a case, if something is.
 fn check(case: &Json) -> Option<String> {
-    let tensors: Vec<Elements> = case["tensors"].as_array().unwrap().iter().map(Elements::read).collect();
-    let arguments: Vec<JitValue> = case["arguments"].as_array().unwrap().iter().map(argument).collect();
+    let tensors: Vec<Elements> = case["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(Elements::read)
+        .collect();
+    let arguments: Vec<JitValue> = case["arguments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(argument)
+        .collect();
     let body = Body {
         form: Form::Head(arguments.len() as u32),
         pickle: JitValue::Tuple(arguments).encode(),
@@ -273,7 +291,9 @@ fn check(case: &Json) -> Option<String> {
             // What cannot be returned may be found out first.
             Err(text) if text.contains("torch.bool") => None,
             // What a caller may look for.
-            Err(text) if error.contains("size") && !text.contains("size") => Some(format!("{text}, not {error}")),
+            Err(text) if error.contains("size") && !text.contains("size") => {
+                Some(format!("{text}, not {error}"))
+            }
             Err(_) => None,
         };
     }
@@ -315,7 +335,12 @@ fn check_all(cases: &str) -> usize {
             wrong.push(format!("{} {}: {why}", case["name"], case["arguments"]));
         }
     }
-    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     count
 }
 
@@ -334,7 +359,10 @@ fn operators_return_what_pytorch_returns_for_random_arguments() {
     let can_import = Command::new(&python).args(["-c", "import torch"]).output();
     if !can_import.is_ok_and(|output| output.status.success()) {
         let required = std::env::var_os("FARREF_REQUIRE_TORCH").is_some();
-        assert!(!required, "{python} cannot import torch; see FARREF_TORCH_PYTHON");
+        assert!(
+            !required,
+            "{python} cannot import torch; see FARREF_TORCH_PYTHON"
+        );
         eprintln!("not tested: {python} cannot import torch; see FARREF_TORCH_PYTHON");
         return;
     }
@@ -344,7 +372,11 @@ fn operators_return_what_pytorch_returns_for_random_arguments() {
         .args(["-W", "ignore", "-c", script, &seed, "400"])
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert_eq!(check_all(std::str::from_utf8(&output.stdout).unwrap()), 400);
 }
 
@@ -359,7 +391,9 @@ fn input(elements: Vec<i64>, dims: &[usize]) -> Input {
 fn at(elements: &[i64], dims: &[usize], place: &[usize]) -> i64 {
     let place = &place[place.len() - dims.len()..];
     let sizes = dims.iter().zip(place);
-    let index = sizes.fold(0, |index, (&size, &place)| index * size + if size == 1 { 0 } else { place });
+    let index = sizes.fold(0, |index, (&size, &place)| {
+        index * size + if size == 1 { 0 } else { place }
+    });
     elements[index]
 }
 
@@ -436,7 +470,12 @@ proptest! {
 #[test]
 fn results_that_are_too_large_are_refused() {
     let size = |sizes: &[i64]| Sizes(sizes.to_vec());
-    for sizes in [&[1 << 40][..], &[1 << 20, 1 << 20], &[i64::MAX, 2], &[0, i64::MAX, i64::MAX]] {
+    for sizes in [
+        &[1 << 40][..],
+        &[1 << 20, 1 << 20],
+        &[i64::MAX, 2],
+        &[0, i64::MAX, i64::MAX],
+    ] {
         let error = create::zeros(size(sizes), None, None, None, None).unwrap_err();
         assert!(error.to_string().contains("memory"), "{error}");
     }
@@ -449,10 +488,15 @@ fn results_that_are_too_large_are_refused() {
         assert!(error.to_string().contains("memory"), "{error}");
     }
     let batches = |dims: &[usize]| Input {
-        tensor: Plain::zeros(dims, DType::F32, &farref_autograd::candle::Device::Cpu).unwrap().into(),
+        tensor: Plain::zeros(dims, DType::F32, &farref_autograd::candle::Device::Cpu)
+            .unwrap()
+            .into(),
         dtype: Dtype::Float,
     };
-    let (a, b) = (batches(&[1 << 10, 1, 1, 1 << 10]), batches(&[1, 1 << 10, 1 << 10, 1]));
+    let (a, b) = (
+        batches(&[1 << 10, 1, 1, 1 << 10]),
+        batches(&[1, 1 << 10, 1 << 10, 1]),
+    );
     let error = matrix::matmul(a, b).unwrap_err();
     assert!(error.to_string().contains("memory"), "{error}");
 }
@@ -472,7 +516,10 @@ fn integers_wrap_around_and_do_not_panic() {
     let wanted = (0..62).fold((1_i64, 3_i64), |(power, square), _| {
         (power.wrapping_mul(square), square.wrapping_mul(square))
     });
-    assert_eq!(power.to_vec1::<i64>().unwrap(), [wanted.0.wrapping_mul(wanted.1), 0]);
+    assert_eq!(
+        power.to_vec1::<i64>().unwrap(),
+        [wanted.0.wrapping_mul(wanted.1), 0]
+    );
 }
 
 #[test]
@@ -480,7 +527,9 @@ fn operators_are_found_by_the_names_of_python_functions() {
     let functions = Functions::of_program().unwrap();
     let found = |module: &str, name: &str| {
         let names = super::operators(module, name);
-        let info = names.iter().find_map(|name| functions.by_foreign_name(name));
+        let info = names
+            .iter()
+            .find_map(|name| functions.by_foreign_name(name));
         info.and_then(|info| info.foreign_name)
     };
     let add = Some("torch.ops.aten.add");
@@ -489,8 +538,14 @@ fn operators_are_found_by_the_names_of_python_functions() {
     assert_eq!(found("torch._C", "TensorBase.add"), add);
     assert_eq!(found("torch._C", "_TensorBase.add"), add);
     assert_eq!(found("torch", "Tensor.add"), add);
-    assert_eq!(found("torch.nn.functional", "relu"), Some("torch.ops.aten.relu"));
-    assert_eq!(found("torch._C._nn", "linear"), Some("torch.ops.aten.linear"));
+    assert_eq!(
+        found("torch.nn.functional", "relu"),
+        Some("torch.ops.aten.relu")
+    );
+    assert_eq!(
+        found("torch._C._nn", "linear"),
+        Some("torch.ops.aten.linear")
+    );
     // Where Python's arguments are not those of one overload.
     assert_eq!(found("torch", "sum"), Some("torch.sum"));
     assert_eq!(found("torch", "inverse"), None);
@@ -500,8 +555,14 @@ fn operators_are_found_by_the_names_of_python_functions() {
 
 #[test]
 fn the_overload_is_in_the_schema() {
-    assert_eq!(super::overload("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"), Some("Tensor"));
-    assert_eq!(super::overload("aten::mm(Tensor self, Tensor mat2) -> Tensor"), None);
+    assert_eq!(
+        super::overload("aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"),
+        Some("Tensor")
+    );
+    assert_eq!(
+        super::overload("aten::mm(Tensor self, Tensor mat2) -> Tensor"),
+        None
+    );
     assert_eq!(super::overload("aten::add(float x=.5) -> Tensor"), None);
     assert_eq!(super::overload(""), None);
 }
@@ -528,7 +589,13 @@ fn what_is_no_operand_is_refused() {
         vec![JitValue::Tensor(0), JitValue::Int(3)],
         vec![JitValue::Tensor(7), JitValue::Int(3)],
         vec![dict, JitValue::Int(3)],
-        vec![JitValue::Complex { real: 1.0, imaginary: 1.0 }, JitValue::Int(3)],
+        vec![
+            JitValue::Complex {
+                real: 1.0,
+                imaginary: 1.0,
+            },
+            JitValue::Int(3),
+        ],
         vec![JitValue::Int(1); 4],
         vec![],
     ] {

@@ -92,7 +92,11 @@ pub(super) fn promote(one: Dtype, other: Dtype) -> Result<Dtype> {
         let unknown = if rank(one).is_none() { one } else { other };
         return held_as(unknown).map(|_| unknown);
     };
-    let (low, high) = if low < high { (one, other) } else { (other, one) };
+    let (low, high) = if low < high {
+        (one, other)
+    } else {
+        (other, one)
+    };
     if high == Dtype::UInt32 && low != Dtype::Bool {
         return AtenError::invalid(format_args!(
             "Promotion for uint16, uint32, uint64 types is not supported, attempted to promote {low} and {high}"
@@ -133,7 +137,9 @@ pub(super) fn common<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Res
     let mut kinds = Kinds::default();
     for operand in operands {
         match operand {
-            Operand::Tensor(input) => kinds.take(usize::from(input.tensor.rank() == 0), input.dtype)?,
+            Operand::Tensor(input) => {
+                kinds.take(usize::from(input.tensor.rank() == 0), input.dtype)?
+            }
             Operand::Number(number) => kinds.take(2, of_number(*number))?,
         }
     }

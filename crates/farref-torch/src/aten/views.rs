@@ -67,12 +67,18 @@ pub(super) fn view(input: Input, size: Sizes) -> Result<Tensor> {
 
 /// Dimensions made one.
 #[farref::remote(python = "torch.ops.aten.flatten")]
-pub(super) fn flatten(input: Input, start_dim: Option<i64>, end_dim: Option<i64>) -> Result<Tensor> {
+pub(super) fn flatten(
+    input: Input,
+    start_dim: Option<i64>,
+    end_dim: Option<i64>,
+) -> Result<Tensor> {
     let rank = input.tensor.rank();
     let start = shape::dimension(start_dim.unwrap_or(0), rank)?;
     let end = shape::dimension(end_dim.unwrap_or(-1), rank)?;
     if start > end {
-        return AtenError::invalid("flatten() has invalid args: start_dim cannot come after end_dim");
+        return AtenError::invalid(
+            "flatten() has invalid args: start_dim cannot come after end_dim",
+        );
     }
     let same = same(&input)?;
     let dims = same.dims();

@@ -78,7 +78,11 @@ pub(super) fn quotient(a: i64, b: i64, down: bool) -> Result<i64> {
 pub(super) fn sums(integers: &Plain, each: usize, dims: &[usize], dtype: DType) -> Result<Plain> {
     let count = shape::room(dims)?;
     let all = elements(integers, integers.dims())?;
-    let sum = |items: &[i64]| items.iter().fold(0_i64, |sum, item| sum.wrapping_add(*item));
+    let sum = |items: &[i64]| {
+        items
+            .iter()
+            .fold(0_i64, |sum, item| sum.wrapping_add(*item))
+    };
     let sums = match each {
         0 => vec![0; count],
         each => all.chunks(each).map(sum).collect(),
