@@ -57,6 +57,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod aten;
 mod context;
 mod exception;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -15,6 +15,7 @@ use super::outgoing::{RUST, RUST_METHOD, RUST_METHOD_THERE};
 use super::pickled::Found;
 use super::{Shared, ids, tensors};
 use crate::PyException;
+use crate::aten;
 use crate::pickle::{Pickle, Writer};
 use crate::rpc::{Fork, GlobalId, Kind, Message, Named, RpcError, ScriptCall, ScriptTarget, Udf};
 use crate::transport::Incoming;
@@ -239,7 +240,12 @@ impl Shared {
             }
             _ => {
                 let full = format!("{}.{}", name.module, name.name);
-                let info = self.functions.by_foreign_name(&full);
+                let info = self.functions.by_foreign_name(&full).or_else(|| {
+                    let operators = aten::operators(name.module, &name.name);
+                    operators
+                        .into_iter()
+                        .find_map(|name| self.functions.by_foreign_name(&name))
+                });
                 let is_method = info.is_some_and(|info| info.is_method);
                 if is_method {
                     let what =
@@ -329,7 +335,14 @@ impl Shared {
         let name = match call.target {
             ScriptTarget::Builtin { name, .. } | ScriptTarget::Function { name, .. } => name,
         };
-        let Some(info) = self.functions.by_foreign_name(name) else {
+        // Overloads that are served by themselves go before the operator as a whole.
+        let overload = match call.target {
+            ScriptTarget::Builtin { schema, .. } => aten::overload(schema),
+            ScriptTarget::Function { .. } => None,
+        };
+        let overload = overload.map(|overload| format!("{name}.{overload}"));
+        let overload = overload.and_then(|name| self.functions.by_foreign_name(&name));
+        let Some(info) = overload.or_else(|| self.functions.by_foreign_name(name)) else {
             let what = format!("`{name}`, which this worker has not,");
             return Err(RpcError::Unsupported(what));
         };

@@ -344,10 +344,18 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 arguments,
                 items,
                 ..
-            } => match sequence_of(callee, arguments, items)? {
-                Some(items) => self.one(items).deserialize_any(visitor),
-                None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
-            },
+            } => {
+                // A device is its name.
+                if is_name(callee, "torch", "device")?
+                    && let Some(&name) = arguments.tuple()?.first()
+                {
+                    return self.one(name).deserialize_any(visitor);
+                }
+                match sequence_of(callee, arguments, items)? {
+                    Some(items) => self.one(items).deserialize_any(visitor),
+                    None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+                }
+            }
             other @ Shape::Persistent(_) => Err(other.is_not("plain data").into()),
         }
     }

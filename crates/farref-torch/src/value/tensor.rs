@@ -205,10 +205,8 @@ pub(super) fn fields_of(
     use_number: usize,
     link: Option<(u64, u32)>,
 ) -> Result<Vec<(&'static str, Captured)>, ValueError> {
-    let type_field = match name {
-        RAW_TENSOR => ("dtype", Captured::Text(entry.dtype.variant())),
-        _ => ("element", Captured::Text(element_name(entry.dtype)?)),
-    };
+    // First, for those who want to know it of a tensor of candle's, too, which itself does not read it.
+    let dtype = ("dtype", Captured::Text(entry.dtype.variant()));
     let data = match &entry.data {
         TensorData::Parts(parts) => {
             let part = parts.get(use_number).or(parts.last());
@@ -234,7 +232,7 @@ pub(super) fn fields_of(
     // Gradients flow through floating point numbers only.
     let requires_grad = entry.requires_grad && (name == RAW_TENSOR || entry.dtype.is_float());
     let mut fields = vec![
-        type_field,
+        dtype,
         (
             "shape",
             Captured::List(sizes.map(|&size| Captured::Number(size as u64)).collect()),
@@ -243,6 +241,7 @@ pub(super) fn fields_of(
         ("data", data),
     ];
     if name == TENSOR {
+        fields.push(("element", Captured::Text(element_name(entry.dtype)?)));
         fields.push(("link", Captured::some(link)));
     }
     Ok(fields)
