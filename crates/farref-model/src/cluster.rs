@@ -8,7 +8,7 @@ use farref_proto::{
 };
 use stateright::{Model, Property};
 
-const TYPE: Fingerprint = Fingerprint(7);
+const TYPE: Fingerprint = Fingerprint(7).native();
 
 /// How large the model is: what may happen how often.
 #[derive(Clone, Debug)]

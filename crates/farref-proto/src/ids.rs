@@ -242,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn no_hash_is_taken_for_a_foreign_fingerprint() {
+        for label in [0, 1, u32::MAX] {
+            let foreign = Fingerprint::foreign(label);
+            assert_eq!(foreign.foreign_label(), Some(label));
+            let hash = Fingerprint(label.into()).native();
+            assert_eq!(hash.foreign_label(), None);
+            assert_eq!(hash.native(), hash, "once is enough");
+        }
+        for hash in [1 << 32, u64::MAX, 1 << 63] {
+            let hash = Fingerprint(hash);
+            assert_eq!((hash.native(), hash.foreign_label()), (hash, None));
+        }
+    }
+
+    #[test]
     fn ids_read_well() {
         assert_eq!(RRefId::new(NodeId::new(2, 7), 41).to_string(), "r41@w2#7");
     }

@@ -27,7 +27,7 @@
 //! let (mut from_user, mut from_owner) = (Outbox::new(), Outbox::new());
 //!
 //! // The user asks for a value that stays with the owner, and holds a reference at once.
-//! let type_of_value = Fingerprint(7);
+//! let type_of_value = Fingerprint(0x5eed_0f7e_57ed_7e57);
 //! let call = user.call(b, Want::Reference(type_of_value), &[], None, &mut from_user)?;
 //! let Target::Stay(creation) = call.target else { unreachable!() };
 //! let rref = creation.share.rref;

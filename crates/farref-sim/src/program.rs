@@ -11,7 +11,7 @@ use crate::faults::Fault;
 use crate::process::{Body, Goal, Outstanding, Packet, Process, Task, Value};
 use crate::world::{Happening, World, trace};
 
-const TYPE: Fingerprint = Fingerprint(42);
+const TYPE: Fingerprint = Fingerprint(42).native();
 const MAX_DEPTH: u32 = 3;
 const MAX_HANDLES: usize = 10;
 

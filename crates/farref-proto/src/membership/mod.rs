@@ -212,9 +212,12 @@ impl Membership {
     }
 
     /// Somebody else keeps the list of members and has taken this node off it. All learn of it from
-    /// there, so it is settled at once.
+    /// there, so it is settled at once. A life that is not on the list changes nothing: it may still come.
     pub(crate) fn dismiss(&mut self, node: NodeId, departure: Departure) -> Outcome {
         let mut outcome = Outcome::default();
+        if !self.view.is_live(node) {
+            return outcome;
+        }
         let status = match departure {
             Departure::Left => Status::Left,
             Departure::Died => Status::Dead,

@@ -196,7 +196,7 @@ fn a_fetch_may_overtake_registration_and_creation() {
 fn a_fetch_of_another_type_fails_and_names_both() {
     let mut net = Cluster::new(2);
     let rref = net.created(A, B, 7);
-    let expected = Fingerprint(1);
+    let expected = Fingerprint(1).native();
     let head = net
         .call(A, B, Want::Value(rref, expected), &[], None)
         .unwrap();

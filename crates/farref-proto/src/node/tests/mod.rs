@@ -7,6 +7,7 @@
 //! | `carrying` | references in calls and answers, and the undo at each point |
 //! | `contexts` | autograd contexts across nodes |
 //! | `deaths` | members that die, leave and return |
+//! | `elsewhere` | members that somebody else admits and dismisses |
 //! | `misbehaviour` | peers that break the protocol |
 //! | `shutdown` | quiescence |
 //! | `random` | the same laws under orders nobody thought of |
@@ -16,6 +17,7 @@ mod carrying;
 mod cluster;
 mod contexts;
 mod deaths;
+mod elsewhere;
 mod misbehaviour;
 mod random;
 mod shutdown;

@@ -421,7 +421,7 @@ fn hole_h11_ids_of_an_old_life_are_never_those_of_the_new_one() {
     let old = net.created(A, B, 7);
     net.bury(A);
     assert_eq!(net.freed(), [7]);
-    let late = net.on(B, |table, _| table.fetch(old, Fingerprint(0), waiter(B, 1)));
+    let late = net.on(B, |table, _| table.fetch(old, TYPE, waiter(B, 1)));
     assert_eq!(late, Err(RefError::CreatorLost { rref: old }));
     let reborn = NodeId::new(A as u32, 2);
     let new = RRefId::new(reborn, old.counter);
@@ -445,7 +445,7 @@ fn hole_h11_ids_of_an_old_life_are_never_those_of_the_new_one() {
 /// Every reason for a decline is an error of its own at use.
 #[test]
 fn a_declined_reference_says_why() {
-    let other = Fingerprint(1);
+    let other = Fingerprint(1).native();
     for reason in [
         DeclineReason::Freed,
         DeclineReason::CreatorLost,

@@ -7,7 +7,7 @@ use crate::ids::Fingerprint;
 use crate::message::{DeclineReason, Declined};
 use crate::refs::{Fetch, RefTableConfig};
 
-const OTHER: Fingerprint = Fingerprint(0xbad);
+const OTHER: Fingerprint = Fingerprint(0xbad).native();
 
 /// RT-10
 #[test]
@@ -206,6 +206,115 @@ fn an_early_registration_of_another_type_learns_at_use() {
     net.deliver_all();
     assert_eq!(net.freed(), [7]);
     net.finish();
+}
+
+/// Another system knows the type. Whoever uses the value finds out what it is; the protocol says nothing.
+#[test]
+fn a_foreign_fingerprint_turns_no_fetch_away() {
+    let foreign = Fingerprint::foreign(3);
+    let mut net = Tables::new(2);
+    let building = net.remote(A, B);
+    net.deliver_all();
+    let ready = net.created(A, B, 7);
+    let fetch = |net: &mut Tables, rref, fingerprint, request| {
+        net.on(B, |table, _| {
+            table.fetch(rref, fingerprint, waiter(A, request))
+        })
+    };
+    assert_eq!(fetch(&mut net, ready, foreign, 1), Ok(Fetch::Ready(7)));
+    assert_eq!(fetch(&mut net, building, foreign, 2), Ok(Fetch::Waiting));
+    let of_elsewhere = net
+        .on(B, |table, _| table.create_local(9, foreign))
+        .unwrap();
+    for fingerprint in [TYPE, OTHER, foreign, Fingerprint::foreign(4)] {
+        let found = fetch(&mut net, of_elsewhere, fingerprint, 3);
+        assert_eq!(found, Ok(Fetch::Ready(9)), "{fingerprint}");
+    }
+    net.fulfil(B, building, 8);
+    let (waiter, rref, outcome) = (waiter(A, 2), building, Ok(8));
+    let fetched = Event::Fetched {
+        waiter,
+        rref,
+        outcome,
+    };
+    assert_eq!(net.events(B), [fetched]);
+    net.drop_handle(B, of_elsewhere);
+    for rref in [building, ready] {
+        net.drop_handle(A, rref);
+    }
+    net.finish();
+}
+
+/// The same for those who register a reference, be it they or the owner who do not know the type.
+#[test]
+fn a_foreign_fingerprint_turns_no_registration_away() {
+    let foreign = Fingerprint::foreign(3);
+    for (of_owner, of_holder) in [(TYPE, foreign), (foreign, OTHER), (foreign, foreign)] {
+        let mut net = Tables::new(3);
+        let creation = net
+            .on(A, |table, _| table.create_remote(id(B), of_owner))
+            .unwrap();
+        net.push(A, B, Packet::Create(creation));
+        let rref = creation.share.rref;
+        net.deliver_all();
+        net.fulfil(B, rref, 7);
+        let mut carried = net.on(A, |table, _| table.fork(rref, id(C))).unwrap();
+        carried.fingerprint = of_holder;
+        net.push(A, C, Packet::Fork(carried));
+        net.drop_handle(A, rref);
+        net.deliver_all();
+        assert!(net.table(C).is_confirmed(rref));
+        assert_eq!(net.holders(B, rref), [C]);
+        net.drop_handle(C, rref);
+        net.deliver_all();
+        assert_eq!(net.freed(), [7]);
+        net.finish();
+    }
+}
+
+/// RT-10, R8: of those who wait for the creation, it turns away the ones that are sure of another type,
+/// and nobody if it does not know the type itself.
+#[test]
+fn early_fetches_are_turned_away_by_a_native_mismatch_only() {
+    let foreign = Fingerprint::foreign(3);
+    for (created_as, turned_away) in [(TYPE, vec![1]), (foreign, vec![])] {
+        let mut net = Tables::new(2);
+        let creation = net
+            .on(A, |table, _| table.create_remote(id(B), created_as))
+            .unwrap();
+        let rref = creation.share.rref;
+        for (request, fingerprint) in [TYPE, OTHER, foreign].into_iter().enumerate() {
+            let waiter = waiter(A, request as u64);
+            let early = net.on(B, |table, _| table.fetch(rref, fingerprint, waiter));
+            assert_eq!(early, Ok(Fetch::Waiting));
+        }
+        net.push(A, B, Packet::Create(creation));
+        net.deliver_all();
+        let (expected, found) = (OTHER, created_as);
+        let error = RefError::TypeMismatch {
+            rref,
+            expected,
+            found,
+        };
+        let fetched = |request: u64, outcome| Event::Fetched {
+            waiter: waiter(A, request),
+            rref,
+            outcome,
+        };
+        let refused: Vec<_> = turned_away
+            .iter()
+            .map(|&request| fetched(request, Err(error.clone())))
+            .collect();
+        assert_eq!(net.events(B), refused);
+        net.fulfil(B, rref, 7);
+        let served: Vec<_> = (0..3)
+            .filter(|request| !turned_away.contains(request))
+            .map(|request| fetched(request, Ok(7)))
+            .collect();
+        assert_eq!(net.events(B), served);
+        net.drop_handle(A, rref);
+        net.finish();
+    }
 }
 
 /// D5: a peer cannot make the owner wait for values without end.

@@ -15,7 +15,7 @@ pub(super) const C: usize = 2;
 pub(super) const D: usize = 3;
 
 /// The type of every value, unless a test says otherwise.
-pub(super) const TYPE: Fingerprint = Fingerprint(0xf00d);
+pub(super) const TYPE: Fingerprint = Fingerprint(0xf00d).native();
 
 /// The first life of worker `n`.
 pub(super) fn id(n: usize) -> NodeId {
