@@ -272,7 +272,7 @@ pub trait RemoteLoss {
 impl RemoteLoss for RRef<Tensor> {
     fn backward(&self, context: &Context) -> impl Future<Output = Result<()>> + Send {
         // How long a pass takes is for its patience to say.
-        let call = context.enter(|| self.run_backward().timeout(None).start());
+        let call = context.enter(|| self.run_backward(false).timeout(None).start());
         async move {
             match call.await? {
                 None => Ok(()),
@@ -290,9 +290,13 @@ pub const REMOTE_BACKWARD: &str = "farref_autograd::Tensor::run_backward";
 impl Tensor {
     /// Runs the context of the call backward from here.
     #[remote]
-    async fn run_backward(&self) -> Result<Option<engine::PassFailure>> {
+    async fn run_backward(&self, retain_graph: bool) -> Result<Option<engine::PassFailure>> {
         let context = Context::current().ok_or(Error::NoContext)?;
-        match context.backward(&[self]).await {
+        let mut pass = context.backward(&[self]);
+        if retain_graph {
+            pass = pass.retain_graph();
+        }
+        match pass.await {
             Ok(()) => Ok(None),
             Err(Error::Backward(failure)) => Ok(Some(failure)),
             Err(error) => Err(error),

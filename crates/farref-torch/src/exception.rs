@@ -38,7 +38,8 @@ pub struct PyException {
 struct Class(String);
 
 impl PyException {
-    /// An exception of that class, one of Python's builtin ones.
+    /// An exception of that class, one of Python's builtin ones. Another one arrives as a `RuntimeError` whose text
+    /// begins with its name.
     pub fn new(class: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -69,6 +70,52 @@ impl PyException {
     pub(crate) fn into_messages(self) -> Vec<String> {
         let class = self.class.to_string();
         vec![self.message, class]
+    }
+}
+
+/// Python's own exceptions that take one text. Others cannot be made by a receiver that does not know them.
+const BUILTIN: [&str; 34] = [
+    "ArithmeticError",
+    "AssertionError",
+    "AttributeError",
+    "BlockingIOError",
+    "BrokenPipeError",
+    "BufferError",
+    "ChildProcessError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "EOFError",
+    "Exception",
+    "FileExistsError",
+    "FileNotFoundError",
+    "FloatingPointError",
+    "ImportError",
+    "IndexError",
+    "InterruptedError",
+    "KeyError",
+    "LookupError",
+    "MemoryError",
+    "NameError",
+    "NotImplementedError",
+    "OSError",
+    "OverflowError",
+    "PermissionError",
+    "RecursionError",
+    "ReferenceError",
+    "RuntimeError",
+    "TimeoutError",
+    "TypeError",
+    "ValueError",
+    "ZeroDivisionError",
+];
+
+/// A class that every Python has, and the text for it: one that is not known becomes part of the text.
+pub(crate) fn builtin(class: &str, text: &str) -> (&'static str, String) {
+    match BUILTIN.iter().find(|known| **known == class) {
+        Some(known) => (known, text.to_owned()),
+        None => ("RuntimeError", format!("{class}: {text}")),
     }
 }
 
@@ -124,6 +171,14 @@ impl From<farref::Error> for PyException {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_that_not_every_python_has_becomes_part_of_the_text() {
+        assert_eq!(builtin("KeyError", "x"), ("KeyError", "x".to_owned()));
+        let unknown = ("RuntimeError", "MyError: x".to_owned());
+        assert_eq!(builtin("MyError", "x"), unknown);
+        assert!(BUILTIN.is_sorted());
+    }
 
     #[test]
     fn a_class_survives_the_way_through_messages() {

@@ -11,6 +11,9 @@ use crate::agent::{Neighbour, Parts, TorchAgent, Way};
 use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE};
 use crate::transport::{Limits, Listener, PipeError};
 
+/// How long a worker waits for the others to shut down.
+const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Why a worker is not in a PyTorch group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,8 +96,8 @@ pub struct TorchGroup {
 }
 
 impl TorchGroup {
-    /// A worker of this name. What PyTorch takes from the environment (`MASTER_ADDR`, `MASTER_PORT`, `RANK`,
-    /// `WORLD_SIZE`) is taken from there, until something else is said.
+    /// A worker of this name. Where the store is, and which worker this is, is taken from the variables that
+    /// `torchrun` sets (`MASTER_ADDR`, `MASTER_PORT`, `RANK`, `WORLD_SIZE`), until something else is said.
     pub fn new(name: impl Into<String>) -> Self {
         fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
             std::env::var(name).ok()?.parse().ok()
@@ -111,7 +114,10 @@ impl TorchGroup {
             rounds_before: None,
             same_names_before: 0,
             patience: Duration::from_secs(60),
-            worker: Worker::builder("").leak_grace(Duration::ZERO),
+            // Workers wait for each other's shutdown as long as it takes, as PyTorch's do.
+            worker: Worker::builder("")
+                .leak_grace(Duration::ZERO)
+                .shutdown_timeout(NO_END),
             limits: Limits::default(),
         }
     }
@@ -141,8 +147,8 @@ impl TorchGroup {
         self
     }
 
-    /// Whether this worker hosts the store. As in PyTorch, rank 0 does, unless something else is said:
-    /// `torchrun` hosts one itself.
+    /// Whether this worker hosts the store. As in PyTorch, rank 0 does, unless something else is said, or
+    /// `TORCHELASTIC_USE_AGENT_STORE` says that `torchrun` hosts it.
     pub fn host_store(mut self, hosts: bool) -> Self {
         self.hosts = Some(hosts);
         self
@@ -195,7 +201,8 @@ impl TorchGroup {
     }
 
     /// Other settings of the worker: time limits, threads, what happens to leaks. Those about rendezvous and
-    /// connections have no meaning here.
+    /// connections have no meaning here. A worker in [`Worker::shutdown`] waits for the others without end, unless
+    /// `shutdown_timeout` is set; if one of them dies, it waits no longer.
     pub fn worker(mut self, settings: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Self {
         self.worker = settings(self.worker);
         self
@@ -216,9 +223,16 @@ impl TorchGroup {
             address: format!("{host}:{port}"),
             source,
         };
-        let server = match self.hosts.unwrap_or(rank == 0) {
+        let launcher_hosts =
+            std::env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|it| it == "True");
+        let server = match self.hosts.unwrap_or(rank == 0 && !launcher_hosts) {
             true => {
-                let bound = StoreServer::bind(&format!("0.0.0.0:{port}")).await;
+                // As far as the address reaches that the others are told.
+                let reach = match &host[..] {
+                    "127.0.0.1" | "localhost" => "127.0.0.1",
+                    _ => "0.0.0.0",
+                };
+                let bound = StoreServer::bind(&format!("{reach}:{port}")).await;
                 Some(bound.map_err(store_error)?)
             }
             false => None,

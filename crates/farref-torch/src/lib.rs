@@ -6,13 +6,12 @@
 //! is the way in and out.
 //!
 //! ```python
-//! # features.py, on the Python side: as it was before there was a Rust worker.
+//! # The Python side, as it was before there was a Rust worker.
 //! import torch.distributed.rpc as rpc
-//!
-//! def lookup(names): ...            # the Rust worker serves it under this name
+//! import features                   # has a function `lookup`, which the Rust worker serves under that name
 //!
 //! rpc.init_rpc("worker0", rank=0, world_size=2)
-//! rpc.rpc_sync("rust", lookup, args=(["far", "wide"],))
+//! rpc.rpc_sync("rust", features.lookup, args=(["far", "wide"],))
 //! ```
 //!
 //! ```no_run

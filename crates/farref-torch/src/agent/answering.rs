@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use farref::agent::{AnswerMessage, Failure};
 use farref::{CodecError, Part};
+use farref_autograd::engine::PassFailure;
 
 use super::links::{How, Served};
 use super::{Shared, pickled, tensors};
@@ -41,6 +42,10 @@ impl Shared {
             return Err(CodecError::new("a failure is no value"));
         };
         if served.how == How::RRefBackward {
+            let failure: Option<PassFailure> = self.decode(payload)?;
+            if let Some(failure) = failure {
+                return Err(CodecError::new(failure));
+            }
             let (kind, bytes) = Message::RRefBackwardDone.encode();
             return Ok(ready(kind, served.id, bytes));
         }
@@ -77,6 +82,7 @@ impl Shared {
         class: &str,
         text: &str,
     ) -> Outgoing<Part> {
+        let (class, text) = exception::builtin(class, text);
         let text: String = text.chars().take(MAX_TEXT).collect();
         let text = format!("On WorkerInfo(id={}, name={}):\n{text}", self.me, self.name);
         let (kind, bytes) = match served.how {

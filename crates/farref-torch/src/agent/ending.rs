@@ -24,6 +24,14 @@ pub(crate) enum Way {
 type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
 impl Ending for TorchAgent {
+    fn may_leave_alone(&self) -> bool {
+        matches!(self.shared.way, Way::Dynamic)
+    }
+
+    fn waiting_for(&self) -> Vec<String> {
+        self.shared.waited_for()
+    }
+
     fn ready(&self) -> Agreed<'_> {
         Box::pin(async move {
             match &self.shared.way {

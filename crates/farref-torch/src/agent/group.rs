@@ -30,6 +30,8 @@ const MAX_GATHERINGS: usize = 64;
 pub(super) struct Group {
     gatherings: Mutex<HashMap<String, Gathering>>,
     changed: Notify,
+    /// Who has not come to the gathering that this worker is at.
+    missing: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -336,6 +338,11 @@ impl Shared {
             tokio::pin!(changed);
             changed.as_mut().enable();
             let missing = missing();
+            *self
+                .group
+                .missing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = missing.clone();
             if missing.is_empty() {
                 return Ok(());
             }
@@ -344,6 +351,19 @@ impl Shared {
             }
             changed.await;
         }
+    }
+
+    /// Who is waited for at the gathering that this worker is at.
+    pub(super) fn waited_for(&self) -> Vec<String> {
+        let missing = self
+            .group
+            .missing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        missing
+            .iter()
+            .map(|name| format!("worker `{name}`"))
+            .collect()
     }
 
     /// Tells all other workers of a dynamic group that this one joins or leaves.

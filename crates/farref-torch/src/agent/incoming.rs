@@ -130,21 +130,21 @@ impl Shared {
             }
             Message::PythonFetch { rref, .. } => self.fetch(link, rref, How::PythonFetch, request),
             Message::ScriptFetch { rref, .. } => self.fetch(link, rref, How::ScriptFetch, request),
-            Message::RRefBackward { rref, context, .. } => {
+            Message::RRefBackward {
+                rref,
+                context,
+                retain_graph,
+            } => {
                 let function = self.functions.by_name(farref_autograd::REMOTE_BACKWARD);
                 let function = function.map(|info| info.reference);
                 let context = Some((context, 0));
                 let request = Request { context, ..request };
                 let target = self.fetch_target(&request, rref);
-                self.hand_in(
-                    link,
-                    target,
-                    function,
-                    Vec::new(),
-                    Payload::default(),
-                    How::RRefBackward,
-                    request,
-                );
+                let mut flag = Writer::new(4);
+                flag.bool(retain_graph).tuple_of(1);
+                let arguments = own_arguments(flag)?;
+                let how = How::RRefBackward;
+                self.hand_in(link, target, function, Vec::new(), arguments, how, request);
                 Ok(())
             }
             Message::ForkRequest { rref, fork } => {
@@ -343,8 +343,7 @@ impl Shared {
         let overload = overload.map(|overload| format!("{name}.{overload}"));
         let overload = overload.and_then(|name| self.functions.by_foreign_name(&name));
         let Some(info) = overload.or_else(|| self.functions.by_foreign_name(name)) else {
-            let what = format!("`{name}`, which this worker has not,");
-            return Err(RpcError::Unsupported(what));
+            return Err(RpcError::NotServed(name.to_owned()));
         };
         let pickle = Pickle::read(call.pickle)?;
         let budget = pickle.budget();
@@ -584,17 +583,7 @@ impl Shared {
                 };
                 let mut writer = Writer::new(4);
                 writer.text(text.as_bytes()).tuple_of(1);
-                let body = Body {
-                    form: Form::Head(1),
-                    pickle: writer.finish(),
-                    ..Body::default()
-                };
-                let arguments = Payload {
-                    body: body
-                        .into_bytes()
-                        .map_err(|error| RpcError::Unsupported(error.to_string()))?,
-                    parts: Vec::new(),
-                };
+                let arguments = own_arguments(writer)?;
                 let target = self.stay_target(link, rref, fork, &missing.reference, request);
                 let request = Request {
                     id: request.id,
@@ -632,6 +621,20 @@ impl Shared {
     pub(super) fn control(self: &Arc<Self>, link: &Arc<Link>, control: Control) {
         self.give(link, agent::Message::Control(control));
     }
+}
+
+/// A tuple of one, as the arguments of a function of this crate's.
+fn own_arguments(writer: Writer) -> Result<Payload, RpcError> {
+    let body = Body {
+        form: Form::Head(1),
+        pickle: writer.finish(),
+        ..Body::default()
+    };
+    let body = body.into_bytes();
+    Ok(Payload {
+        body: body.map_err(|error| RpcError::Unsupported(error.to_string()))?,
+        parts: Vec::new(),
+    })
 }
 
 fn wrong(what: &'static str) -> RpcError {

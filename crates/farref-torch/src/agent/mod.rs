@@ -58,7 +58,8 @@ use farref::agent::{
     Agent, CallHead, Control, Departure, Ending, Functions, Inbound, LinkStatistics, Message,
     NodeId, Target,
 };
-use farref::{Codec, CodecError, Payload, StoreServer, WeakWorker, Worker};
+use farref::{Codec, CodecError, Payload, StoreServer, ValueCodec, WeakWorker, Worker};
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 pub(crate) use ending::Way;
@@ -216,6 +217,19 @@ impl Shared {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
+    }
+
+    /// Reads a value of this worker's own that has no references and no tensors in it.
+    fn decode<T: DeserializeOwned>(&self, payload: &Payload) -> Result<T, CodecError> {
+        let mut value = None;
+        let codec = PickleCodec {
+            arrivals: Arc::clone(&self.arrivals),
+        };
+        codec.decode(&payload.body, &mut |reader| {
+            value = Some(erased_serde::deserialize(reader)?);
+            Ok(())
+        })?;
+        value.ok_or_else(|| CodecError::new("there is no value"))
     }
 
     /// The peer has no place in the group any more.

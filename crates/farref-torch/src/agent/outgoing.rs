@@ -47,11 +47,11 @@ impl Shared {
                         "a backward pass is made inside of a context",
                     ));
                 };
-                let rref = ids::rref_id(*rref);
+                let (retain_graph,) = self.decode::<(bool,)>(&call.arguments)?;
                 let message = Message::RRefBackward {
-                    rref,
+                    rref: ids::rref_id(*rref),
                     context: ids::context_number(context),
-                    retain_graph: false,
+                    retain_graph,
                 };
                 message.encode()
             }

@@ -63,6 +63,11 @@ pub enum RpcError {
         "{0} cannot be used by a worker without Python: send plain data, tensors or references"
     )]
     Unsupported(String),
+    /// An operator or a function of TorchScript's that this worker does not serve.
+    #[error(
+        "this worker, a Rust program, has no {0}: declare it there by #[farref::remote(python = \"{0}\")]"
+    )]
+    NotServed(String),
     /// A tensor that reaches beyond its bytes.
     #[error("the peer's tensor reaches beyond its {bytes} bytes")]
     OutOfBounds {

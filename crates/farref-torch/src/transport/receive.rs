@@ -15,8 +15,6 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::inflow::{Frame, Inflow};
-#[cfg(test)]
-use super::shared::Traffic;
 use super::shared::{Shared, count};
 use super::storage::Storage;
 use super::{Incoming, Limits, PipeError};
@@ -90,12 +88,6 @@ impl PipeReceiver {
     /// From now on, storages are aligned to these widths.
     pub(crate) fn set_widths(&mut self, widths: Widths) {
         self.widths = widths;
-    }
-
-    #[cfg(test)]
-    /// What has gone over the pipe, both ways.
-    pub(crate) fn traffic(&self) -> Arc<Traffic> {
-        Arc::clone(&self.shared.traffic)
     }
 
     /// The next message. None if the peer has closed the pipe between messages.

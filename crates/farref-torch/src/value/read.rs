@@ -445,18 +445,18 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 items: items.into_iter(),
             }),
             Shape::Call {
-                items: None,
-                state: None,
+                callee,
+                arguments,
+                items,
                 ..
-            }
-            | Shape::Tuple(_)
-            | Shape::List(_)
-            | Shape::Set(_) => visitor.visit_seq(Sequence::new(self, self.items()?)),
-            Shape::Call { .. } => visitor.visit_seq(PairSequence {
-                value: self,
-                items: self.pairs()?.into_iter(),
-            }),
-            other => Err(other.is_not("a sequence").into()),
+            } => match sequence_of(callee, arguments, items)? {
+                Some(_) => visitor.visit_seq(Sequence::new(self, self.items()?)),
+                None => visitor.visit_seq(PairSequence {
+                    value: self,
+                    items: self.pairs()?.into_iter(),
+                }),
+            },
+            _ => visitor.visit_seq(Sequence::new(self, self.items()?)),
         }
     }
 

@@ -42,21 +42,33 @@ fn python() -> Command {
     command
 }
 
-/// All plans, or what is missing to run them.
-pub(crate) fn all() -> Result<Vec<Plan>> {
-    let needs = "these tests need a Python with torch: install python3-torch, or let FARREF_TORCH_PYTHON name one";
-    let torch = python()
-        .args(["-c", "import torch.distributed.rpc"])
+/// What is missing to run any plan.
+pub(crate) fn missing() -> Option<String> {
+    let needs = "these tests need a Python with torch and numpy: install python3-torch and python3-numpy, or let \
+                 FARREF_TORCH_PYTHON name one";
+    match python()
+        .args(["-c", "import numpy, torch.distributed.rpc"])
         .output()
-        .context(needs)?;
-    let stderr = String::from_utf8_lossy(&torch.stderr);
-    ensure!(torch.status.success(), "{needs}\n{stderr}");
+    {
+        Ok(asked) if asked.status.success() => None,
+        Ok(asked) => Some(format!(
+            "{needs}\n{}",
+            String::from_utf8_lossy(&asked.stderr)
+        )),
+        Err(error) => Some(format!("{needs}: {error}")),
+    }
+}
+
+/// The plans.
+pub(crate) fn all() -> Result<Vec<Plan>> {
     let mut asked = python();
     asked.args(["worker.py", "--plans"]);
     if std::env::var_os("FARREF_TORCH_PLANS").is_some_and(|which| which == "all") {
         asked.arg("--all");
     }
-    let plans = asked.output().context(needs)?;
+    let plans = asked.output()?;
+    let stderr = String::from_utf8_lossy(&plans.stderr);
+    ensure!(plans.status.success(), "worker.py --plans: {stderr}");
     serde_json::from_slice(&plans.stdout).context("worker.py --plans")
 }
 

@@ -11,6 +11,13 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 /// go of what the program still refers to and waits for its calls, then [`done`](Self::done). An error
 /// is what the user reads; the worker ends in any case.
 pub trait Ending: Send + Sync {
+    /// Whether a worker may go while the others stay: then [`Worker::leave`](crate::Worker::leave) takes the same
+    /// steps.
+    fn may_leave_alone(&self) -> bool;
+
+    /// Who is being waited for.
+    fn waiting_for(&self) -> Vec<String>;
+
     /// This worker begins nothing new. Comes back when the others have said the same.
     fn ready(&self) -> Agreed<'_>;
 

@@ -135,18 +135,20 @@ impl Worker {
             ending.done(&open_calls).await
         };
         let outcome = tokio::time::timeout_at(end.into(), outcome).await;
+        let mut waiting_for = ending.waiting_for();
         self.close(LAST_WORDS).await;
-        let problem = match outcome {
+        match outcome {
             Ok(Ok(())) if core.settings.fail_on_leaks && !leaks.is_empty() => {
                 return Err(Error::Leaked(leaks));
             }
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(problem)) => problem,
-            Err(_) => "the group did not come to rest in time".to_owned(),
-        };
+            Ok(Err(problem)) => waiting_for = vec![problem],
+            Err(_) if waiting_for.is_empty() => waiting_for.push("the group as a whole".to_owned()),
+            Err(_) => {}
+        }
         Err(Error::ShutdownTimeout {
             waited: limit.saturating_sub(end.saturating_duration_since(Instant::now())),
-            waiting_for: vec![problem],
+            waiting_for,
             leaks,
         })
     }
@@ -187,6 +189,15 @@ impl Worker {
     /// ```
     pub async fn leave(&self) -> Result<()> {
         let core = &self.core;
+        if let Some(ending) = core.agent().ending() {
+            if !ending.may_leave_alone() {
+                return Err(Error::Config(
+                    "the workers of this group end together: use `shutdown` on all of them"
+                        .to_owned(),
+                ));
+            }
+            return self.shut_down_by(ending).await;
+        }
         let answered = self.answer_all().await;
         core.input(|node, out| node.release_everything(out));
         core.input(|node, out| node.leave(out));
