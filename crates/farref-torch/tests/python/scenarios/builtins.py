@@ -17,6 +17,7 @@ def main(group):
         ("div", (a, b), {}), ("div", (a, 4), {}),
         ("matmul", (a, b), {}), ("matmul", (a, torch.tensor([1.0, 2.0])), {}), ("mm", (a, b), {}), ("mm", (a.t(), b), {}),
         ("neg", (a,), {}), ("neg", (whole,), {}), ("relu", (a,), {}), ("sum", (a,), {}), ("sum", (whole,), {}),
+        ("sum", (a, 1), {}), ("sum", (whole,), {"dtype": torch.float64}), ("sum", (a, 0, True), {}),
         ("zeros", ((2, 3),), {}), ("ones", ((4,),), {}), ("full", ((2, 2), 1.5), {}),
         ("zeros", ((2,),), {"dtype": torch.int64}), ("ones", ((2, 0),), {}), ("full", ((3,), 2.0), {"dtype": torch.float64}),
     ]  # fmt: skip
