@@ -94,12 +94,44 @@ use crate::options::{Options, Place};
 /// | option | meaning |
 /// | --- | --- |
 /// | `name = "add"` | what callers ask for, instead of the path of the function. On a block: what its functions' names begin with, instead of the path of the type. |
+/// | `python = "maths.add"` | what Python workers of a PyTorch group call it: a module and a name in it. On a block: the class. See [below](#names-in-python). |
 /// | `timeout = "250ms"` | the time limit of a call that does not set its own: a number and `us`, `ms`, `s`, `m` or `h`; `"none"` for no limit |
 /// | `blocking` | runs on the blocking pool. What a plain `fn` does anyway. |
 /// | `task` | runs as a task. What an `async fn` does anyway; a plain `fn` must not block then. |
 /// | `inline` | starts where the call is read from the connection. For functions that are over in microseconds. |
 /// | `skip` | (inside of a block) is not remote |
 /// | `trait = TableRRef` | (on a block) the name of the trait with the methods of the far reference. Of several blocks of one type in one module, all but one need it. |
+///
+/// # Names in Python
+///
+/// A worker that takes part in a PyTorch group (crate `farref-torch`) serves its functions to Python code
+/// that knows nothing of Rust. Such code names a function by its module and its name there, so that is what
+/// the option says; the module itself need not be anywhere.
+///
+/// ```ignore
+/// #[farref::remote(python = "maths.add")]
+/// pub async fn add(a: i64, b: i64) -> i64 {
+///     a + b
+/// }
+///
+/// #[farref::remote(python = "tables.Table")]
+/// impl Table {
+///     pub fn new(n: usize) -> Self { .. }                      // tables.Table
+///     pub fn with_rows(rows: Vec<f32>) -> Self { .. }          // tables.Table.with_rows
+///     pub fn get(&self, i: usize) -> Option<f32> { .. }        // tables.Table.get
+///
+///     #[remote(python = "tables.Table.__len__")]
+///     pub fn len(&self) -> usize { .. }                        // tables.Table.__len__
+/// }
+/// ```
+///
+/// - On a block the option names the class. Calling a class makes an object of it, which here is what
+///   `new` does: the function `new` without `self` has the name of the class. All others are the
+///   class's, under their own names, unless they say otherwise.
+/// - On a value, Python calls a method by the last part of its name alone: `rref.rpc_sync().get(3)`. A
+///   method without a name in Python can be called so as well, by its name in Rust.
+/// - Two functions under one name in Python are an error, which comes when the first worker of the
+///   program starts and names both.
 ///
 /// # Limits
 ///

@@ -349,6 +349,37 @@ mod tests {
     }
 
     #[test]
+    fn a_name_in_python_is_a_module_and_a_name() {
+        for good in ["m.f", "a.b.C.d", "_m.__len__", "m1.f2", "läden.öffne"] {
+            for place in [Place::Function, Place::Block, Place::Method] {
+                let options = Options::parse(quote!(python = #good), place).unwrap();
+                assert_eq!(
+                    options.python.map(|name| name.value()).as_deref(),
+                    Some(good)
+                );
+            }
+        }
+        for bad in [
+            "", ".", "f", "m.", ".f", "m..f", "1m.f", "m.2f", "m.f g", "m-n.f", "m::f", "m.f()",
+        ] {
+            let found = messages(quote!(python = #bad), Place::Function);
+            let expected = "a name in Python is a module and a name in it: `module.function`";
+            assert_eq!(found, [expected], "{bad}");
+        }
+        assert_eq!(
+            messages(quote!(python), Place::Function),
+            ["`python` needs a value: `python = \"module.name\"`"]
+        );
+    }
+
+    #[test]
+    fn the_class_of_a_block_is_no_name_of_its_functions() {
+        let block = Options::parse(quote!(python = "m.Table"), Place::Block).unwrap();
+        let method = Options::parse(quote!(task), Place::Method).unwrap();
+        assert!(method.within(&block).python.is_none());
+    }
+
+    #[test]
     fn all_mistakes_are_reported_at_once() {
         let found = messages(
             quote!(

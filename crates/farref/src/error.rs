@@ -282,7 +282,8 @@ pub enum Error {
     /// Two functions have the same name.
     #[error(
         "two remote functions are called `{name}`: `{first}` and `{second}`; \
-         rename one with #[farref::remote(name = \"..\")]"
+         give one another name with #[farref::remote(name = \"..\")], or #[farref::remote(python = \"..\")] \
+         if that is the name in Python"
     )]
     DuplicateFunction {
         /// The name.

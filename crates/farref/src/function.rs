@@ -230,3 +230,25 @@ impl<T> CannotEncode<T> for &Probe<T> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_called_by_the_last_part_of_its_name() {
+        let name = |foreign, own| method_name(true, foreign, own);
+        assert_eq!(name(None, "shop::Till::put"), Some("put"));
+        assert_eq!(name(None, "put"), Some("put"));
+        assert_eq!(
+            name(Some("shop.Till.insert"), "shop::Till::put"),
+            Some("insert")
+        );
+        assert_eq!(name(Some("läden.Kasse.lege_ab"), "x"), Some("lege_ab"));
+        assert_eq!(name(None, "läden::Kasse::ö"), Some("ö"));
+        assert_eq!(
+            method_name(false, Some("shop.Till"), "shop::Till::new"),
+            None
+        );
+    }
+}

@@ -213,6 +213,50 @@ mod tests {
         assert!(error.contains(registration.name), "{error}");
     }
 
+    /// A function like one of this crate, under other names.
+    fn called(
+        name: &'static str,
+        signature: &'static str,
+        foreign_name: Option<&'static str>,
+    ) -> &'static Registration {
+        let like = inventory::iter::<Registration>().next();
+        Box::leak(Box::new(Registration {
+            name,
+            signature,
+            foreign_name,
+            ..*like.expect("the crate has functions of its own")
+        }))
+    }
+
+    #[test]
+    fn two_functions_under_one_python_name_are_an_error_that_names_both() {
+        let [one, two] = ["fn one(a: i64) -> i64", "fn two(b: String)"];
+        let twice = Registry::build([
+            called("one", one, Some("maths.double")),
+            called("other", "fn other()", Some("maths.triple")),
+            called("two", two, Some("maths.double")),
+        ]);
+        let error = twice.map(|_| ()).unwrap_err().to_string();
+        for part in ["`maths.double`", one, two, "python = "] {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+        assert!(!error.contains("triple"), "{error}");
+    }
+
+    #[test]
+    fn a_python_name_and_a_name_may_be_the_same() {
+        let [one, two] = [
+            called("maths.double", "fn one()", None),
+            called("two", "fn two()", Some("maths.double")),
+        ];
+        let registry = Registry::build([one, two]).unwrap();
+        let by_name = registry.by_id(fingerprint::of_name("maths.double"));
+        assert_eq!(by_name.map(Entry::signature_text), Some("fn one()"));
+        let by_python = registry.by_foreign_name("maths.double");
+        assert_eq!(by_python.map(Entry::signature_text), Some("fn two()"));
+        assert!(registry.by_foreign_name("two").is_none());
+    }
+
     #[test]
     fn every_function_of_the_program_is_found() {
         let registry = Registry::of_program().unwrap();

@@ -26,6 +26,35 @@ use crate::registry::{BY_METHOD, Entry, Registry};
 pub struct Functions(&'static Registry);
 
 /// What there is to know of a function.
+///
+/// ```
+/// use farref::agent::Functions;
+///
+/// struct Till(u64);
+///
+/// #[farref::remote(name = "Till", python = "shop.Till")]
+/// impl Till {
+///     pub fn new() -> Self {
+///         Till(0)
+///     }
+///
+///     pub fn put(&mut self, coins: u64) -> u64 {
+///         self.0 += coins;
+///         self.0
+///     }
+/// }
+///
+/// let functions = Functions::of_program()?;
+/// let put = functions.by_name("Till::put").expect("it is above");
+/// assert!(put.is_method);
+/// assert_eq!(put.foreign_name, Some("shop.Till.put"));
+///
+/// // To make an object, Python calls its class.
+/// let new = functions.by_foreign_name("shop.Till").expect("it is above");
+/// assert_eq!((new.name, new.is_method), ("Till::new", false));
+/// assert_ne!(new.output, put.output);
+/// # Ok::<(), farref::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FunctionInfo {
@@ -42,27 +71,80 @@ pub struct FunctionInfo {
 }
 
 impl Functions {
-    /// The functions, or what is wrong with them.
+    /// The functions, or what is wrong with them: two that have the same name.
+    ///
+    /// ```
+    /// # #[farref::remote(name = "ping")]
+    /// # async fn ping() {}
+    /// let functions = farref::agent::Functions::of_program()?;
+    /// assert!(functions.by_name("ping").is_some());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
     pub fn of_program() -> Result<Self> {
         Registry::of_program().map(Self)
     }
 
     /// The function that workers of another system call so: by `#[farref::remote(python = "..")]`.
+    ///
+    /// ```
+    /// #[farref::remote(python = "maths.half")]
+    /// async fn half(number: f64) -> f64 {
+    ///     number / 2.0
+    /// }
+    ///
+    /// let functions = farref::agent::Functions::of_program()?;
+    /// assert!(functions.by_foreign_name("maths.half").is_some());
+    /// assert!(functions.by_foreign_name("half").is_none());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
     pub fn by_foreign_name(&self, name: &str) -> Option<FunctionInfo> {
         self.0.by_foreign_name(name).map(info)
     }
 
     /// The function that is called so: its path in the program, or `#[farref::remote(name = "..")]`.
+    ///
+    /// ```
+    /// #[farref::remote(name = "add")]
+    /// async fn sum(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// let functions = farref::agent::Functions::of_program()?;
+    /// assert_eq!(functions.by_name("add").and_then(|add| add.foreign_name), None);
+    /// assert!(functions.by_name("sum").is_none());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
     pub fn by_name(&self, name: &str) -> Option<FunctionInfo> {
         self.by_id(fingerprint::of_name(name))
     }
 
-    /// The function that a call names by this hash.
+    /// The function that a call names by this hash. An agent that got a call finds out so what to say on
+    /// its wire.
+    ///
+    /// ```
+    /// # #[farref::remote(name = "ping")]
+    /// # async fn ping() {}
+    /// let functions = farref::agent::Functions::of_program()?;
+    /// let ping = functions.by_name("ping").expect("it is there");
+    /// assert_eq!(functions.by_id(ping.reference.id), Some(ping));
+    /// # Ok::<(), farref::Error>(())
+    /// ```
     pub fn by_id(&self, id: u64) -> Option<FunctionInfo> {
         self.0.by_id(id).map(info)
     }
 
-    /// A method by what it is called on a value, whatever type the value turns out to have.
+    /// A method by what it is called on a value, whatever type the value turns out to have. For wires whose
+    /// calls say no more than that. If the type has no such method, the call fails with
+    /// [`Failure::NoSuchFunction`](crate::agent::Failure::NoSuchFunction).
+    ///
+    /// ```
+    /// let functions = farref::agent::Functions::of_program()?;
+    /// let put = functions.method("put"); // of a till, of a purse, ..
+    /// assert_eq!(put, functions.method("put"));
+    /// assert_ne!(put, functions.method("take"));
+    /// assert!(functions.by_id(put.id).is_none(), "it is no function by itself");
+    /// # Ok::<(), farref::Error>(())
+    /// ```
     pub fn method(&self, name: &str) -> FunctionRef {
         FunctionRef {
             id: fingerprint::of_name(name),

@@ -87,6 +87,25 @@ pub struct CallMessage {
 
 impl CallMessage {
     /// What it counts for in [`Message::Credit`], if its result stays: small arguments count for nothing.
+    ///
+    /// ```
+    /// use farref::agent::{CallMessage, TraceContext};
+    /// use farref::Payload;
+    /// # use farref::agent::CallHead;
+    /// # let wire = r#"{"target":{"Answer":7},"context":null,"carried":[]}"#;
+    /// # let head: CallHead = serde_json::from_str(wire).unwrap();
+    ///
+    /// let mut call = CallMessage {
+    ///     head, // as it was read from a wire
+    ///     function: None,
+    ///     remaining: None,
+    ///     trace: TraceContext::default(),
+    ///     arguments: Payload::default(),
+    /// };
+    /// assert_eq!(call.weight(), 0);
+    /// call.arguments.parts.push(vec![0; 1 << 20].into());
+    /// assert_eq!(call.weight(), 1 << 20);
+    /// ```
     pub fn weight(&self) -> u64 {
         weigh(self.arguments.len() as u64)
     }

@@ -262,7 +262,8 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// How each link is doing.
     fn links(&self) -> Vec<LinkStatistics>;
 
-    /// How the workers of this wire's group end together, if not by farref's own protocol.
+    /// How the workers of this wire's group end together, if not by farref's own protocol. There is an
+    /// example at [`Ending`].
     fn ending(&self) -> Option<&dyn Ending> {
         None
     }
@@ -507,13 +508,154 @@ pub trait Inbound: Send + Sync + 'static {
 
     /// A worker has come into a group whose list of members is not kept by farref's own protocol.
     /// Nobody else is told.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// let late = NodeId::new(2, 1);
+    /// assert!(worker.peer("late").is_err());
+    /// inbound.clone().admitted(late, "late");
+    /// assert!(worker.peer("late")?.is_alive());
+    /// inbound.clone().admitted(late, "late"); // said again, it changes nothing
+    /// # drop(peer);
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn admitted(self: Arc<Self>, node: NodeId, name: &str);
 
     /// A worker has gone from a group whose list of members is not kept by farref's own protocol: what
     /// it held is released, calls to it fail. Nobody else is told.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::Codec;
+    /// # use farref::agent::{Agent, Departure, LinkStatistics, Message, NodeId};
+    /// # #[derive(Debug)]
+    /// # struct Alone(Codec);
+    /// # impl Agent for Alone {
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// # }
+    /// # use farref::{Error, Worker};
+    /// # use farref::agent::{Group, Inbound};
+    /// # async fn attach() -> farref::Result<(Worker, Arc<dyn Inbound>, NodeId)> {
+    /// #     let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// #     let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// #     let mut end = None;
+    /// #     let agent = |inbound| {
+    /// #         end = Some(inbound);
+    /// #         Arc::new(Alone(Codec::Postcard))
+    /// #     };
+    /// #     let worker = Worker::builder("").attach(Group { me, members }, agent).await?;
+    /// #     let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// #     Ok((worker, inbound.expect("the worker lives"), peer))
+    /// # }
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let (worker, inbound, peer) = attach().await?; // as at the trait
+    /// let pending = ping::on(&worker.peer("peer")?).start();
+    /// inbound.clone().dismissed(peer, Departure::Left);
+    /// assert!(inbound.is_gone(peer));
+    /// assert!(matches!(pending.await, Err(Error::PeerLost { .. })));
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn dismissed(self: Arc<Self>, node: NodeId, departure: Departure);
 
     /// A peer accepts so many calls at once. Until something is said of it, few are sent.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::{Codec, Worker};
+    /// # use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// /// An agent that only counts the calls it is to send.
+    /// #[derive(Debug)]
+    /// struct Counting(Codec, AtomicUsize);
+    ///
+    /// impl Agent for Counting {
+    ///     fn enqueue(&self, _: NodeId, _: Message) {
+    ///         self.1.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    ///     // The others as ever.
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// # let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    /// # let mut end = None;
+    /// let agent = Arc::new(Counting(Codec::Postcard, AtomicUsize::new(0)));
+    /// # let make = |inbound| {
+    /// #     end = Some(inbound);
+    /// #     agent.clone()
+    /// # };
+    /// # let worker = Worker::builder("").attach(Group { me, members }, make).await?;
+    /// # let inbound = end.and_then(|weak: std::sync::Weak<dyn Inbound>| weak.upgrade());
+    /// # let inbound = inbound.expect("the worker lives");
+    /// // .. attached as at the trait
+    /// let to = worker.peer("peer")?;
+    /// let calls: Vec<_> = (0..1000).map(|_| ping::on(&to).start()).collect();
+    /// assert!(agent.1.load(Ordering::Relaxed) < 1000);
+    /// inbound.clone().accepts(peer, 1000);
+    /// assert_eq!(agent.1.load(Ordering::Relaxed), 1000);
+    /// # drop(calls);
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32);
 
     /// Whether a life is over as far as the runtime knows, so that its greetings are refused.

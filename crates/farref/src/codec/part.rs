@@ -222,7 +222,9 @@ impl Part {
         let beyond = || CodecError::new("a part has fewer bytes than are asked for");
         match self.place() {
             Place::Here(bytes) => bytes.get(range).map(look).ok_or_else(beyond),
-            Place::Behind(seen) if range.end > seen.len() => Err(beyond()),
+            Place::Behind(seen) if range.start > range.end || range.end > seen.len() => {
+                Err(beyond())
+            }
             Place::Behind(seen) => seen.look(range, look).map_err(CodecError::new),
         }
     }
@@ -376,5 +378,62 @@ impl fmt::Debug for Part {
 impl fmt::Debug for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Source({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows what is there, and an empty slice where nothing is.
+    struct Shows(Vec<u8>);
+
+    impl Source for Shows {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn width(&self) -> Width {
+            Width::Four
+        }
+
+        fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+            look(self.0.get(range).unwrap_or_default());
+        }
+    }
+
+    #[test]
+    fn every_kind_of_part_shows_the_same_bytes() {
+        let bytes: Vec<u8> = (0..12).collect();
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+        for part in [
+            Part::from(bytes.clone()),
+            Part::from_vec(bytes.clone()),
+            Part::from_vec(words),
+            Part::from_source(Arc::new(Shows(bytes.clone()))),
+        ] {
+            for range in [0..12, 0..0, 12..12, 3..7] {
+                let seen = part.look(range.clone(), <[u8]>::to_vec).unwrap();
+                assert_eq!(seen, bytes[range], "{part:?}");
+            }
+            #[expect(clippy::reversed_empty_ranges, reason = "it is not to be shown")]
+            let wrong = [0..13, 13..13, 7..3, usize::MAX..0, 0..usize::MAX];
+            for range in wrong {
+                let seen = part.look(range.clone(), <[u8]>::len);
+                assert!(seen.is_err(), "{range:?} of {part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_elements_of_a_vector_come_back_without_a_copy() {
+        let values = vec![1.0_f64, 2.0, 3.0];
+        let at = values.as_ptr();
+        let part = Part::from_vec(values);
+        assert_eq!((part.len(), part.width()), (24, Width::Eight));
+        let back = part.clone().into_vec::<f64>().unwrap();
+        assert_ne!(back.as_ptr(), at, "somebody else has it too");
+        let back = part.into_vec::<f64>().unwrap();
+        assert_eq!((back.as_ptr(), &*back), (at, &[1.0, 2.0, 3.0][..]));
     }
 }

@@ -697,6 +697,20 @@ pub struct WeakWorker(Weak<Core>);
 
 impl WeakWorker {
     /// The worker, if it is still there.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(1).await?;
+    /// let weak = cluster.worker(0).downgrade();
+    /// assert!(weak.upgrade().is_some());
+    /// cluster.shutdown().await?; // the last of those who kept it, but for its own tasks
+    /// while weak.upgrade().is_some() {
+    ///     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn upgrade(&self) -> Option<Worker> {
         self.0.upgrade().map(|core| Worker::of(&core))
     }

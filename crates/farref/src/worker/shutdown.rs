@@ -122,11 +122,14 @@ impl Worker {
             // What the program forgot to drop has no more use once all are ready.
             let forgotten = Instant::now() + core.settings.leak_grace;
             while !core.look(|node| node.residue().is_at_rest()) {
-                if Instant::now() >= forgotten && leaks.is_empty() {
-                    leaks = self.references();
-                    if !leaks.is_empty() {
-                        tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                if Instant::now() >= forgotten {
+                    if leaks.is_empty() {
+                        leaks = self.references();
+                        if !leaks.is_empty() {
+                            tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                        }
                     }
+                    // Again and again: the answers of calls that are still open bring others.
                     core.input(|node, out| node.release_everything(out));
                 }
                 tokio::time::sleep(SHORT_LOOK).await;

@@ -1,15 +1,17 @@
 //! A wire of channels within this process, whose ends can be told to do things to calls on their way.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use farref::agent::{
-    Agent, CallHead, CallMessage, Departure, Group, Inbound, LinkStatistics, Message, NodeId,
+    Agent, CallHead, CallMessage, Departure, Ending, Group, Inbound, LinkStatistics, Message,
+    NodeId,
 };
-use farref::{Codec, CodecError, Payload, Worker};
+use farref::{Codec, CodecError, Payload, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
 
 /// One end of the wire.
@@ -21,6 +23,18 @@ pub(crate) struct End {
     pub(crate) tamper: fn(&mut CallMessage),
     /// The most bytes of arguments that it takes.
     pub(crate) most: usize,
+    /// How its worker ends, if not by farref's own protocol.
+    pub(crate) ending: Option<EndingOf>,
+}
+
+/// How a worker ends.
+#[derive(Clone)]
+pub(crate) struct EndingOf(pub(crate) Arc<dyn Ending>);
+
+impl fmt::Debug for EndingOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndingOf")
+    }
 }
 
 impl Default for End {
@@ -29,12 +43,21 @@ impl Default for End {
             codec: Codec::Postcard,
             tamper: |_| {},
             most: usize::MAX,
+            ending: None,
         }
     }
 }
 
 /// Two workers, `w0` and `w1`, on the ends of one wire.
 pub(crate) async fn group(ends: [End; 2]) -> anyhow::Result<[Worker; 2]> {
+    group_with(ends, |builder| builder.fail_on_leaks(true)).await
+}
+
+/// The same, set up otherwise.
+pub(crate) async fn group_with(
+    ends: [End; 2],
+    set_up: impl Fn(WorkerBuilder) -> WorkerBuilder,
+) -> anyhow::Result<[Worker; 2]> {
     let members: Vec<_> = (0..2)
         .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
         .collect();
@@ -46,8 +69,7 @@ pub(crate) async fn group(ends: [End; 2]) -> anyhow::Result<[Worker; 2]> {
             members: members.clone(),
         };
         let switchboard = Arc::clone(&switchboard);
-        let builder = Worker::builder("").fail_on_leaks(true);
-        let worker = builder
+        let worker = set_up(Worker::builder(""))
             .attach(group, |inbound| {
                 ChannelAgent::start(me, end, switchboard, inbound)
             })
@@ -132,5 +154,9 @@ impl Agent for ChannelAgent {
 
     fn links(&self) -> Vec<LinkStatistics> {
         Vec::new()
+    }
+
+    fn ending(&self) -> Option<&dyn Ending> {
+        self.end.ending.as_ref().map(|ending| &*ending.0)
     }
 }

@@ -4,6 +4,8 @@ mod agent;
 mod channels;
 mod cluster;
 mod constructors;
+mod endings;
+mod late_binding;
 mod leaving;
 mod macros;
 mod nested;

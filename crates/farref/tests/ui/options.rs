@@ -39,4 +39,26 @@ fn skipped() {}
 #[farref::remote(trait = Functions)]
 fn no_methods() {}
 
+#[farref::remote(python = "alone")]
+fn no_module() {}
+
+#[farref::remote(python = "a module.function")]
+fn no_python_name() {}
+
+#[farref::remote(python)]
+fn no_python_value() {}
+
+struct Table;
+
+#[farref::remote(python = "tables::Table")]
+impl Table {
+    pub fn get(&self) {}
+}
+
+#[farref::remote(python = "tables.Table", trait = More)]
+impl Table {
+    #[remote(pyton = "tables.Table.put")]
+    pub fn put(&self) {}
+}
+
 fn main() {}
