@@ -48,8 +48,12 @@ fn has_torch() -> Result<bool> {
         .status();
     let there = asked.is_ok_and(|status| status.success());
     if !there {
-        let missing = format!("LEFT OUT: torch_parameter_server needs torch, which {python:?} has not");
-        ensure!(std::env::var_os("FARREF_REQUIRE_TORCH").is_none(), "{missing}");
+        let missing =
+            format!("LEFT OUT: torch_parameter_server needs torch, which {python:?} has not");
+        ensure!(
+            std::env::var_os("FARREF_REQUIRE_TORCH").is_none(),
+            "{missing}"
+        );
         eprintln!("{missing}");
     }
     Ok(there)
@@ -58,8 +62,13 @@ fn has_torch() -> Result<bool> {
 /// PyTorch trains, and a Rust program has the parameters. The trainers' lines come in any order.
 fn train_with_torch() -> Result<()> {
     let printed = output_of(&built_next_to_this()?.join("torch_parameter_server"))?;
-    let learned = printed.lines().filter(|line| line.contains("the loss fell from"));
-    ensure!(learned.count() == 2, "not both trainers learned:\n{printed}");
+    let learned = printed
+        .lines()
+        .filter(|line| line.contains("the loss fell from"));
+    ensure!(
+        learned.count() == 2,
+        "not both trainers learned:\n{printed}"
+    );
     let last = printed.lines().last();
     ensure!(
         last == Some("the server has shut down with them"),

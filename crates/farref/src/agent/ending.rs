@@ -80,10 +80,14 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 pub trait Ending: Send + Sync {
     /// Whether a worker may go while the others stay: then [`Worker::leave`](crate::Worker::leave) takes the same
     /// steps.
-    fn may_leave_alone(&self) -> bool;
+    fn may_leave_alone(&self) -> bool {
+        false
+    }
 
-    /// Who is being waited for.
-    fn waiting_for(&self) -> Vec<String>;
+    /// Who is being waited for, if that is known.
+    fn waiting_for(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// This worker begins nothing new. Comes back when the others have said the same.
     fn ready(&self) -> Agreed<'_>;

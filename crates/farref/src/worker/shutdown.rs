@@ -146,7 +146,9 @@ impl Worker {
             }
             Ok(Ok(())) => return Ok(()),
             Ok(Err(problem)) => waiting_for = vec![problem],
-            Err(_) if waiting_for.is_empty() => waiting_for.push("the group as a whole".to_owned()),
+            Err(_) if waiting_for.is_empty() => {
+                waiting_for.push("the group, which did not come to rest in time".to_owned());
+            }
             Err(_) => {}
         }
         Err(Error::ShutdownTimeout {

@@ -25,6 +25,7 @@ enum Step {
 /// How one worker ends. It keeps what it is asked.
 struct Log {
     steps: [Step; 2],
+    alone: bool,
     meeting: Arc<Barrier>,
     said: Mutex<Vec<String>>,
 }
@@ -36,6 +37,7 @@ impl Log {
         [0, 1].map(|_| {
             Arc::new(Self {
                 steps,
+                alone: false,
                 meeting: Arc::clone(&meeting),
                 said: Mutex::default(),
             })
@@ -61,6 +63,17 @@ impl Log {
 }
 
 impl Ending for Log {
+    fn may_leave_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn waiting_for(&self) -> Vec<String> {
+        match self.steps {
+            [Step::Hangs, _] => vec!["the worker that hangs".to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
     fn ready(&self) -> Agreed<'_> {
         self.say("ready".to_owned());
         Box::pin(self.take(0))
@@ -197,7 +210,11 @@ async fn a_group_that_does_not_come_to_rest_is_given_up_in_time() -> anyhow::Res
         let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
         for outcome in [first, second] {
             let text = words(outcome);
-            assert!(text.contains("did not come to rest in time"), "{text}");
+            let expected = match steps {
+                [Step::Hangs, _] => "the worker that hangs",
+                _ => "did not come to rest in time",
+            };
+            assert!(text.contains(expected), "{text}");
         }
         assert_ended(&a);
         assert_ended(&b);
@@ -225,4 +242,27 @@ async fn a_call_that_stays_open_is_waited_for_until_the_time_is_up() -> anyhow::
 #[farref::remote]
 async fn endless() {
     std::future::pending().await
+}
+
+#[tokio::test]
+async fn who_may_leave_alone_takes_the_same_steps_and_who_may_not_is_told() -> anyhow::Result<()> {
+    let [first, second] = Log::pair([Step::Fails("not asked"); 2]);
+    let alone = Arc::new(Log {
+        steps: [Step::Fails("it was asked"), Step::Together],
+        alone: true,
+        meeting: Arc::clone(&first.meeting),
+        said: Mutex::default(),
+    });
+    let [a, b] = group(&[Arc::clone(&alone), Arc::clone(&second)], |builder| {
+        builder
+    })
+    .await?;
+    let text = words(a.leave().await);
+    assert!(text.contains("it was asked"), "{text}");
+    assert_eq!(alone.said(), ["ready"]);
+    assert_ended(&a);
+    assert!(matches!(b.leave().await, Err(Error::Config(_))));
+    assert!(second.said().is_empty());
+    b.crash().await;
+    Ok(())
 }
