@@ -131,9 +131,9 @@ pub(crate) fn split(messages: &[String]) -> (Option<&str>, String) {
         .filter(|message| !class(message))
         .map(String::as_str)
         .collect();
-    let named = messages.iter().rev();
-    let named = named.filter_map(|message| message.strip_prefix(MARK).filter(is_name));
-    (named.last(), others.join(": "))
+    let mut named = messages.iter();
+    let named = named.find_map(|message| message.strip_prefix(MARK).filter(is_name));
+    (named, others.join(": "))
 }
 
 impl fmt::Display for Class {

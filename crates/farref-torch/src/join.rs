@@ -247,7 +247,7 @@ impl TorchGroup {
             prefix: self.groups_before,
             rounds_before: self
                 .rounds_before
-                .unwrap_or(3 * u64::from(self.groups_before)),
+                .unwrap_or_else(|| 3 * u64::from(self.groups_before)),
             patience: self.patience,
         };
         let store: Arc<dyn Store> = Arc::clone(&client) as _;

@@ -207,7 +207,7 @@ impl Shared {
             let value::TensorData::Parts(own) = &entry.data else {
                 return Err("a gradient without bytes".to_owned());
             };
-            let part = own.get(uses[place]).or(own.last());
+            let part = own.get(uses[place]).or_else(|| own.last());
             uses[place] += 1;
             let part = part.and_then(|part| parts.get(*part as usize));
             let part = part.ok_or("a gradient without bytes")?.clone();

@@ -78,7 +78,6 @@ impl Shared {
     }
 
     /// The value that an answer brings, or what the peer says went wrong.
-    #[expect(clippy::type_complexity, reason = "used in one place")]
     fn value(
         &self,
         link: &Link,

@@ -116,8 +116,8 @@ fn elements(
     if view.count() == Some(0) {
         return Ok(Part::from(Bytes::new()));
     }
-    let storage = storages.get_mut(view.storage).ok_or(missing.clone())?;
-    let bytes = storage.as_ref().ok_or(missing.clone())?.bytes();
+    let storage = storages.get_mut(view.storage).ok_or_else(|| missing.clone())?;
+    let bytes = storage.as_ref().ok_or_else(|| missing.clone())?.bytes();
     if alone && view.is_whole(bytes.len()) {
         return Ok(match storage.take().ok_or(missing)? {
             Storage::One(elements) => elements.into(),

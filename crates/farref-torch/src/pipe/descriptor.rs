@@ -25,7 +25,7 @@ pub(crate) struct TensorSlot {
 }
 
 impl Descriptor {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.append(&mut bytes);

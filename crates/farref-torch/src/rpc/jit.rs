@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::{Fork, GlobalId, RpcError, read_index, read_str};
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 use crate::pickle::Pickle;
 use crate::pickle::{Shape, View, Writer};
 
@@ -59,7 +59,7 @@ impl JitValue {
         writer.finish()
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     /// Reads the pickle of a value alone.
     pub(crate) fn decode(pickle: &[u8]) -> Result<Self, RpcError> {
         let pickle = Pickle::read(pickle)?;
@@ -73,7 +73,7 @@ impl JitValue {
         writer.finish()
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     /// Reads the pickle of a tuple of one value.
     pub(crate) fn decode_fetched(pickle: &[u8]) -> Result<Self, RpcError> {
         let pickle = Pickle::read(pickle)?;

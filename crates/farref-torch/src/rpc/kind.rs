@@ -13,7 +13,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            #[cfg(test)]
+            #[cfg(any(test, feature = "fuzzing"))]
             /// All there are.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)*];
 

@@ -162,7 +162,7 @@ pub(crate) enum ScriptTarget<'a> {
 }
 
 impl ScriptCall<'_> {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     /// The arguments.
     pub(crate) fn read_arguments(&self) -> Result<Vec<JitValue>, RpcError> {
         let pickle = Pickle::read(self.pickle)?;
@@ -173,7 +173,7 @@ impl ScriptCall<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 /// The pickle of a [`Message::ScriptCall`], or with ids of a [`Message::ScriptRemoteCall`].
 pub(crate) fn write_script_call(
     target: ScriptTarget<'_>,

@@ -31,7 +31,7 @@ mod tests;
 
 pub(crate) use jit::{JitValue, JitWriter};
 pub(crate) use kind::Kind;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use message::write_script_call;
 pub(crate) use message::{Message, ScriptCall, ScriptTarget};
 pub(crate) use python::{
