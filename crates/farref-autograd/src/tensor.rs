@@ -87,7 +87,9 @@ impl Tensor {
     ) -> crate::Result<Self> {
         let unknown = || format!("tensors of {dtype:?} cannot be sent");
         let wire = Wire {
-            element: Element::of(dtype).ok_or_else(unknown).map_err(candle_core::Error::Msg)?,
+            element: Element::of(dtype)
+                .ok_or_else(unknown)
+                .map_err(candle_core::Error::Msg)?,
             shape,
             requires_grad,
             link: None,
