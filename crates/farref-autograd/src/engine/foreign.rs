@@ -7,6 +7,8 @@
 //! - gradients that come from outside belong to the pass that this worker began, if there is one, else to
 //!   one that counts as the other side's, which is over when gradients come for a message that had its
 //!   own, or that the pass does not know;
+//! - in a pass of the other side nobody knows for which messages gradients will come, so a leaf is final when
+//!   they have come for those that it went into;
 //! - when the pass that this worker began is at rest, whatever has got no gradients gets none (EN-1).
 
 use std::collections::HashSet;
@@ -21,7 +23,7 @@ use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 use super::{Engine, InContext, lock};
 
 /// Stands for the origin of passes that began elsewhere. No worker has this number.
-const ELSEWHERE: NodeId = NodeId::new(u32::MAX, u32::MAX);
+pub(super) const ELSEWHERE: NodeId = NodeId::new(u32::MAX, u32::MAX);
 
 /// A delivery under way.
 pub type Delivery = Pin<Box<dyn Future<Output = farref::Result<Receipt>> + Send>>;

@@ -25,6 +25,7 @@ struct Open<B: Backend> {
 pub(crate) struct Graph<B: Backend> {
     place: Arc<InContext<B>>,
     retain: bool,
+    eager: bool,
     stage: Stage<B>,
     /// Where received leaves belong.
     places: HashMap<B::Leaf, (RecvId, usize)>,
@@ -42,7 +43,12 @@ enum Stage<B: Backend> {
 }
 
 impl<B: Backend> Graph<B> {
-    pub(crate) fn new(place: Arc<InContext<B>>, snapshot: Snapshot<B>, retain: bool) -> Self {
+    pub(crate) fn new(
+        place: Arc<InContext<B>>,
+        snapshot: Snapshot<B>,
+        retain: bool,
+        eager: bool,
+    ) -> Self {
         let mut places = HashMap::new();
         let mut open = HashMap::new();
         for (&recv, leaves) in &snapshot.recvs {
@@ -58,6 +64,7 @@ impl<B: Backend> Graph<B> {
         Self {
             place,
             retain,
+            eager,
             sends: snapshot.sends.iter().map(|(number, ..)| *number).collect(),
             recvs: snapshot.recvs.into_keys().collect(),
             stage: Stage::Fresh(
@@ -115,7 +122,7 @@ impl<B: Backend> Graph<B> {
             return Ok(Vec::new());
         };
         let received: HashSet<_> = self.places.keys().copied().collect();
-        let task = Task::new(std::mem::take(roots), &received);
+        let task = Task::new(std::mem::take(roots), &received, self.eager);
         // What is in this pass's own snapshot may have been freed by another since: it is still here.
         let freed = self.place.records(|records| {
             let mut others = task.leaves().filter(|leaf| !received.contains(*leaf));

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use super::backend::Backend;
+use super::foreign::ELSEWHERE;
 use super::graph::{Complete, Feed, Graph};
 use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 use super::records::{RecvId, Snapshot};
@@ -114,6 +115,7 @@ impl<B: Backend> Actor<B> {
                 Arc::clone(&place),
                 snapshot,
                 retain_graph,
+                id.origin == ELSEWHERE,
             ))),
             place,
             begun: false,

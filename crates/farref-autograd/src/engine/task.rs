@@ -30,6 +30,8 @@ pub(crate) struct Task<B: Backend> {
     pending: Vec<Root>,
     /// Some peer waits for a run.
     urgent: bool,
+    /// Whether own leaves are as urgent: some of the roots may never be fed.
+    eager: bool,
 }
 
 struct RootState<B: Backend> {
@@ -62,8 +64,13 @@ impl<B: Backend> Run<B> {
 }
 
 impl<B: Backend> Task<B> {
-    /// Looks at the graph between `roots` and leaves. `received` are the leaves that peers wait for.
-    pub(crate) fn new(roots: Vec<(Root, Vec<B::Tensor>)>, received: &HashSet<B::Leaf>) -> Self {
+    /// Looks at the graph between `roots` and leaves. `received` are the leaves that peers wait for. With
+    /// `eager`, every leaf is run as soon as its own roots have been fed.
+    pub(crate) fn new(
+        roots: Vec<(Root, Vec<B::Tensor>)>,
+        received: &HashSet<B::Leaf>,
+        eager: bool,
+    ) -> Self {
         let mut leaves: HashMap<B::Leaf, LeafState<B>> = HashMap::new();
         let mut states = HashMap::new();
         for (root, tensors) in roots {
@@ -94,6 +101,7 @@ impl<B: Backend> Task<B> {
             leaves,
             pending: Vec::new(),
             urgent: false,
+            eager,
         }
     }
 
@@ -118,7 +126,7 @@ impl<B: Backend> Task<B> {
         for leaf in &state.reach {
             if let Some(leaf) = self.leaves.get_mut(leaf) {
                 leaf.unfed -= 1;
-                self.urgent |= leaf.received && leaf.unfed == 0;
+                self.urgent |= (leaf.received || self.eager) && leaf.unfed == 0;
             }
         }
         if gradients.iter().all(Option::is_none) {

@@ -1,6 +1,8 @@
 //! The engine with another tensor library: a tape of a hundred lines. Parcels are held up at random, so
 //! that gradients arrive in any order.
 
+mod foreign;
+
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;

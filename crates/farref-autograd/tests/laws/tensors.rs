@@ -3,6 +3,7 @@
 use crate::common;
 use crate::common::Group;
 use anyhow::{Result, ensure};
+use farref::{Buffer, Width};
 use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::{Error, Tensor};
 
@@ -103,7 +104,7 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
         shape: Vec<usize>,
         requires_grad: bool,
         link: Option<(u64, u32)>,
-        data: farref::Buffer,
+        data: Buffer,
     }
 
     #[farref::remote]
@@ -119,7 +120,7 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
             shape: shape.to_vec(),
             requires_grad,
             link: None,
-            data: farref::Buffer::from_vec(vec![0_u8; bytes]),
+            data: Buffer::from_vec(vec![0_u8; bytes]),
         };
         postcard::to_allocvec(&forged)
     };
@@ -136,5 +137,92 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
         let refused = read(forge(element, shape, requires_grad, bytes)?);
         ensure!(refused.is_err(), "{element} {shape:?} {bytes}: {refused:?}");
     }
+    Ok(())
+}
+
+/// For another wire: the elements as they are in a buffer, whatever the layout, and a tensor of them.
+#[test]
+fn any_layout_goes_through_a_buffer_as_what_it_shows() -> Result<()> {
+    let matrix = candle::Tensor::arange(0.0_f32, 24.0, &Device::Cpu)?.reshape((2, 3, 4))?;
+    for (tensor, what) in [
+        (matrix.clone(), "as it is"),
+        (matrix.t()?, "transposed"),
+        (matrix.narrow(1, 1, 2)?, "narrowed"),
+        (matrix.narrow(0, 1, 1)?, "the end of a storage"),
+        (matrix.narrow(2, 0, 1)?.broadcast_as((2, 3, 5))?, "repeated"),
+        (matrix.permute((2, 0, 1))?, "permuted"),
+        (matrix.narrow(2, 4, 0)?, "empty"),
+        (matrix.flatten_all()?.get(7)?, "a number"),
+    ] {
+        let buffer = Tensor::from(tensor.clone()).to_buffer()?;
+        assert_eq!(buffer.len(), 4 * tensor.elem_count(), "{what}");
+        assert_eq!(buffer.width(), Width::Four);
+        let shape = tensor.dims().to_vec();
+        let back = Tensor::from_buffer(DType::F32, shape, buffer, false)?;
+        same(&back, &tensor)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_type_of_element_goes_through_a_buffer() -> Result<()> {
+    let numbers = candle::Tensor::arange(0.0_f64, 100.0, &Device::Cpu)?;
+    for dtype in [
+        DType::U8,
+        DType::U32,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::BF16,
+        DType::F16,
+        DType::F32,
+        DType::F64,
+        DType::F8E4M3,
+    ] {
+        let tensor = numbers.to_dtype(dtype)?;
+        let buffer = Tensor::from(tensor.clone()).to_buffer()?;
+        assert_eq!(buffer.width().bytes(), dtype.size_in_bytes());
+        same(
+            &*Tensor::from_buffer(dtype, vec![100], buffer, false)?,
+            &tensor,
+        )?;
+    }
+    Ok(())
+}
+
+/// What a peer says of a buffer may be wrong.
+#[test]
+fn a_buffer_of_another_size_is_refused() {
+    let read = |dtype, shape: &[usize], data: Buffer| {
+        Tensor::from_buffer(dtype, shape.to_vec(), data, false)
+    };
+    let bytes = |len| Buffer::from_vec(vec![0_u8; len]);
+    for (dtype, shape, len) in [
+        (DType::F32, &[2_usize][..], 7),
+        (DType::F32, &[2], 9),
+        (DType::F32, &[2], 0),
+        (DType::F64, &[], 4),
+        (DType::U8, &[0], 1),
+        (DType::F32, &[usize::MAX, 2], 8),
+        (DType::F32, &[usize::MAX / 2], 8),
+        (DType::I64, &[1 << 40, 1 << 40], 16),
+    ] {
+        let error = read(dtype, shape, bytes(len)).unwrap_err().to_string();
+        assert!(error.contains("does not have"), "{error}");
+    }
+    assert!(read(DType::F32, &[2], bytes(8)).is_ok());
+    assert!(read(DType::F32, &[0, usize::MAX], bytes(0)).is_ok());
+}
+
+#[test]
+fn a_leaf_is_made_of_a_buffer_only_where_there_are_gradients() -> Result<()> {
+    let floats = Buffer::from_vec(vec![1.0_f32, 2.0]);
+    let leaf = Tensor::from_buffer(DType::F32, vec![2], floats.clone(), true)?;
+    assert!(leaf.requires_grad());
+    let plain = Tensor::from_buffer(DType::F32, vec![2], floats, false)?;
+    assert!(!plain.requires_grad());
+    let whole = Buffer::from_vec(vec![1_i64, 2]);
+    let error = Tensor::from_buffer(DType::I64, vec![2], whole, true).unwrap_err();
+    assert!(error.to_string().contains("has no gradients"), "{error}");
     Ok(())
 }

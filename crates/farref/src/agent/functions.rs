@@ -32,7 +32,7 @@ pub struct Functions(&'static Registry);
 ///
 /// struct Till(u64);
 ///
-/// #[farref::remote(name = "Till", python = "shop.Till")]
+/// #[farref::remote(name = "tools::Till", python = "shop.Till")]
 /// impl Till {
 ///     pub fn new() -> Self {
 ///         Till(0)
@@ -45,13 +45,13 @@ pub struct Functions(&'static Registry);
 /// }
 ///
 /// let functions = Functions::of_program()?;
-/// let put = functions.by_name("Till::put").expect("it is above");
+/// let put = functions.by_name("tools::Till::put").expect("it is above");
 /// assert!(put.is_method);
 /// assert_eq!(put.foreign_name, Some("shop.Till.put"));
 ///
 /// // To make an object, Python calls its class.
 /// let new = functions.by_foreign_name("shop.Till").expect("it is above");
-/// assert_eq!((new.name, new.is_method), ("Till::new", false));
+/// assert_eq!((new.name, new.is_method), ("tools::Till::new", false));
 /// assert_ne!(new.output, put.output);
 /// # Ok::<(), farref::Error>(())
 /// ```
@@ -74,10 +74,11 @@ impl Functions {
     /// The functions, or what is wrong with them: two that have the same name.
     ///
     /// ```
-    /// # #[farref::remote(name = "ping")]
-    /// # async fn ping() {}
+    /// #[farref::remote(name = "tools::ping")]
+    /// async fn ping() {}
+    ///
     /// let functions = farref::agent::Functions::of_program()?;
-    /// assert!(functions.by_name("ping").is_some());
+    /// assert!(functions.by_name("tools::ping").is_some());
     /// # Ok::<(), farref::Error>(())
     /// ```
     pub fn of_program() -> Result<Self> {
@@ -104,14 +105,14 @@ impl Functions {
     /// The function that is called so: its path in the program, or `#[farref::remote(name = "..")]`.
     ///
     /// ```
-    /// #[farref::remote(name = "add")]
+    /// #[farref::remote(name = "tools::add")]
     /// async fn sum(a: i64, b: i64) -> i64 {
     ///     a + b
     /// }
     ///
     /// let functions = farref::agent::Functions::of_program()?;
-    /// assert_eq!(functions.by_name("add").and_then(|add| add.foreign_name), None);
-    /// assert!(functions.by_name("sum").is_none());
+    /// assert_eq!(functions.by_name("tools::add").and_then(|add| add.foreign_name), None);
+    /// assert!(functions.by_name("tools::sum").is_none());
     /// # Ok::<(), farref::Error>(())
     /// ```
     pub fn by_name(&self, name: &str) -> Option<FunctionInfo> {
@@ -122,11 +123,12 @@ impl Functions {
     /// its wire.
     ///
     /// ```
-    /// # #[farref::remote(name = "ping")]
-    /// # async fn ping() {}
+    /// #[farref::remote(name = "tools::pong")]
+    /// async fn pong() {}
+    ///
     /// let functions = farref::agent::Functions::of_program()?;
-    /// let ping = functions.by_name("ping").expect("it is there");
-    /// assert_eq!(functions.by_id(ping.reference.id), Some(ping));
+    /// let pong = functions.by_name("tools::pong").expect("it is above");
+    /// assert_eq!(functions.by_id(pong.reference.id), Some(pong));
     /// # Ok::<(), farref::Error>(())
     /// ```
     pub fn by_id(&self, id: u64) -> Option<FunctionInfo> {
