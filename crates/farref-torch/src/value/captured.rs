@@ -387,11 +387,7 @@ impl<'de> VariantAccess<'de> for Captured {
         seed.deserialize(self)
     }
 
-    fn tuple_variant<V: Visitor<'de>>(
-        self,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, ValueError> {
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, ValueError> {
         self.deserialize_any(visitor)
     }
 

@@ -8,12 +8,14 @@
 //! | `Vec<T>` and other sequences | `list` |
 //! | tuples | `tuple` |
 //! | maps | `dict` |
-//! | structs | `dict` of the fields; read also from objects with such attributes, and from tuples |
+//! | structs | `dict` of the fields; read also from objects with such attributes, and from tuples, named or not |
 //! | variants without values | their name, a `str` |
 //! | other variants | a `dict` of one: the name and the value |
 //! | [`farref_autograd::Tensor`], [`RawTensor`](crate::RawTensor) | `torch.Tensor` |
 //! | [`RRef<T>`](farref::RRef) | `torch.distributed.rpc.RRef` |
 //! | [`PyValue`](crate::PyValue) | any of these |
+//!
+//! Python has one `None`: `Some(None)` and `Some(())` are read back as `None`.
 //!
 //! | part | job |
 //! | --- | --- |
@@ -131,7 +133,8 @@ impl Arrivals {
 
     /// The context is over.
     pub(crate) fn forget(&self, context: i64) {
-        self.lock().retain(|received, _| received.context != context);
+        self.lock()
+            .retain(|received, _| received.context != context);
     }
 }
 
@@ -155,9 +158,12 @@ impl ValueCodec for PickleCodec {
         ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecError> {
         let body = Body::decode(body).map_err(CodecError::new)?;
-        read::from_body(&body, &self.arrivals, farref::agent::parameters(), |value| {
-            read(&mut <dyn erased_serde::Deserializer<'_>>::erase(value))
-        })
+        read::from_body(
+            &body,
+            &self.arrivals,
+            farref::agent::parameters(),
+            |value| read(&mut <dyn erased_serde::Deserializer<'_>>::erase(value)),
+        )
         .map_err(CodecError::new)
     }
 }

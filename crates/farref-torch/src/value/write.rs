@@ -290,11 +290,7 @@ impl<'a> Serializer for &'a mut Output {
         Ok(Items::begin(self, Collection::Tuple))
     }
 
-    fn serialize_tuple_struct(
-        self,
-        name: &'static str,
-        _: usize,
-    ) -> Result<Items<'a>, ValueError> {
+    fn serialize_tuple_struct(self, name: &'static str, _: usize) -> Result<Items<'a>, ValueError> {
         let kind = match name {
             python::SET => Collection::Set,
             _ => Collection::Tuple,
@@ -317,11 +313,7 @@ impl<'a> Serializer for &'a mut Output {
         Ok(Items::begin(self, Collection::Dict))
     }
 
-    fn serialize_struct(
-        self,
-        name: &'static str,
-        _: usize,
-    ) -> Result<Struct<'a>, ValueError> {
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Struct<'a>, ValueError> {
         Ok(match name {
             tensor::TENSOR | tensor::RAW_TENSOR => Struct::Caught {
                 output: self,
