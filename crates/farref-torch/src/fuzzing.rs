@@ -4,13 +4,21 @@
 //! The targets in `fuzz/` call them, through the feature `fuzzing`; the tests below call each for a moment, with
 //! bytes that are more likely than others to mean something. `PROPTEST_CASES` makes the moment longer.
 
+use std::collections::BTreeMap;
+
+use farref::{Blob, Buffer, CodecError, RRef, ValueCodec};
+use farref_autograd::Tensor;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
 use crate::pickle::{Pickle, PickleError, Shape, View};
 use crate::pipe::{Answer, Brochure, Descriptor, Greeting};
-use crate::rpc::tensors::{ListedTensor, TensorView, gather, read_list, write_list};
+use crate::rpc::tensors::{Dtype, ListedTensor, TensorView, gather, read_list, write_list};
 use crate::rpc::{
     JitValue, Kind, Message, Named, RemoteException, ScriptCall, Udf, WorkerInfo, read_rref,
     read_tensor, write_script_call,
 };
+use crate::value::{Body, Form, PickleCodec, PyValue, RawTensor, TensorData, TensorEntry};
 
 /// How many bytes a tensor may be spelled out to here.
 const LIMIT: usize = 1 << 16;
@@ -147,6 +155,102 @@ fn same_call(call: &ScriptCall<'_>) {
             assert_eq!(write_script_call(again.target, &arguments, None), written);
         }
         other => panic!("{call:?} cannot be read again: {other:?}"),
+    }
+}
+
+/// Any value, read as Python's data and as some types: the first byte says where in the pickle it is.
+pub fn values(data: &[u8]) {
+    let Some((first, pickle)) = data.split_first() else {
+        return;
+    };
+    let forms = [
+        Form::Whole,
+        Form::Udf,
+        Form::Method,
+        Form::RustMethod,
+        Form::Head(2),
+        Form::Only,
+        Form::Nothing,
+    ];
+    let number = |dtype, size: usize| TensorEntry {
+        dtype,
+        shape: vec![2],
+        requires_grad: false,
+        link: None,
+        data: TensorData::Here(size as u8, vec![1; 2 * size]),
+    };
+    let body = Body {
+        form: forms[usize::from(*first) % forms.len()],
+        pickle: pickle.to_vec(),
+        tensors: vec![number(Dtype::Float, 4), number(Dtype::Bool, 1)],
+        ..Body::default()
+    };
+    let Ok(bytes) = body.encode() else {
+        return;
+    };
+    drop(read_value::<(PyValue, Option<PyValue>)>(&bytes));
+    drop(read_value::<Vec<PyValue>>(&bytes));
+    drop(read_value::<Typed>(&bytes));
+    drop(read_value::<Vec<Typed>>(&bytes));
+    drop(read_value::<BTreeMap<String, (Blob, Either)>>(&bytes));
+    drop(read_value::<(Tensor, RawTensor, RRef<i64>)>(&bytes));
+    drop(read_value::<(i128, u128, f32, char)>(&bytes));
+    drop(read_value::<()>(&bytes));
+    drop(read_value::<IgnoredAny>(&bytes));
+    let Ok(value) = read_value::<PyValue>(&bytes) else {
+        return;
+    };
+    if has_odd_name(&value) {
+        return; // a colon or a line break in a name has another meaning when that is written
+    }
+    let codec = PickleCodec::default();
+    let Ok(written) = codec.encode(&value) else {
+        return;
+    };
+    match read_value::<PyValue>(&written) {
+        Ok(again) => assert_eq!(format!("{again:?}"), format!("{value:?}"), "VC-2"),
+        // What nests almost too deep may do so altogether when it is written in another way.
+        Err(error) => assert!(error.to_string().contains("too deep"), "{value:?}: {error}"),
+    }
+}
+
+#[derive(Deserialize)]
+#[allow(dead_code)]
+struct Typed {
+    x: Option<i64>,
+    y: f64,
+    more: Option<Box<Self>>,
+    either: Vec<Either>,
+}
+
+#[derive(Deserialize)]
+#[allow(dead_code)]
+enum Either {
+    Plain,
+    One(Buffer),
+    Several(u8, String),
+    Fields { flag: bool },
+}
+
+fn read_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    let mut value = None;
+    PickleCodec::default().decode(bytes, &mut |deserializer| {
+        value = Some(erased_serde::deserialize(deserializer)?);
+        Ok(())
+    })?;
+    value.ok_or_else(|| CodecError::new("it was not read"))
+}
+
+fn has_odd_name(value: &PyValue) -> bool {
+    match value {
+        PyValue::Name(name) => name.contains([':', '\n']),
+        PyValue::List(items) | PyValue::Tuple(items) | PyValue::Set(items) => {
+            items.iter().any(has_odd_name)
+        }
+        PyValue::Dict(pairs) => pairs
+            .iter()
+            .any(|(key, value)| has_odd_name(key) || has_odd_name(value)),
+        _ => false,
     }
 }
 
@@ -339,6 +443,33 @@ mod tests {
     #[test]
     fn no_bytes_make_the_reader_of_messages_panic() {
         exercise(&bytes(), |bytes| messages(&bytes));
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_of_values_panic() {
+        exercise(&bytes(), |bytes| values(&bytes));
+    }
+
+    #[test]
+    fn no_changed_value_makes_its_reader_panic() {
+        let udf = |udf: &[u8]| [&[1], udf].concat();
+        let mut all =
+            captured(
+                |message| match Message::decode(message.kind, &message.payloads[2]).ok()? {
+                    Message::PythonCall { udf: pickle, .. }
+                    | Message::PythonRemoteCall { udf: pickle, .. } => Some(udf(pickle)),
+                    Message::PythonRet { value } | Message::PythonFetchRet { value, .. } => {
+                        Some([&[0], value].concat())
+                    }
+                    _ => None,
+                },
+            );
+        let made = include_str!("../vectors/values.txt").lines();
+        all.extend(made.filter_map(|line| {
+            let pickle = line.split(' ').nth(1)?;
+            Some([&[0], &vectors::bytes(pickle)[..]].concat())
+        }));
+        exercise_changed(&all, values);
     }
 
     #[test]

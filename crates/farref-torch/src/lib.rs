@@ -91,7 +91,7 @@ pub use value::{PyValue, RawTensor};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::fuzzing::{messages, objects, pickles, tensor_lists};
+    pub use crate::fuzzing::{messages, objects, pickles, tensor_lists, values};
 
     /// What a rank of Gloo publishes and sends.
     pub fn gloo(data: &[u8]) {

@@ -175,6 +175,52 @@ mod tests {
     }
 
     #[test]
+    fn any_number_of_the_wire_is_some_context() {
+        let lives = Lives::default();
+        for number in [0, 1, -1, i64::MIN, i64::MAX, 1 << 48, (1 << 48) - 1] {
+            let (worker, counter) = split_number(number);
+            assert_eq!(lives.context(number).counter, counter);
+            assert!(counter < 1 << 48);
+            if number >= 0 {
+                assert_eq!(record_number(worker, counter), number);
+            }
+        }
+        // A life counts only here; nothing of it is on the wire.
+        let later = ContextId::new(NodeId::new(3, 9), 5);
+        assert_eq!(context_number(later), (3 << 48) | 5);
+    }
+
+    #[test]
+    fn a_reference_goes_out_as_it_came_in() {
+        let (lives, types) = (Lives::default(), Types::default());
+        let came = Fork {
+            owner: 2,
+            rref: GlobalId::new(1, 7),
+            fork: GlobalId::new(3, i64::MAX as u64),
+            parent: 3,
+            type_name: "List[int]".to_owned(),
+        };
+        let carried = carried(&came, &lives, &types);
+        assert_eq!(carried.owner, NodeId::new(2, 0));
+        assert_eq!(fork(&carried, &types), came);
+        // A type of Rust's is an object of Python's.
+        let native = Carried {
+            fingerprint: Fingerprint(7).native(),
+            ..carried
+        };
+        assert_eq!(fork(&native, &types).type_name, PY_OBJECT);
+    }
+
+    #[test]
+    fn a_type_with_a_very_long_name_is_a_python_object() {
+        let types = Types::default();
+        let long = types.fingerprint(&"x".repeat(MAX_TYPE_NAME + 1));
+        assert_eq!(types.name(long), PY_OBJECT);
+        let shorter = "x".repeat(MAX_TYPE_NAME);
+        assert_eq!(types.name(types.fingerprint(&shorter)), shorter);
+    }
+
+    #[test]
     fn a_number_that_is_used_again_is_another_worker() {
         let lives = Lives::default();
         let first = lives.node(3);

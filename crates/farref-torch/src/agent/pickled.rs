@@ -173,9 +173,12 @@ fn jit_of(view: View<'_, '_>) -> Result<JitValue, RpcError> {
                 .into_iter()
                 .map(|(key, value)| Ok((jit_of(key)?, jit_of(value)?)));
             let items = pairs.collect::<Result<Vec<_>, RpcError>>()?;
-            let (key, value) = match items.first() {
-                Some((key, value)) => (type_of(key), type_of(value)),
-                None => ("str".to_owned(), "Tensor".to_owned()),
+            let (key, value) = match items.is_empty() {
+                false => (
+                    common_type(items.iter().map(|(key, _)| key)),
+                    common_type(items.iter().map(|(_, value)| value)),
+                ),
+                true => ("str".to_owned(), "Tensor".to_owned()),
             };
             let type_name = format!("Dict[{key}, {value}]");
             JitValue::Dict { items, type_name }
@@ -206,9 +209,19 @@ fn jit_list(items: Vec<JitValue>) -> JitValue {
     all!(Int, IntList);
     all!(Float, FloatList);
     all!(Bool, BoolList);
-    let item = items.first().map_or_else(|| "Tensor".to_owned(), type_of);
+    let item = common_type(items.iter());
     let type_name = format!("List[{item}]");
     JitValue::List { items, type_name }
+}
+
+/// TorchScript's word for the type that all of them have.
+fn common_type<'a>(values: impl Iterator<Item = &'a JitValue>) -> String {
+    let mut types = values.map(type_of);
+    let first = types.next().unwrap_or_else(|| "Tensor".to_owned());
+    match types.all(|other| other == first) {
+        true => first,
+        false => "Any".to_owned(),
+    }
 }
 
 /// TorchScript's word for the type of a value.
@@ -243,4 +256,259 @@ pub(super) fn udf(module: &str, name: &str, arguments: impl FnOnce(&mut Writer))
     writer.empty_dict();
     rpc::Udf::end(&mut writer);
     writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use farref::agent::{Fingerprint, NodeId, RRefId};
+    use farref_proto::{ForkId, Share};
+
+    use super::*;
+    use crate::rpc::GlobalId;
+
+    /// A pickle with holes: what is written there meanwhile is found again by its place.
+    fn with_holes(fillings: &[Filling]) -> Body {
+        let mut body = Body::default();
+        let mut writer = Writer::new(4);
+        writer.mark();
+        for &filling in fillings {
+            writer.text(b"before");
+            let at = writer.len();
+            writer.int(-1000).persistent();
+            let len = writer.len() - at;
+            // What a hole is made of is the value's own business: here it is read as it is on the wire.
+            let hole = serde_json::json!({ "at": at, "len": len, "filling": filling });
+            body.holes
+                .push(serde_json::from_value(hole).expect("a hole"));
+        }
+        writer.tuple();
+        body.pickle = writer.finish();
+        body
+    }
+
+    fn carried(number: u64) -> Carried {
+        let me = NodeId::new(1, 0);
+        Carried {
+            share: Share {
+                rref: RRefId::new(me, number),
+                fork: ForkId::new(me, number + 1),
+            },
+            owner: NodeId::new(2, 3),
+            fingerprint: Fingerprint::foreign(0),
+        }
+    }
+
+    fn filled(body: &Body, references: &[Carried], parts: &[Part]) -> Result<Vec<u8>, CodecError> {
+        whole(body, references, parts, &Types::default())
+    }
+
+    #[test]
+    fn holes_are_filled_with_references_and_with_bytes() {
+        let body = with_holes(&[Filling::Part(1), Filling::Reference(0), Filling::Part(0)]);
+        let parts = [Part::from(vec![1, 2, 3]), Part::from_vec(vec![7_u16; 4000])];
+        let pickle = filled(&body, &[carried(5)], &parts).unwrap();
+        let pickle = Pickle::read(&pickle).unwrap();
+        let budget = pickle.budget();
+        let items = pickle.view(&budget).tuple().unwrap();
+        let [_, long, _, reference, _, short] = items[..] else {
+            panic!("{} items", items.len())
+        };
+        assert!(matches!(long.shape(), Ok(Shape::Bytes(bytes)) if bytes == [7, 0].repeat(4000)));
+        assert!(matches!(short.shape(), Ok(Shape::Bytes([1, 2, 3]))));
+        let fork = rpc::read_rref(reference).unwrap().unwrap();
+        assert_eq!((fork.owner, fork.parent), (2, 1));
+        assert_eq!(fork.rref, GlobalId::new(1, 5));
+        assert_eq!(fork.fork, GlobalId::new(1, 6));
+        assert_eq!(fork.type_name, "PyObject");
+    }
+
+    #[test]
+    fn a_hole_without_a_filling_is_an_error() {
+        for (filling, references, parts) in [
+            (Filling::Part(0), 1, 0),
+            (Filling::Part(1), 0, 1),
+            (Filling::Reference(0), 0, 1),
+            (Filling::Reference(u32::MAX), 1, 0),
+        ] {
+            let body = with_holes(&[filling]);
+            let references: Vec<_> = (0..references).map(carried).collect();
+            let parts = vec![Part::from(vec![0]); parts];
+            assert!(filled(&body, &references, &parts).is_err(), "{filling:?}");
+        }
+    }
+
+    /// Holes that are where no codec leaves them.
+    #[test]
+    fn holes_that_do_not_fit_the_pickle_are_an_error() {
+        let parts = [Part::from(vec![0])];
+        let good = with_holes(&[Filling::Part(0), Filling::Part(0)]);
+        assert!(filled(&good, &[], &parts).is_ok());
+        let mut beyond = good.clone();
+        beyond.holes[1].at = 1000;
+        let mut swapped = good.clone();
+        swapped.holes.swap(0, 1);
+        let mut long = good.clone();
+        long.holes[1].len = u32::MAX;
+        let mut early = good.clone();
+        early.holes[0].at = 0;
+        let mut empty = good;
+        empty.pickle.clear();
+        for body in [beyond, swapped, long, early, empty, Body::default()] {
+            assert!(filled(&body, &[], &parts).is_err(), "{body:?}");
+        }
+    }
+
+    /// The arguments of a method that takes one: the one itself, to be put beside others.
+    #[test]
+    fn a_tuple_of_one_is_taken_apart() {
+        let mut writer = Writer::new(4);
+        writer.mark().int(5).tuple();
+        let body = Body {
+            pickle: writer.finish(),
+            ..Body::default()
+        };
+        let inside = opcodes(&body, &[], &[], &Types::default(), true).unwrap();
+        let mut outer = Writer::new(4);
+        outer.raw(&inside).int(6).tuple_of(2);
+        let pickle = outer.finish();
+        let pickle = Pickle::read(&pickle).unwrap();
+        let budget = pickle.budget();
+        let [five, six] = pickle.view(&budget).tuple_of().unwrap();
+        assert_eq!((five.int(), six.int()), (Ok(5), Ok(6)));
+    }
+
+    fn jit(write: impl FnOnce(&mut Writer)) -> Result<JitValue, RpcError> {
+        let mut writer = Writer::new(4);
+        write(&mut writer);
+        jit_value(&writer.finish())
+    }
+
+    fn type_name(value: Result<JitValue, RpcError>) -> String {
+        type_of(&value.unwrap())
+    }
+
+    #[test]
+    fn values_for_torchscript_have_the_types_of_their_parts() {
+        assert_eq!(
+            jit(|writer| {
+                writer.none();
+            }),
+            Ok(JitValue::None)
+        );
+        assert_eq!(
+            jit(|writer| {
+                writer.bool(true);
+            }),
+            Ok(JitValue::Bool(true))
+        );
+        let list = jit(|writer| {
+            writer.empty_list().mark().int(1).int(2).appends();
+        });
+        assert_eq!(list, Ok(JitValue::IntList(vec![1, 2])));
+        let list = jit(|writer| {
+            writer.empty_list().mark().float(1.0).appends();
+        });
+        assert_eq!(list, Ok(JitValue::FloatList(vec![1.0])));
+        let list = jit(|writer| {
+            writer.empty_list().mark().bool(true).appends();
+        });
+        assert_eq!(list, Ok(JitValue::BoolList(vec![true])));
+        let list = jit(|writer| {
+            writer.empty_list().mark();
+            rpc::write_tensor(writer, 3);
+            writer.appends();
+        });
+        assert_eq!(list, Ok(JitValue::TensorList(vec![3])));
+        assert_eq!(
+            jit(|writer| {
+                writer.empty_list();
+            }),
+            Ok(JitValue::TensorList(vec![]))
+        );
+        let texts = jit(|writer| {
+            writer.empty_list().mark().text(b"a").appends();
+        });
+        assert_eq!(type_name(texts), "List[str]");
+        let dict = jit(|writer| {
+            writer.empty_dict().mark().text(b"a");
+            writer.empty_list().mark().int(1).appends().set_items();
+        });
+        assert_eq!(type_name(dict), "Dict[str, List[int]]");
+        assert_eq!(
+            type_name(jit(|writer| {
+                writer.empty_dict();
+            })),
+            "Dict[str, Tensor]"
+        );
+        let tuple = jit(|writer| {
+            writer.int(1).text(b"a").none().tuple_of(3);
+        });
+        assert_eq!(type_name(tuple), "Tuple[int, str, NoneType]");
+    }
+
+    /// What is said of a list holds for all of it: C++ believes it.
+    #[test]
+    fn what_is_mixed_is_called_so() {
+        let list = jit(|writer| {
+            writer.empty_list().mark().int(1).text(b"a").appends();
+        });
+        assert_eq!(type_name(list), "List[Any]");
+        let list = jit(|writer| {
+            writer.empty_list().mark().int(1).float(1.0).appends();
+        });
+        assert_eq!(type_name(list), "List[Any]");
+        let dict = jit(|writer| {
+            writer.empty_dict().mark().text(b"a").int(1).text(b"b");
+            writer.none().set_items();
+        });
+        assert_eq!(type_name(dict), "Dict[str, Any]");
+    }
+
+    #[test]
+    fn what_torchscript_has_no_type_for_is_an_error_that_says_so() {
+        for write in [
+            &(|writer: &mut Writer| {
+                writer.byte_string(b"x");
+            }) as &dyn Fn(&mut Writer),
+            &|writer| {
+                writer.empty_set();
+            },
+            &|writer| {
+                writer.global("shop", "Point");
+            },
+            &|writer| {
+                writer.long(&[0; 12]);
+            },
+            &|writer| {
+                writer.empty_list().mark().empty_set().appends();
+            },
+        ] {
+            let error = jit(write).unwrap_err();
+            assert!(matches!(error, RpcError::Unsupported(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn references_and_tensors_are_found_wherever_they_are() {
+        let mut writer = Writer::new(4);
+        let fork = ids::fork(&carried(7), &Types::default());
+        writer.empty_list().mark();
+        rpc::write_rref(&mut writer, &fork);
+        let number = writer.memoize();
+        writer.recall(number).empty_dict().mark().text(b"k");
+        rpc::write_tensor(&mut writer, 2);
+        let tensor = writer.memoize();
+        writer.recall(tensor).tuple_of(2).set_items();
+        writer.global("shop", "Box").tuple_of(0).new_object();
+        rpc::write_tensor(&mut writer, 0);
+        writer.build().appends();
+        let pickle = writer.finish();
+        let pickle = Pickle::read(&pickle).unwrap();
+        let budget = pickle.budget();
+        let mut found = Found::default();
+        found.look(pickle.view(&budget)).unwrap();
+        let forks: Vec<_> = found.references.iter().map(|(_, fork)| fork).collect();
+        assert_eq!(forks, [&fork], "the same one is there once");
+        assert_eq!(found.tensors, HashMap::from([(2, 2), (0, 1)]));
+    }
 }

@@ -18,6 +18,9 @@ pub(super) const FLOOR: usize = 1 << 18;
 /// How many bytes of a text cost as much as a step: about what a step takes.
 pub(super) const TEXT: usize = 16;
 
+/// Names of up to so many bytes cost a step.
+const NAME: usize = 256;
+
 /// A value in a pickle. Looking into it costs one step of the walk's budget.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'p, 'a> {
@@ -131,7 +134,12 @@ impl<'p, 'a> View<'p, 'a> {
                 let items = items.map(|(key, value)| (self.inside(*key), self.inside(*value)));
                 Shape::Dict(items.collect())
             }
-            Some(Node::Global { module, name }) => Shape::Global(module, name),
+            Some(Node::Global { module, name }) => {
+                // Names are looked at often, and short. A long one is paid for as a text is.
+                let long = (module.len() + name.len()).saturating_sub(NAME);
+                self.pay(long / TEXT)?;
+                Shape::Global(module, name)
+            }
             Some(Node::Call {
                 callee,
                 arguments,
@@ -145,6 +153,24 @@ impl<'p, 'a> View<'p, 'a> {
             },
             Some(Node::Persistent(id)) => Shape::Persistent(self.inside(*id)),
         })
+    }
+
+    /// Whether it is a call. To find that out costs one step, however much there is in it.
+    pub(crate) fn is_call(&self) -> Result<bool, PickleError> {
+        self.pay(1)?;
+        Ok(matches!(
+            self.pickle.nodes.get(self.id),
+            Some(Node::Call { .. })
+        ))
+    }
+
+    /// The same for a persistent id.
+    pub(crate) fn is_persistent(&self) -> Result<bool, PickleError> {
+        self.pay(1)?;
+        Ok(matches!(
+            self.pickle.nodes.get(self.id),
+            Some(Node::Persistent(_))
+        ))
     }
 
     pub(crate) fn int(&self) -> Result<i64, PickleError> {

@@ -8,12 +8,14 @@
 //! | `Vec<T>` and other sequences | `list` |
 //! | tuples | `tuple` |
 //! | maps | `dict` |
-//! | structs | `dict` of the fields; read also from objects with such attributes, and from tuples |
+//! | structs | `dict` of the fields; read also from objects with such attributes, and from tuples, named or not |
 //! | variants without values | their name, a `str` |
 //! | other variants | a `dict` of one: the name and the value |
 //! | [`farref_autograd::Tensor`], [`RawTensor`](crate::RawTensor) | `torch.Tensor` |
 //! | [`RRef<T>`](farref::RRef) | `torch.distributed.rpc.RRef` |
 //! | [`PyValue`](crate::PyValue) | any of these |
+//!
+//! Python has one `None`: `Some(None)` and `Some(())` are read back as `None`.
 //!
 //! | part | job |
 //! | --- | --- |

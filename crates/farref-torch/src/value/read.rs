@@ -148,6 +148,9 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
         let What::One(view) = self.what else {
             return Ok(None);
         };
+        if !view.is_call()? {
+            return Ok(None);
+        }
         if let Some(parts) = view.call_of("torch._utils", "_rebuild_parameter")? {
             return match parts.first() {
                 Some(&first) => self.one(first).tensor(),
@@ -200,26 +203,48 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
         if let Some(&number) = self.context.references.get(&view.key()) {
             return Ok(Some(number.into()));
         }
-        match view.shape()? {
-            Shape::Persistent(id) => Ok(Some(id.int()?)),
+        match view.is_persistent()?.then(|| view.shape()).transpose()? {
+            Some(Shape::Persistent(id)) => Ok(Some(id.int()?)),
             _ => Ok(None),
         }
     }
 
+    /// The bytes that it is, if it is some. Python makes a `bytearray` by a call.
+    fn bytes(self) -> Result<Option<&'a [u8]>, ValueError> {
+        Ok(match self.shape()? {
+            Shape::Bytes(bytes) => Some(bytes),
+            Shape::Call {
+                callee, arguments, ..
+            } if is_builtin(callee, b"bytearray")? => match arguments.tuple()?.first() {
+                None => Some(&[]),
+                Some(bytes) => match bytes.shape()? {
+                    Shape::Bytes(bytes) => Some(bytes),
+                    _ => None,
+                },
+            },
+            _ => None,
+        })
+    }
+
     /// The items of a sequence.
     fn items(self) -> Result<Vec<View<'p, 'a>>, ValueError> {
-        match self.shape()? {
+        let shape = self.shape()?;
+        match shape {
             Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => Ok(items),
-            Shape::Call {
-                callee,
-                arguments,
-                items,
-                ..
-            } => match sequence_of(callee, arguments, items)? {
-                Some(items) => self.one(items).items(),
-                None => Err(self.shape()?.is_not("a sequence").into()),
+            Shape::Call { .. } => match sequence_of(&shape)? {
+                Some(Some(items)) => self.one(items).items(),
+                Some(None) => Ok(Vec::new()),
+                None => Err(shape.is_not("a sequence").into()),
             },
             other => Err(other.is_not("a sequence").into()),
+        }
+    }
+
+    /// The items of a tuple. A named one is an object that is made of its items and nothing else.
+    fn tuple(self) -> Result<Vec<View<'p, 'a>>, ValueError> {
+        match named_tuple(self.view()?)? {
+            Some(items) => Ok(items),
+            None => self.items(),
         }
     }
 
@@ -232,28 +257,90 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
             } => self.one(items).pairs(),
             Shape::Call {
                 state: Some(state), ..
-            } => self.one(state).pairs(),
-            // A class with slots has two: no attributes of the usual kind, and those.
-            Shape::Tuple(parts) if parts.len() == 2 => self.one(parts[1]).pairs(),
-            Shape::Call { callee, .. } if is_name(callee, "collections", "OrderedDict")? => {
-                Ok(Vec::new())
-            }
+            } => self.one(state).attributes(),
+            Shape::Call {
+                callee, arguments, ..
+            } => match callee.shape()? {
+                Shape::Global(b"collections", b"OrderedDict" | b"Counter") => {
+                    match arguments.tuple()?.first() {
+                        Some(&inside) => self.one(inside).pairs(),
+                        None => Ok(Vec::new()),
+                    }
+                }
+                _ => Err(self.shape()?.is_not("a dict").into()),
+            },
             other => Err(other.is_not("a dict").into()),
         }
     }
+
+    /// The attributes in the state of an object. A class with slots has two sorts: those of the usual kind,
+    /// if there are any, and those in slots.
+    fn attributes(self) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
+        let parts = match self.shape()? {
+            Shape::Tuple(parts) if parts.len() == 2 => parts,
+            _ => return self.pairs(),
+        };
+        let mut all = Vec::new();
+        for part in parts {
+            if !matches!(part.shape()?, Shape::None) {
+                all.extend(self.one(part).pairs()?);
+            }
+        }
+        Ok(all)
+    }
 }
 
-fn is_name(view: View<'_, '_>, module: &str, name: &str) -> Result<bool, ValueError> {
+fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueError> {
     Ok(match view.shape()? {
-        Shape::Global(its_module, its_name) => {
-            (its_module, its_name) == (module.as_bytes(), name.as_bytes())
+        Shape::Global(b"builtins" | b"__builtin__", its_name) => its_name == name,
+        _ => false,
+    })
+}
+
+/// The items of what is made of its items and nothing else, by a class of its own.
+fn named_tuple<'p, 'a>(view: View<'p, 'a>) -> Result<Option<Vec<View<'p, 'a>>>, ValueError> {
+    if !view.is_call()? {
+        return Ok(None);
+    }
+    let shape = view.shape()?;
+    let Shape::Call {
+        callee,
+        arguments,
+        state: None,
+        items: None,
+    } = shape
+    else {
+        return Ok(None);
+    };
+    // What Python, or PyTorch, makes by a call is something else.
+    let own = match callee.shape()? {
+        Shape::Global(module, _) => {
+            let first = module.split(|byte| *byte == b'.').next();
+            !matches!(
+                first,
+                Some(
+                    b"builtins"
+                        | b"__builtin__"
+                        | b"collections"
+                        | b"_codecs"
+                        | b"copyreg"
+                        | b"torch"
+                )
+            )
         }
         _ => false,
+    };
+    Ok(match own {
+        true => Some(arguments.tuple()?),
+        false => None,
     })
 }
 
 /// What is inside, where PyTorch's C++ only tells the type of a list or a dict.
 fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError> {
+    if !view.is_call()? {
+        return Ok(None);
+    }
     let Shape::Call {
         callee, arguments, ..
     } = view.shape()?
@@ -271,24 +358,27 @@ fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError>
     }
 }
 
-/// What a sequence is made of that Python makes by a call, such as a set of an old protocol.
-fn sequence_of<'p, 'a>(
-    callee: View<'p, 'a>,
-    arguments: View<'p, 'a>,
-    items: Option<View<'p, 'a>>,
-) -> Result<Option<View<'p, 'a>>, ValueError> {
+/// What a sequence is made of that Python makes by a call, such as a set of an old protocol. `Some(None)`: of
+/// nothing.
+fn sequence_of<'p, 'a>(shape: &Shape<'p, 'a>) -> Result<Option<Option<View<'p, 'a>>>, ValueError> {
+    let Shape::Call {
+        callee,
+        arguments,
+        items,
+        ..
+    } = shape
+    else {
+        return Ok(None);
+    };
     let Shape::Global(module, name) = callee.shape()? else {
         return Ok(None);
     };
-    let made = match (module, name) {
-        (b"builtins" | b"__builtin__", b"set" | b"frozenset" | b"list" | b"tuple") => true,
-        (b"collections", b"deque") => return Ok(items),
-        (b"torch", b"Size") => true,
-        _ => false,
-    };
-    Ok(match made {
-        true => arguments.tuple()?.first().copied(),
-        false => None,
+    Ok(match (module, name) {
+        (b"builtins" | b"__builtin__", b"set" | b"frozenset" | b"list" | b"tuple")
+        | (b"torch", b"Size") => Some(arguments.tuple()?.first().copied()),
+        // It is filled afterwards.
+        (b"collections", b"deque") => Some(*items),
+        _ => None,
     })
 }
 
@@ -339,23 +429,22 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
             Shape::Global(module, name) => {
                 visitor.visit_string(format!("{}.{}", text(module)?, text(name)?))
             }
+            // A device is its name.
             Shape::Call {
-                callee,
-                arguments,
-                items,
-                ..
-            } => {
-                // A device is its name.
-                if is_name(callee, "torch", "device")?
-                    && let Some(&name) = arguments.tuple()?.first()
-                {
-                    return self.one(name).deserialize_any(visitor);
-                }
-                match sequence_of(callee, arguments, items)? {
-                    Some(items) => self.one(items).deserialize_any(visitor),
-                    None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+                callee, arguments, ..
+            } if matches!(callee.shape()?, Shape::Global(b"torch", b"device")) => {
+                match arguments.tuple()?.first() {
+                    Some(&name) => self.one(name).deserialize_any(visitor),
+                    None => Err(ValueError::new("a device without a name")),
                 }
             }
+            shape @ Shape::Call { .. } => match sequence_of(&shape)? {
+                Some(_) => visitor.visit_seq(Sequence::new(self, self.items()?)),
+                None => match self.bytes()? {
+                    Some(bytes) => visitor.visit_bytes(bytes),
+                    None => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+                },
+            },
             other @ Shape::Persistent(_) => Err(other.is_not("plain data").into()),
         }
     }
@@ -383,6 +472,12 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
 
     fn deserialize_u128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self.shape()? {
+            // The largest have a byte more, for the sign.
+            Shape::Long([bytes @ .., 0]) if bytes.len() <= 16 => {
+                let mut all = [0; 16];
+                all[..bytes.len()].copy_from_slice(bytes);
+                visitor.visit_u128(u128::from_le_bytes(all))
+            }
             Shape::Long(bytes) => match u128::try_from(long(bytes)?) {
                 Ok(number) => visitor.visit_u128(number),
                 Err(_) => Err(ValueError::new(TOO_LARGE)),
@@ -419,8 +514,10 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        if let Some(bytes) = self.bytes()? {
+            return visitor.visit_bytes(bytes);
+        }
         match self.shape()? {
-            Shape::Bytes(bytes) => visitor.visit_bytes(bytes),
             // PyTorch's C++ keeps bytes in texts.
             Shape::Text(bytes) => visitor.visit_bytes(bytes),
             _ => self.deserialize_seq(visitor),
@@ -435,28 +532,36 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         if let What::Arguments(items, ..) = self.what {
             return self.deserialize_tuple(items.len(), visitor);
         }
-        match self.shape()? {
+        let shape = self.shape()?;
+        match shape {
             Shape::Bytes(bytes) => {
                 let bytes = bytes.iter().copied();
                 visitor.visit_seq(de::value::SeqDeserializer::new(bytes))
+            }
+            Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => {
+                visitor.visit_seq(Sequence::new(self, items))
             }
             Shape::Dict(items) => visitor.visit_seq(PairSequence {
                 value: self,
                 items: items.into_iter(),
             }),
-            Shape::Call {
-                callee,
-                arguments,
-                items,
-                ..
-            } => match sequence_of(callee, arguments, items)? {
-                Some(_) => visitor.visit_seq(Sequence::new(self, self.items()?)),
-                None => visitor.visit_seq(PairSequence {
+            Shape::Call { .. } if sequence_of(&shape)?.is_some() => {
+                visitor.visit_seq(Sequence::new(self, self.items()?))
+            }
+            Shape::Call { .. } => {
+                if let Some(bytes) = self.bytes()? {
+                    let bytes = bytes.iter().copied();
+                    return visitor.visit_seq(de::value::SeqDeserializer::new(bytes));
+                }
+                let Ok(pairs) = self.pairs() else {
+                    return Err(shape.is_not("a sequence").into());
+                };
+                visitor.visit_seq(PairSequence {
                     value: self,
-                    items: self.pairs()?.into_iter(),
-                }),
-            },
-            _ => visitor.visit_seq(Sequence::new(self, self.items()?)),
+                    items: pairs.into_iter(),
+                })
+            }
+            other => Err(other.is_not("a sequence").into()),
         }
     }
 
@@ -466,7 +571,7 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         visitor: V,
     ) -> Result<V::Value, ValueError> {
         let What::Arguments(items, keywords, parameters) = self.what else {
-            return visitor.visit_seq(Sequence::new(self, self.items()?));
+            return visitor.visit_seq(Sequence::new(self, self.tuple()?));
         };
         if items.len() > length {
             return Err(ValueError::new(format_args!(
@@ -523,10 +628,24 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         }
         match self.shape()? {
             Shape::Tuple(items) | Shape::List(items) => {
-                visitor.visit_seq(Sequence::new(self, items))
+                return visitor.visit_seq(Sequence::new(self, items));
             }
-            _ => visitor.visit_map(Pairs::new(self, self.pairs()?)),
+            // A class whose objects never change has its attributes one after the other.
+            Shape::Call {
+                state: Some(state), ..
+            } => {
+                if let Shape::List(items) = state.shape()? {
+                    return visitor.visit_seq(Sequence::new(self, items));
+                }
+            }
+            Shape::Call { .. } => {
+                if let Some(items) = named_tuple(self.view()?)? {
+                    return visitor.visit_seq(Sequence::new(self, items));
+                }
+            }
+            _ => {}
         }
+        visitor.visit_map(Pairs::new(self, self.pairs()?))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -549,9 +668,9 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                         Captured::variant("Part", Captured::Number(part))
                     }
                     _ => {
-                        let bytes = match self.shape()? {
-                            Shape::Bytes(bytes) | Shape::Text(bytes) => bytes.to_vec(),
-                            other => return Err(other.is_not("bytes").into()),
+                        let bytes = match (self.bytes()?, self.shape()?) {
+                            (Some(bytes), _) | (None, Shape::Text(bytes)) => bytes.to_vec(),
+                            (None, other) => return Err(other.is_not("bytes").into()),
                         };
                         let bytes = Captured::Bytes(bytes);
                         let here = match name {
@@ -639,21 +758,23 @@ impl Value<'_, '_, '_> {
             Shape::Set(_) => "Set",
             Shape::Dict(_) => "Dict",
             Shape::Global(..) => "Name",
-            Shape::Call {
-                callee,
-                arguments,
-                items,
-                ..
-            } => {
+            shape @ Shape::Call { callee, items, .. } => {
                 if Named::read(self.view()?)?.is_some() {
                     "Name"
-                } else if sequence_of(callee, arguments, items)?.is_some() {
+                } else if sequence_of(&shape)?.is_some() {
                     match callee.shape()? {
                         Shape::Global(_, b"set" | b"frozenset") => "Set",
                         Shape::Global(_, b"tuple" | b"Size") => "Tuple",
                         _ => "List",
                     }
-                } else if items.is_some() || is_name(callee, "collections", "OrderedDict")? {
+                } else if self.bytes()?.is_some() {
+                    "Bytes"
+                } else if items.is_some()
+                    || matches!(
+                        callee.shape()?,
+                        Shape::Global(b"collections", b"OrderedDict" | b"Counter")
+                    )
+                {
                     "Dict"
                 } else {
                     let class = match callee.shape()? {

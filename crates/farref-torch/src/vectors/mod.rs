@@ -95,7 +95,7 @@ pub(crate) fn handshakes() -> Vec<(String, String, Vec<u8>)> {
     all
 }
 
-fn bytes(digits: &str) -> Vec<u8> {
+pub(crate) fn bytes(digits: &str) -> Vec<u8> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     assert!(rest.is_empty(), "an odd number of digits");
     let digit = |byte: u8| char::from(byte).to_digit(16).expect("a digit") as u8;
