@@ -124,14 +124,14 @@ fn elements(
     alone: bool,
     left: &mut usize,
 ) -> Result<Part, RpcError> {
-    let missing = RpcError::OutOfBounds { bytes: 0 };
+    let missing = || RpcError::OutOfBounds { bytes: 0 };
     if view.count() == Some(0) {
         return Ok(Part::from(Bytes::new()));
     }
-    let storage = storages.get_mut(view.storage).ok_or(missing.clone())?;
-    let bytes = storage.as_ref().ok_or(missing.clone())?.bytes();
+    let storage = storages.get_mut(view.storage).ok_or_else(missing)?;
+    let bytes = storage.as_ref().ok_or_else(missing)?.bytes();
     if alone && view.is_whole(bytes.len()) {
-        return Ok(match storage.take().ok_or(missing)? {
+        return Ok(match storage.take().ok_or_else(missing)? {
             Storage::One(elements) => elements.into(),
             Storage::Two(elements) => Part::from_vec(elements),
             Storage::Four(elements) => Part::from_vec(elements),
@@ -210,12 +210,15 @@ mod tests {
         Storage::Four(values.iter().map(|value| value.to_bits()).collect())
     }
 
-    /// What comes in: the shapes and the elements, once for each use.
+    /// A shape, and the elements once for each use.
+    type Elements = (Vec<usize>, Vec<Vec<f32>>);
+
+    /// What comes in.
     fn received(
         list: &[ListedTensor],
         storages: Vec<Storage>,
         uses: usize,
-    ) -> Result<Vec<(Vec<usize>, Vec<Vec<f32>>)>, RpcError> {
+    ) -> Result<Vec<Elements>, RpcError> {
         let (entries, parts) = receive(&write_list(list)?, storages, |_| uses)?;
         let elements = |part: u32| {
             let part = farref::Buffer::from(parts[part as usize].clone());

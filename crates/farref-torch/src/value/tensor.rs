@@ -211,7 +211,7 @@ pub(super) fn fields_of(
     };
     let data = match &entry.data {
         TensorData::Parts(parts) => {
-            let part = parts.get(use_number).or(parts.last());
+            let part = parts.get(use_number).or_else(|| parts.last());
             let part = part.ok_or_else(|| ValueError::new("a tensor without bytes"))?;
             Captured::variant("Part", Captured::Number(u64::from(*part)))
         }

@@ -1,5 +1,6 @@
 //! The arguments of a function that Python calls: by place, by name, optional ones left out.
 
+use super::super::read::from_body;
 use super::*;
 use crate::pickle::Writer;
 use crate::rpc::Udf;
@@ -39,7 +40,7 @@ fn arguments<T: DeserializeOwned>(
         ..Body::default()
     };
     let mut read = None;
-    super::super::read::from_body(&body, &Arrivals::default(), parameters, |value| {
+    from_body(&body, &Arrivals::default(), parameters, |value| {
         read = Some(T::deserialize(value)?);
         Ok::<_, ValueError>(())
     })

@@ -31,12 +31,12 @@ fn shared(levels: usize) -> Vec<u8> {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Anything {
-    Many(#[allow(dead_code)] Vec<Anything>),
+    Many(#[allow(dead_code)] Vec<Self>),
     Number(#[allow(dead_code)] i64),
 }
 
 #[derive(Debug, Deserialize)]
-struct List(#[allow(dead_code)] Vec<List>);
+struct List(#[allow(dead_code)] Vec<Self>);
 
 #[test]
 fn how_deep_values_nest_is_limited() {
