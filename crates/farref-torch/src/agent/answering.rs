@@ -9,7 +9,7 @@ use super::links::{How, Served};
 use super::{Shared, pickled, tensors};
 use crate::exception;
 use crate::pickle::Writer;
-use crate::rpc::{Kind, Message, RemoteException};
+use crate::rpc::{GlobalId, Kind, Message, RemoteException};
 use crate::transport::Outgoing;
 use crate::value::TOO_LARGE;
 
@@ -68,6 +68,7 @@ impl Shared {
         };
         let (tensor_list, storages) =
             tensors::send(&body.tensors, &payload.parts).map_err(CodecError::new)?;
+        let (kind, bytes) = profiled((kind, bytes), served.profile);
         Ok(Outgoing {
             tensor_list,
             storages,
@@ -95,9 +96,9 @@ impl Shared {
                     _ => Message::PythonRet { value: &pickle }.encode(),
                 }
             }
-            _ => exception_message(&text),
+            _ => return ready_pair(exception_message(&text), served.id),
         };
-        ready(kind, served.id, bytes)
+        ready_pair(profiled((kind, bytes), served.profile), served.id)
     }
 }
 
@@ -109,6 +110,31 @@ fn python_fetch_ret(value: &[u8], tensors: usize) -> (Kind, Vec<u8>) {
 pub(super) fn exception_message(text: &str) -> (Kind, Vec<u8>) {
     let text = text.as_bytes();
     Message::Exception { text }.encode()
+}
+
+/// An answer as PyTorch's legacy profiler wants it, if it asked for it: with a list of what happened here, which is
+/// empty, because nothing is recorded.
+pub(super) fn profiled(
+    (kind, inner): (Kind, Vec<u8>),
+    profile: Option<GlobalId>,
+) -> (Kind, Vec<u8>) {
+    match profile {
+        None => (kind, inner),
+        Some(profile) => {
+            let message = Message::Profiled {
+                request: false,
+                kind,
+                inner: &inner,
+                profile,
+                rows: Vec::new(),
+            };
+            message.encode()
+        }
+    }
+}
+
+fn ready_pair((kind, payload): (Kind, Vec<u8>), id: i64) -> Outgoing<Part> {
+    ready(kind, id, payload)
 }
 
 /// A message without tensors.

@@ -44,6 +44,8 @@ pub(super) struct Request {
     context: Option<(i64, i64)>,
     /// The method that is called, by the name that it has on the value.
     method: Option<Box<str>>,
+    /// What PyTorch's profiler knows it by, if it asked for it.
+    profile: Option<GlobalId>,
 }
 
 /// What a call is on and where its result goes.
@@ -80,6 +82,7 @@ impl Shared {
             storages: message.storages,
             context: None,
             method: None,
+            profile: None,
         };
         let mut decoded = Message::decode(kind, &payload)?;
         // Messages in messages: at most one for autograd in one for profiling (RM-3).
@@ -95,9 +98,14 @@ impl Shared {
                     request.context = Some((context, autograd));
                     Message::decode(kind, inner)?
                 }
-                Message::Profiled { .. } => {
-                    let what = "a call under PyTorch's legacy profiler";
-                    return Err(RpcError::Unsupported(what.to_owned()));
+                Message::Profiled {
+                    kind,
+                    inner,
+                    profile,
+                    ..
+                } => {
+                    request.profile = Some(profile);
+                    Message::decode(kind, inner)?
                 }
                 other => break self.dispatch(link, other, request),
             };
@@ -427,6 +435,7 @@ impl Shared {
             id: request.id,
             kind,
             back: request.back.clone(),
+            profile: request.profile,
         };
         link.confirm_later(share, confirming);
     }
@@ -531,6 +540,7 @@ impl Shared {
                 context,
                 back: request.back.clone(),
                 method: request.method,
+                profile: request.profile,
             };
             if !link.serve(id, served) {
                 return self.misbehaves(link, "it uses the id of a request twice");
@@ -571,6 +581,7 @@ impl Shared {
                     context: None,
                     back: request.back.clone(),
                     method: None,
+                    profile: request.profile,
                 };
                 let message = self.compose_failure(&served, "AttributeError", &text);
                 drop(request.back.send(ToSend::Ready(message)));
@@ -592,6 +603,7 @@ impl Shared {
                     storages: Vec::new(),
                     context: request.context,
                     method: None,
+                    profile: request.profile,
                 };
                 let function = Some(missing.reference);
                 self.hand_in(

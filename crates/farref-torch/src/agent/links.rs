@@ -14,7 +14,7 @@ use farref::agent::{AnswerMessage, CallMessage, ContextId, MessageId, NodeId};
 use farref_proto::Share;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::rpc::Kind;
+use crate::rpc::{GlobalId, Kind};
 use crate::transport::{Incoming, Outgoing, Traffic};
 
 /// Something to be written to a pipe.
@@ -63,6 +63,8 @@ pub(super) struct Served {
     pub(super) back: Queue,
     /// The method that is called, whatever the value turns out to be.
     pub(super) method: Option<Box<str>>,
+    /// What PyTorch's profiler knows the request by, if it asked for it.
+    pub(super) profile: Option<GlobalId>,
 }
 
 /// What kind of answer is expected.
@@ -81,6 +83,8 @@ pub(super) struct Confirming {
     /// `RemoteRet` or `RRefAck`.
     pub(super) kind: Kind,
     pub(super) back: Queue,
+    /// What PyTorch's profiler knows the request by, if it asked for it.
+    pub(super) profile: Option<GlobalId>,
 }
 
 /// All there is with one peer.

@@ -299,7 +299,8 @@ impl Shared {
                         },
                         _ => rpc::Message::Ack,
                     };
-                    let (kind, bytes) = message.encode();
+                    let answer = answering::profiled(message.encode(), confirming.profile);
+                    let (kind, bytes) = answer;
                     let ready = answering::ready(kind, confirming.id, bytes);
                     drop(confirming.back.send(ToSend::Ready(ready)));
                 }

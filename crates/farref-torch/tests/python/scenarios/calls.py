@@ -58,6 +58,12 @@ def main(group):
     check.equal("a keyword", rpc.rpc_sync(peer, peer_api.join, args=("a", "c"), kwargs={"sep": "/"}), "a/c")
     check.equal("only keywords", rpc.rpc_sync(peer, peer_api.join, kwargs={"second": "y", "first": "x"}), "x-y")
     check.equal("keywords of add", rpc.rpc_async(peer, peer_api.add, kwargs={"b": 1, "a": 2}).wait(), 3)
+    # Under the old profiler, which asks for what happened on the callee; a peer may have nothing to tell.
+    with torch.autograd.profiler_legacy.profile():
+        check.equal("profiled", rpc.rpc_sync(peer, peer_api.add, args=(1, 2)), 3)
+        check.equal("profiled, remote", rpc.remote(peer, peer_api.add, args=(3, 4)).to_here(), 7)
+        check.equal("profiled operator", rpc.rpc_sync(peer, torch.add, args=(torch.ones(2), 1)), torch.full((2,), 2.0))
+        check.error("profiled, failing", "ValueError", ["no"], lambda: rpc.rpc_sync(peer, peer_api.fail, args=("no", "ValueError")))
     # Asynchronously: answers come in any order.
     slow = rpc.rpc_async(peer, peer_api.sleep, args=(0.5,))
     futures = [rpc.rpc_async(peer, peer_api.add, args=(i, i)) for i in range(100)]
