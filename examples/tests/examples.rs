@@ -33,7 +33,7 @@ fn main() -> Result<ExitCode> {
     });
     let mut trials: Vec<_> = trials.collect();
     if has_torch()? {
-        let train = || train_with_torch().map_err(failed);
+        let train = move || train_with_torch().map_err(failed);
         trials.push(Trial::test("torch_parameter_server", train));
     }
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
