@@ -19,6 +19,7 @@ use farref_autograd::Tensor;
 use farref_torch::{PyException, TorchGroup};
 
 /// Keeps named tensors and changes them by the gradients that trainers push (SGD with momentum).
+#[derive(Debug)]
 pub struct ParameterServer {
     rate: f64,
     momentum: f64,
@@ -30,6 +31,7 @@ pub struct ParameterServer {
 // The class is in the script that Python runs, which it calls `__main__`.
 #[farref::remote(python = "__main__.ParameterServer")]
 impl ParameterServer {
+    /// What calling the class makes.
     pub fn new(rate: f64, momentum: f64) -> Self {
         Self {
             rate,
