@@ -18,6 +18,8 @@
 //! - **GL-3** Messages of a later collective may come early: they are counted, up to a limit, and found when
 //!   their time comes.
 //! - **GL-4** Nothing waits without end: each step has a deadline, and the error names who was waited for.
+//! - **GL-5** A rank that is done closes its connections while others are not: that is an error only for those
+//!   who still wait for it.
 
 use std::io;
 use std::net::SocketAddr;

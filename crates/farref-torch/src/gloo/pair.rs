@@ -155,6 +155,8 @@ pub(super) struct Pair {
     pub(super) ledger: Ledger,
     stream: TcpStream,
     incoming: BytesMut,
+    /// Whether the peer has closed it. Who is done with a collective closes while others are not.
+    over: bool,
     /// Everything that was ever written, for tests.
     #[cfg(test)]
     pub(super) written: Vec<u8>,
@@ -167,13 +169,20 @@ impl Pair {
             ledger: Ledger::default(),
             stream,
             incoming: BytesMut::new(),
+            over: false,
             #[cfg(test)]
             written: Vec::new(),
         }
     }
 
     /// Waits until something can be read or written, and does it. Dropping the future loses nothing.
+    ///
+    /// If the peer has closed the connection, that is an error only if something is still to be sent or received
+    /// (GL-5); otherwise nothing will happen any more.
     pub(super) async fn step(&mut self) -> Result<(), GlooError> {
+        if self.over && !self.ledger.is_open() {
+            return std::future::pending().await;
+        }
         let interest = match self.ledger.outgoing.is_empty() {
             true => Interest::READABLE,
             false => Interest::READABLE | Interest::WRITABLE,
@@ -189,7 +198,12 @@ impl Pair {
             }
         });
         let rank = self.peer;
-        moved.map_err(|source| GlooError::Lost { rank, source })?;
+        if let Err(source) = moved {
+            self.over = true;
+            if self.ledger.is_open() {
+                return Err(GlooError::Lost { rank, source });
+            }
+        }
         let misbehaved = |reason| GlooError::Misbehaved { rank, reason };
         while self
             .ledger
@@ -243,5 +257,37 @@ fn unless_blocked(moved: io::Result<usize>) -> io::Result<Option<usize>> {
         Ok(size) => Ok(Some(size)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// GL-5
+    #[tokio::test]
+    async fn a_peer_that_has_closed_is_missed_only_if_something_is_owed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let mut pair = Pair::new(3, stream.unwrap());
+        drop(accepted);
+        let quiet = tokio::time::timeout(Duration::from_millis(200), async {
+            loop {
+                pair.step().await.unwrap();
+            }
+        });
+        assert!(quiet.await.is_err(), "nothing is owed, so nothing happens");
+        pair.ledger.receive(7, 4);
+        let lost = loop {
+            if let Err(error) = pair.step().await {
+                break error;
+            }
+        };
+        assert!(matches!(lost, GlooError::Lost { rank: 3, .. }), "{lost}");
     }
 }
