@@ -1,0 +1,116 @@
+//! What Python and PyTorch's C++ make of plain things in pickles: wrappers that only tell a type, sequences made by
+//! calls, named tuples, large numbers.
+
+use super::{TOO_LARGE, ValueError};
+use crate::pickle::{Shape, View};
+
+pub(super) fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueError> {
+    Ok(match view.shape()? {
+        Shape::Global(b"builtins" | b"__builtin__", its_name) => its_name == name,
+        _ => false,
+    })
+}
+
+/// The items of what is made of its items and nothing else, by a class of its own.
+pub(super) fn named_tuple<'p, 'a>(
+    view: View<'p, 'a>,
+) -> Result<Option<Vec<View<'p, 'a>>>, ValueError> {
+    if !view.is_call()? {
+        return Ok(None);
+    }
+    let shape = view.shape()?;
+    let Shape::Call {
+        callee,
+        arguments,
+        state: None,
+        items: None,
+    } = shape
+    else {
+        return Ok(None);
+    };
+    // What Python, or PyTorch, makes by a call is something else.
+    let own = match callee.shape()? {
+        Shape::Global(module, _) => {
+            let first = module.split(|byte| *byte == b'.').next();
+            !matches!(
+                first,
+                Some(
+                    b"builtins"
+                        | b"__builtin__"
+                        | b"collections"
+                        | b"_codecs"
+                        | b"copyreg"
+                        | b"torch"
+                )
+            )
+        }
+        _ => false,
+    };
+    Ok(match own {
+        true => Some(arguments.tuple()?),
+        false => None,
+    })
+}
+
+/// What is inside, where PyTorch's C++ only tells the type of a list or a dict.
+pub(super) fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError> {
+    if !view.is_call()? {
+        return Ok(None);
+    }
+    let Shape::Call {
+        callee, arguments, ..
+    } = view.shape()?
+    else {
+        return Ok(None);
+    };
+    match callee.shape()? {
+        Shape::Global(b"torch.jit._pickle", name)
+            if name == b"restore_type_tag"
+                || (name.starts_with(b"build_") && name.ends_with(b"list")) =>
+        {
+            Ok(arguments.tuple()?.first().copied())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What a sequence is made of that Python makes by a call, such as a set of an old protocol. `Some(None)`: of
+/// nothing.
+pub(super) fn sequence_of<'p, 'a>(
+    shape: &Shape<'p, 'a>,
+) -> Result<Option<Option<View<'p, 'a>>>, ValueError> {
+    let Shape::Call {
+        callee,
+        arguments,
+        items,
+        ..
+    } = shape
+    else {
+        return Ok(None);
+    };
+    let Shape::Global(module, name) = callee.shape()? else {
+        return Ok(None);
+    };
+    Ok(match (module, name) {
+        (b"builtins" | b"__builtin__", b"set" | b"frozenset" | b"list" | b"tuple")
+        | (b"torch", b"Size") => Some(arguments.tuple()?.first().copied()),
+        // It is filled afterwards.
+        (b"collections", b"deque") => Some(*items),
+        _ => None,
+    })
+}
+
+pub(super) fn text(bytes: &[u8]) -> Result<&str, ValueError> {
+    std::str::from_utf8(bytes).map_err(|_| ValueError::new("a text that is not UTF-8"))
+}
+
+/// A number of more than eight bytes.
+pub(super) fn long(bytes: &[u8]) -> Result<i128, ValueError> {
+    if bytes.len() > 16 {
+        return Err(ValueError::new(TOO_LARGE));
+    }
+    let sign = bytes.last().is_some_and(|last| last & 0x80 != 0);
+    let mut all = [if sign { 0xff } else { 0 }; 16];
+    all[..bytes.len()].copy_from_slice(bytes);
+    Ok(i128::from_le_bytes(all))
+}
