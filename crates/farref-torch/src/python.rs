@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use farref::__private::{Encode, Failure, Function, Mode, NoReceiver};
 use farref::agent::Functions;
 use farref::{Call, Peer, RRef};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::value::{UDF, Udf};
 
@@ -31,7 +31,7 @@ impl<R: Send + Sync + 'static> Function for Python<R> {
     type Output = R;
 
     async fn run((): (), (udf,): (Udf,)) -> Result<R, Failure> {
-        Err(no_python(&udf))
+        Err(farref::__private::returned(no_python(&udf)))
     }
 
     fn encoder() -> Option<Encode<R>> {
@@ -39,20 +39,17 @@ impl<R: Send + Sync + 'static> Function for Python<R> {
     }
 }
 
-fn no_python(udf: &Udf) -> Failure {
-    farref::__private::returned(format!(
+fn no_python(udf: &Udf) -> String {
+    format!(
         "`{}` is a function of Python, and this worker has none",
         udf.function
-    ))
+    )
 }
 
 /// What a Rust worker does when it is called so.
 #[farref::remote(name = "farref_torch::python")]
 async fn python(udf: Udf) -> Result<(), String> {
-    Err(format!(
-        "`{}` is a function of Python, and this worker has none",
-        udf.function
-    ))
+    Err(no_python(&udf))
 }
 
 /// Calls a function of Python by its name on a worker that is a Python process.
@@ -200,13 +197,5 @@ impl<T: Serialize> Serialize for Tuple<T> {
             return serde::ser::SerializeTuple::end(serializer.serialize_tuple(0)?);
         }
         self.0.serialize(serializer)
-    }
-}
-
-impl<'de, T> Deserialize<'de> for Tuple<T> {
-    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        Err(serde::de::Error::custom(
-            "arguments of Python's are not read here",
-        ))
     }
 }

@@ -5,13 +5,13 @@
 //! group, whoever joins or leaves tells all others.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use farref::agent::Departure;
 use tokio::sync::{Notify, oneshot};
 
 use super::answering::ready;
-use super::links::{Link, Pending, Queue, ToSend};
+use super::links::{Link, Pending, Queue, ToSend, lock};
 use super::responses::plain_answer;
 use super::{MAX_CALLS, Neighbour, Shared, pickled};
 use crate::pickle::{Pickle, Shape, Writer};
@@ -44,9 +44,7 @@ struct Gathering {
 
 impl Group {
     fn gatherings(&self) -> std::sync::MutexGuard<'_, HashMap<String, Gathering>> {
-        self.gatherings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gatherings)
     }
 
     /// Something has happened that whoever waits for the others must know.
@@ -338,11 +336,7 @@ impl Shared {
             tokio::pin!(changed);
             changed.as_mut().enable();
             let missing = missing();
-            *self
-                .group
-                .missing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = missing.clone();
+            *lock(&self.group.missing) = missing.clone();
             if missing.is_empty() {
                 return Ok(());
             }
@@ -355,11 +349,7 @@ impl Shared {
 
     /// Who is waited for at the gathering that this worker is at.
     pub(super) fn waited_for(&self) -> Vec<String> {
-        let missing = self
-            .group
-            .missing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let missing = lock(&self.group.missing);
         missing
             .iter()
             .map(|name| format!("worker `{name}`"))

@@ -5,11 +5,12 @@
 //! bits. The type of a value is a word on the wire and a foreign fingerprint in the runtime.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use farref::agent::{Carried, ContextId, Fingerprint, NodeId, RRefId};
 use farref_proto::{ForkId, Share};
 
+use super::links::lock;
 use crate::rpc::{Fork, GlobalId};
 
 /// How far up the worker is in the numbers of contexts and of recorded messages.
@@ -58,13 +59,13 @@ pub(super) struct Lives(Mutex<HashMap<u16, u32>>);
 
 impl Lives {
     pub(super) fn node(&self, worker: u16) -> NodeId {
-        let lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = lock(&self.0);
         NodeId::new(worker.into(), lives.get(&worker).copied().unwrap_or(0))
     }
 
     /// The worker is gone: whoever comes under its number is another one.
     pub(super) fn end(&self, node: NodeId) {
-        let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lives = lock(&self.0);
         let life = lives.entry(number_of(node)).or_default();
         *life = (*life).max(node.incarnation.0 + 1);
     }
@@ -104,7 +105,7 @@ pub(super) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
 
 impl Types {
     pub(super) fn fingerprint(&self, name: &str) -> Fingerprint {
-        let mut types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut types = lock(&self.0);
         let (labels, names) = &mut *types;
         if let Some(&label) = labels.get(name) {
             return Fingerprint::foreign(label);
@@ -119,7 +120,7 @@ impl Types {
     }
 
     pub(super) fn name(&self, fingerprint: Fingerprint) -> String {
-        let types = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let types = lock(&self.0);
         let label = fingerprint.foreign_label();
         let place = label.and_then(|label| label.checked_sub(FIRST_LABEL));
         let name = place.and_then(|place| types.1.get(place as usize));

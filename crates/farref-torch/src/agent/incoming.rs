@@ -264,7 +264,7 @@ impl Shared {
             }
         };
         let Some(mut function) = function else {
-            return self.unknown_function(link, name, wanted, &request);
+            return self.unknown_function(link, name, wanted, request);
         };
         found.look(called.arguments)?;
         found.look(called.keywords)?;
@@ -310,7 +310,7 @@ impl Shared {
                 link,
                 &called.function,
                 Wanted::Answer(How::Python),
-                &request,
+                request,
             );
         };
         let mut found = Found::default();
@@ -566,7 +566,7 @@ impl Shared {
         link: &Arc<Link>,
         name: &Named<'_>,
         wanted: Wanted,
-        request: &Request,
+        request: Request,
     ) -> Result<(), RpcError> {
         let text = format!(
             "this worker has no function {}.{}: it is a Rust program, which serves what it declares with \
@@ -595,16 +595,7 @@ impl Shared {
                 let mut writer = Writer::new(4);
                 writer.text(text.as_bytes()).tuple_of(1);
                 let arguments = own_arguments(writer)?;
-                let target = self.stay_target(link, rref, fork, &missing.reference, request);
-                let request = Request {
-                    id: request.id,
-                    back: request.back.clone(),
-                    list: request.list.clone(),
-                    storages: Vec::new(),
-                    context: request.context,
-                    method: None,
-                    profile: request.profile,
-                };
+                let target = self.stay_target(link, rref, fork, &missing.reference, &request);
                 let function = Some(missing.reference);
                 self.hand_in(
                     link,

@@ -65,7 +65,7 @@ use tokio::task::JoinSet;
 pub(crate) use ending::Way;
 use ids::{Lives, Types};
 pub(crate) use ids::{context_number, split_number};
-use links::{Link, MessageIds, Pending, ToSend};
+use links::{Link, MessageIds, Pending, ToSend, lock};
 
 use crate::group::Meeting;
 use crate::rpc;
@@ -185,6 +185,10 @@ impl Shared {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn members_mut(&self) -> std::sync::RwLockWriteGuard<'_, Members> {
+        self.members.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What there is with a member.
     fn link(&self, node: NodeId) -> Option<Arc<Link>> {
         self.members().by_node.get(&node).cloned()
@@ -203,7 +207,7 @@ impl Shared {
     fn add_member(&self, neighbour: Neighbour) -> Arc<Link> {
         let node = self.lives.node(neighbour.id);
         let link = Link::new(node, neighbour.name.clone(), neighbour.address);
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.members_mut();
         members.by_name.insert(neighbour.name, node);
         members.by_node.insert(node, Arc::clone(&link));
         link
@@ -214,7 +218,7 @@ impl Shared {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
@@ -385,10 +389,7 @@ impl Agent for TorchAgent {
 
     fn forget(&self, node: NodeId, _: Departure) {
         let shared = &self.shared;
-        let mut members = shared
-            .members
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut members = shared.members_mut();
         let gone = members.by_node.remove(&node);
         if let Some(gone) = &gone
             && members.by_name.get(&gone.name) == Some(&node)
@@ -418,7 +419,7 @@ impl Agent for TorchAgent {
 
 fn statistics(link: &Link) -> LinkStatistics {
     let mut statistics = LinkStatistics::new(link.node);
-    let pipes = link.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+    let pipes = lock(&link.traffic);
     statistics.connections = pipes.len() as u64;
     statistics.transport = (!pipes.is_empty()).then_some("tcp");
     for traffic in pipes.iter() {

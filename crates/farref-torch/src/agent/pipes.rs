@@ -8,7 +8,7 @@ use farref::CodecError;
 use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Target};
 use tokio::sync::mpsc;
 
-use super::links::{Link, Queue, ToSend};
+use super::links::{Link, Queue, ToSend, lock};
 use super::{Shared, answering, tensors};
 use crate::transport::{Incoming, Listener, Outgoing, PipeReceiver, PipeSender, connect};
 
@@ -40,10 +40,7 @@ impl Shared {
     }
 
     fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut writers = self
-            .writers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut writers = lock(&self.writers);
         while writers.try_join_next().is_some() {}
         writers.spawn(task);
     }
@@ -274,10 +271,7 @@ impl Shared {
     pub(super) async fn close(&self, patience: Duration) {
         self.closing.store(true, Ordering::Relaxed);
         let links = {
-            let mut members = self
-                .members
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut members = self.members_mut();
             members.by_name.clear();
             std::mem::take(&mut members.by_node)
         };
@@ -287,19 +281,13 @@ impl Shared {
         }
         drop(links);
         let mut tasks = {
-            let mut tasks = self
-                .tasks
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut tasks = lock(&self.tasks);
             std::mem::take(&mut *tasks)
         };
         tasks.abort_all();
         while tasks.join_next().await.is_some() {}
         let mut writers = {
-            let mut writers = self
-                .writers
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut writers = lock(&self.writers);
             std::mem::take(&mut *writers)
         };
         let written = async { while writers.join_next().await.is_some() {} };
@@ -313,10 +301,7 @@ impl Shared {
     /// connections, for so long at most.
     async fn close_store(&self, patience: Duration) {
         let server = {
-            let mut server = self
-                .server
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut server = lock(&self.server);
             server.take()
         };
         let Some(server) = server else {

@@ -241,44 +241,29 @@ impl Capturing<Captured> {
     }
 }
 
-impl ser::SerializeSeq for Capturing<Captured> {
-    type Ok = Captured;
-    type Error = ValueError;
+/// serde has a trait for each kind of sequence; to a capture they are all the same.
+macro_rules! sequences {
+    ($($trait:ident: $method:ident),*) => {
+        $(impl ser::$trait for Capturing<Captured> {
+            type Ok = Captured;
+            type Error = ValueError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
+                self.push(value)
+            }
 
-    fn end(self) -> Result<Captured, ValueError> {
-        Ok(Captured::List(self.caught))
-    }
+            fn end(self) -> Result<Captured, ValueError> {
+                Ok(Captured::List(self.caught))
+            }
+        })*
+    };
 }
 
-impl ser::SerializeTuple for Capturing<Captured> {
-    type Ok = Captured;
-    type Error = ValueError;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Result<Captured, ValueError> {
-        Ok(Captured::List(self.caught))
-    }
-}
-
-impl ser::SerializeTupleStruct for Capturing<Captured> {
-    type Ok = Captured;
-    type Error = ValueError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Result<Captured, ValueError> {
-        Ok(Captured::List(self.caught))
-    }
-}
+sequences!(
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field
+);
 
 impl ser::SerializeStruct for Capturing<(&'static str, Captured)> {
     type Ok = Captured;

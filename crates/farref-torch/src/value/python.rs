@@ -3,7 +3,6 @@
 use std::fmt;
 
 use farref::RRef;
-use serde::de::DeserializeOwned;
 use serde::ser::{SerializeMap, SerializeTuple, SerializeTupleStruct};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -150,12 +149,6 @@ impl<'de> Deserialize<'de> for Udf {
              name",
         ))
     }
-}
-
-fn _udf_can_be_an_argument()
-where
-    (Udf,): Serialize + DeserializeOwned + Send + 'static,
-{
 }
 
 /// The text that a value is.

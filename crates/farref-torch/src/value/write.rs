@@ -337,61 +337,31 @@ impl<'a> Serializer for &'a mut Output {
     }
 }
 
-impl ser::SerializeSeq for Items<'_> {
-    type Ok = ();
-    type Error = ValueError;
+/// serde has a trait for each kind of sequence; here they differ in how they begin and end only.
+macro_rules! sequences {
+    ($($trait:ident: $method:ident),*) => {
+        $(impl ser::$trait for Items<'_> {
+            type Ok = ();
+            type Error = ValueError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
+                self.push(value)
+            }
 
-    fn end(self) -> Result<(), ValueError> {
-        self.finish();
-        Ok(())
-    }
+            fn end(self) -> Result<(), ValueError> {
+                self.finish();
+                Ok(())
+            }
+        })*
+    };
 }
 
-impl ser::SerializeTuple for Items<'_> {
-    type Ok = ();
-    type Error = ValueError;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Result<(), ValueError> {
-        self.finish();
-        Ok(())
-    }
-}
-
-impl ser::SerializeTupleStruct for Items<'_> {
-    type Ok = ();
-    type Error = ValueError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Result<(), ValueError> {
-        self.finish();
-        Ok(())
-    }
-}
-
-impl ser::SerializeTupleVariant for Items<'_> {
-    type Ok = ();
-    type Error = ValueError;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ValueError> {
-        self.push(value)
-    }
-
-    fn end(self) -> Result<(), ValueError> {
-        self.finish();
-        Ok(())
-    }
-}
+sequences!(
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field,
+    SerializeTupleVariant: serialize_field
+);
 
 impl ser::SerializeMap for Items<'_> {
     type Ok = ();
