@@ -22,14 +22,14 @@ use crate::fingerprint;
 use crate::function::{Function, NoReceiver};
 use crate::handle::{Handle, Made};
 use crate::peer::Peer;
-use crate::protocol::{Core, Receipt, Request};
+use crate::protocol::{self, Core, Receipt, Request};
 use crate::registry::Entry;
 use crate::rref::RRef;
 use crate::trace;
 use crate::value::Access;
 
 /// What a fetch is called in errors.
-const FETCH: FunctionName = FunctionName::ours("to_here");
+const FETCH: FunctionName = FunctionName::ours(protocol::FETCH);
 
 /// A call that has been built and not been made yet.
 ///
@@ -597,7 +597,7 @@ fn unreachable_result<T>(function: FunctionName) -> Result<T> {
 }
 
 impl Begun {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<crate::protocol::Reply> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<protocol::Reply> {
         if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
             // The sender goes without a word only if this worker is being torn down.
             return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));

@@ -176,7 +176,7 @@ pub use rendezvous::{
     StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
 pub use rref::RRef;
-pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals};
+pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 pub use value::{Ref, RefMut};
 pub use worker::{WeakWorker, Worker, WorkerBuilder};
 

@@ -11,10 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::call::Call;
 use crate::codec::CodecError;
 use crate::codec::scope::{self, Unread};
-use crate::error::{Error, Result};
+use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
 use crate::handle::{Handle, Held};
 use crate::peer::Peer;
+use crate::protocol::LOCAL;
+use crate::value::queue::User;
 use crate::value::sealed::Permit;
 use crate::value::{Access, Exclusive, Ref, RefMut, Shared};
 
@@ -319,14 +321,17 @@ impl<T: Send + Sync + 'static> RRef<T> {
             Ok(value) => value.map_err(|error| core.explain(error))?,
             Err(_) => return Err(core.not_member()),
         };
-        let admission = value
-            .ticket(A::EXCLUSIVE)
-            .admitted()
-            .await
-            .map_err(|failure| {
-                let function = crate::error::FunctionName::ours("local");
-                crate::failure::to_error(core, core.me, function, failure)
-            })?;
+        let user = User {
+            exclusive: A::EXCLUSIVE,
+            function: LOCAL,
+            caller: core.me,
+            caller_uses: None,
+        };
+        let ticket = value.ticket(&core.queues, held.rref, user);
+        let admission = ticket.admitted().await.map_err(|failure| {
+            let function = FunctionName::ours(LOCAL);
+            crate::failure::to_error(core, core.me, function, failure)
+        })?;
         A::enter(Permit(Some(admission)))
             .ok_or_else(|| Error::TypeMismatch(mismatch::<T>("another type")))
     }

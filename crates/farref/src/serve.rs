@@ -27,7 +27,7 @@ use crate::codec::{Payload, scope};
 use crate::current::Current;
 use crate::function::{Encode, Function, Mode};
 use crate::handle::Handle;
-use crate::protocol::{Arrived, Core};
+use crate::protocol::{Arrived, Core, FETCH};
 use crate::registry::Entry;
 use crate::signal::CancelSignal;
 use crate::trace;
@@ -118,7 +118,7 @@ impl Job {
 
     /// What runs.
     pub(crate) fn name(&self) -> &'static str {
-        self.entry.map_or("the value", Entry::name)
+        self.entry.map_or(FETCH, Entry::name)
     }
 
     /// What cancels it.
@@ -140,14 +140,17 @@ impl Job {
         runtime.spawn(async move {
             let fetched = supervise(&responder.call, async move {
                 match admission(ticket).await? {
-                    Some(Admission::Shared(guard)) => Ok(guard),
+                    Some(Admission::Shared(guard, permit)) => Ok((guard, permit)),
                     _ => Err(Failure::BadArguments("nothing to fetch".to_owned())),
                 }
             })
             .await;
             let message = responder.message();
-            responder.finish_with(fetched.map(|guard| {
+            responder.finish_with(fetched.map(|(guard, permit)| {
                 move |core: &Arc<Core>| {
+                    // Given back after the lock.
+                    let _permit = permit;
+                    let guard = guard;
                     let mut written = None;
                     let encoded = scope::write(core, message, || {
                         let bytes = guard.encode(core.agent().codec());

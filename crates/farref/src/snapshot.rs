@@ -1,15 +1,19 @@
 //! What a worker has at one moment, in a form that can be sent, printed and stored.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farref_proto::{Leak, Status};
+use farref_proto::{Leak, RRefId, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::leaks::{LeakReport, LeakedReference};
 use crate::peer::Peer;
-use crate::protocol::Core;
+use crate::protocol::{Core, Traffic};
+use crate::value::queue::Queued;
 use crate::worker::Worker;
 
 /// What a worker has at one moment.
@@ -53,6 +57,9 @@ pub struct Snapshot {
     pub references_in_all: usize,
     /// Functions that run for others, the oldest first; at most a thousand.
     pub running: Vec<RunningCall>,
+    /// Calls that wait for a value, the oldest first; at most a thousand.
+    #[serde(default)]
+    pub waiting: Vec<WaitingCall>,
     /// What was counted since the worker began.
     pub totals: Totals,
     /// Calls in either direction that are not answered.
@@ -98,8 +105,105 @@ pub struct RunningCall {
     pub function: String,
     /// Who called it.
     pub caller: String,
+    /// The value that it uses, if it is a method or copies one: the [id](crate::RRef::id) of references to it.
+    #[serde(default)]
+    pub value: Option<String>,
     /// How long ago the call was taken up.
     pub age: Duration,
+}
+
+/// A call that has arrived and waits for the value that it is on.
+///
+/// Two that wait for each other, or one that waits for a method which never ends, can be told from work by
+/// what uses the value meanwhile.
+///
+/// ```
+/// use farref::WaitsFor;
+/// use tokio::sync::Notify;
+///
+/// static BEGUN: Notify = Notify::const_new();
+///
+/// struct Table;
+///
+/// #[farref::remote]
+/// impl Table {
+///     pub async fn new() -> Self {
+///         Self
+///     }
+///
+///     pub async fn rebuild(&mut self) {
+///         BEGUN.notify_one();
+///         std::future::pending().await
+///     }
+///
+///     pub async fn get(&self) -> u64 {
+///         7
+///     }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let table = Table::new_on(&cluster.worker(0).peer("worker1")?).remote();
+/// let rebuild = table.rebuild().start();
+/// BEGUN.notified().await;
+/// let get = table.get().start();
+/// # while cluster.worker(1).snapshot().open_calls < 2 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+/// # }
+///
+/// let snapshot = cluster.worker(1).snapshot();
+/// let call = &snapshot.waiting[0];
+/// assert!(call.function.ends_with("Table::get"));
+/// assert_eq!((call.waits_for, &call.value), (WaitsFor::Turn, &table.id()?));
+/// assert!(call.used_by[0].ends_with("Table::rebuild"));
+/// # drop((rebuild, get, table));
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WaitingCall {
+    /// The function.
+    pub function: String,
+    /// Who called it.
+    pub caller: String,
+    /// The value that it is on: the [id](crate::RRef::id) of references to it.
+    pub value: String,
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+    /// The functions that use the value meanwhile. Whoever looks at it with
+    /// [`local`](crate::RRef::local) and calls whose results stay are not among them.
+    pub used_by: Vec<String>,
+    /// How long it has waited.
+    pub age: Duration,
+}
+
+/// What a call on a value waits for.
+///
+/// ```
+/// use farref::WaitsFor;
+///
+/// assert_eq!(WaitsFor::Value.to_string(), "the value to be made");
+/// assert_eq!(WaitsFor::Turn.to_string(), "its turn");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WaitsFor {
+    /// For the value: its constructor has not finished, or has not begun.
+    Value,
+    /// For those that use the value, or wait for it, before it.
+    Turn,
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Value => "the value to be made",
+            Self::Turn => "its turn",
+        })
+    }
 }
 
 /// What a worker has counted since it began.
@@ -220,13 +324,13 @@ pub struct PeerSnapshot {
     pub calls_served: usize,
 }
 
-/// How many running functions a snapshot names.
-const MAX_RUNNING: usize = 1000;
+/// How many running functions a snapshot names, and how many calls that wait.
+const MAX_CALLS: usize = 1000;
 
 impl Snapshot {
     /// With at most so many references.
     pub(crate) fn of(core: &Arc<Core>, references: usize) -> Self {
-        let mut running = Vec::new();
+        let mut calls = Calls::new(core);
         let links = core.agent().links();
         let residue = core.look(|node| node.residue());
         let standings: Vec<_> = core.look(|node| node.membership().view().standings().collect());
@@ -240,11 +344,7 @@ impl Snapshot {
                 let link = links.iter().find(|link| link.peer == node);
                 let name = core.name_of(node).to_string();
                 let traffic = core.traffic(node);
-                running.extend(traffic.running.iter().map(|(function, since)| RunningCall {
-                    function: (*function).to_owned(),
-                    caller: name.clone(),
-                    age: since.elapsed(),
-                }));
+                calls.add(core, &name, &traffic);
                 let card = core.names.directory().and_then(|known| known.known(node));
                 PeerSnapshot {
                     name,
@@ -272,13 +372,13 @@ impl Snapshot {
                 }
             })
             .collect();
-        running.sort_by_key(|call| std::cmp::Reverse(call.age));
-        running.truncate(MAX_RUNNING);
+        let (running, waiting) = calls.finish(core);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: core.uptime(),
             totals: Totals::of(core),
             running,
+            waiting,
             worker: core.name.to_string(),
             rank: core.me.worker.0,
             incarnation: core.me.incarnation.0,
@@ -290,6 +390,87 @@ impl Snapshot {
             blocking_queue: core.pool.queued(),
             functions: core.registry.len(),
         }
+    }
+}
+
+/// Calls that have arrived, sorted into those that run and those that wait.
+struct Calls {
+    /// Those that wait for their turn, by their values and what the queues call them.
+    queued: HashMap<(RRefId, u64), Queued>,
+    running: Vec<RunningCall>,
+    /// What uses which value.
+    used_by: HashMap<RRefId, HashSet<&'static str>>,
+    waiting: Vec<(RRefId, WaitingCall)>,
+}
+
+impl Calls {
+    fn new(core: &Core) -> Self {
+        let queued = core.queues.waiting().into_iter();
+        Self {
+            queued: queued
+                .map(|queued| ((queued.rref, queued.number), queued))
+                .collect(),
+            running: Vec::new(),
+            used_by: HashMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The calls of a peer.
+    fn add(&mut self, core: &Core, name: &str, traffic: &Traffic) {
+        for call in &traffic.running {
+            if let Some((rref, number)) = call.on {
+                if number.is_some_and(|number| self.queued.contains_key(&(rref, number))) {
+                    continue;
+                }
+                self.used_by.entry(rref).or_default().insert(call.function);
+            }
+            self.running.push(RunningCall {
+                function: call.function.to_owned(),
+                caller: name.to_owned(),
+                value: call.on.map(|(rref, _)| rref.to_string()),
+                age: call.since.elapsed(),
+            });
+        }
+        for call in &traffic.waiting {
+            let waiting = WaitingCall {
+                function: call.function.to_owned(),
+                caller: core.name_of(call.caller).to_string(),
+                value: call.rref.to_string(),
+                waits_for: WaitsFor::Value,
+                used_by: Vec::new(),
+                age: call.since.elapsed(),
+            };
+            self.waiting.push((call.rref, waiting));
+        }
+    }
+
+    /// Those that run and those that wait, the oldest first.
+    fn finish(mut self, core: &Core) -> (Vec<RunningCall>, Vec<WaitingCall>) {
+        self.running.sort_by_key(|call| Reverse(call.age));
+        self.running.truncate(MAX_CALLS);
+        let queued = self.queued.into_values().map(|queued| {
+            let waiting = WaitingCall {
+                function: queued.user.function.to_owned(),
+                caller: core.name_of(queued.user.caller).to_string(),
+                value: queued.rref.to_string(),
+                waits_for: WaitsFor::Turn,
+                used_by: Vec::new(),
+                age: queued.since.elapsed(),
+            };
+            (queued.rref, waiting)
+        });
+        self.waiting.extend(queued);
+        self.waiting.sort_by_key(|(_, call)| Reverse(call.age));
+        self.waiting.truncate(MAX_CALLS);
+        let used_by = self.used_by;
+        let waiting = self.waiting.into_iter().map(|(rref, mut call)| {
+            let users = used_by.get(&rref).into_iter().flatten();
+            call.used_by = users.map(|&function| function.to_owned()).collect();
+            call.used_by.sort();
+            call
+        });
+        (self.running, waiting.collect())
     }
 }
 

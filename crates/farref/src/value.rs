@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **VA-1** Calls on one value are let in in the order of their [`Ticket`]s: those with `&mut self`
-//!   one at a time, those with `&self` in parallel between them.
+//!   one at a time, those with `&self` in parallel between them. The [`queue`] decides; the lock around a
+//!   value only follows.
 //! - **VA-2** A ticket that is dropped lets the next ones in.
 //! - **VA-3** A value whose destructor lets other values go is dropped before them, not around them: how
 //!   long a chain of values is that hold references to each other is up to whoever made it, and the
@@ -11,17 +12,20 @@
 //! - **VA-4** A destructor that panics harms nobody: not the thread that happens to run it, nor the
 //!   values that go with it.
 
+pub(crate) mod queue;
+
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
+use farref_proto::RRefId;
 use tokio::sync::{
     OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
+
+use self::queue::{NeverComes, Permit, Queues, Turn, User};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
@@ -62,12 +66,19 @@ impl Value {
         Self::Failed(Arc::new(failure))
     }
 
-    /// Takes a place in the queue of those who want to use the value (VA-1).
-    pub(crate) fn ticket(&self, exclusive: bool) -> Ticket {
-        match self {
-            Self::Failed(failure) => Ticket::Failed(Arc::clone(failure)),
-            Self::Ready { object, .. } if exclusive => Ticket::exclusive(Arc::clone(object)),
-            Self::Ready { object, .. } => Ticket::shared(Arc::clone(object)),
+    /// Takes a place in the queue of those who want to use the value (VA-1), which is called `rref`.
+    pub(crate) fn ticket(&self, queues: &Arc<Queues>, rref: RRefId, user: User) -> Ticket {
+        let object = match self {
+            Self::Failed(failure) => return Ticket::Failed(Arc::clone(failure)),
+            Self::Ready { object, .. } => object,
+        };
+        match queues.draw(rref, user) {
+            Ok(turn) => Ticket::Turn {
+                object: Arc::clone(object),
+                exclusive: user.exclusive,
+                turn,
+            },
+            Err(NeverComes) => Ticket::Failed(Arc::new(Failure::Cancelled)),
         }
     }
 }
@@ -145,21 +156,14 @@ fn drop_safely<T>(value: T) {
     }
 }
 
-type ReadGuard = OwnedRwLockReadGuard<dyn Object>;
-type WriteGuard = OwnedRwLockWriteGuard<dyn Object>;
-type Waiting<G> = Pin<Box<dyn Future<Output = G> + Send + Sync>>;
-
 /// A place in the queue of one value.
 pub(crate) enum Ticket {
-    /// May read now.
-    Shared(ReadGuard),
-    /// May write now.
-    Exclusive(WriteGuard),
-    /// May read later.
-    WillShare(Waiting<ReadGuard>),
-    /// May write later.
-    WillExclude(Waiting<WriteGuard>),
-    /// There is no value.
+    Turn {
+        object: Arc<RwLock<dyn Object>>,
+        exclusive: bool,
+        turn: Turn,
+    },
+    /// There is no value, or no use of it.
     Failed(Arc<Failure>),
 }
 
@@ -169,56 +173,39 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Permission to use a value.
+/// Permission to use a value. (The lock is given back before the permit, so that whoever gets the next
+/// permit finds it free.)
 pub(crate) enum Admission {
-    Shared(ReadGuard),
-    Exclusive(WriteGuard),
+    Shared(OwnedRwLockReadGuard<dyn Object>, Permit),
+    Exclusive(OwnedRwLockWriteGuard<dyn Object>, Permit),
 }
 
 impl Ticket {
-    fn shared(lock: Arc<RwLock<dyn Object>>) -> Self {
-        match Arc::clone(&lock).try_read_owned() {
-            Ok(guard) => Self::Shared(guard),
-            Err(_) => queue(Box::pin(lock.read_owned()), Self::Shared, Self::WillShare),
-        }
-    }
-
-    fn exclusive(lock: Arc<RwLock<dyn Object>>) -> Self {
-        match Arc::clone(&lock).try_write_owned() {
-            Ok(guard) => Self::Exclusive(guard),
-            Err(_) => queue(
-                Box::pin(lock.write_owned()),
-                Self::Exclusive,
-                Self::WillExclude,
-            ),
-        }
-    }
-
     /// Waits until it is this ticket's turn.
     pub(crate) async fn admitted(self) -> Result<Admission, Failure> {
-        match self {
-            Self::Shared(guard) => Ok(Admission::Shared(guard)),
-            Self::Exclusive(guard) => Ok(Admission::Exclusive(guard)),
-            Self::WillShare(waiting) => Ok(Admission::Shared(waiting.await)),
-            Self::WillExclude(waiting) => Ok(Admission::Exclusive(waiting.await)),
-            Self::Failed(failure) => Err(Failure::clone(&failure)),
-        }
+        let (object, exclusive, turn) = match self {
+            Self::Failed(failure) => return Err(Failure::clone(&failure)),
+            Self::Turn {
+                object,
+                exclusive,
+                turn,
+            } => (object, exclusive, turn),
+        };
+        let permit = turn.come().await.ok_or(Failure::Cancelled)?;
+        // The lock is free for whoever has a permit.
+        Ok(if exclusive {
+            Admission::Exclusive(object.write_owned().await, permit)
+        } else {
+            Admission::Shared(object.read_owned().await, permit)
+        })
     }
-}
 
-/// Tokio's lock is fair, but a future joins its queue only when it is polled: poll it once, so that
-/// the place is taken now and not whenever its task runs.
-fn queue<G>(
-    mut waiting: Waiting<G>,
-    now: fn(G) -> Ticket,
-    later: fn(Waiting<G>) -> Ticket,
-) -> Ticket {
-    match waiting
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
-        Poll::Ready(guard) => now(guard),
-        Poll::Pending => later(waiting),
+    /// What the queue calls it, if it has to wait.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Turn { turn, .. } => turn.number(),
+            Self::Failed(_) => None,
+        }
     }
 }
 
@@ -283,15 +270,14 @@ impl<T: Send + Sync + 'static> Access for Shared<T> {
     const EXCLUSIVE: bool = false;
 
     fn enter(permit: sealed::Permit) -> Option<Ref<T>> {
-        let Some(Admission::Shared(guard)) = permit.0 else {
+        let Some(Admission::Shared(guard, permit)) = permit.0 else {
             return None;
         };
-        OwnedRwLockReadGuard::try_map(guard, |object| {
+        let guard = OwnedRwLockReadGuard::try_map(guard, |object| {
             let any: &dyn Any = object;
             any.downcast_ref::<Cell<T>>()?.value.as_ref()
-        })
-        .ok()
-        .map(Ref)
+        });
+        Some(Ref(guard.ok()?, permit))
     }
 }
 
@@ -308,15 +294,14 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
     const EXCLUSIVE: bool = true;
 
     fn enter(permit: sealed::Permit) -> Option<RefMut<T>> {
-        let Some(Admission::Exclusive(guard)) = permit.0 else {
+        let Some(Admission::Exclusive(guard, permit)) = permit.0 else {
             return None;
         };
-        OwnedRwLockWriteGuard::try_map(guard, |object| {
+        let guard = OwnedRwLockWriteGuard::try_map(guard, |object| {
             let any: &mut dyn Any = object;
             any.downcast_mut::<Cell<T>>()?.value.as_mut()
-        })
-        .ok()
-        .map(RefMut)
+        });
+        Some(RefMut(guard.ok()?, permit))
     }
 }
 
@@ -340,7 +325,10 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub struct Ref<T>(OwnedRwLockReadGuard<dyn Object, T>);
+pub struct Ref<T>(
+    OwnedRwLockReadGuard<dyn Object, T>,
+    #[expect(dead_code, reason = "dropped after the lock")] Permit,
+);
 
 impl<T> std::ops::Deref for Ref<T> {
     type Target = T;
@@ -376,7 +364,10 @@ impl<T: fmt::Debug> fmt::Debug for Ref<T> {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub struct RefMut<T>(OwnedRwLockMappedWriteGuard<dyn Object, T>);
+pub struct RefMut<T>(
+    OwnedRwLockMappedWriteGuard<dyn Object, T>,
+    #[expect(dead_code, reason = "dropped after the lock")] Permit,
+);
 
 impl<T> std::ops::Deref for RefMut<T> {
     type Target = T;

@@ -14,7 +14,7 @@ impl Core {
         let peers = state.peers.iter().filter(|(node, _)| **node != self.me);
         let calls = peers.flat_map(|(&node, peer)| {
             let waiting = peer.waiting.iter();
-            let waiting = waiting.filter(|(_, held)| matches!(held, Held::Call(_)));
+            let waiting = waiting.filter(|(_, held)| matches!(held, (Held::Call(_), _)));
             let requests = peer
                 .running
                 .keys()

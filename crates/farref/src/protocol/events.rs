@@ -5,12 +5,13 @@ use std::sync::Arc;
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
 use super::work::Work;
-use super::{Arrived, Core, Held, Running, Stage, State};
+use super::{Arrived, Core, FETCH, Held, Running, Stage, State, Taken};
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
 use crate::registry::{Called, Entry};
 use crate::serve::{Job, Target};
-use crate::value::Value;
+use crate::value::queue::User;
+use crate::value::{Ticket, Value};
 use crate::worker::Worker;
 
 impl Core {
@@ -134,7 +135,7 @@ impl Core {
     ) {
         let Fetcher { node, request } = waiter;
         let peer = state.peers.get_mut(&node);
-        let Some(held) = peer.and_then(|peer| peer.waiting.remove(&request)) else {
+        let Some((held, _)) = peer.and_then(|peer| peer.waiting.remove(&request)) else {
             return;
         };
         self.supply(state, node, request, held, outcome, work);
@@ -164,7 +165,7 @@ impl Core {
                     }
                 }
             }
-            Held::Local(sender) => {
+            Held::Local(_, sender) => {
                 debug_assert_eq!(node, self.me);
                 self.close_own_fetch(state, request);
                 work.woken.push(Box::new(|| drop(sender.send(outcome))));
@@ -185,13 +186,26 @@ impl Core {
             Err(failure) => return self.reject(state, arrived, failure, work),
         };
         let exclusive = entry.is_some_and(Entry::exclusive);
-        let ticket = value.map(|value| value.ticket(exclusive));
+        let user = User {
+            exclusive,
+            function: entry.map_or(FETCH, Entry::name),
+            caller: arrived.from,
+            caller_uses: None,
+        };
+        let on = arrived.on;
+        let ticket = on
+            .zip(value)
+            .map(|(rref, value)| value.ticket(&self.queues, rref, user));
+        let on = on.map(|rref| (rref, ticket.as_ref().and_then(Ticket::number)));
         let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Target::Answer(request) = job.target {
             let running = Running {
                 signal: job.cancel_signal(),
-                function: job.name(),
-                since: job.began,
+                taken: Taken {
+                    function: user.function,
+                    since: job.began,
+                    on,
+                },
             };
             state.peer(job.from).running.insert(request, running);
         }
@@ -234,7 +248,7 @@ impl Core {
         };
         if let Some(running) = peer.running.remove(&request) {
             work.cancelled.push(running.signal);
-        } else if let Some(held) = peer.waiting.remove(&request) {
+        } else if let Some((held, _)) = peer.waiting.remove(&request) {
             match held {
                 Held::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
                 other => work.dropped.push(Box::new(other)),

@@ -141,6 +141,10 @@ impl Core {
             from,
             target,
             called: None,
+            on: match head.target {
+                Target::Fetch(_, rref, _) => Some(rref),
+                _ => None,
+            },
             arguments,
             references: Vec::new(),
             deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
@@ -184,7 +188,7 @@ impl Core {
                     Arrival::Waiting => {
                         if let Some(request) = super::request_of(&head) {
                             let waiting = &mut state.peer(from).waiting;
-                            waiting.insert(request, Held::Call(arrived));
+                            waiting.insert(request, (Held::Call(arrived), Instant::now()));
                         }
                     }
                     _ if on_first => self.find_receiver(&mut state, arrived, &mut work),
@@ -209,6 +213,7 @@ impl Core {
             return self.reject(state, arrived, failure, work);
         };
         let (rref, fingerprint) = (held.rref, held.fingerprint);
+        arrived.on = Some(rref);
         self.fetch_here(state, rref, fingerprint, Held::Receiver(arrived), work);
         // The fetch keeps the value from here on.
         work.dropped.push(Box::new(receiver));

@@ -47,6 +47,7 @@ use crate::settings::Settings;
 use crate::signal::CancelSignal;
 use crate::telemetry::Telemetry;
 use crate::value::Value;
+use crate::value::queue::Queues;
 
 pub(crate) use flow::weigh;
 pub(crate) use flow_limits::DEFAULT_MAX_CALLS;
@@ -61,6 +62,11 @@ mod flow_limits {
     pub(crate) const DEFAULT_MAX_CALLS: u32 = 16_384;
 }
 
+/// What looking at a value in place is called, in errors and snapshots.
+pub(crate) const LOCAL: &str = "local";
+/// What copying a value is called.
+pub(crate) const FETCH: &str = "to_here";
+
 /// How many shards the reference table has: enough that growing one never takes long.
 const REF_SHARDS: u32 = 16;
 
@@ -74,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
     pub(crate) holds: Holds,
+    /// Whose turn it is to use which value of this worker's.
+    pub(crate) queues: Arc<Queues>,
     pub(crate) telemetry: Telemetry,
     pub(crate) extensions: Extensions,
     pub(crate) stage: watch::Sender<Stage>,
@@ -98,8 +106,28 @@ pub(crate) struct Traffic {
     pub(crate) made: usize,
     /// Its calls that this worker has not answered.
     pub(crate) served: usize,
-    /// Of those, the functions that run, and since when.
-    pub(crate) running: Vec<(&'static str, Instant)>,
+    /// Of those, the ones that have been taken up.
+    pub(crate) running: Vec<Taken>,
+    /// And those that wait for a value to be made.
+    pub(crate) waiting: Vec<AwaitsValue>,
+}
+
+/// A call that has been taken up: it runs, or waits for its turn to use a value.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) function: &'static str,
+    pub(crate) since: Instant,
+    /// The value that it is on, and what the value's queue calls it if it had to wait.
+    pub(crate) on: Option<(RRefId, Option<u64>)>,
+}
+
+/// A call on a value that is not made yet.
+#[derive(Clone, Copy)]
+pub(crate) struct AwaitsValue {
+    pub(crate) function: &'static str,
+    pub(crate) caller: NodeId,
+    pub(crate) rref: RRefId,
+    pub(crate) since: Instant,
 }
 
 /// Where the worker is in its life.
@@ -137,8 +165,8 @@ struct PeerState {
     waiters: Vec<Option<Waiter>>,
     /// Calls of the peer that are being carried out.
     running: HashMap<MessageId, Running, foldhash::fast::RandomState>,
-    /// Calls of the peer that wait for a value.
-    waiting: HashMap<MessageId, Held>,
+    /// Calls of the peer that wait for a value, and since when.
+    waiting: HashMap<MessageId, (Held, Instant)>,
     flow: Flow,
     /// Calls of the peer whose results stay: open ones, and those it has not been told are done.
     creations_open: u32,
@@ -151,8 +179,7 @@ struct PeerState {
 /// A call of a peer that is being carried out.
 struct Running {
     signal: Arc<CancelSignal>,
-    function: &'static str,
-    since: Instant,
+    taken: Taken,
 }
 
 struct Waiter {
@@ -165,8 +192,8 @@ struct Waiter {
 enum Held {
     /// A call of a peer or of this worker.
     Call(Arrived),
-    /// Somebody on this worker wants to look at the value.
-    Local(oneshot::Sender<Result<Value, RefError>>),
+    /// Somebody on this worker wants to look at the value, which is this one.
+    Local(RRefId, oneshot::Sender<Result<Value, RefError>>),
     /// The receiver of a call whose result stays, looked up by a fetch of this worker's own.
     Receiver(Arrived),
 }
@@ -177,6 +204,8 @@ pub(crate) struct Arrived {
     pub(crate) target: serve::Target,
     /// What to call; none only fetches the value.
     pub(crate) called: Option<Called>,
+    /// The value that it is called on.
+    pub(crate) on: Option<RRefId>,
     pub(crate) arguments: Payload,
     pub(crate) references: Vec<Arc<Handle>>,
     pub(crate) deadline: Option<Instant>,
@@ -212,6 +241,7 @@ impl Core {
             registry,
             names,
             holds: Holds::default(),
+            queues: Arc::default(),
             extensions: Extensions::default(),
             stage: watch::Sender::new(stage),
             agent: OnceLock::new(),
@@ -333,12 +363,15 @@ impl Core {
         let Some(peer) = state.peers.get(&node) else {
             return Traffic::default();
         };
-        let running = peer.running.values();
+        let waiting = peer.waiting.values();
         Traffic {
             held_back: peer.flow.parked(),
             made: peer.waiters.iter().flatten().count(),
             served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
-            running: running.map(|call| (call.function, call.since)).collect(),
+            running: peer.running.values().map(|call| call.taken).collect(),
+            waiting: waiting
+                .filter_map(|(held, since)| held.awaits(self.me, *since))
+                .collect(),
         }
     }
 
@@ -485,6 +518,28 @@ impl PeerState {
     fn waiter(&mut self, request: MessageId) -> Option<Waiter> {
         let slot = self.waiters.get_mut(request.0 as u32 as usize)?;
         slot.take_if(|waiter| waiter.request == request)
+    }
+}
+
+impl Held {
+    fn awaits(&self, me: NodeId, since: Instant) -> Option<AwaitsValue> {
+        let (function, caller, rref) = match self {
+            Self::Local(rref, _) => (LOCAL, me, *rref),
+            Self::Call(arrived) | Self::Receiver(arrived) => {
+                let function = match arrived.called {
+                    Some(Called::Entry(entry)) => entry.name(),
+                    Some(Called::Method(_)) => "a method",
+                    None => FETCH,
+                };
+                (function, arrived.from, arrived.on?)
+            }
+        };
+        Some(AwaitsValue {
+            function,
+            caller,
+            rref,
+            since,
+        })
     }
 }
 

@@ -175,6 +175,7 @@ impl Core {
                     .map(|at| at.saturating_duration_since(Instant::now())),
             },
             called: Some(Called::Entry(entry)),
+            on: receiver.map(|(rref, _)| rref),
             arguments: call.encoded.payload,
             references: call.encoded.references,
             deadline: call.deadline,
@@ -226,7 +227,7 @@ impl Core {
             &mut state,
             rref,
             fingerprint,
-            Held::Local(sender),
+            Held::Local(rref, sender),
             &mut work,
         );
         self.settle(state, work);
@@ -262,7 +263,8 @@ impl Core {
                 self.supply(state, me, request, held, Ok(value), work);
             }
             Some((request, Arrival::Waiting)) => {
-                state.peer(me).waiting.insert(request, held);
+                let waiting = &mut state.peer(me).waiting;
+                waiting.insert(request, (held, Instant::now()));
             }
             Some((request, Arrival::Failed(CallError::Reference(error)))) => {
                 self.supply(state, me, request, held, Err(error), work);
@@ -280,7 +282,7 @@ impl Core {
         work: &mut Work,
     ) {
         match held {
-            Held::Local(sender) => work.woken.push(Box::new(|| drop(sender.send(Err(error))))),
+            Held::Local(_, sender) => work.woken.push(Box::new(|| drop(sender.send(Err(error))))),
             Held::Call(arrived) | Held::Receiver(arrived) => {
                 let failure = crate::agent::Failure::Protocol(error.into());
                 self.reject(state, arrived, failure, work);

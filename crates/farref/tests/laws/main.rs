@@ -15,6 +15,7 @@ mod pytorch_defects;
 mod signatures;
 mod store_host;
 mod values;
+mod waiting;
 
 /// How long anything may take before it counts as hanging.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
