@@ -3,11 +3,13 @@
 //! Every launcher carries a mark in its environment, which all its descendants inherit. A test is over
 //! when no process with its mark is left.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MARK: &str = "FARREF_LAUNCH_TEST";
 /// Tells this program that it is started as a rank of farref.
 const RANK_PROGRAM: &str = "FARREF_LAUNCH_TEST_RANK";
+/// Tells this program to run its arguments, and to leave zombies to others.
+#[cfg(target_os = "linux")]
+const NEGLIGENT_PARENT: &str = "FARREF_LAUNCH_TEST_NEGLIGENT_PARENT";
 
 /// Makes a test of each function, under its own name.
 macro_rules! trials {
@@ -35,11 +40,17 @@ fn main() -> anyhow::Result<()> {
     if std::env::var_os(RANK_PROGRAM).is_some() {
         return be_rank();
     }
+    #[cfg(target_os = "linux")]
+    if std::env::var_os(NEGLIGENT_PARENT).is_some() {
+        return be_negligent_parent();
+    }
     let trials = trials![
         every_rank_gets_its_variables,
         stdout_and_stderr_stay_apart,
         lines_of_different_ranks_never_mix,
         any_bytes_pass_and_a_line_without_end_is_broken,
+        a_carriage_return_ends_a_line,
+        a_line_that_takes_its_time_is_shown_as_far_as_it_is,
         colours_are_there_when_wanted,
         the_exit_code_is_that_of_who_failed_first,
         who_does_not_end_is_killed_after_the_grace_period,
@@ -47,15 +58,26 @@ fn main() -> anyhow::Result<()> {
         an_interrupt_ends_the_run_and_a_second_one_kills,
         what_a_rank_leaves_behind_is_ended_with_it,
         #[cfg(target_os = "linux")]
+        orphans_are_reaped_where_nobody_else_does_it,
+        #[cfg(target_os = "linux")]
+        the_first_process_of_a_container_ends,
+        #[cfg(target_os = "linux")]
+        orphans_that_left_their_group_are_reaped,
+        #[cfg(target_os = "linux")]
+        what_cannot_be_killed_is_left_behind,
+        #[cfg(target_os = "linux")]
         children_die_with_a_launcher_that_is_killed,
         a_failed_rank_is_started_again_at_most_k_times,
         a_rank_that_recovers_finds_its_run_and_is_no_failure,
         all_are_started_again_when_asked_for,
         closed_output_is_closed_for_the_ranks_too,
+        a_run_ends_when_told_to_although_nobody_reads_its_output,
         a_missing_program_is_one_clear_line,
         what_does_not_fit_together_is_one_clear_line,
         two_launchers_make_one_group,
         a_failure_on_one_node_ends_the_run_on_all,
+        a_stop_of_one_node_is_a_stop_of_all_and_no_failure,
+        a_node_whose_ranks_are_well_goes_on_without_the_store,
         rank_0_of_farref_crashes_and_comes_back_to_its_group,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
@@ -87,6 +109,9 @@ impl Launch {
             .current_dir(&self.directory)
             .env(MARK, &self.mark)
             .env_remove("NO_COLOR")
+            // As if the user had chosen: otherwise the launcher says that it has.
+            .env("OMP_NUM_THREADS", "1")
+            .env("RAYON_NUM_THREADS", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -140,6 +165,28 @@ impl Drop for Launch {
     }
 }
 
+/// Waits for a program, for as long as it may reasonably take.
+fn output_in_time(child: Child) -> anyhow::Result<Output> {
+    in_time(move || child.wait_with_output())?.context("cannot wait for it")
+}
+
+/// Does something that should be over soon.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    is_done.recv_timeout(PATIENCE).context("it does not end")
+}
+
+/// Waits for something that nobody tells of.
+fn until(what: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !is_so()? {
+        ensure!(Instant::now() < end, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
 /// A launcher at work.
 struct Running {
     child: Child,
@@ -147,6 +194,12 @@ struct Running {
 }
 
 impl Running {
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        Ok(line)
+    }
+
     /// Reads until `count` lines contain `text`.
     fn await_lines(&mut self, text: &str, count: usize) -> anyhow::Result<()> {
         let mut seen = 0;
@@ -189,7 +242,7 @@ fn stderr(output: &Output) -> String {
 }
 
 fn free_port() -> anyhow::Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.port())
 }
 
@@ -258,6 +311,57 @@ fn any_bytes_pass_and_a_line_without_end_is_broken() -> anyhow::Result<()> {
     assert_eq!(lines[0], b"[0] \xff\x00");
     let sizes: Vec<usize> = lines[1..].iter().map(|line| line.len()).collect();
     assert_eq!(sizes, [65540, 65540, 65540, 200_000 - 3 * 65536 + 4, 0]);
+    launch.finish()
+}
+
+fn a_carriage_return_ends_a_line() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // A progress bar that never ends its line, as long as the rank runs.
+    let script = "printf '\\r10%%\\r20%%\\r'; while [ ! -e over ]; do sleep 0.02; done; \
+        printf '30%%\\r\\nend\\r\\n'";
+    let mut running = launch.start(&["-n", "1"], script)?;
+    let mut lines = running.lines;
+    let (first, lines) = in_time(move || {
+        let mut two = String::new();
+        let read = lines
+            .read_line(&mut two)
+            .and_then(|_| lines.read_line(&mut two));
+        (read.map(|_| two), lines)
+    })?;
+    assert_eq!(first?, "[0] 10%\n[0] 20%\n");
+    std::fs::write(launch.directory.join("over"), "")?;
+    running.lines = lines;
+    let (code, stdout, _) = running.end()?;
+    assert_eq!((code, stdout.as_str()), (Some(0), "[0] 30%\n[0] end\n"));
+    launch.finish()
+}
+
+fn a_line_that_takes_its_time_is_shown_as_far_as_it_is() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "printf 'Loading ... '; while [ ! -e over ]; do sleep 0.02; done; echo done";
+    let mut running = launch.start(&["-n", "1"], script)?;
+    let mut lines = running.lines;
+    let (begun, lines) = in_time(move || {
+        let mut begun = [0; 16];
+        (lines.read_exact(&mut begun).map(|()| begun), lines)
+    })?;
+    assert_eq!(&begun?, b"[0] Loading ... ");
+    std::fs::write(launch.directory.join("over"), "")?;
+    running.lines = lines;
+    // Nobody else has printed since: the line goes on where it was.
+    assert_eq!(running.end()?.1, "done\n");
+
+    // Another rank's line breaks it off, and the rest has a line of its own.
+    let script = "if [ $RANK = 1 ]; then while [ ! -e begun ]; do sleep 0.02; done; echo other; exit; fi; \
+        printf 'Loading ... '; while [ ! -e end ]; do sleep 0.02; done; echo done";
+    let launch = Launch::new()?;
+    let mut running = launch.start(&["-n", "2"], script)?;
+    let mut begun = [0; 16];
+    running.lines.read_exact(&mut begun)?;
+    std::fs::write(launch.directory.join("begun"), "")?;
+    assert_eq!(running.line()? + &running.line()?, "\n[1] other\n");
+    std::fs::write(launch.directory.join("end"), "")?;
+    assert_eq!(running.end()?.1, "[0] done\n");
     launch.finish()
 }
 
@@ -371,6 +475,138 @@ fn what_a_rank_leaves_behind_is_ended_with_it() -> anyhow::Result<()> {
     launch.finish()
 }
 
+/// Runs a program as a process does that adopts all orphans below it and never looks at them, such as
+/// a careless first process of a container.
+#[cfg(target_os = "linux")]
+fn be_negligent_parent() -> anyhow::Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut words = std::env::args_os().skip(1);
+    let mut command = Command::new(words.next().context("what to run?")?);
+    let status = command.args(words).env_remove(NEGLIGENT_PARENT).status()?;
+    std::process::exit(status.code().unwrap_or(255));
+}
+
+/// A rank that leaves a child behind, which does not even end when it is asked to.
+#[cfg(target_os = "linux")]
+const LEAVES_A_CHILD: &str = "sh -c 'trap \"\" TERM; : > deaf; while :; do sleep 600; done' & \
+    while [ ! -e deaf ]; do sleep 0.02; done; echo done";
+
+#[cfg(target_os = "linux")]
+fn orphans_are_reaped_where_nobody_else_does_it() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let launcher = launch.command(
+        &["-n", "1", "--grace", "0.2"],
+        &["sh", "-c", LEAVES_A_CHILD],
+    );
+    let child = Command::new(std::env::current_exe()?)
+        .arg(launcher.get_program())
+        .args(launcher.get_args())
+        .current_dir(&launch.directory)
+        .env(MARK, &launch.mark)
+        .env(NEGLIGENT_PARENT, "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let output = output_in_time(child)?;
+    assert_eq!(sorted(&output.stdout), ["[0] done"], "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(0));
+    launch.finish()
+}
+
+#[cfg(target_os = "linux")]
+fn the_first_process_of_a_container_ends() -> anyhow::Result<()> {
+    let unshare = |program: &Command| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+            .arg(program.get_program())
+            .args(program.get_args())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let possible = unshare(&Command::new("true")).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        eprintln!(
+            "no right to make a process namespace: left out (the test before this one is its stand-in)"
+        );
+        return Ok(());
+    }
+    let launch = Launch::new()?;
+    let run = |script: &str| {
+        let options = ["-n", "1", "--grace", "0.2"];
+        let mut command = unshare(&launch.command(&options, &["sh", "-c", script]));
+        command.current_dir(&launch.directory);
+        command.env(MARK, &launch.mark).spawn()
+    };
+    let output = output_in_time(run(LEAVES_A_CHILD)?)?;
+    assert_eq!(sorted(&output.stdout), ["[0] done"], "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(0));
+
+    // And it hears signals, although the system has no defaults for a first process.
+    let mut child =
+        run("trap 'exit 0' TERM; sleep 600 & echo ready; while :; do sleep 0.05; done")?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?);
+    lines.read_line(&mut String::new())?;
+    let parent = format!("PPid:\t{}\n", child.id());
+    let is_first = |id: &String| {
+        std::fs::read_to_string(format!("/proc/{id}/status"))
+            .is_ok_and(|status| status.contains(&parent))
+    };
+    let first = launch.marked()?.into_iter().find(is_first);
+    let first = first.and_then(|id| Pid::from_raw(id.parse().ok()?));
+    kill_process(first.context("where is the launcher?")?, Signal::TERM)?;
+    let output = output_in_time(child)?;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    launch.finish()
+}
+
+/// A process that has left its rank's group is left alone; but the launcher has adopted it, so it owes it
+/// a burial.
+#[cfg(target_os = "linux")]
+fn orphans_that_left_their_group_are_reaped() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // In a group of its own, it ends only when it has become an orphan and been told to.
+    let script = "sh -c 'setsid sh -c \"echo \\$\\$ > daemon; while [ ! -e end ]; do sleep 0.02; done\" & \
+            while [ ! -s daemon ]; do sleep 0.02; done'; \
+        echo $(cat daemon); while [ ! -e over ]; do sleep 0.02; done";
+    let mut running = launch.start(&["-n", "1"], script)?;
+    let line = running.line()?;
+    let daemon = line.trim().trim_start_matches("[0] ").to_owned();
+    let status = || std::fs::read_to_string(format!("/proc/{daemon}/status"));
+    let adopted = format!("PPid:\t{}\n", running.child.id());
+    until(
+        "the launcher adopts it",
+        || Ok(status()?.contains(&adopted)),
+    )?;
+    std::fs::write(launch.directory.join("end"), "")?;
+    until("it is buried", || Ok(status().is_err()))?;
+    std::fs::write(launch.directory.join("over"), "")?;
+    assert_eq!(running.end()?.0, Some(0));
+    launch.finish()
+}
+
+#[cfg(target_os = "linux")]
+fn what_cannot_be_killed_is_left_behind() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // A zombie in the rank's group, whose parent has left the group and does not look after it.
+    let script = "(true & exec setsid sleep 600) & \
+        while [ \"$(cut -d ' ' -f 5 /proc/$!/stat)\" != $! ]; do sleep 0.02; done; echo done";
+    let options = ["-n", "1", "--grace", "0.2"];
+    let child = launch.command(&options, &["sh", "-c", script]).spawn()?;
+    let output = output_in_time(child)?;
+    assert_eq!(sorted(&output.stdout), ["[0] done"]);
+    let text = stderr(&output);
+    assert!(
+        text.contains("rank 0 has left processes behind that cannot be killed"),
+        "{text}"
+    );
+    // The rank itself has ended well.
+    assert_eq!(output.status.code(), Some(0));
+    Ok(())
+}
+
 #[cfg(target_os = "linux")]
 fn children_die_with_a_launcher_that_is_killed() -> anyhow::Result<()> {
     let launch = Launch::new()?;
@@ -448,6 +684,27 @@ fn closed_output_is_closed_for_the_ranks_too() -> anyhow::Result<()> {
     launch.finish()
 }
 
+fn a_run_ends_when_told_to_although_nobody_reads_its_output() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "yes 'a line that nobody reads'";
+    let options = ["-n", "2", "--grace", "0.2"];
+    let mut child = launch.command(&options, &["sh", "-c", script]).spawn()?;
+    let unread = child.stdout.take().context("no stdout")?;
+    // The launcher stands at a pipe that is full, and so do its ranks.
+    let mut before = 0;
+    until("the pipe is full", || {
+        thread::sleep(Duration::from_millis(200));
+        let now = rustix::io::ioctl_fionread(&unread)?;
+        Ok(now > 32 << 10 && std::mem::replace(&mut before, now) == now)
+    })?;
+    let pid = Pid::from_raw(i32::try_from(child.id())?).context("no process id")?;
+    kill_process(pid, Signal::TERM)?;
+    let output = output_in_time(child)?;
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
+    drop(unread);
+    launch.finish()
+}
+
 fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     std::fs::write(launch.directory.join("plain"), "echo")?;
@@ -484,7 +741,7 @@ fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
 
 fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
     let taken = listener.local_addr()?.to_string();
     let in_use = format!("port {} is in use", listener.local_addr()?.port());
     for (options, expected) in [
@@ -560,6 +817,149 @@ fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
         );
         assert_eq!(output.status.code(), Some(6));
     }
+    launch.finish()
+}
+
+fn a_stop_of_one_node_is_a_stop_of_all_and_no_failure() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let place = format!("127.0.0.1:{}", free_port()?);
+    let script = "for s in INT TERM; do trap \"echo got $s; : > end\" $s; done; echo ready; \
+        while [ ! -e end ] || [ ! -e all ]; do sleep 0.02; done";
+    let start = |node| {
+        let options = ["-n", "1", "--nnodes", "2", "--rendezvous", &place];
+        launch.start(&[&options[..], &["--node-rank", node]].concat(), script)
+    };
+    let mut nodes = [start("0")?, start("1")?];
+    for node in &mut nodes {
+        node.await_lines("ready", 1)?;
+    }
+    nodes[0].signal(Signal::INT)?;
+    // As on one node: the signal that came, and no other.
+    for node in &mut nodes {
+        assert!(node.line()?.ends_with("got INT\n"));
+    }
+    std::fs::write(launch.directory.join("all"), "")?;
+    let [first, second] = nodes.map(Running::end);
+    for (ended, expected) in [
+        (first?, "farref launch: stopped by SIGINT\n"),
+        (second?, "farref launch: stopped by SIGINT on node 0\n"),
+    ] {
+        assert_eq!(ended, (Some(0), String::new(), expected.to_owned()));
+    }
+    launch.finish()
+}
+
+/// Stands between a node and the store, and can fall over.
+struct Relay {
+    port: u16,
+    listener: Option<thread::JoinHandle<()>>,
+    state: Arc<Mutex<RelayState>>,
+}
+
+#[derive(Default)]
+struct RelayState {
+    is_down: bool,
+    open: Vec<TcpStream>,
+}
+
+impl Relay {
+    fn start(port: u16, store: u16) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port))?;
+        let port = listener.local_addr()?.port();
+        let state = Arc::<Mutex<RelayState>>::default();
+        let listening = Arc::clone(&state);
+        let listener = thread::spawn(move || {
+            for from in listener.incoming().map_while(Result::ok) {
+                let mut state = listening.lock().expect("no test thread panics with it");
+                if state.is_down {
+                    return;
+                }
+                // Nobody there yet: whoever came tries again.
+                let Ok(to) = TcpStream::connect(("127.0.0.1", store)) else {
+                    continue;
+                };
+                for (mut from, mut to) in [(&from, &to), (&to, &from)]
+                    .into_iter()
+                    .filter_map(|(from, to)| Some((from.try_clone().ok()?, to.try_clone().ok()?)))
+                {
+                    thread::spawn(move || {
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                state.open.extend([from, to]);
+            }
+        });
+        let listener = Some(listener);
+        Ok(Self {
+            port,
+            listener,
+            state,
+        })
+    }
+
+    /// Cuts all connections and takes no more.
+    fn fall_over(&mut self) -> anyhow::Result<()> {
+        {
+            let mut state = self.state.lock().expect("no test thread panics with it");
+            state.is_down = true;
+            for stream in state.open.drain(..) {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        // It looks whether it is down when somebody comes.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        if let Some(listener) = self.listener.take() {
+            listener.join().ok().context("the relay panicked")?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads until a line contains `text`.
+fn await_line(lines: &mut BufReader<ChildStderr>, text: &str) -> anyhow::Result<()> {
+    let mut all = String::new();
+    loop {
+        let before = all.len();
+        ensure!(lines.read_line(&mut all)? > 0, "no {text:?} in {all}");
+        if all[before..].contains(text) {
+            return Ok(());
+        }
+    }
+}
+
+fn a_node_whose_ranks_are_well_goes_on_without_the_store() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let store = free_port()?;
+    let mut relay = Relay::start(0, store)?;
+    let script = "echo ready; while [ ! -e over ]; do sleep 0.02; done; exit 0";
+    let start = |node, port: u16| {
+        let place = format!("127.0.0.1:{port}");
+        let options = ["-n", "1", "--nnodes", "2", "--rendezvous", &place];
+        launch.start(&[&options[..], &["--node-rank", node]].concat(), script)
+    };
+    let mut first = start("0", store)?;
+    let mut second = start("1", relay.port)?;
+    first.await_lines("ready", 1)?;
+    second.await_lines("ready", 1)?;
+    let errors = second.child.stderr.take().context("no stderr")?;
+    let mut errors = BufReader::new(errors);
+
+    relay.fall_over()?;
+    await_line(&mut errors, "node 0 cannot be reached")?;
+    let port = relay.port;
+    let mut again = None;
+    until("the port is free", || {
+        again = Relay::start(port, store).ok();
+        Ok(again.is_some())
+    })?;
+    await_line(&mut errors, "node 0 is there again")?;
+
+    // And node 0 still learns that all is well.
+    std::fs::write(launch.directory.join("over"), "")?;
+    let (second, first) = (second.end()?, first.end()?);
+    assert_eq!(second, (Some(0), String::new(), String::new()));
+    assert_eq!(first, (Some(0), String::new(), String::new()));
     launch.finish()
 }
 

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::Transport;
 use super::plan::Plan;
+use crate::launch::threads_to_limit;
 
 /// Variables of launchers that would lead the workers elsewhere.
 const FOREIGN: [&str; 6] = [
@@ -110,12 +111,15 @@ fn start(
     for variable in FOREIGN {
         command.env_remove(variable);
     }
+    // Matrix products share the processors.
+    for variable in threads_to_limit(size) {
+        command.env(variable, "1");
+    }
     command
         .args(["demo", "--worker", "--transport", transport])
         .env("FARREF_NAME", name)
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", size.to_string())
-        // Matrix products share the processors.
         .env("LOCAL_WORLD_SIZE", size.to_string())
         .env("MASTER_ADDR", place.ip().to_string())
         .env("MASTER_PORT", place.port().to_string())

@@ -2,7 +2,8 @@
 //!
 //! A rank leads a process group of its own. Signals go to the group, so that what the rank has started
 //! hears them too, and a terminal's Ctrl-C does not reach anybody twice. When the rank has ended, the rest
-//! of its group is asked to end, and killed after the grace period.
+//! of its group is asked to end, and killed after the grace period. What is there even then cannot be
+//! ended by anybody (it waits for a device, or its parent does not look after it) and is left behind.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,12 +18,15 @@ use tokio::time::sleep;
 
 use super::environment::REMOVED;
 use super::failure::Ending;
+use super::orphans::bury_members;
 use super::output::{Printer, copy};
 use super::program::Program;
 use super::tether;
 
 /// How often to look whether the rest of a group has ended: nobody tells.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long somebody who was killed may take to be gone.
+pub(super) const DYING: Duration = Duration::from_secs(3);
 
 /// What happens to a rank.
 #[derive(Debug)]
@@ -33,7 +37,9 @@ pub(super) enum Event {
         ending: Ending,
         after: Duration,
     },
-    /// So has its group, and everything it printed is on its way out.
+    /// So has its group, or what is left of it cannot be ended.
+    Empty { local: u32, is_empty: bool },
+    /// Everything it printed is on its way out, too.
     Gone { local: u32 },
 }
 
@@ -85,7 +91,7 @@ impl Life {
         self.group
     }
 
-    /// Tells of the process's end, then of its group's.
+    /// Tells of the process's end, then of its group's, then of its output's.
     pub(super) async fn watch(
         self,
         local: u32,
@@ -112,7 +118,8 @@ impl Life {
                 after,
             };
             let _ = events.send(ended).await;
-            end_rest(group, grace).await;
+            let is_empty = end_rest(group, grace).await;
+            let _ = events.send(Event::Empty { local, is_empty }).await;
             gone.send_replace(true);
         };
         tokio::join!(end, copy(streams, printers, is_gone));
@@ -120,15 +127,23 @@ impl Life {
     }
 }
 
-/// Ends what a rank has left behind in its group.
-async fn end_rest(group: Pid, grace: Duration) {
+/// Ends what a rank has left behind in its group; returns whether nothing is left.
+async fn end_rest(group: Pid, grace: Duration) -> bool {
     signal(group, Signal::TERM);
     let killing = Instant::now() + grace;
-    let mut killed = false;
-    while test_kill_process_group(group) != Err(Errno::SRCH) {
-        if !killed && Instant::now() >= killing {
-            signal(group, Signal::KILL);
-            killed = true;
+    let mut killed = None;
+    loop {
+        bury_members(group);
+        if test_kill_process_group(group) == Err(Errno::SRCH) {
+            return true;
+        }
+        match killed {
+            None if Instant::now() >= killing => {
+                signal(group, Signal::KILL);
+                killed = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() >= DYING => return false,
+            _ => {}
         }
         sleep(LOOK).await;
     }

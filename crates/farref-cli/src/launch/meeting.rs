@@ -2,29 +2,35 @@
 //!
 //! The launcher of node 0 hosts the store. It outlives every rank, so any of them can be started again; a
 //! rank 0 that hosted it would take it along. On several nodes the launchers use the same store, under
-//! keys of their own: node 0 says what the run is, the first failure anywhere ends the run everywhere, and
-//! node 0 stays until all others are done, because their ranks may need the store until then.
+//! keys of their own: node 0 says what the run is, the first failure or stop anywhere ends the run
+//! everywhere, and node 0 stays until all others are done, because their ranks may need the store until
+//! then. A launcher that cannot reach the store says so and goes on trying: its ranks may be well.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Store as _, StoreError, StoreServer, TcpStoreClient};
-use tokio::time::timeout;
+use rustix::process::Signal;
+use tokio::time::{sleep, timeout};
 
 use super::environment::Place;
 use super::failure::Failure;
 use super::plan::Plan;
+use super::signals;
 
 /// How long the launcher of another node waits for that of node 0.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to wait for another node in one go; it is asked again then.
 const ASK: Duration = Duration::from_secs(30);
 /// How long to try to tell other nodes something: node 0 may be gone.
-const TELL: Duration = Duration::from_secs(5);
+pub(super) const TELL: Duration = Duration::from_secs(5);
+/// How long to pause before a store that cannot be reached is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 const RUN: &str = "farref-launch/run";
-const FAILED: &str = "farref-launch/failed";
+const OVER: &str = "farref-launch/over";
 
 /// The store, and this launcher's place in it.
 #[derive(Debug)]
@@ -40,6 +46,29 @@ struct Others {
     store: TcpStoreClient,
     node: u32,
     nodes: u32,
+    /// The store could not be reached the last time.
+    is_lost: Cell<bool>,
+}
+
+/// Why a run is over, in all nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Over {
+    Failed(Failure),
+    /// Somebody asked a node to end, which is no failure.
+    Stopped {
+        node: u32,
+        signal: Signal,
+    },
+}
+
+/// What a launcher learns of the others.
+#[derive(Debug)]
+pub(super) enum News {
+    Over(Over),
+    /// The store cannot be reached, for this reason.
+    Lost(StoreError),
+    /// It can be reached again.
+    Found,
 }
 
 impl Meeting {
@@ -64,6 +93,7 @@ impl Meeting {
                 store,
                 node: plan.node,
                 nodes: plan.nodes,
+                is_lost: Cell::new(false),
             });
         }
         Ok(Self {
@@ -77,49 +107,78 @@ impl Meeting {
         &self.place
     }
 
-    /// Tells the other nodes of a failure, and learns which one was the first.
-    pub(super) async fn tell(&self, failure: &Failure) -> Failure {
+    /// Tells the other nodes that the run is over, and learns why it was first.
+    pub(super) async fn tell(&self, over: &Over) -> Over {
         let Some(others) = &self.others else {
-            return failure.clone();
+            return over.clone();
         };
-        let word = format!("{}\n{}", failure.code, failure.text);
-        let first = others.store.compare_set(FAILED, b"", word.as_bytes());
-        match timeout(TELL, first).await {
-            Ok(Ok(first)) => read_failure(&first).unwrap_or_else(|| failure.clone()),
+        let word = over.to_word();
+        let first = insist(TELL, async || {
+            let first = others.store.compare_set(OVER, b"", word.as_bytes());
+            first.await
+        });
+        match first.await {
+            Some(first) => Over::from_word(&first),
             // Node 0 is gone: nobody is there to be told.
-            Ok(Err(_)) | Err(_) => failure.clone(),
+            None => over.clone(),
         }
     }
 
-    /// Waits for a failure on another node. Never returns if there is none.
-    pub(super) async fn failure_elsewhere(&self) -> Failure {
+    /// Waits for something to happen on another node. Never returns if nothing does.
+    pub(super) async fn news(&self) -> News {
         let Some(others) = &self.others else {
             return std::future::pending().await;
         };
         loop {
-            match others.store.get(FAILED, ASK).await {
-                Ok(word) => {
-                    if let Some(failure) = read_failure(&word) {
-                        return failure;
+            let error = match others.is_lost.get() {
+                false => match others.store.get(OVER, ASK).await {
+                    Ok(word) => return News::Over(Over::from_word(&word)),
+                    Err(StoreError::Timeout { .. }) => continue,
+                    Err(error) => error,
+                },
+                true => match others.store.try_get(RUN).await {
+                    Ok(Some(run)) => {
+                        others.is_lost.set(false);
+                        return self.found(&run);
                     }
-                }
-                Err(StoreError::Timeout { .. }) => {}
-                Err(_) => {
-                    let text =
-                        "the launcher of node 0 is gone; the ranks of this node were stopped"
-                            .to_owned();
-                    return Failure { code: 1, text };
-                }
+                    // A launcher that has only just begun.
+                    Ok(None) => {
+                        sleep(AGAIN).await;
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+            };
+            if !others.is_lost.replace(true) {
+                return News::Lost(error);
             }
+            sleep(AGAIN).await;
         }
     }
 
-    /// Says that all ranks of this node have ended well. If node 0 is gone, it does not wait for that.
-    pub(super) async fn say_done(&self) {
-        self.heard().await;
-        if let Some(others) = &self.others {
-            let _ = timeout(TELL, others.store.set(&done_key(others.node), b"1")).await;
+    /// A store is there again: is it the same run's?
+    fn found(&self, run: &[u8]) -> News {
+        let run = String::from_utf8_lossy(run);
+        if run.lines().next() == Some(&self.place.run_id) {
+            return News::Found;
         }
+        let text = "the launcher of node 0 was started anew: this node's run is over".to_owned();
+        News::Over(Over::Failed(Failure { code: 1, text }))
+    }
+
+    /// Says that all ranks of this node have ended well; returns whether node 0 has heard it.
+    pub(super) async fn say_done(&self, limit: Duration) -> bool {
+        let Some(others) = &self.others else {
+            return true;
+        };
+        let keys = [heard_key(others.node), done_key(others.node)];
+        let said = insist(limit, async || {
+            for key in &keys {
+                others.store.set(key, b"1").await?;
+            }
+            Ok(())
+        });
+        said.await.is_some()
     }
 
     /// Whether the store must stay for other nodes.
@@ -131,14 +190,18 @@ impl Meeting {
     pub(super) async fn others_done(&self) {
         let Some(others) = &self.others else { return };
         let keys: Vec<String> = (1..others.nodes).map(done_key).collect();
-        while let Err(StoreError::Timeout { .. }) = others.store.wait(&keys, ASK).await {}
+        while let Err(error) = others.store.wait(&keys, ASK).await {
+            if !matches!(error, StoreError::Timeout { .. }) {
+                sleep(AGAIN).await;
+            }
+        }
     }
 
     /// Closes the store, after the launchers of the other nodes had time to learn of a failure.
     pub(super) async fn end(self) {
         let Some(server) = self.server else { return };
         if let Some(others) = &self.others
-            && let Ok(Some(_)) = others.store.try_get(FAILED).await
+            && let Ok(Some(_)) = others.store.try_get(OVER).await
         {
             let keys: Vec<String> = (1..others.nodes).map(heard_key).collect();
             let _ = others.store.wait(&keys, TELL).await;
@@ -149,7 +212,56 @@ impl Meeting {
     /// Says that node 0 need not stay for this node to learn of a failure.
     pub(super) async fn heard(&self) {
         if let Some(others) = &self.others {
-            let _ = timeout(TELL, others.store.set(&heard_key(others.node), b"1")).await;
+            let key = heard_key(others.node);
+            insist(TELL, async || others.store.set(&key, b"1").await).await;
+        }
+    }
+}
+
+/// Asks the store again until it answers, for so long.
+async fn insist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T, StoreError>) -> Option<T> {
+    let asking = async {
+        loop {
+            if let Ok(answer) = ask().await {
+                return answer;
+            }
+            sleep(AGAIN).await;
+        }
+    };
+    timeout(limit, asking).await.ok()
+}
+
+impl Over {
+    fn to_word(&self) -> String {
+        match self {
+            Self::Failed(Failure { code, text }) => format!("failed {code}\n{text}"),
+            Self::Stopped { node, signal } => format!("stopped {}\n{node}", signal.as_raw()),
+        }
+    }
+
+    fn from_word(word: &[u8]) -> Self {
+        let word = String::from_utf8_lossy(word);
+        Self::parse(&word).unwrap_or_else(|| {
+            let text = format!("the run is over; another version of farref says why: {word}");
+            Self::Failed(Failure { code: 1, text })
+        })
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        let (head, rest) = word.split_once('\n')?;
+        let (kind, number) = head.split_once(' ')?;
+        match kind {
+            "failed" => {
+                let code = number.parse().ok()?;
+                let text = rest.to_owned();
+                Some(Self::Failed(Failure { code, text }))
+            }
+            "stopped" => {
+                let signal = Signal::from_named_raw(number.parse().ok()?)?;
+                let node = rest.parse().ok()?;
+                signals::ends(signal).then_some(Self::Stopped { node, signal })
+            }
+            _ => None,
         }
     }
 }
@@ -160,14 +272,6 @@ fn done_key(node: u32) -> String {
 
 fn heard_key(node: u32) -> String {
     format!("farref-launch/heard/{node}")
-}
-
-fn read_failure(word: &[u8]) -> Option<Failure> {
-    let word = String::from_utf8_lossy(word);
-    let (code, text) = word.split_once('\n')?;
-    let text = text.to_owned();
-    let code = code.parse().ok()?;
-    Some(Failure { code, text })
 }
 
 async fn serve(host: &str, port: u16) -> anyhow::Result<StoreServer> {
@@ -246,4 +350,39 @@ async fn introduce(store: &TcpStoreClient, plan: &Plan, run_id: String) -> anyho
         "another launcher is node {node} of this run already: give every node its own --node-rank"
     );
     Ok(run.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_about_the_end_is_read_as_it_was_written() {
+        let failure = Failure {
+            code: 137,
+            text: "rank 3 failed first\nand more".to_owned(),
+        };
+        let signal = Signal::INT;
+        for over in [Over::Failed(failure), Over::Stopped { node: 7, signal }] {
+            assert_eq!(Over::from_word(over.to_word().as_bytes()), over);
+        }
+    }
+
+    #[test]
+    fn a_word_that_cannot_be_read_is_a_failure() {
+        for word in [
+            "",
+            "stopped 99\n0",
+            "stopped 10\n0",
+            "failed\nx",
+            "paused 1\n2",
+            "\u{fffd}",
+        ] {
+            let over = Over::from_word(word.as_bytes());
+            assert!(
+                matches!(over, Over::Failed(Failure { code: 1, .. })),
+                "{word}"
+            );
+        }
+    }
 }

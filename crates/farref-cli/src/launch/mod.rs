@@ -8,12 +8,15 @@ mod environment;
 mod failure;
 mod life;
 mod meeting;
+mod orphans;
 mod output;
 mod plan;
 mod program;
 mod signals;
 mod supervisor;
 mod tether;
+
+pub(crate) use environment::threads_to_limit;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -23,6 +26,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use meeting::Meeting;
+use orphans::Orphans;
 use output::{Color, Output};
 use plan::Plan;
 use program::Program;
@@ -117,6 +121,21 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What is said about the threads that the ranks were given.
+fn said_of_threads(ranks: u32) -> Option<String> {
+    let limited: Vec<String> = threads_to_limit(ranks)
+        .into_iter()
+        .map(|name| format!("{name}=1"))
+        .collect();
+    (!limited.is_empty()).then(|| {
+        format!(
+            "{} for each of {ranks} ranks, so that they do not crowd each other out; set it to choose \
+             otherwise",
+            limited.join(" and ")
+        )
+    })
+}
+
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(parent) = arguments.tethered_to {
         return tether::become_program(parent, &arguments.program);
@@ -137,6 +156,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         // Before the first child, so that no signal ends the launcher and leaves a child behind.
         let mut signals = Signals::listen().context("cannot listen for signals")?;
+        let orphans = Orphans::adopt().context("cannot adopt orphans")?;
         let meeting = tokio::select! {
             meeting = Meeting::begin(&plan) => meeting?,
             signal = signals.next() => {
@@ -144,7 +164,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             }
         };
         let output = Output::start(arguments.color);
-        let supervisor = Supervisor::new(&plan, &program, &policy, &meeting, output, signals);
+        if let Some(text) = said_of_threads(plan.ranks) {
+            output.say(&text);
+        }
+        let supervisor =
+            Supervisor::new(&plan, &program, &policy, &meeting, output, signals, orphans);
         let code = supervisor.run().await;
         meeting.end().await;
         Ok(ExitCode::from(code))

@@ -3,20 +3,24 @@
 //! 1. A rank that fails is started again while it may be; otherwise its failure ends the run.
 //! 2. Once the run ends, nobody is started again: all are asked to end, and killed after the grace period
 //!    or at the second Ctrl-C.
-//! 3. The first failure decides the exit code and has the last word.
-//! 4. The launcher ends when nothing of any rank is left.
+//! 3. The first failure decides the exit code and has the last word. A signal is no failure: if all ranks of
+//!    a node end well after it, so does the launcher, also of a node that learns of it from another.
+//! 4. The launcher ends when nothing of any rank is left and all that they printed is written. It does not
+//!    wait for ever for what was killed, nor, after a signal, for whoever should read the output.
 
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Restart;
 use super::environment::{Attempt, variables};
 use super::failure::{Ending, Failure, Spoken, killed_by};
-use super::life::{self, Event, Life};
-use super::meeting::Meeting;
+use super::life::{self, DYING, Event, Life};
+use super::meeting::{self, Meeting, News, Over};
+use super::orphans::Orphans;
 use super::output::Output;
 use super::plan::Plan;
 use super::program::Program;
@@ -38,13 +42,16 @@ pub(super) struct Supervisor<'a> {
     meeting: &'a Meeting,
     output: Output,
     signals: Signals,
+    orphans: Orphans,
     ranks: Vec<Rank>,
     /// How often all ranks were started again.
     round: u32,
     phase: Phase,
     failure: Option<Failure>,
-    /// The signal that ended the run, if one did.
-    stopped_by: Option<Signal>,
+    /// The signal that ended the run, if one did, and the node that it came to.
+    stopped_by: Option<(Signal, u32)>,
+    /// This launcher was told to end.
+    asked_to_end: bool,
     /// Somebody has pressed Ctrl-C since.
     interrupted: bool,
     /// A rank did not end well after it was asked to end.
@@ -54,6 +61,8 @@ pub(super) struct Supervisor<'a> {
 
 #[derive(Clone, Default, Debug)]
 struct Rank {
+    /// What watches it, until everything it printed is on its way out.
+    watch: Option<AbortHandle>,
     /// The process group, until nothing of it is left.
     group: Option<Pid>,
     /// How often it was started again.
@@ -70,8 +79,9 @@ enum Phase {
         killing: Instant,
         again: bool,
     },
-    /// All were killed.
+    /// All were killed. What is there at this time will stay.
     Killing {
+        leaving: Option<Instant>,
         again: bool,
     },
 }
@@ -84,6 +94,7 @@ impl<'a> Supervisor<'a> {
         meeting: &'a Meeting,
         output: Output,
         signals: Signals,
+        orphans: Orphans,
     ) -> Self {
         Self {
             plan,
@@ -92,11 +103,13 @@ impl<'a> Supervisor<'a> {
             meeting,
             output,
             signals,
+            orphans,
             ranks: vec![Rank::default(); plan.ranks as usize],
             round: 0,
             phase: Phase::Running,
             failure: None,
             stopped_by: None,
+            asked_to_end: false,
             interrupted: false,
             unwell: false,
             events: mpsc::channel(64),
@@ -107,11 +120,11 @@ impl<'a> Supervisor<'a> {
     pub(super) async fn run(mut self) -> u8 {
         self.start_all().await;
         loop {
-            while self.ranks.iter().any(|rank| rank.group.is_some()) {
+            while self.ranks.iter().any(|rank| rank.watch.is_some()) {
                 self.step().await;
             }
             match self.phase {
-                Phase::Stopping { again: true, .. } | Phase::Killing { again: true } => {
+                Phase::Stopping { again: true, .. } | Phase::Killing { again: true, .. } => {
                     self.phase = Phase::Running;
                     self.round += 1;
                     self.start_all().await;
@@ -124,38 +137,120 @@ impl<'a> Supervisor<'a> {
         if let Some(last_words) = last_words {
             self.output.say(&last_words);
         }
-        // Whoever reads the output may take as long as they like, but must be able to leave.
+        // Whoever reads the output may take as long as they like, unless somebody wants this to end.
         tokio::select! {
             () = self.output.finish() => {}
             _ = until_ended(&mut self.signals) => {}
+            () = sleep(self.policy.grace), if self.asked_to_end => {}
         }
         code
     }
 
     async fn step(&mut self) {
-        let killing = match self.phase {
+        let alarm = match self.phase {
+            Phase::Running => None,
             Phase::Stopping { killing, .. } => Some(killing),
-            _ => None,
+            Phase::Killing { leaving, .. } => leaving,
         };
+        let listens = self.failure.is_none() && self.stopped_by.is_none();
         tokio::select! {
             Some(event) = self.events.1.recv() => match event {
                 Event::Ended { local, ending, after } => self.ended(local, ending, after).await,
+                Event::Empty { local, is_empty } => self.empty(local, is_empty),
                 Event::Gone { local } => self.gone(local).await,
             },
             signal = self.signals.next() => self.signalled(signal).await,
-            failure = self.meeting.failure_elsewhere(), if self.failure.is_none() => {
-                self.failure = Some(failure);
-                self.stop(Signal::TERM, false);
+            news = self.meeting.news(), if listens => self.heard(news).await,
+            () = self.orphans.may_have_ended() => {
+                let ranks = &self.ranks;
+                self.orphans.bury(|id| ranks.iter().any(|rank| rank.group == Some(id)));
+            }
+            () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
+                match self.phase {
+                    Phase::Killing { .. } => self.leave(),
+                    _ => self.lose_patience(),
+                }
+            }
+        }
+    }
+
+    /// The grace period is over.
+    fn lose_patience(&mut self) {
+        let left: Vec<String> = (0..self.plan.ranks)
+            .filter(|local| self.is_there(*local))
+            .map(|local| self.plan.title(local))
+            .collect();
+        self.kill();
+        if left.is_empty() {
+            // All that is left is output that nobody reads.
+            return self.leave();
+        }
+        let grace = Spoken(self.policy.grace);
+        let left = left.join(", ");
+        self.output
+            .say(&format!("still there after {grace}: {left}; killing"));
+    }
+
+    /// What was killed and is there nevertheless cannot be ended by anybody; and who wants this to end does
+    /// not want to wait for a reader of the output.
+    fn leave(&mut self) {
+        let mut left = Vec::new();
+        for (local, rank) in (0..).zip(&mut self.ranks) {
+            let cannot_end = rank.group.take().is_some();
+            if cannot_end {
+                left.push(self.plan.title(local));
+            }
+            if (cannot_end || self.asked_to_end)
+                && let Some(watch) = rank.watch.take()
+            {
+                watch.abort();
+            }
+        }
+        let mut again = matches!(self.phase, Phase::Killing { again: true, .. });
+        if !left.is_empty() {
+            let text = format!("cannot be killed and is left behind: {}", left.join(", "));
+            self.output.say(&text);
+            self.unwell = true;
+            if std::mem::take(&mut again) {
+                self.failure.get_or_insert(Failure { code: 1, text });
+            }
+        }
+        let leaving = None;
+        self.phase = Phase::Killing { leaving, again };
+    }
+
+    /// What the launchers of other nodes have to say.
+    async fn heard(&mut self, news: News) {
+        match news {
+            News::Over(over) => {
+                self.is_over(over);
                 self.meeting.heard().await;
             }
-            () = sleep_until(killing.unwrap_or_else(Instant::now)), if killing.is_some() => {
-                let left: Vec<String> = (0..self.plan.ranks)
-                    .filter(|local| self.is_there(*local))
-                    .map(|local| self.plan.title(local))
-                    .collect();
-                let grace = Spoken(self.policy.grace);
-                self.output.say(&format!("still there after {grace}: {}; killing", left.join(", ")));
-                self.kill();
+            News::Lost(error) => {
+                let text = "the launcher of node 0 cannot be reached; the ranks here go on";
+                self.output.say(&format!("{text} ({error})"));
+            }
+            News::Found => self.output.say("the launcher of node 0 is there again"),
+        }
+    }
+
+    /// The run is over, because of another node.
+    fn is_over(&mut self, over: Over) {
+        let signal = match &over {
+            Over::Failed(_) => Signal::TERM,
+            Over::Stopped { signal, .. } => *signal,
+        };
+        self.note(over);
+        self.stop(signal, false);
+    }
+
+    /// Notes why the run is over.
+    fn note(&mut self, over: Over) {
+        match over {
+            Over::Failed(failure) => _ = self.failure.get_or_insert(failure),
+            Over::Stopped { node, signal } => {
+                self.unwell |= self.ranks.iter().any(|rank| rank.comes_back);
+                self.stopped_by.get_or_insert((signal, node));
             }
         }
     }
@@ -191,7 +286,8 @@ impl<'a> Supervisor<'a> {
                     .output
                     .printers(&self.plan.label(local), self.plan.rank(local));
                 let events = self.events.0.clone();
-                tokio::spawn(life.watch(local, printers, self.policy.grace, events));
+                let watch = tokio::spawn(life.watch(local, printers, self.policy.grace, events));
+                rank.watch = Some(watch.abort_handle());
             }
             Err(error) => {
                 let ending = Ending::NotStarted(format!("{error:#}"));
@@ -238,11 +334,22 @@ impl<'a> Supervisor<'a> {
         self.fail(local, &ending, after).await;
     }
 
+    fn empty(&mut self, local: u32, is_empty: bool) {
+        if let Some(rank) = self.ranks.get_mut(local as usize) {
+            rank.group = None;
+        }
+        if !is_empty {
+            let title = self.plan.title(local);
+            let text = format!("{title} has left processes behind that cannot be killed");
+            self.output.say(&text);
+        }
+    }
+
     async fn gone(&mut self, local: u32) {
         let Some(rank) = self.ranks.get_mut(local as usize) else {
             return;
         };
-        rank.group = None;
+        rank.watch = None;
         let comes_back = std::mem::take(&mut rank.comes_back);
         if comes_back && self.phase == Phase::Running {
             self.start(local).await;
@@ -250,24 +357,26 @@ impl<'a> Supervisor<'a> {
     }
 
     async fn signalled(&mut self, signal: Signal) {
-        if signal == Signal::INT && std::mem::replace(&mut self.interrupted, true) {
-            return self.kill();
-        }
         if !signals::ends(signal) {
             return self.signal_all(signal);
         }
-        if self.stopped_by.is_none() && self.failure.is_none() {
-            self.stopped_by = Some(signal);
-            self.unwell = self.ranks.iter().any(|rank| rank.comes_back);
-            let name = signals::name(signal);
-            let node = self.plan.node;
-            let code = killed_by(signal.as_raw());
-            let text = format!("node {node} was stopped by {name}");
-            self.stop(signal, false);
-            self.meeting.tell(&Failure { code, text }).await;
-            return;
+        self.asked_to_end = true;
+        if signal == Signal::INT && std::mem::replace(&mut self.interrupted, true) {
+            return self.kill();
+        }
+        if let Phase::Killing { leaving: None, .. } = self.phase {
+            // Nothing is left but output.
+            return self.leave();
         }
         self.stop(signal, false);
+        if self.stopped_by.is_none() && self.failure.is_none() {
+            let node = self.plan.node;
+            let mine = Over::Stopped { node, signal };
+            self.note(mine.clone());
+            let first = self.meeting.tell(&mine).await;
+            self.note(first);
+            self.meeting.heard().await;
+        }
     }
 
     /// A failure that ends the run.
@@ -288,8 +397,12 @@ impl<'a> Supervisor<'a> {
         };
         let code = ending.exit_code();
         self.stop(Signal::TERM, false);
-        let first = self.meeting.tell(&Failure { code, text }).await;
-        self.failure.get_or_insert(first);
+        let mine = Over::Failed(Failure { code, text });
+        let first = self.meeting.tell(&mine).await;
+        if first != mine {
+            self.unwell = true;
+        }
+        self.note(first);
         self.meeting.heard().await;
     }
 
@@ -309,7 +422,11 @@ impl<'a> Supervisor<'a> {
                 killing,
                 again: before && again,
             },
-            Phase::Killing { again: before } => Phase::Killing {
+            Phase::Killing {
+                leaving,
+                again: before,
+            } => Phase::Killing {
+                leaving,
                 again: before && again,
             },
         };
@@ -317,11 +434,15 @@ impl<'a> Supervisor<'a> {
 
     fn kill(&mut self) {
         self.signal_all(Signal::KILL);
-        let again = matches!(
-            self.phase,
-            Phase::Stopping { again: true, .. } | Phase::Killing { again: true }
-        );
-        self.phase = Phase::Killing { again };
+        let leaving = Some(Instant::now() + DYING);
+        self.phase = match self.phase {
+            Phase::Running => Phase::Killing {
+                leaving,
+                again: false,
+            },
+            Phase::Stopping { again, .. } => Phase::Killing { leaving, again },
+            killing @ Phase::Killing { .. } => killing,
+        };
     }
 
     fn signal_all(&self, signal: Signal) {
@@ -336,15 +457,38 @@ impl<'a> Supervisor<'a> {
             return;
         }
         if !self.meeting.hosts_others() {
-            return self.meeting.say_done().await;
+            return self.say_done().await;
         }
-        tokio::select! {
-            () = self.meeting.others_done() => {}
-            failure = self.meeting.failure_elsewhere() => {
-                self.meeting.heard().await;
-                self.failure = Some(failure);
+        loop {
+            tokio::select! {
+                () = self.meeting.others_done() => return,
+                news = self.meeting.news() => self.heard(news).await,
+                signal = until_ended(&mut self.signals) => {
+                    self.stopped_by = Some((signal, self.plan.node));
+                }
             }
-            signal = until_ended(&mut self.signals) => self.stopped_by = Some(signal),
+            if self.failure.is_some() || self.stopped_by.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Tells node 0 that the ranks of this node have ended well.
+    async fn say_done(&mut self) {
+        if self.meeting.say_done(meeting::TELL).await {
+            return;
+        }
+        let patience = Spoken(meeting::PATIENCE);
+        self.output.say(&format!(
+            "the ranks here have ended well; trying for {patience} to tell the launcher of node 0"
+        ));
+        tokio::select! {
+            told = self.meeting.say_done(meeting::PATIENCE) => if !told {
+                self.output.say("the launcher of node 0 could not be told");
+            },
+            signal = until_ended(&mut self.signals) => {
+                self.stopped_by = Some((signal, self.plan.node));
+            }
         }
     }
 
@@ -353,8 +497,11 @@ impl<'a> Supervisor<'a> {
             return (*code, Some(text.clone()));
         }
         match self.stopped_by {
-            Some(signal) => {
-                let text = format!("stopped by {}", signals::name(signal));
+            Some((signal, node)) => {
+                let mut text = format!("stopped by {}", signals::name(signal));
+                if node != self.plan.node {
+                    text = format!("{text} on node {node}");
+                }
                 let code = match self.unwell {
                     true => killed_by(signal.as_raw()),
                     // Who finishes in order when asked to has done what it should.
