@@ -34,9 +34,17 @@ pub(crate) fn age(age: Option<Duration>) -> Cell {
 
 /// Lives follow the clock: two may differ in the last digit.
 pub(crate) fn life(incarnation: u32) -> Cell {
-    Cell::number(f64::from(incarnation), |incarnation| {
-        incarnation.to_string()
-    })
+    whole(incarnation)
+}
+
+/// A rank is a name and no quantity: those of workers that were given none begin at 16384.
+pub(crate) fn rank(rank: u32) -> Cell {
+    whole(rank)
+}
+
+/// A number of which every digit counts.
+fn whole(number: u32) -> Cell {
+    Cell::number(f64::from(number), |number| number.to_string())
 }
 
 /// A sum over a worker's peers.
@@ -47,7 +55,7 @@ pub(crate) fn sum<T: std::iter::Sum>(snapshot: &Snapshot, what: impl Fn(&PeerSna
 /// The cells that every row about a worker begins with: name, rank, life, state, uptime, open calls,
 /// references, contexts.
 pub(crate) fn who(seen: &[Seen], one: &Seen) -> Vec<Cell> {
-    let mut row = vec![Cell::text(&one.name), count(one.rank)];
+    let mut row = vec![Cell::text(&one.name), rank(one.rank)];
     let state = Cell::text(seen::state(seen, one.rank));
     match one.answer() {
         Some(snapshot) => row.extend([
@@ -70,7 +78,7 @@ pub(crate) fn who(seen: &[Seen], one: &Seen) -> Vec<Cell> {
 pub(crate) fn who_was(gone: Gone, empty: usize) -> Vec<Cell> {
     let mut row = vec![
         Cell::text(gone.name),
-        count(gone.rank),
+        rank(gone.rank),
         life(gone.incarnation),
         Cell::text(gone.status),
     ];
@@ -325,6 +333,16 @@ mod tests {
                 assert!(!row.contains('…') && row.len() <= 78, "{row}");
             }
         }
+    }
+
+    #[test]
+    fn the_rank_of_a_worker_that_was_given_none_is_shown_in_full() {
+        let mut seen = samples::group();
+        seen[1].rank = 16_384;
+        seen[2].rank = 16_385;
+        let table = workers(&seen);
+        let ranks: Vec<_> = table.rows.iter().map(|row| &*row[1].text).collect();
+        assert_eq!(ranks[..3], ["0", "16384", "16385"]);
     }
 
     #[test]
