@@ -104,8 +104,11 @@ impl Context {
     /// Runs the context backward from losses that are on this worker, as if from their sum. Awaited, it
     /// returns when every worker that took part is done.
     ///
-    /// Each pass adds to the gradients that earlier ones left in the context. Results that the losses do
-    /// not depend on cost nothing and hold nothing up.
+    /// Each pass adds to the gradients that others leave in the context, before it or side by side with it.
+    /// Results that the losses do not depend on cost nothing and hold nothing up.
+    ///
+    /// A pass frees the messages that it used, unless told to [retain](Backward::retain_graph) them. One that
+    /// needs what another has freed fails with [`GraphFreed`](crate::engine::Cause::GraphFreed).
     pub fn backward(&self, losses: &[&Tensor]) -> Backward {
         Backward {
             scope: self.scope.clone(),
@@ -187,7 +190,7 @@ pub struct Backward {
 }
 
 impl Backward {
-    /// Keeps the graph, so that it can be run backward again.
+    /// Keeps the graph, so that it can be run backward again, or by another pass that shares parts of it.
     pub fn retain_graph(mut self) -> Self {
         self.retain_graph = true;
         self

@@ -51,6 +51,8 @@ pub mod nn;
 #[cfg(feature = "candle")]
 pub mod optim;
 #[cfg(feature = "candle")]
+mod owners;
+#[cfg(feature = "candle")]
 mod parameter;
 #[cfg(feature = "candle")]
 mod pipeline;

@@ -2,6 +2,8 @@
 //!
 //! - **PA-1** A step replaces the tensor, it does not write into it: a pass that began before finishes
 //!   with the weights that it saw.
+//! - **PA-2** Whatever was computed from a value of it counts, wherever that was taken, and hooks see the sum:
+//!   all the values that a pass reaches have one gradient.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,6 +16,7 @@ use farref::context::ContextScope;
 use crate::context::Context;
 use crate::engine::{self, Observer};
 use crate::error::{Error, Result};
+use crate::owners;
 use crate::tensor::Tensor;
 use crate::vjp::Candle;
 
@@ -47,7 +50,7 @@ use crate::vjp::Candle;
 #[derive(Clone)]
 pub struct Parameter(Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     key: u64,
     versions: RwLock<Versions>,
     hooks: Mutex<Vec<Hook>>,
@@ -56,13 +59,12 @@ struct Inner {
 /// What it is and was.
 struct Versions {
     now: Var,
-    /// The leaves that it was before, the latest first: outside of a context nobody takes note whose they
-    /// are.
+    /// The leaves that it was before, the latest first, as far as they are known to be its.
     former: VecDeque<TensorId>,
 }
 
-/// How many steps may lie between a computation outside of a context and a look at its gradient.
-const FORMER: usize = 64;
+/// How many steps may lie between a computation outside of a context and a pass over it.
+const FORMER: usize = 256;
 
 type Hook = Arc<dyn Fn(Tensor) -> Result<Tensor> + Send + Sync>;
 
@@ -77,14 +79,18 @@ impl Parameter {
             });
         }
         crate::threads::keep();
-        Ok(Self(Arc::new(Inner {
+        let now = Var::from_tensor(&value.detach())?;
+        let leaf = now.id();
+        let inner = Arc::new(Inner {
             key: KEYS.fetch_add(1, Ordering::Relaxed),
             versions: RwLock::new(Versions {
-                now: Var::from_tensor(&value.detach())?,
+                now,
                 former: VecDeque::new(),
             }),
             hooks: Mutex::default(),
-        })))
+        });
+        owners::add(leaf, Arc::downgrade(&inner));
+        Ok(Self(inner))
     }
 
     /// Tells it from all others of this process.
@@ -108,11 +114,19 @@ impl Parameter {
             });
         }
         let next = Var::from_tensor(&value.detach())?;
-        let versions = self.0.versions.write();
-        let mut versions = versions.unwrap_or_else(PoisonError::into_inner);
-        let former = std::mem::replace(&mut versions.now, next).id();
-        versions.former.push_front(former);
-        versions.former.truncate(FORMER);
+        // Before anybody can compute with it.
+        owners::add(next.id(), Arc::downgrade(&self.0));
+        let forgotten = {
+            let versions = self.0.versions.write();
+            let mut versions = versions.unwrap_or_else(PoisonError::into_inner);
+            let former = std::mem::replace(&mut versions.now, next).id();
+            versions.former.push_front(former);
+            let known = versions.former.len().min(FORMER);
+            versions.former.split_off(known)
+        };
+        if !forgotten.is_empty() {
+            owners::remove(forgotten);
+        }
         Ok(())
     }
 
@@ -128,14 +142,16 @@ impl Parameter {
 
     /// Its gradient in a context.
     pub(crate) fn gradient_in(&self, scope: &ContextScope) -> Option<Tensor> {
-        // What was computed outside of the context was not noticed there, but is known by its leaf.
-        let leaves: Vec<_> = {
-            let versions = self.0.versions.read();
-            let versions = versions.unwrap_or_else(PoisonError::into_inner);
-            let former = versions.former.iter().copied();
-            std::iter::once(versions.now.id()).chain(former).collect()
-        };
-        engine::gradient::<Candle>(scope, Some(self.0.key), &leaves)
+        engine::gradient::<Candle>(scope, Some(self.0.key), &[])
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let versions = self.versions.get_mut();
+        let versions = versions.unwrap_or_else(PoisonError::into_inner);
+        let now = std::iter::once(versions.now.id());
+        owners::remove(now.chain(versions.former.drain(..)));
     }
 }
 

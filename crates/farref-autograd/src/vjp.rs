@@ -1,11 +1,13 @@
 //! candle as a [`Backend`].
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, TensorId};
 use farref::{Call, Peer};
 
-use crate::engine::{Backend, Parcel, PassId, Receipt};
+use crate::engine::{Backend, Observer, Parcel, PassId, Receipt};
+use crate::owners;
 use crate::stack;
 use crate::tensor::Tensor;
 use crate::wire;
@@ -56,6 +58,10 @@ impl Backend for Candle {
         check(one, other)?;
         let sum = (&**one + &**other).map_err(|error| error.to_string())?;
         Ok(Tensor::from(sum))
+    }
+
+    fn observer(leaf: TensorId) -> Option<Arc<dyn Observer<Tensor>>> {
+        Some(owners::of(leaf)?)
     }
 
     fn deliver(peer: &Peer, parcel: Parcel<Tensor>) -> Call<Receipt> {

@@ -31,6 +31,12 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// The sum of two gradients.
     fn add(one: &Self::Tensor, other: &Self::Tensor) -> Result<Self::Tensor, String>;
 
+    /// Whom a leaf belongs to, also if nobody has [observed](super::observe) it in the context.
+    fn observer(leaf: Self::Leaf) -> Option<Arc<dyn Observer<Self::Tensor>>> {
+        let _ = leaf;
+        None
+    }
+
     /// Builds the call that brings a parcel to another worker's engine.
     fn deliver(peer: &Peer, parcel: Parcel<Self::Tensor>) -> Call<Receipt>;
 
@@ -56,7 +62,8 @@ pub trait Observer<T>: Send + Sync + 'static {
     /// Under which key the gradient is kept: leaves with one key share one gradient.
     fn key(&self) -> u64;
 
-    /// A pass has the final gradient of the leaf: what is to be added to the context's?
+    /// A pass has the final gradient, that of all leaves with the key together: what is to be added to the
+    /// context's?
     fn on_gradient(&self, gradient: T) -> Result<T, String>;
 }
 

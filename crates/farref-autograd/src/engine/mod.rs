@@ -11,16 +11,22 @@
 //! - **EN-1** In a pass, each send of a worker's snapshot gets exactly one gradient message, possibly
 //!   one that says *none*; whoever waits for one gets it (A2).
 //! - **EN-2** Correctness does not depend on how arrivals are grouped: vector-Jacobian products are
-//!   linear, a leaf is final when all roots that reach it have been run.
+//!   linear, a leaf is final when all roots that reach it have been run. What comes after that is run by
+//!   itself, and follows what went before.
 //! - **EN-3** A pass is over when its root is at rest and every parcel it caused, directly or not, has
 //!   been acknowledged (Dijkstra and Scholten): the first parcel that draws a worker in is acknowledged
 //!   when the worker is at rest, every other at once.
 //! - **EN-4** Gradients are kept in the context, per worker, and nowhere else.
 //! - **EN-5** When a context is over on a worker, nothing of it is left there.
+//! - **EN-6** A pass that does not retain the graph frees, where it is done, the messages for which it brought
+//!   gradients, and no others. A gradient for a message that was freed fails the pass that brings it; one
+//!   for a message that a pass did not know of, or that has had its gradients, is taken in. No gradient
+//!   is ever ignored: passes side by side add up, or one says that another has freed what it needs.
 
 mod backend;
 mod foreign;
 mod graph;
+mod leaves;
 mod parcel;
 mod pass;
 mod records;
@@ -60,6 +66,8 @@ pub(crate) struct InContext<B: Backend> {
     pub(crate) scope: ContextScope,
     records: Mutex<Records<B>>,
     passes: Mutex<Passes<B>>,
+    /// Held by the own pass that runs, on a wire that names no passes.
+    turn: tokio::sync::Mutex<()>,
 }
 
 struct Passes<B: Backend> {
@@ -162,6 +170,7 @@ impl<B: Backend> Engine<B> {
                 elsewhere: foreign::Elsewhere::default(),
                 lost: None,
             }),
+            turn: tokio::sync::Mutex::default(),
         });
         contexts.insert(scope.id(), Arc::clone(&place));
         Some(place)
@@ -231,36 +240,56 @@ impl<B: Backend> InContext<B> {
         passes.own.first().copied().unwrap_or(passes.next)
     }
 
+    /// What a worker has heard of which passes are over: all of the origin's below this.
+    pub(crate) fn over_below(&self, origin: NodeId) -> u64 {
+        let passes = lock(&self.passes);
+        passes.over.get(&origin).copied().unwrap_or(0)
+    }
+
     /// A parcel of a pass arrived.
     pub(crate) async fn receive(
         self: &Arc<Self>,
         from: NodeId,
         parcel: Parcel<B::Tensor>,
     ) -> Receipt {
-        let (reply, receipt) = oneshot::channel();
-        {
-            let mut passes = lock(&self.passes);
-            if let Some(lost) = &passes.lost {
-                return Receipt::failed(lost.clone());
-            }
-            let id = parcel.pass;
-            if passes.is_over(id, parcel.ended_below, self.scope.worker().node()) {
-                return Receipt::failed(self.failure(Cause::Cancelled));
-            }
-            let retain = parcel.retain_graph;
-            let inbox = match passes.running.get(&id) {
-                Some(inbox) => inbox.clone(),
-                None if passes.running.len() >= MAX_PASSES => {
-                    return Receipt::failed(self.failure(Cause::TooManyPasses));
-                }
-                None => self.spawn(&mut passes, id, retain, parcel.patience),
-            };
-            drop(inbox.send(Input::Parcel {
-                from,
-                parcel,
-                reply,
-            }));
+        let accepted = self.accept(&mut lock(&self.passes), from, parcel);
+        match accepted {
+            Ok(receipt) => self.receipt(receipt).await,
+            Err(failure) => Receipt::failed(failure),
         }
+    }
+
+    /// Hands a parcel to its pass, which acknowledges it.
+    fn accept(
+        self: &Arc<Self>,
+        passes: &mut Passes<B>,
+        from: NodeId,
+        parcel: Parcel<B::Tensor>,
+    ) -> Result<oneshot::Receiver<Receipt>, PassFailure> {
+        if let Some(lost) = &passes.lost {
+            return Err(lost.clone());
+        }
+        let id = parcel.pass;
+        if passes.is_over(id, parcel.ended_below, self.scope.worker().node()) {
+            return Err(self.failure(Cause::Cancelled));
+        }
+        let inbox = match passes.running.get(&id) {
+            Some(inbox) => inbox.clone(),
+            None if passes.running.len() >= MAX_PASSES => {
+                return Err(self.failure(Cause::TooManyPasses));
+            }
+            None => self.spawn(passes, id, parcel.retain_graph, parcel.patience),
+        };
+        let (reply, receipt) = oneshot::channel();
+        drop(inbox.send(Input::Parcel {
+            from,
+            parcel,
+            reply,
+        }));
+        Ok(receipt)
+    }
+
+    async fn receipt(&self, receipt: oneshot::Receiver<Receipt>) -> Receipt {
         let receipt = receipt.await;
         receipt.unwrap_or_else(|_| Receipt::failed(self.failure(Cause::Released)))
     }

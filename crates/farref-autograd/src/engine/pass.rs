@@ -14,11 +14,15 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::backend::Backend;
 use super::foreign::ELSEWHERE;
-use super::graph::{Complete, Feed, Graph};
+use super::graph::{Feed, Graph};
+use super::leaves::Complete;
 use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
 use super::records::{RecvId, Snapshot};
 use super::task::Root;
 use super::{Carrier, Engine, InContext, Outcome};
+
+/// How often a worker that was drawn in reports, at most.
+const REPORT: Duration = Duration::from_millis(10);
 
 /// What can happen to a pass.
 pub(crate) enum Input<B: Backend> {
@@ -35,6 +39,11 @@ pub(crate) enum Input<B: Backend> {
     },
     /// A worker that was drawn in from here is getting on.
     Progress,
+    /// Nothing more comes from elsewhere: what has got no gradients gets none.
+    Close {
+        by: NodeId,
+        reply: oneshot::Sender<Receipt>,
+    },
     /// It cannot succeed any more.
     Fail(PassFailure),
 }
@@ -79,6 +88,8 @@ pub(crate) struct Actor<B: Backend> {
     unacknowledged: BTreeMap<NodeId, usize>,
     engaged: Option<Engaged>,
     failure: Option<PassFailure>,
+    /// Whether it is one of elsewhere for which nothing more comes.
+    closing: bool,
     /// When something last happened.
     stepped: Instant,
     /// When the worker that drew this one in last heard of it, and whether something has happened since.
@@ -104,6 +115,12 @@ impl<B: Backend> Actor<B> {
         let mut untold: HashSet<NodeId> = sent.keys().copied().collect();
         untold.extend(known.iter().map(|(from, _)| *from));
         untold.remove(&me);
+        // Nobody else will say that these were not received (EN-1).
+        let unknown = sent.get(&me).into_iter().flatten();
+        let queue = unknown
+            .filter(|&&number| !known.contains(&(me, number)))
+            .map(|&number| (Root::Send(number), Vec::new()))
+            .collect();
         Self {
             carrier: Engine::<B>::of(&worker).carrier.get().cloned(),
             me,
@@ -119,7 +136,7 @@ impl<B: Backend> Actor<B> {
             ))),
             place,
             begun: false,
-            queue: Vec::new(),
+            queue,
             sent,
             known,
             untold,
@@ -127,6 +144,7 @@ impl<B: Backend> Actor<B> {
             unacknowledged: BTreeMap::new(),
             engaged: None,
             failure: None,
+            closing: false,
             stepped: Instant::now(),
             reported: Instant::now(),
             to_report: false,
@@ -144,7 +162,7 @@ impl<B: Backend> Actor<B> {
                     Some(input) => self.take(input),
                     None => break,
                 },
-                () = tokio::time::sleep_until(tick.into()), if self.engaged.is_some() => self.tick(),
+                () = until(tick) => self.tick(),
                 () = given_up(self.engaged.as_mut()) => self.fail(Cause::Cancelled),
             }
             self.go_on();
@@ -169,6 +187,10 @@ impl<B: Backend> Actor<B> {
                 reply,
             } => self.receive(from, parcel, reply),
             Input::Progress => self.step(),
+            Input::Close { by, reply } => {
+                self.closing = true;
+                self.engage(by, Receipt::default(), reply);
+            }
             Input::Fail(failure) => self.fail_with(failure),
         }
     }
@@ -179,11 +201,6 @@ impl<B: Backend> Actor<B> {
         parcel: Parcel<B::Tensor>,
         reply: oneshot::Sender<Receipt>,
     ) {
-        self.step();
-        if let Some(failure) = &self.failure {
-            drop(reply.send(Receipt::failed(failure.clone())));
-            return;
-        }
         // Whoever sends a parcel knows of the pass. It must still hear what was sent to it.
         if !self.sent.contains_key(&from) {
             self.untold.remove(&from);
@@ -195,11 +212,21 @@ impl<B: Backend> Actor<B> {
                 .collect(),
             failure: None,
         };
-        for (number, gradients) in parcel.gradients {
-            self.queue.push((Root::Send(number), gradients));
+        if self.failure.is_none() {
+            let gradients = parcel.gradients.into_iter();
+            self.queue
+                .extend(gradients.map(|(number, gradients)| (Root::Send(number), gradients)));
         }
-        if self.engaged.is_none() {
-            self.engaged = Some(Engaged::By(from, receipt, reply));
+        self.engage(from, receipt, reply);
+    }
+
+    /// The first that draws this worker in hears when it is at rest, every other at once (EN-3).
+    fn engage(&mut self, by: NodeId, receipt: Receipt, reply: oneshot::Sender<Receipt>) {
+        self.step();
+        if let Some(failure) = &self.failure {
+            drop(reply.send(Receipt::failed(failure.clone())));
+        } else if self.engaged.is_none() {
+            self.engaged = Some(Engaged::By(by, receipt, reply));
             self.reported = Instant::now();
         } else {
             drop(reply.send(receipt));
@@ -289,11 +316,12 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    /// On a wire where nobody says *none*: when the pass that began here is at rest, nothing more comes
-    /// for what has got no gradients. Says whether there was any such.
+    /// On a wire where nobody says *none*: when the pass that began here is at rest, or one of elsewhere is
+    /// over, nothing more comes for what has got no gradients. Says whether there was any such.
     fn close_open_ends(&mut self) -> bool {
         let is_root = matches!(self.engaged, Some(Engaged::Root(_)));
-        if self.carrier.is_none() || !is_root || self.failure.is_some() {
+        let over = self.closing || self.carrier.is_some() && is_root;
+        if !over || self.failure.is_some() {
             return false;
         }
         let unfed = self
@@ -353,12 +381,12 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    /// Only the origin knows which of its passes are over.
+    /// Only the origin knows which of its passes are over; the others pass on what they have heard of it.
     fn ended_below(&self) -> u64 {
         if self.id.origin == self.me {
             self.place.ended_below()
         } else {
-            0
+            self.place.over_below(self.id.origin)
         }
     }
 
@@ -401,12 +429,13 @@ impl<B: Backend> Actor<B> {
         self.to_report = true;
     }
 
-    fn next_tick(&self) -> Instant {
-        let patience = self.patience.unwrap_or(Duration::from_secs(3600));
-        match self.engaged {
+    /// When to look whether the pass gets on, or to say that it does. Not at all if it may take for ever.
+    fn next_tick(&self) -> Option<Instant> {
+        let patience = self.patience?;
+        match self.engaged.as_ref()? {
             // Reports come four times in that time, so that some may be late.
-            Some(Engaged::By(..)) => self.reported + patience / 4,
-            _ => self.stepped + patience,
+            Engaged::By(..) => self.reported.checked_add((patience / 4).max(REPORT)),
+            Engaged::Root(_) => self.stepped.checked_add(patience),
         }
     }
 
@@ -443,6 +472,14 @@ impl<B: Backend> Actor<B> {
 
     fn name_of(&self, node: NodeId) -> String {
         self.place.scope.worker().peer_of(node).name().to_owned()
+    }
+}
+
+/// Done at that time; never, if there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

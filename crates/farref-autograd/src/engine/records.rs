@@ -41,11 +41,11 @@ struct Sent<B: Backend> {
 }
 
 /// The leaves of a received message, in the order in which they are in it.
-type Received<B> = Vec<<B as Backend>::Leaf>;
+pub(crate) type Received<B> = Vec<<B as Backend>::Leaf>;
 
 /// Whose gradient it is.
-#[derive(PartialEq, Eq, Hash)]
-enum Key<L> {
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key<L> {
     /// That of something with a name of its own.
     Observer(u64),
     Leaf(L),
@@ -95,8 +95,10 @@ impl<B: Backend> Records<B> {
         self.observers.entry(leaf).or_insert(observer);
     }
 
+    /// Whom the gradient of a leaf belongs to, if anybody: in this context or at large.
     pub(crate) fn observer(&self, leaf: B::Leaf) -> Option<SharedObserver<B::Tensor>> {
-        self.observers.get(&leaf).cloned()
+        let here = self.observers.get(&leaf).cloned();
+        here.or_else(|| B::observer(leaf))
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot<B> {
@@ -109,7 +111,22 @@ impl<B: Backend> Records<B> {
         }
     }
 
-    /// A pass that does not retain the graph is done with these. Gives back what they held.
+    /// The tensors of a message that was sent since some snapshot was taken. None: it was freed, or never
+    /// sent.
+    pub(crate) fn sent(&self, number: u64) -> Option<Vec<B::Tensor>> {
+        self.sends.get(&number).map(|sent| sent.tensors.clone())
+    }
+
+    /// The received messages that some of these leaves belong to.
+    pub(crate) fn received_with(&self, leaves: &HashSet<B::Leaf>) -> Vec<(RecvId, Received<B>)> {
+        let recvs = self.recvs.iter();
+        recvs
+            .filter(|(_, received)| received.iter().any(|leaf| leaves.contains(leaf)))
+            .map(|(&recv, received)| (recv, received.clone()))
+            .collect()
+    }
+
+    /// A pass that does not retain the graph has used these (EN-6). Gives back what they held.
     pub(crate) fn free(
         &mut self,
         sends: impl Iterator<Item = u64>,
@@ -135,10 +152,12 @@ impl<B: Backend> Records<B> {
         self.freed.contains(leaf)
     }
 
-    /// Adds to the gradient of a leaf (A4, EN-4).
-    pub(crate) fn accumulate(&mut self, leaf: B::Leaf, gradient: B::Tensor) -> Result<(), String> {
-        let observer = self.observers.get(&leaf);
-        let key = observer.map_or(Key::Leaf(leaf), |observer| Key::Observer(observer.key()));
+    /// Adds to the gradient of an observer, or of a leaf that has none (A4, EN-4).
+    pub(crate) fn accumulate(
+        &mut self,
+        key: Key<B::Leaf>,
+        gradient: B::Tensor,
+    ) -> Result<(), String> {
         let sum = match self.gradients.get(&key) {
             Some(sum) => B::add(sum, &gradient)?,
             None => gradient,
@@ -154,7 +173,7 @@ impl<B: Backend> Records<B> {
 
     /// The gradient of a leaf.
     pub(crate) fn gradient(&self, leaf: B::Leaf) -> Option<B::Tensor> {
-        match self.observers.get(&leaf) {
+        match self.observer(leaf) {
             Some(observer) => self.gradient_of(observer.key()),
             None => self.gradients.get(&Key::Leaf(leaf)).cloned(),
         }

@@ -73,6 +73,8 @@ pub async fn backward<B: Backend>(
 ) -> crate::Result<()> {
     scope.check()?;
     let place = here::<B>(scope).ok_or(farref::Error::ContextReleased)?;
+    let _turn = place.turn().await;
+    scope.check()?;
     let outcome = place.start(roots, retain_graph, patience)?;
     match outcome.await {
         Ok(outcome) => Ok(outcome?),

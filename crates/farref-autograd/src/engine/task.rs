@@ -3,6 +3,8 @@
 //! Gradients are fed to roots one by one, as they arrive. The task says when running the graph is worth
 //! it: when some received leaf has all its roots fed, so that a peer can go on, or when nothing more is
 //! awaited. A later run adds to what an earlier one left (EN-2).
+//!
+//! A root that is fed again is run again, by itself, and its leaves are final once more, with what was added.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,9 +39,11 @@ pub(crate) struct Task<B: Backend> {
 struct RootState<B: Backend> {
     tensors: Vec<B::Tensor>,
     reach: HashSet<B::Leaf>,
-    /// Once fed, until run.
-    gradients: Option<Vec<Option<B::Tensor>>>,
+    /// What it was fed with and has not been run with.
+    gradients: Vec<Vec<Option<B::Tensor>>>,
     fed: bool,
+    /// Whether gradients came for it, not only the word that none do.
+    used: bool,
 }
 
 struct LeafState<B: Backend> {
@@ -63,6 +67,20 @@ impl<B: Backend> Run<B> {
     }
 }
 
+impl<B: Backend> Default for Task<B> {
+    /// Without roots.
+    fn default() -> Self {
+        Self {
+            roots: HashMap::new(),
+            leaves: HashMap::new(),
+            waiting: 0,
+            pending: Vec::new(),
+            urgent: false,
+            eager: false,
+        }
+    }
+}
+
 impl<B: Backend> Task<B> {
     /// Looks at the graph between `roots` and leaves. `received` are the leaves that peers wait for. With
     /// `eager`, every leaf is run as soon as its own roots have been fed.
@@ -71,38 +89,64 @@ impl<B: Backend> Task<B> {
         received: &HashSet<B::Leaf>,
         eager: bool,
     ) -> Self {
-        let mut leaves: HashMap<B::Leaf, LeafState<B>> = HashMap::new();
-        let mut states = HashMap::new();
-        for (root, tensors) in roots {
-            let reach: HashSet<_> = tensors.iter().flat_map(B::reach).collect();
-            for &leaf in &reach {
-                let state = leaves.entry(leaf).or_insert_with(|| LeafState {
-                    received: received.contains(&leaf),
-                    unfed: 0,
-                    unrun: 0,
-                    gradient: None,
-                });
-                state.unfed += 1;
-                state.unrun += 1;
-            }
-            states.insert(
-                root,
-                RootState {
-                    tensors,
-                    reach,
-                    gradients: None,
-                    fed: false,
-                },
-            );
-        }
-        Self {
-            waiting: states.len(),
-            roots: states,
-            leaves,
-            pending: Vec::new(),
-            urgent: false,
+        let mut task = Self {
             eager,
+            ..Self::default()
+        };
+        for (root, tensors) in roots {
+            task.add(root, tensors, received, false);
+            task.waiting += 1;
+            for leaf in task.reach(root) {
+                if let Some(state) = task.leaves.get_mut(&leaf) {
+                    state.unfed += 1;
+                    state.unrun += 1;
+                }
+            }
         }
+        task
+    }
+
+    fn add(&mut self, root: Root, tensors: Vec<B::Tensor>, received: &HashSet<B::Leaf>, fed: bool) {
+        let reach: HashSet<_> = tensors.iter().flat_map(B::reach).collect();
+        for &leaf in &reach {
+            self.leaves.entry(leaf).or_insert_with(|| LeafState {
+                received: received.contains(&leaf),
+                unfed: 0,
+                unrun: 0,
+                gradient: None,
+            });
+        }
+        let state = RootState {
+            tensors,
+            reach,
+            gradients: Vec::new(),
+            fed,
+            used: false,
+        };
+        self.roots.insert(root, state);
+    }
+
+    /// Whether it is one of the roots.
+    pub(crate) fn knows(&self, root: Root) -> bool {
+        self.roots.contains_key(&root)
+    }
+
+    /// A root that nobody has waited for, because it was not there when the pass began or because the pass
+    /// was done with it. Says which leaves it reaches.
+    pub(crate) fn adopt(
+        &mut self,
+        root: Root,
+        tensors: Vec<B::Tensor>,
+        received: &HashSet<B::Leaf>,
+    ) -> Vec<B::Leaf> {
+        self.add(root, tensors, received, true);
+        self.reach(root)
+    }
+
+    /// The leaves that a root reaches.
+    pub(crate) fn reach(&self, root: Root) -> Vec<B::Leaf> {
+        let state = self.roots.get(&root);
+        state.map_or_else(Vec::new, |state| state.reach.iter().copied().collect())
     }
 
     /// Whether some root reaches the leaf.
@@ -115,25 +159,38 @@ impl<B: Backend> Task<B> {
         self.leaves.keys()
     }
 
-    /// Gives a root its gradients, by the index of its tensors. A root that is not there or has been
-    /// fed is none of this pass's business. Says which leaves are final.
+    /// Gives a root its gradients, by the index of its tensors. Says which leaves are final.
     pub(crate) fn feed(&mut self, root: Root, gradients: Vec<Option<B::Tensor>>) -> Vec<Final<B>> {
-        let Some(state) = self.roots.get_mut(&root).filter(|state| !state.fed) else {
+        let Some(state) = self.roots.get_mut(&root) else {
             return Vec::new();
         };
-        state.fed = true;
-        self.waiting -= 1;
+        let nothing = gradients.iter().all(Option::is_none);
+        let again = std::mem::replace(&mut state.fed, true);
+        if again && nothing {
+            return Vec::new();
+        }
         for leaf in &state.reach {
-            if let Some(leaf) = self.leaves.get_mut(leaf) {
+            let Some(leaf) = self.leaves.get_mut(leaf) else {
+                continue;
+            };
+            if again {
+                leaf.unrun += 1;
+            } else {
                 leaf.unfed -= 1;
                 self.urgent |= (leaf.received || self.eager) && leaf.unfed == 0;
             }
         }
-        if gradients.iter().all(Option::is_none) {
+        if again {
+            self.urgent = true;
+        } else {
+            self.waiting -= 1;
+        }
+        if nothing {
             // Nothing to run.
             return self.done(root);
         }
-        state.gradients = Some(gradients);
+        state.used = true;
+        state.gradients.push(gradients);
         self.pending.push(root);
         Vec::new()
     }
@@ -152,10 +209,11 @@ impl<B: Backend> Task<B> {
                 continue;
             };
             wanted.extend(state.reach.iter().copied());
-            let gradients = state.gradients.take().unwrap_or_default();
-            for (tensor, gradient) in state.tensors.iter().zip(gradients) {
-                if let Some(gradient) = gradient {
-                    inputs.push((tensor.clone(), gradient));
+            for gradients in std::mem::take(&mut state.gradients) {
+                for (tensor, gradient) in state.tensors.iter().zip(gradients) {
+                    if let Some(gradient) = gradient {
+                        inputs.push((tensor.clone(), gradient));
+                    }
                 }
             }
         }
@@ -185,12 +243,8 @@ impl<B: Backend> Task<B> {
     }
 
     fn done(&mut self, root: Root) -> Vec<Final<B>> {
-        let reach = match self.roots.get(&root) {
-            Some(state) => state.reach.iter().copied().collect::<Vec<_>>(),
-            None => Vec::new(),
-        };
         let mut finals = Vec::new();
-        for leaf in reach {
+        for leaf in self.reach(root) {
             if let Some(state) = self.leaves.get_mut(&leaf) {
                 state.unrun -= 1;
                 if state.unrun == 0 {
@@ -205,6 +259,16 @@ impl<B: Backend> Task<B> {
     pub(crate) fn unfed(&self) -> Vec<Root> {
         let unfed = self.roots.iter().filter(|(_, state)| !state.fed);
         unfed.map(|(root, _)| *root).collect()
+    }
+
+    /// The messages for which gradients came.
+    pub(crate) fn used(&self) -> Vec<u64> {
+        let used = self.roots.iter().filter(|(_, state)| state.used);
+        used.filter_map(|(root, _)| match root {
+            Root::Send(number) => Some(*number),
+            Root::Loss => None,
+        })
+        .collect()
     }
 
     /// Whether every root has been fed and run.

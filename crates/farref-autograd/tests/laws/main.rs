@@ -8,6 +8,8 @@ mod equivalence;
 mod modules;
 mod nn;
 mod optimizers;
+mod parameters;
+mod passes;
 mod scenarios;
 mod tape;
 mod tensors;

@@ -299,41 +299,51 @@ fn seeded(results: &[Number]) -> Vec<(Number, Number)> {
         .collect()
 }
 
-async fn check(seed: u64) -> Result<()> {
-    const PARAMETERS: usize = 2;
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let workers = rng.usize(3..6);
-    let body = random(&mut rng, workers, PARAMETERS);
-    let mut here = Vec::new();
-    for _ in 0..workers {
-        let one = |rng: &mut fastrand::Rng| (0..LENGTH).map(|_| rng.f64() * 2.0 - 1.0).collect();
-        let data = (0..PARAMETERS).map(|_| Number::new(one(&mut rng), Origin::Leaf));
-        here.push(data.collect::<Vec<_>>());
-    }
-    let together = Together(here);
-    let roots = seeded(&execute(&together, &body, Vec::new()).await?);
-    let leaves = together.0.iter().flatten().map(|leaf| leaf.0.id).collect();
-    let expected: HashMap<_, _> = Tape::vjp(&roots, &leaves)
-        .map_err(anyhow::Error::msg)?
-        .into_iter()
-        .collect();
+const PARAMETERS: usize = 2;
 
-    let cluster = Cluster::start(workers as u32).await?;
-    let me = cluster.worker(0).clone();
-    let mut parameters = Vec::new();
-    for (worker, data) in together.0.iter().enumerate() {
-        let peer = me.peer(&format!("worker{worker}"))?;
-        let made = data
-            .iter()
-            .map(|data| make::on(&peer, data.0.data.clone()).remote());
-        parameters.push(made.collect::<Vec<_>>());
+/// What the parameters of all workers are, in one place.
+fn random_parameters(rng: &mut fastrand::Rng, workers: usize) -> Together {
+    let one = |rng: &mut fastrand::Rng| (0..LENGTH).map(|_| rng.f64() * 2.0 - 1.0).collect();
+    let here = (0..workers).map(|_| {
+        let data = (0..PARAMETERS).map(|_| Number::new(one(rng), Origin::Leaf));
+        data.collect()
+    });
+    Together(here.collect())
+}
+
+impl Together {
+    /// The gradients in one place, by leaf.
+    fn gradients(&self, results: &[Number]) -> Result<HashMap<u64, Number>> {
+        let leaves = self.0.iter().flatten().map(|leaf| leaf.0.id).collect();
+        let gradients = Tape::vjp(&seeded(results), &leaves).map_err(anyhow::Error::msg)?;
+        Ok(gradients.into_iter().collect())
     }
-    let scope = ContextScope::open(&me)?;
-    let spread = Spread { me, parameters };
-    let results = scope.run(execute(&spread, &body, Vec::new())).await?;
-    for pass in 1..=2 {
-        engine::backward::<Tape>(&scope, seeded(&results), true, None).await?;
-        for (of_worker, here) in spread.parameters.iter().zip(&together.0) {
+}
+
+impl Spread {
+    /// Puts parameters with the same data on the workers.
+    fn new(me: &Worker, together: &Together) -> Result<Self> {
+        let mut parameters = Vec::new();
+        for (worker, data) in together.0.iter().enumerate() {
+            let peer = me.peer(&format!("worker{worker}"))?;
+            let made = data
+                .iter()
+                .map(|data| make::on(&peer, data.0.data.clone()).remote());
+            parameters.push(made.collect::<Vec<_>>());
+        }
+        let me = me.clone();
+        Ok(Self { me, parameters })
+    }
+
+    /// Every parameter has `times` the gradient that it has in one place.
+    async fn compare(
+        &self,
+        scope: &ContextScope,
+        together: &Together,
+        expected: &HashMap<u64, Number>,
+        times: f64,
+    ) -> Result<()> {
+        for (of_worker, here) in self.parameters.iter().zip(&together.0) {
             for (parameter, here) in of_worker.iter().zip(here) {
                 let owner = parameter.owner()?;
                 let call = scope.enter(|| gradient_of::on(&owner, parameter.clone()).start());
@@ -341,24 +351,92 @@ async fn check(seed: u64) -> Result<()> {
                 let zeros = Number::new(vec![0.0; LENGTH], Origin::Constant);
                 let expected = expected.get(&here.0.id).unwrap_or(&zeros);
                 for (found, expected) in found.iter().zip(&expected.0.data) {
-                    let expected = expected * f64::from(pass);
+                    let expected = expected * times;
                     let error = (found - expected).abs() / expected.abs().max(1.0);
                     ensure!(error <= 1e-12, "{found} instead of {expected}");
                 }
             }
         }
+        Ok(())
     }
-    drop((results, spread));
+}
+
+/// EN-5: of a context that was released, nothing is left on any worker.
+async fn finish(cluster: Cluster, scope: ContextScope, workers: usize) -> Result<()> {
     scope.release().await?;
-    for index in 0..workers {
-        let engine = Engine::<Tape>::of(cluster.worker(index));
-        assert_eq!(engine.counts(), Counts::default());
-    }
+    // A worker lets the others know that it has forgotten the context, and then its engine.
+    common::eventually("engines are empty", || {
+        let counts = |index| Engine::<Tape>::of(cluster.worker(index)).counts();
+        (0..workers).all(|index| counts(index) == Counts::default())
+    })
+    .await?;
     cluster.shutdown().await?;
     Ok(())
+}
+
+async fn check(seed: u64) -> Result<()> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let workers = rng.usize(3..6);
+    let body = random(&mut rng, workers, PARAMETERS);
+    let together = random_parameters(&mut rng, workers);
+    let expected = together.gradients(&execute(&together, &body, Vec::new()).await?)?;
+
+    let cluster = Cluster::start(workers as u32).await?;
+    let me = cluster.worker(0).clone();
+    let scope = ContextScope::open(&me)?;
+    let spread = Spread::new(&me, &together)?;
+    let results = scope.run(execute(&spread, &body, Vec::new())).await?;
+    for pass in 1..=2 {
+        engine::backward::<Tape>(&scope, seeded(&results), true, None).await?;
+        let times = f64::from(pass);
+        spread.compare(&scope, &together, &expected, times).await?;
+    }
+    drop((results, spread, me));
+    finish(cluster, scope, workers).await
+}
+
+/// Several programs in one context at once, each with a pass that does not retain its graph.
+async fn check_side_by_side(seed: u64) -> Result<()> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let workers = rng.usize(2..5);
+    let bodies: Vec<_> = (0..rng.usize(2..5))
+        .map(|_| random(&mut rng, workers, PARAMETERS))
+        .collect();
+    let together = random_parameters(&mut rng, workers);
+    let mut results = Vec::new();
+    for body in &bodies {
+        results.extend(execute(&together, body, Vec::new()).await?);
+    }
+    let expected = together.gradients(&results)?;
+
+    let cluster = Cluster::start(workers as u32).await?;
+    let me = cluster.worker(0).clone();
+    let scope = ContextScope::open(&me)?;
+    let spread = Arc::new(Spread::new(&me, &together)?);
+    let mut passes = tokio::task::JoinSet::new();
+    for body in bodies {
+        let (scope, spread) = (scope.clone(), Arc::clone(&spread));
+        passes.spawn(async move {
+            let results = scope.run(execute(&*spread, &body, Vec::new())).await?;
+            engine::backward::<Tape>(&scope, seeded(&results), false, None).await?;
+            anyhow::Ok(())
+        });
+    }
+    while let Some(pass) = passes.join_next().await {
+        pass??;
+    }
+    spread.compare(&scope, &together, &expected, 1.0).await?;
+    drop((spread, me));
+    finish(cluster, scope, workers).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_gradients_do_not_depend_on_the_order_in_which_they_arrive() -> Result<()> {
     common::in_parallel(0..300, check).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a4_passes_side_by_side_do_not_depend_on_the_order_in_which_gradients_arrive() -> Result<()>
+{
+    common::in_parallel(0..300, check_side_by_side).await
 }

@@ -168,10 +168,11 @@ impl Pair {
     /// EN-5: nothing is left when the context closes.
     async fn finish(self) -> Result<()> {
         self.scope.release().await?;
-        for index in 0..2 {
-            let engine = Engine::<Tape>::of(self.cluster.worker(index));
-            assert_eq!(engine.counts(), Counts::default());
-        }
+        common::eventually("engines are empty", || {
+            let counts = |index| Engine::<Tape>::of(self.cluster.worker(index)).counts();
+            (0..2).all(|index| counts(index) == Counts::default())
+        })
+        .await?;
         let late = self.gradients(0, &[Some(&[1.0])], false).await;
         assert_eq!(late, Err(Cause::Released));
         assert_eq!(
@@ -245,7 +246,11 @@ async fn what_has_got_no_gradients_when_the_own_pass_is_at_rest_gets_none() -> R
     pair.backward(&loss, false).await?;
     assert_eq!(pair.gradient(&x), Some(vec![4.0, 6.0]));
     assert_eq!(pair.gradient(&w), None);
-    assert_eq!(pair.counts().sends, 0, "the pass is over and has freed it");
+    assert_eq!(
+        pair.counts().sends,
+        2,
+        "nothing came for them: another loss may need them"
+    );
     pair.finish().await
 }
 
@@ -349,5 +354,46 @@ async fn a_failure_over_there_fails_the_own_pass() -> Result<()> {
     let y = call.await?;
     let failed = pair.backward(&y, false).await.unwrap_err();
     assert!(failed.to_string().contains("freed the graph"), "{failed}");
+    pair.finish().await
+}
+
+/// On a wire that names no passes, those of one context take turns: each gradient belongs to one.
+#[tokio::test(flavor = "multi_thread")]
+async fn own_passes_side_by_side_add_up() -> Result<()> {
+    let x = leaf(&[2.0, 3.0]);
+    let tracked = Tracked::new(&x);
+    let message = Arc::clone(&tracked.1);
+    let other = Other::new(move |told| {
+        let back = told.iter().map(|(_, gradients)| {
+            let gradient = gradients[0].as_ref().map(|sum| constant(&sum.0.data));
+            (message.load(Ordering::SeqCst), vec![gradient])
+        });
+        back.collect()
+    });
+    let pair = Pair::start(Arc::clone(&other)).await?;
+    let call = pair
+        .scope
+        .enter(|| square::on(&pair.there, tracked).start());
+    let y = call.await?;
+    for round in 1..=50 {
+        let (one, other) = tokio::join!(pair.backward(&y, true), pair.backward(&y, true));
+        (one?, other?);
+        let expected = vec![2.0 * f64::from(round); 2];
+        assert_eq!(pair.gradient(&x), Some(expected));
+    }
+    pair.finish().await
+}
+
+/// EN-6: a pass of elsewhere that is over has what came for it, though it was not all that could have come.
+#[tokio::test]
+async fn the_end_of_a_pass_of_elsewhere_loses_no_gradient() -> Result<()> {
+    let pair = Pair::start(Other::new(|_| Vec::new())).await?;
+    let x = leaf(&[2.0, 3.0]);
+    let [first, _] = [pair.send(&x.multiply(&x)?).await?, pair.send(&x).await?];
+    pair.gradients(first, &[Some(&[1.0, 1.0])], true).await?;
+    assert_eq!(pair.gradient(&x), None, "the other message is awaited");
+    pair.gradients(first, &[Some(&[1.0, 1.0])], true).await?;
+    assert_eq!(pair.gradient(&x), Some(vec![4.0, 6.0]), "2 x, of the first");
+    assert_eq!(pair.counts().passes, 1);
     pair.finish().await
 }
