@@ -17,7 +17,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// Tells a process of the test that it is a worker: rank, number of workers, where they meet.
 const ROLE: &str = "FARREF_AUTOGRAD_TEST";
 
+/// The role of a process that shows how many threads it computes with, and what its children see of the
+/// environment.
+const SHOW_ENVIRONMENT: &str = "environment";
+
 fn main() -> ExitCode {
+    if std::env::var(ROLE).as_deref() == Ok(SHOW_ENVIRONMENT) {
+        return show_environment();
+    }
     if let Ok(role) = std::env::var(ROLE) {
         return match in_runtime(be_worker(&role)) {
             Ok(()) => ExitCode::SUCCESS,
@@ -37,6 +44,10 @@ fn main() -> ExitCode {
             "a1_random_programs_over_processes_have_the_same_gradients",
             || in_runtime(random_programs()),
         ),
+        trial(
+            "a4_passes_side_by_side_over_processes_have_the_same_gradients",
+            || in_runtime(side_by_side()),
+        ),
         trial("a1_training_over_2_processes_has_the_losses_of_one", || {
             in_runtime(training(2))
         }),
@@ -50,6 +61,10 @@ fn main() -> ExitCode {
         trial(
             "f2_a_worker_killed_in_the_backward_pass_fails_its_context",
             || in_runtime(killed_backward()),
+        ),
+        trial(
+            "a_child_sees_the_environment_that_its_parent_was_given",
+            environment_of_children,
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -162,6 +177,22 @@ async fn random_programs() -> Result<()> {
     let group = Processes::start(WORKERS as u32).await?;
     for seed in 0..300 {
         let check = spread::check(seed, &group.me, WORKERS);
+        tokio::time::timeout(Duration::from_secs(60), check)
+            .await
+            .with_context(|| format!("seed {seed} hangs"))?
+            .with_context(|| format!("seed {seed}"))?;
+    }
+    group.finish().await
+}
+
+async fn side_by_side() -> Result<()> {
+    const WORKERS: usize = 4;
+    let group = Processes::start(WORKERS as u32).await?;
+    for seed in 0..100 {
+        let check = async {
+            spread::check_micro_batches(seed, &group.me, WORKERS).await?;
+            spread::check_shared(seed, &group.me, WORKERS).await
+        };
         tokio::time::timeout(Duration::from_secs(60), check)
             .await
             .with_context(|| format!("seed {seed} hangs"))?
@@ -382,4 +413,47 @@ async fn killed_backward() -> Result<()> {
     drop(loss);
     context.release().await?;
     group.finish().await
+}
+
+fn show_environment() -> ExitCode {
+    // As any program that computes.
+    let made = Tensor::from_vec(vec![1.0], 1);
+    println!("{}", candle::utils::get_num_threads());
+    let shown = Command::new("/usr/bin/env").status();
+    match (made, shown) {
+        (Ok(_), Ok(shown)) if shown.success() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// The number of threads is taken from the environment, and no variable of it is set: whatever a program
+/// starts decides for itself.
+fn environment_of_children() -> Result<()> {
+    let role = format!("{ROLE}={SHOW_ENVIRONMENT}");
+    let all = std::thread::available_parallelism()?.get();
+    let cases: [(&[&str], usize); 6] = [
+        (&[], all),
+        (&["LOCAL_WORLD_SIZE=1000000"], 1),
+        (&["OMP_NUM_THREADS=3"], 3),
+        (&["OMP_NUM_THREADS=3", "LOCAL_WORLD_SIZE=1000000"], 3),
+        (&["RAYON_NUM_THREADS=5", "OMP_NUM_THREADS=3"], 5),
+        (&["CANDLE_CPU_MASK=0-6", "OMP_NUM_THREADS=3"], 7),
+    ];
+    for (variables, threads) in cases {
+        let mut given: Vec<_> = variables.iter().copied().chain([role.as_str()]).collect();
+        let pairs = given.iter().filter_map(|variable| variable.split_once('='));
+        let shown = Command::new(std::env::current_exe()?)
+            .env_clear()
+            .envs(pairs)
+            .output()?;
+        ensure!(shown.status.success(), "{shown:?}");
+        let shown = String::from_utf8(shown.stdout)?;
+        let (found, seen) = shown.split_once('\n').context("two parts")?;
+        let mut seen: Vec<_> = seen.lines().collect();
+        seen.sort_unstable();
+        given.sort_unstable();
+        ensure!(seen == given, "{given:?} became {seen:?}");
+        ensure!(found.parse() == Ok(threads), "{given:?}: {found} threads");
+    }
+    Ok(())
 }
