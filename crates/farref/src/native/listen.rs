@@ -233,7 +233,8 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 struct Strangers {
     next: u64,
-    tasks: VecDeque<(u64, AbortHandle)>,
+    /// The oldest first. A task that is being started has no handle yet.
+    tasks: VecDeque<(u64, Option<AbortHandle>)>,
 }
 
 impl Waiting {
@@ -245,24 +246,43 @@ impl Waiting {
     }
 
     /// Begins the handshake with whoever has connected.
-    fn admit(&self, shared: &Arc<Shared>, stream: Stream) {
-        // Held while the task is spawned, so that the task cannot leave before it has been entered.
-        let mut strangers = lock(&self.strangers);
-        if strangers.tasks.len() >= self.most
-            && let Some((_, oldest)) = strangers.tasks.pop_front()
-        {
+    pub(super) fn admit(&self, shared: &Arc<Shared>, stream: Stream) {
+        let (number, oldest) = self.enter();
+        if let Some(oldest) = oldest {
             oldest.abort();
             shared.meters.refused_for("overloaded");
             debug!("too many connections in their handshake: the oldest is dropped");
         }
-        let number = strangers.next;
-        strangers.next += 1;
         let ticket = Ticket {
             shared: Arc::clone(shared),
             number,
         };
-        let task = shared.spawn(receive(Arc::clone(shared), stream, ticket));
-        strangers.tasks.extend(task.map(|task| (number, task)));
+        // Without the lock: an agent that has stopped starts no task but drops it, and the ticket with it.
+        let Some(task) = shared.spawn(receive(Arc::clone(shared), stream, ticket)) else {
+            return;
+        };
+        let mut strangers = lock(&self.strangers);
+        let mut places = strangers.tasks.iter_mut();
+        match places.find(|(other, _)| *other == number) {
+            Some((_, place)) => *place = Some(task),
+            // It is done, or has been the oldest meanwhile.
+            None => {
+                drop(strangers);
+                task.abort();
+            }
+        }
+    }
+
+    /// Takes a place, and somebody else's if there are too many.
+    fn enter(&self) -> (u64, Option<AbortHandle>) {
+        let mut strangers = lock(&self.strangers);
+        let oldest = (strangers.tasks.len() >= self.most)
+            .then(|| strangers.tasks.pop_front())
+            .flatten();
+        let number = strangers.next;
+        strangers.next += 1;
+        strangers.tasks.push_back((number, None));
+        (number, oldest.and_then(|(_, task)| task))
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use super::fixture::impatient;
 use super::*;
 use crate::native::shared::lock;
+use crate::native::stream::Stream;
 
 /// How many tasks the runtime of this test has.
 fn tasks() -> usize {
@@ -153,6 +154,50 @@ async fn nothing_is_handed_in_and_nobody_suspected_after_closing_began() {
 }
 
 #[tokio::test]
+async fn who_connects_while_an_agent_stops_does_not_keep_it_from_ending() {
+    let network = MemoryNetwork::new();
+    let [left, right] = Side::memory_pair(&network).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _dialer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let stream = Stream::tcp(listener.accept().await.unwrap().0).unwrap();
+    // Its listener has just accepted, and is not at a point where it can be aborted.
+    let mut tasks = left.agent.shared.stop();
+    let shared = Arc::clone(&left.agent.shared);
+    let (done, admitted) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        shared.waiting.admit(&shared, stream);
+        done.send(())
+    });
+    admitted
+        .recv_timeout(Duration::from_secs(20))
+        .expect("it is still at it");
+    while tasks.join_next().await.is_some() {}
+    drop(right);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_does_not_wait_for_what_the_program_does_with_a_message() {
+    let network = MemoryNetwork::new();
+    let [left, right] = Side::memory_pair(&network).await;
+    left.meet(&right).await;
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let (begun, begins) = std::sync::mpsc::channel();
+    *lock(&right.inbound.hook) = Some(Arc::new(Box::new(move |_| {
+        let _ = begun.send(());
+        let _ = lock(&held).recv();
+        Ok(())
+    })));
+    left.send(&right, control(1));
+    let begins = tokio::task::spawn_blocking(move || begins.recv());
+    begins.await.unwrap().expect("it is handed in");
+    let closing = timeout(Duration::from_secs(30), right.close()).await;
+    drop(release);
+    closing.expect("it is still closing");
+    left.close().await;
+}
+
+#[tokio::test]
 async fn a_dead_peer_is_forgotten_at_once_and_refused() {
     let network = MemoryNetwork::new();
     let [left, right] = Side::memory_pair(&network).await;
@@ -192,6 +237,7 @@ async fn a_peer_that_left_still_gets_what_is_queued() {
     left.send(&right, control(2));
     network.heal("w1#1", "w2#1");
     eventually("it arrives", || right.received_count() == 3).await;
+    right.close().await;
     eventually("then the link is dropped", || left.agent.links().is_empty()).await;
     left.send(&right, control(3));
     assert!(left.agent.links().is_empty());
