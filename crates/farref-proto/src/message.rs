@@ -166,6 +166,8 @@ pub enum Control {
     Probe {
         /// Counts up with each question of one leader.
         round: u64,
+        /// Whether every live member wants the shutdown or only serves: nobody works any more.
+        all_willing: bool,
         /// Who was not idle in the last round and what it had left (the first few).
         waiting_for: Vec<(NodeId, Residue)>,
     },

@@ -5,12 +5,20 @@
 //! its pending user, a release by the fork on the owner, a call by its caller), so the group is at
 //! rest when all tables are empty *at one moment*.
 //!
+//! A worker that only serves has nothing against the shutdown and does not ask for one: somebody else
+//! has to. The leader also finds out whether *all* want it by now, and says so: until then some of them
+//! work, and however long that takes is no fault of the shutdown.
+//!
 //! # Invariants
 //!
 //! - **QU-1** Shutdown is complete only after two successive rounds, with the same view, in which every
 //!   live member had nothing left and no member's counter moved: all were idle from their first report
 //!   to their second, and those spans share a moment.
 //! - **QU-2** Departed members are not waited for.
+//! - **QU-3** A node takes the wish for unanimous only while the leader knows of every live member that it
+//!   wants the shutdown or only serves.
+//! - **QU-4** Where all only serve nobody is asked and nothing completes. A wish that any of them was
+//!   asked about outlives whoever had it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,11 +34,15 @@ use crate::time::Time;
 /// How many laggards a probe names.
 const MAX_NAMED: usize = 16;
 
+/// How many times the interval may pass between two questions while somebody works: that may be for
+/// hours, and those who are done say so unasked.
+const LONGEST_PAUSE: u32 = 16;
+
 /// What a node still has to do before it may shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Residue {
-    /// Whether the program on the node has asked for the shutdown at all.
+    /// Whether the program on the node has asked for the shutdown at all, or only serves.
     pub wants_shutdown: bool,
     /// Calls made or being worked on.
     pub calls: u32,
@@ -79,11 +91,16 @@ pub struct Quiescence {
     /// Whom this node has told that it wants the shutdown.
     told: Option<NodeId>,
     interval: Duration,
+    /// How long after the last look the next one is.
+    pause: Duration,
     next_probe: Time,
     round: u64,
     /// Who was asked in this round.
     asked: BTreeSet<NodeId>,
     reports: BTreeMap<NodeId, (u64, Residue)>,
+    /// Who is known to want the shutdown. Nobody takes that back.
+    willing: BTreeSet<NodeId>,
+    all_willing: bool,
     /// The number of the view and the counters of the last round, if everybody was idle in it.
     idle_before: Option<(u64, BTreeMap<NodeId, u64>)>,
     waiting_for: Vec<(NodeId, Residue)>,
@@ -98,10 +115,13 @@ impl Quiescence {
             called_for: false,
             told: None,
             interval,
+            pause: interval,
             next_probe: Time::ZERO,
             round: 0,
             asked: BTreeSet::new(),
             reports: BTreeMap::new(),
+            willing: BTreeSet::new(),
+            all_willing: false,
             idle_before: None,
             waiting_for: Vec::new(),
             mutant: Mutant::default(),
@@ -112,11 +132,23 @@ impl Quiescence {
     pub(crate) fn start(&mut self) {
         self.wants_shutdown = true;
         self.called_for = true;
+        self.look_soon();
     }
 
-    /// Whether the program wants to shut down.
+    /// The program only serves, and ends with the others.
+    pub(crate) fn serve(&mut self) {
+        self.wants_shutdown = true;
+        self.look_soon();
+    }
+
+    /// Whether the program wants to shut down, or only serves.
     pub fn wants_shutdown(&self) -> bool {
         self.wants_shutdown
+    }
+
+    /// Whether every live member wants to shut down, or only serves, as far as this node was told.
+    pub fn all_willing(&self) -> bool {
+        self.all_willing
     }
 
     /// Whether everyone was found at rest.
@@ -145,13 +177,14 @@ impl Quiescence {
         if !self.called_for || self.complete || now < self.next_probe {
             return Vec::new();
         }
-        self.next_probe = now + self.interval;
         let leader = membership.leader();
         if leader != me {
-            if self.told == Some(leader) {
+            if self.told == Some(leader) || !self.wants_shutdown {
+                self.wait_longer(now);
                 return Vec::new();
             }
             self.told = Some(leader);
+            self.next_probe = now + self.interval;
             let (activity, residue) = mine;
             let round = 0;
             return vec![(
@@ -163,20 +196,31 @@ impl Quiescence {
                 },
             )];
         }
+        let live = || membership.view().live();
+        self.willing.retain(|&node| membership.view().is_live(node));
+        if mine.1.wants_shutdown {
+            self.willing.insert(me);
+        }
+        self.all_willing = live().all(|node| self.willing.contains(&node));
         if self.evaluate(me, membership, mine) {
             self.complete = true;
-            let others = membership.view().live().filter(|&node| node != me);
+            let others = live().filter(|&node| node != me);
             return others.map(|node| (node, Control::Finish)).collect();
         }
         // A round lasts until all have answered, however long that takes.
-        let live = || membership.view().live();
-        if live().all(|node| self.reports.contains_key(&node)) || self.round == 0 {
+        let answered = live().all(|node| self.reports.contains_key(&node));
+        match self.all_willing {
+            false if answered && self.round > 0 => self.wait_longer(now),
+            _ => self.wait_shortly(now),
+        }
+        if answered || self.round == 0 {
             self.round += 1;
             self.reports = BTreeMap::from([(me, mine)]);
             self.asked = BTreeSet::from([me]);
         }
         let probe = Control::Probe {
             round: self.round,
+            all_willing: self.all_willing,
             waiting_for: self.waiting_for.clone(),
         };
         // Those who are joining are waited for, and asked as soon as they know whom they answer.
@@ -193,10 +237,12 @@ impl Quiescence {
         &mut self,
         from: NodeId,
         round: u64,
-        waiting_for: Vec<(NodeId, Residue)>,
+        told: (bool, Vec<(NodeId, Residue)>),
         mine: (u64, Residue),
     ) -> (NodeId, Control) {
-        self.waiting_for = waiting_for;
+        // QU-4: this node may be the next leader.
+        self.called_for = true;
+        (self.all_willing, self.waiting_for) = told;
         let (activity, residue) = mine;
         (
             from,
@@ -210,7 +256,12 @@ impl Quiescence {
 
     /// A member answers.
     pub(crate) fn on_report(&mut self, from: NodeId, round: u64, report: (u64, Residue)) {
-        self.called_for |= report.1.wants_shutdown;
+        if report.1.wants_shutdown {
+            self.called_for = true;
+            if self.willing.insert(from) {
+                self.look_soon();
+            }
+        }
         if round == self.round && round > 0 {
             self.reports.insert(from, report);
         }
@@ -219,6 +270,21 @@ impl Quiescence {
     /// The leader has found everyone at rest.
     pub(crate) fn on_finish(&mut self) -> bool {
         !std::mem::replace(&mut self.complete, true)
+    }
+
+    fn look_soon(&mut self) {
+        self.pause = self.interval;
+        self.next_probe = Time::ZERO;
+    }
+
+    fn wait_shortly(&mut self, now: Time) {
+        self.pause = self.interval;
+        self.next_probe = now + self.pause;
+    }
+
+    fn wait_longer(&mut self, now: Time) {
+        self.next_probe = now + self.pause;
+        self.pause = (self.pause * 2).min(self.interval * LONGEST_PAUSE);
     }
 
     /// Looks at the round, if it is over: is everyone at rest, as in the round before?
@@ -242,12 +308,16 @@ impl Quiescence {
                 Some((_, residue)) => waiting_for.push((node, *residue)),
                 None => {
                     all_answered = false;
-                    waiting_for.push((node, Residue::default()));
+                    let residue = Residue {
+                        wants_shutdown: self.willing.contains(&node),
+                        ..Residue::default()
+                    };
+                    waiting_for.push((node, residue));
                 }
             }
         }
-        // Whoever has work to do is named before those who only hold references.
-        waiting_for.sort_by_key(|(_, residue)| residue.only_references());
+        // First whoever works, then those who have calls open, then those who only hold references.
+        waiting_for.sort_by_key(|(_, residue)| (residue.wants_shutdown, residue.only_references()));
         waiting_for.truncate(MAX_NAMED);
         self.waiting_for = waiting_for;
         if !all_answered {

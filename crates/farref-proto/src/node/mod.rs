@@ -359,6 +359,11 @@ impl<V: Clone> Node<V> {
         self.quiescence.start();
     }
 
+    /// Says that the program only serves: it has nothing against a shutdown that somebody else asks for.
+    pub fn serve(&mut self) {
+        self.quiescence.serve();
+    }
+
     /// When [`poll`](Self::poll) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.quiescence.poll_timeout()
@@ -491,9 +496,14 @@ impl<V: Clone> Node<V> {
                 let outcome = self.membership.on_accused(by);
                 self.apply(outcome, out);
             }
-            Control::Probe { round, waiting_for } => {
+            Control::Probe {
+                round,
+                all_willing,
+                waiting_for,
+            } => {
                 let mine = (self.activity.0, self.residue());
-                let (to, report) = self.quiescence.on_probe(from, round, waiting_for, mine);
+                let told = (all_willing, waiting_for);
+                let (to, report) = self.quiescence.on_probe(from, round, told, mine);
                 out.send(to, report);
             }
             Control::Report {

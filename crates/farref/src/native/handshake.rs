@@ -36,7 +36,7 @@ use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::rendezvous::Card;
 
 /// The version of everything that native agents say to each other.
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;
@@ -219,6 +219,17 @@ impl HandshakeFailure {
             Self::NoRandomness => "no_randomness",
             Self::Superseded => "superseded",
         }
+    }
+
+    /// Whether it happens in a group in which all is well: of two connections made at once one goes, who is about
+    /// to end takes none, and whoever hangs up has not been refused.
+    pub(super) fn is_in_order(&self) -> bool {
+        matches!(
+            self,
+            Self::Superseded
+                | Self::Io(_)
+                | Self::Refusing(Refusal::Busy | Refusal::Stale | Refusal::Closing)
+        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! Graceful shutdown: everyone is found at rest, at one moment (QU-1, QU-2, S1).
+//! Graceful shutdown: everyone is found at rest, at one moment (QU-1 to QU-4, S1, S1a).
 
 use super::cluster::*;
 use crate::event::Event;
@@ -174,6 +174,142 @@ fn a_report_of_an_earlier_round_does_not_count() {
     }
     round(&mut net);
     round(&mut net);
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+fn willing(net: &Cluster) -> Vec<usize> {
+    let mut live = net.live();
+    live.retain(|&n| net.node(n).quiescence().all_willing());
+    live
+}
+
+/// QU-3, S1a: all learn that nobody works any more, and not before it is so.
+#[test]
+fn the_wish_is_unanimous_when_the_last_one_has_it() {
+    let mut net = Cluster::new(3);
+    let rref = net.local(B, 7);
+    for n in [B, C] {
+        shut_down(&mut net, n);
+        (0..40).for_each(|_| round(&mut net));
+        assert_eq!(willing(&net), [], "A works");
+    }
+    shut_down(&mut net, A);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(willing(&net), [A, B, C]);
+    assert_eq!(complete(&net), [], "B has something left");
+    net.drop_handle(B, rref);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B, C]);
+    net.finish();
+}
+
+/// QU-3: whoever comes has work to do.
+#[test]
+fn the_wish_is_unanimous_no_more_when_somebody_joins() {
+    let mut net = Cluster::new(3);
+    let rref = net.local(B, 7);
+    net.bury(C);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(willing(&net), [A, B]);
+    net.restart(C, 2, A);
+    net.deliver_all();
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(willing(&net), []);
+    shut_down(&mut net, C);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(willing(&net), [A, B, C]);
+    net.drop_handle(B, rref);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B, C]);
+    net.finish();
+}
+
+/// QU-3: whoever has died works no more.
+#[test]
+fn the_wish_is_unanimous_when_those_without_it_are_dead() {
+    let mut net = Cluster::new(3);
+    let rref = net.local(B, 7);
+    shut_down(&mut net, B);
+    shut_down(&mut net, C);
+    (0..4).for_each(|_| round(&mut net));
+    net.bury(A);
+    // The new leader may be in a long pause.
+    (0..40).for_each(|_| round(&mut net));
+    assert_eq!(willing(&net), [B, C]);
+    net.drop_handle(B, rref);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [B, C]);
+    net.finish();
+}
+
+/// QU-4
+#[test]
+fn those_who_serve_end_when_another_asks_for_it() {
+    let mut net = Cluster::new(3);
+    (0..2).for_each(|n| net.on(n, |node, _| node.serve()));
+    (0..5).for_each(|_| {
+        net.tick();
+        assert!(net.busy().is_empty(), "nobody asks anything");
+    });
+    assert_eq!(complete(&net), []);
+    shut_down(&mut net, C);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B, C]);
+    net.finish();
+}
+
+/// QU-4
+#[test]
+fn those_who_serve_do_not_end_because_others_are_gone() {
+    let mut net = Cluster::new(3);
+    (0..2).for_each(|n| net.on(n, |node, _| node.serve()));
+    net.bury(C);
+    (0..40).for_each(|_| round(&mut net));
+    assert_eq!((complete(&net), willing(&net)), (vec![], vec![]));
+    shut_down(&mut net, B);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// QU-4: the one who asked dies, and so does the leader that it has told.
+#[test]
+fn a_wish_outlives_whoever_had_it() {
+    let mut net = Cluster::new(4);
+    let d = 3;
+    net.on(A, |node, _| node.serve());
+    net.on(C, |node, _| node.serve());
+    shut_down(&mut net, d);
+    (0..3).for_each(|_| round(&mut net));
+    net.bury(d);
+    net.bury(A);
+    net.on(B, |node, _| node.serve());
+    (0..40).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [B, C]);
+    net.finish();
+}
+
+/// S1a: others may work for hours; meanwhile there is little to ask.
+#[test]
+fn while_somebody_works_the_leader_asks_seldom() {
+    let mut net = Cluster::new(2);
+    shut_down(&mut net, B);
+    let mut probes = 0;
+    for _ in 0..1_000 {
+        net.tick();
+        let controls = net.controls(A, B);
+        probes += controls
+            .iter()
+            .filter(|control| matches!(control, Control::Probe { .. }))
+            .count();
+        net.deliver_all();
+    }
+    assert!((10..100).contains(&probes), "{probes}");
+    // And when the work is done it takes no longer than ever.
+    shut_down(&mut net, A);
+    (0..3).for_each(|_| round(&mut net));
     assert_eq!(complete(&net), [A, B]);
     net.finish();
 }
