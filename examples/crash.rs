@@ -103,7 +103,7 @@ async fn coordinator() -> Result<()> {
 async fn main() -> Result<()> {
     if farref_examples::was_started() {
         let me = Worker::from_env().fail_on_leaks(true).join().await?;
-        me.shutdown().await?;
+        me.serve().await?;
         return Ok(());
     }
     coordinator().await

@@ -111,7 +111,7 @@ async fn worker() -> Result<()> {
         LEAVE.notified().await;
         me.leave().await?; // alone, when it has answered: the group goes on
     } else {
-        me.shutdown().await?; // together, when the coordinator asks for it as well
+        me.serve().await?; // until the coordinator shuts the group down
     }
     Ok(())
 }

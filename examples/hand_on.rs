@@ -109,7 +109,9 @@ async fn main() -> Result<()> {
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "first" {
         first(&me).await?;
+        me.shutdown().await?; // all end together
+    } else {
+        me.serve().await?; // for as long as `first` works
     }
-    me.shutdown().await?;
     Ok(())
 }

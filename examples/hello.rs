@@ -75,7 +75,9 @@ async fn main() -> Result<()> {
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "trainer" {
         trainer(&me).await?;
+        me.shutdown().await?; // all end together
+    } else {
+        me.serve().await?; // for as long as `trainer` works
     }
-    me.shutdown().await?; // together: waits for the work of both
     Ok(())
 }

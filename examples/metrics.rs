@@ -94,7 +94,9 @@ async fn main() -> Result<()> {
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "client" {
         client(&me).await?;
+        me.shutdown().await?; // all end together
+    } else {
+        me.serve().await?; // for as long as `client` works
     }
-    me.shutdown().await?;
     Ok(())
 }

@@ -68,7 +68,7 @@ async fn train(model: RemoteModule) -> Result<(f64, f64)> {
     Ok((*first, *last))
 }
 
-async fn serve(me: &Worker) -> Result<()> {
+async fn host(me: &Worker) -> Result<()> {
     let trained = RemoteModule::new(model::on(&me.me()).remote());
     println!("`ps` has the model, 2 trainers make {STEPS} steps each");
     let mut training = Vec::new();
@@ -108,8 +108,10 @@ async fn main() -> Result<()> {
     }
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "ps" {
-        serve(&me).await?;
+        host(&me).await?;
+        me.shutdown().await?; // all end together
+    } else {
+        me.serve().await?; // for as long as `ps` works
     }
-    me.shutdown().await?;
     Ok(())
 }

@@ -144,7 +144,7 @@ async fn main() -> Result<()> {
     let me = Worker::from_env().fail_on_leaks(true).join().await?;
     if me.name() == "host" {
         host(&me).await?;
+        return Ok(me.shutdown().await?);
     }
-    me.shutdown().await?;
-    Ok(())
+    Ok(me.serve().await?) // for as long as `host` works
 }

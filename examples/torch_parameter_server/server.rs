@@ -91,7 +91,7 @@ async fn main() -> Result<()> {
     println!("the server waits for the trainers");
     let worker = group.join().await?;
     println!("the server is in the group: a Rust program among PyTorch workers");
-    worker.shutdown().await?; // when the trainers do
+    worker.serve().await?; // until the trainers shut down
     for mut trainer in trainers {
         ensure!(trainer.wait()?.success(), "a trainer failed: see above");
     }

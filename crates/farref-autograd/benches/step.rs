@@ -33,7 +33,7 @@ fn run() -> Result<()> {
         .enable_all()
         .build()?;
     if let Ok(place) = std::env::var(ROLE) {
-        return runtime.block_on(async { Ok(join(1, &place).await?.shutdown().await?) });
+        return runtime.block_on(async { Ok(join(1, &place).await?.serve().await?) });
     }
     let smoke = std::env::args().any(|argument| argument == "--test");
     let (warm_up, steps) = if smoke { (2, 5) } else { (200, 2000) };

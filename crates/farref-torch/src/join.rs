@@ -74,7 +74,7 @@ pub enum JoinError {
 /// )?;
 /// let answer: i64 = py_call(&client.peer("server")?, "maths.double", (21,)).await?;
 /// assert_eq!(answer, 42);
-/// tokio::try_join!(server.shutdown(), client.shutdown())?;
+/// tokio::try_join!(server.serve(), client.shutdown())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -201,8 +201,8 @@ impl TorchGroup {
     }
 
     /// Other settings of the worker: time limits, threads, what happens to leaks. Those about rendezvous and
-    /// connections have no meaning here. A worker in [`Worker::shutdown`] waits for the others without end, unless
-    /// `shutdown_timeout` is set; if one of them dies, it waits no longer.
+    /// connections have no meaning here. A worker in [`Worker::shutdown`] waits for the others without end. If
+    /// `shutdown_timeout` is set, it counts from when all want to end; if one of them dies, it is waited for no longer.
     pub fn worker(mut self, settings: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Self {
         self.worker = settings(self.worker);
         self

@@ -26,7 +26,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let worker = TorchGroup::new("rust").master("127.0.0.1", 29500).rank(1).world_size(2).join().await?;
 //! let root: f64 = py_call(&worker.peer("worker0")?, "math.sqrt", (2.0,)).await?;
-//! worker.shutdown().await?; // together with Python's `rpc.shutdown()`
+//! worker.serve().await?; // until Python's `rpc.shutdown()`
 //! # Ok(())
 //! # }
 //! ```
@@ -35,7 +35,7 @@
 //!
 //! | Rust | Python |
 //! | --- | --- |
-//! | [`TorchGroup::join`], [`Worker::shutdown`](farref::Worker::shutdown) | `rpc.init_rpc`, `rpc.shutdown` |
+//! | [`TorchGroup::join`], [`Worker::shutdown`](farref::Worker::shutdown), [`Worker::serve`](farref::Worker::serve) | `rpc.init_rpc`, `rpc.shutdown` |
 //! | `#[farref::remote(python = "module.function")]` | `rpc_sync(worker, module.function, ..)` finds it |
 //! | `#[farref::remote(python = "module.Class")]` on an `impl` block | `remote(worker, module.Class, ..)`, `rref.rpc_sync().method(..)` |
 //! | [`py_call`], [`PyCall`], [`py_remote`], [`py_method`] | functions, classes, methods that the Rust program calls |

@@ -60,11 +60,8 @@ fn worker(name: &str, rank: u32, transport: Transport, port: u16) -> WorkerBuild
 
 /// The other worker: serves until the group ends.
 pub(super) async fn serve(transport: Transport, port: u16) -> anyhow::Result<()> {
-    let builder = worker("other", 1, transport, port);
-    // As long as all measurements may take.
-    let builder = builder.shutdown_timeout(Duration::from_secs(100_000));
-    let me = builder.join().await?;
-    Ok(me.shutdown().await?)
+    let me = worker("other", 1, transport, port).join().await?;
+    Ok(me.serve().await?)
 }
 
 pub(super) async fn measure(transport: Transport, time: Duration) -> anyhow::Result<Measured> {

@@ -140,12 +140,9 @@ fn configure(builder: WorkerBuilder, tcp: bool) -> WorkerBuilder {
 
 /// What a worker's process does: whatever it is called for, until all are done.
 pub(super) async fn be_a_worker(transport: Transport) -> anyhow::Result<ExitCode> {
-    let builder = Worker::from_env()
-        // The others may train for as long as they like. If they die, this ends as well.
-        .shutdown_timeout(Duration::from_secs(30 * 24 * 3600));
-    let me = configure(builder, transport == Transport::Tcp)
+    let me = configure(Worker::from_env(), transport == Transport::Tcp)
         .join()
         .await?;
-    me.shutdown().await?;
+    me.serve().await?;
     Ok(ExitCode::SUCCESS)
 }

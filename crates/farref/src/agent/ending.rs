@@ -9,8 +9,8 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 ///
 /// [`Worker::shutdown`](crate::Worker::shutdown) goes through it: first [`ready`](Self::ready), then it lets
 /// go of what the program still refers to and waits for its calls, then [`done`](Self::done). An error
-/// is what the user reads; the worker ends in any case. All of it has to be over within the
-/// [`shutdown_timeout`](crate::WorkerBuilder::shutdown_timeout).
+/// is what the user reads; the worker ends in any case. What follows on `ready` has to be over within the
+/// [`shutdown_timeout`](crate::WorkerBuilder::shutdown_timeout); `ready` itself waits for as long as others work.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -79,7 +79,7 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 /// ```
 pub trait Ending: Send + Sync {
     /// Whether a worker may go while the others stay: then [`Worker::leave`](crate::Worker::leave) takes the same
-    /// steps.
+    /// steps, and so does [`Worker::serve`](crate::Worker::serve) when the last of the others has gone.
     fn may_leave_alone(&self) -> bool {
         false
     }

@@ -1,10 +1,11 @@
-//! What a worker that leaves owes its peers: the answers to their calls.
+//! What a worker that ends owes its peers: the answers to their calls, and to say that it is the end.
 
 use std::collections::BTreeSet;
 
-use farref_proto::{MessageId, NodeId};
+use farref_proto::{Control, MessageId, NodeId};
 
 use super::{Core, Held};
+use crate::agent::Message;
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
@@ -22,6 +23,24 @@ impl Core {
             requests.map(move |&request| (node, request))
         });
         calls.collect()
+    }
+
+    /// Tells those with whom there is a connection that the group is at rest. This one may be gone before they
+    /// hear it from the leader, and they would take it for dead.
+    pub(crate) fn pass_the_end_on(&self) {
+        let mut links = self.agent().links();
+        links.retain(|link| link.transport.is_some());
+        self.look(|node| {
+            let membership = node.membership();
+            // The leader has told all.
+            let leads = membership.leader() == self.me;
+            links.retain(|link| !leads && membership.view().is_member(link.peer));
+        });
+        for peer in links.into_iter().map(|link| link.peer) {
+            self.agent()
+                .enqueue(peer, Message::Control(Control::Finish));
+            self.agent().flush(peer);
+        }
     }
 
     /// From now on peers are told that this worker is going, and their new calls do not run.

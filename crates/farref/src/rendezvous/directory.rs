@@ -47,6 +47,11 @@ impl Directory {
         }
     }
 
+    /// Whether the group has no fixed size.
+    pub(crate) fn grows(&self) -> bool {
+        self.inner.kind == Kind::Dynamic
+    }
+
     /// The card of one life of a worker: from memory, or else from the store.
     pub(crate) async fn lookup(&self, node: NodeId) -> Result<Card, RendezvousError> {
         if let Some(card) = self.cards().get(&node) {

@@ -513,7 +513,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// How long a graceful shutdown may take. 60 s by default.
+    /// How long a graceful shutdown may take once all workers have asked for it or only serve: however long
+    /// others work, they are waited for. It is also the limit of [`Worker::leave`]. 60 s by default.
     ///
     /// ```
     /// use std::time::Duration;
@@ -521,18 +522,28 @@ impl WorkerBuilder {
     /// use farref::Error;
     /// use farref::testing::Cluster;
     ///
+    /// #[farref::remote]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
     /// let short = Duration::from_secs(1);
     /// let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
+    /// let [me, other] = [cluster.worker(0), cluster.worker(1)];
+    /// let pending = hang::on(&me.peer("worker1")?).timeout(None).start();
     ///
-    /// // The other one has not asked for it, and the error says so.
-    /// match cluster.worker(0).shutdown().await {
+    /// // Both want to end, but one has a call that never returns, and the error says so.
+    /// let (mine, others) = tokio::join!(me.shutdown(), other.shutdown());
+    /// match mine {
     ///     Err(Error::ShutdownTimeout { waiting_for, .. }) => {
-    ///         assert!(waiting_for.iter().any(|who| who.contains("worker1")), "{waiting_for:?}");
+    ///         let hangs = |who: &String| who.contains("`worker1` with 1 calls");
+    ///         assert!(waiting_for.iter().any(hangs), "{waiting_for:?}");
     ///     }
     ///     other => panic!("{other:?}"),
     /// }
+    /// # drop((others, pending));
     /// # Ok(())
     /// # }
     /// ```

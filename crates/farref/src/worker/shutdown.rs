@@ -12,6 +12,7 @@ use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::leaks::LeakReport;
 use crate::protocol::{Core, Stage};
+use crate::rendezvous::Directory;
 
 /// How long the last messages may take to be delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -25,15 +26,26 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The same, where a shutdown of all waits for it.
 const SHORT_LOOK: Duration = Duration::from_millis(2);
 
+/// The same, while others work: there is nothing to be done but to wait for them.
+const LONG_LOOK: Duration = Duration::from_millis(100);
+
+/// How long is waited for those who work before they are named in the log.
+const UNSAID: Duration = Duration::from_secs(10);
+
 impl Worker {
-    /// Shuts down together with all other workers: when every one has asked for it and all calls are
-    /// done everywhere.
+    /// This worker's own work is done: shuts down together with all others, when each of them has asked for it
+    /// or only [`serve`](Self::serve)s, and all calls are done everywhere.
     ///
-    /// References that a program still holds then can be of no more use to it; they are given a moment
+    /// Meanwhile it serves the calls of others. As long as one of them works, it waits without a limit, and
+    /// logs for whom; from when nobody does, for at most `shutdown_timeout`. If the group is not at rest by
+    /// then, the error names who was not and what it had left; this worker has ended all the same. Workers
+    /// that died are not waited for.
+    ///
+    /// References that a program still holds at the end can be of no more use to it; they are given a moment
     /// to go (`leak_grace`), logged with the source lines that made them, and a moment later released. With
-    /// [`fail_on_leaks`](super::WorkerBuilder::fail_on_leaks) they are an error. Workers that died are
-    /// not waited for. If the group is not at rest within `shutdown_timeout`, the error names who was
-    /// not and what it had left; this worker has ended all the same.
+    /// [`fail_on_leaks`](super::WorkerBuilder::fail_on_leaks) they are an error.
+    ///
+    /// To wait no longer, drop the future and [`leave`](Self::leave).
     ///
     /// ```
     /// use farref::Error;
@@ -55,16 +67,86 @@ impl Worker {
     /// # }
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
+        match self.core.agent().ending() {
+            Some(ending) => self.shut_down_by(ending).await,
+            None => self.end_with_the_others(true).await,
+        }
+    }
+
+    /// This worker has no work of its own: serves the calls of others until they shut down, and ends with
+    /// them.
+    ///
+    /// It is [`shutdown`](Self::shutdown) for one that does not ask for the end by itself. The difference shows
+    /// in a group without a fixed size: there it goes on when it is alone, or when all others only serve, too,
+    /// because the next worker may come. In a group of fixed size it ends then. It also comes back when the
+    /// worker is told to [`leave`](Self::leave) meanwhile. To do something beside serving, spawn it.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn add(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// let server = cluster.worker(1).clone();
+    /// let serving = tokio::spawn(async move { server.serve().await });
+    ///
+    /// let me = cluster.worker(0);
+    /// assert_eq!(add::on(&me.peer("worker1")?, 1, 2).await?, 3);
+    ///
+    /// me.shutdown().await?;
+    /// serving.await.expect("no panic")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn serve(&self) -> Result<()> {
         let core = &self.core;
+        tracing::debug!(worker = %core.name, "serves until the others shut down");
         if let Some(ending) = core.agent().ending() {
+            if ending.may_leave_alone() {
+                self.until_alone().await;
+                if !core.is_member() {
+                    // It has been told to leave, and is on its way or gone.
+                    return Ok(());
+                }
+            }
             return self.shut_down_by(ending).await;
         }
-        core.input(|node, _| node.shut_down());
+        self.end_with_the_others(false).await
+    }
+
+    /// Waits until the others, who have come and may go one by one, have gone.
+    async fn until_alone(&self) {
+        let mut met = false;
+        loop {
+            let others = self.peers().len() > 1;
+            met |= others;
+            if (met && !others) || !self.core.is_member() {
+                return;
+            }
+            tokio::time::sleep(LONG_LOOK).await;
+        }
+    }
+
+    /// Ends together with all others. One that has no work of its own does not ask for it where others may
+    /// still come, and does not wonder how long they work.
+    async fn end_with_the_others(&self, worked: bool) -> Result<()> {
+        let core = &self.core;
+        let grows = core.names.directory().is_some_and(Directory::grows);
+        core.input(|node, _| match worked || !grows {
+            true => node.shut_down(),
+            false => node.serve(),
+        });
         core.pump.notify_one();
-        let began = Instant::now();
         let limit = core.settings.shutdown_timeout;
         let mut stage = core.stage.subscribe();
-        let mut idle_since = None;
+        let mut others = Others::new(limit);
+        // Since when nobody works, and since when there are only references.
+        let (mut clock, mut idle_since) = (None, None);
         let mut leaks = LeakReport::default();
         let outcome = loop {
             match *stage.borrow_and_update() {
@@ -76,7 +158,16 @@ impl Worker {
                 }
                 Stage::Joining | Stage::Member => {}
             }
-            if began.elapsed() >= limit {
+            if !core.look(|node| node.quiescence().all_willing()) {
+                // S1a
+                (clock, idle_since) = (None, None);
+                if worked {
+                    others.name(core);
+                }
+                let _ = tokio::time::timeout(LONG_LOOK, stage.changed()).await;
+                continue;
+            }
+            if clock.get_or_insert_with(Instant::now).elapsed() >= limit {
                 break Err(Error::ShutdownTimeout {
                     waited: limit,
                     waiting_for: waiting_for(core),
@@ -102,6 +193,9 @@ impl Worker {
             }
             let _ = tokio::time::timeout(LOOK, stage.changed()).await;
         };
+        if *stage.borrow() == Stage::ShutDown {
+            core.pass_the_end_on();
+        }
         self.close(LAST_WORDS).await;
         self.close_store().await;
         outcome?;
@@ -114,48 +208,60 @@ impl Worker {
     /// Shuts down together with all others by the rules of another wire.
     async fn shut_down_by(&self, ending: &dyn Ending) -> Result<()> {
         let core = &self.core;
-        let limit = core.settings.shutdown_timeout;
-        let end = Instant::now() + limit;
         let mut leaks = LeakReport::default();
-        let outcome = async {
-            ending.ready().await?;
-            // What the program forgot to drop has no more use once all are ready.
-            let forgotten = Instant::now() + core.settings.leak_grace;
-            while !core.look(|node| node.residue().is_at_rest()) {
-                if Instant::now() >= forgotten {
-                    if leaks.is_empty() {
-                        leaks = self.references();
-                        if !leaks.is_empty() {
-                            tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
-                        }
-                    }
-                    // Again and again: the answers of calls that are still open bring others.
-                    core.input(|node, out| node.release_everything(out));
-                }
-                tokio::time::sleep(SHORT_LOOK).await;
-            }
-            let open_calls = || u64::from(core.look(|node| node.residue().calls));
-            ending.done(&open_calls).await
-        };
-        let outcome = tokio::time::timeout_at(end.into(), outcome).await;
-        let mut waiting_for = ending.waiting_for();
+        // S1a: until all are ready, some of them work.
+        let mut clock = Instant::now();
+        let mut outcome = ending.ready().await;
+        if outcome.is_ok() {
+            clock = Instant::now();
+            let resting = self.come_to_rest(ending, &mut leaks);
+            let limit = core.settings.shutdown_timeout;
+            outcome = match tokio::time::timeout_at((clock + limit).into(), resting).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(match ending.waiting_for() {
+                    known if !known.is_empty() => known.join("; "),
+                    _ => "the group, which did not come to rest in time".to_owned(),
+                }),
+            };
+        }
+        let waited = clock.elapsed();
         self.close(LAST_WORDS).await;
         match outcome {
-            Ok(Ok(())) if core.settings.fail_on_leaks && !leaks.is_empty() => {
-                return Err(Error::Leaked(leaks));
-            }
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(problem)) => waiting_for = vec![problem],
-            Err(_) if waiting_for.is_empty() => {
-                waiting_for.push("the group, which did not come to rest in time".to_owned());
-            }
-            Err(_) => {}
+            Ok(()) if core.settings.fail_on_leaks && !leaks.is_empty() => Err(Error::Leaked(leaks)),
+            Ok(()) => Ok(()),
+            Err(problem) => Err(Error::ShutdownTimeout {
+                waited,
+                waiting_for: vec![problem],
+                leaks,
+            }),
         }
-        Err(Error::ShutdownTimeout {
-            waited: limit.saturating_sub(end.saturating_duration_since(Instant::now())),
-            waiting_for,
-            leaks,
-        })
+    }
+
+    /// All are ready: lets go of what the program still refers to, waits for its calls, and then for the
+    /// others.
+    async fn come_to_rest(
+        &self,
+        ending: &dyn Ending,
+        leaks: &mut LeakReport,
+    ) -> std::result::Result<(), String> {
+        let core = &self.core;
+        // What the program forgot to drop has no more use once all are ready.
+        let forgotten = Instant::now() + core.settings.leak_grace;
+        while !core.look(|node| node.residue().is_at_rest()) {
+            if Instant::now() >= forgotten {
+                if leaks.is_empty() {
+                    *leaks = self.references();
+                    if !leaks.is_empty() {
+                        tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                    }
+                }
+                // Again and again: the answers of calls that are still open bring others.
+                core.input(|node, out| node.release_everything(out));
+            }
+            tokio::time::sleep(SHORT_LOOK).await;
+        }
+        let open_calls = || u64::from(core.look(|node| node.residue().calls));
+        ending.done(&open_calls).await
     }
 
     /// Leaves the group, which goes on without this worker. What it owns is lost to the others
@@ -309,6 +415,39 @@ impl Worker {
             life.stop_tasks();
         }
         self.core.end();
+    }
+}
+
+/// Names those who are waited for in the log, seldom.
+struct Others {
+    next: Instant,
+    pause: Duration,
+    named: bool,
+}
+
+impl Others {
+    fn new(limit: Duration) -> Self {
+        Self {
+            next: Instant::now() + UNSAID,
+            pause: limit.max(UNSAID),
+            named: false,
+        }
+    }
+
+    /// Once for whoever wonders, and then for whoever should.
+    fn name(&mut self, core: &Core) {
+        if Instant::now() < self.next {
+            return;
+        }
+        let working = waiting_for(core).join("; ");
+        self.next = Instant::now() + self.pause;
+        if self.named {
+            self.pause = self.pause.saturating_mul(2);
+            tracing::warn!(worker = %core.name, waiting_for = working, "still waits for others to shut down");
+        } else {
+            self.named = true;
+            tracing::info!(worker = %core.name, waiting_for = working, "waits for others to shut down");
+        }
     }
 }
 

@@ -89,7 +89,20 @@ pub(crate) async fn end([a, b]: [Worker; 2]) -> anyhow::Result<()> {
 }
 
 /// All ends of a wire.
-type Switchboard = Arc<Mutex<HashMap<NodeId, mpsc::UnboundedSender<(NodeId, Message)>>>>;
+type Switchboard = Arc<Mutex<HashMap<NodeId, Socket>>>;
+
+/// Where one end is reached.
+#[derive(Clone)]
+struct Socket {
+    sender: mpsc::UnboundedSender<(NodeId, Message)>,
+    inbound: Weak<dyn Inbound>,
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Socket")
+    }
+}
 
 #[derive(Debug)]
 struct ChannelAgent {
@@ -106,7 +119,11 @@ impl ChannelAgent {
         inbound: Weak<dyn Inbound>,
     ) -> Arc<Self> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
-        switchboard.lock().unwrap().insert(me, sender);
+        let socket = Socket {
+            sender,
+            inbound: inbound.clone(),
+        };
+        switchboard.lock().unwrap().insert(me, socket);
         tokio::spawn(async move {
             while let Some((from, message)) = receiver.recv().await {
                 let Some(inbound) = inbound.upgrade() else {
@@ -140,7 +157,7 @@ impl Agent for ChannelAgent {
             (self.end.tamper)(call);
         }
         if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
-            let _ = peer.send((self.me, message));
+            let _ = peer.sender.send((self.me, message));
         }
     }
 
@@ -149,7 +166,16 @@ impl Agent for ChannelAgent {
     fn forget(&self, _: NodeId, _: Departure) {}
 
     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async { drop(self.switchboard.lock().unwrap().remove(&self.me)) })
+        Box::pin(async {
+            self.switchboard.lock().unwrap().remove(&self.me);
+            // Where each leaves alone, the wire keeps the list of members.
+            if self.ending().is_some_and(Ending::may_leave_alone) {
+                let others = self.switchboard.lock().unwrap().clone();
+                for inbound in others.values().filter_map(|other| other.inbound.upgrade()) {
+                    inbound.dismissed(self.me, Departure::Left);
+                }
+            }
+        })
     }
 
     fn links(&self) -> Vec<LinkStatistics> {

@@ -26,6 +26,7 @@ enum Step {
 struct Log {
     steps: [Step; 2],
     alone: bool,
+    waiting_for: Option<&'static str>,
     meeting: Arc<Barrier>,
     said: Mutex<Vec<String>>,
 }
@@ -38,6 +39,7 @@ impl Log {
             Arc::new(Self {
                 steps,
                 alone: false,
+                waiting_for: None,
                 meeting: Arc::clone(&meeting),
                 said: Mutex::default(),
             })
@@ -70,10 +72,7 @@ impl Ending for Log {
     }
 
     fn waiting_for(&self) -> Vec<String> {
-        match self.steps {
-            [Step::Hangs, _] => vec!["the worker that hangs".to_owned()],
-            _ => Vec::new(),
-        }
+        self.waiting_for.map(str::to_owned).into_iter().collect()
     }
 
     fn ready(&self) -> Agreed<'_> {
@@ -205,22 +204,71 @@ async fn an_error_of_either_step_is_what_the_user_reads() -> anyhow::Result<()> 
 
 #[tokio::test]
 async fn a_group_that_does_not_come_to_rest_is_given_up_in_time() -> anyhow::Result<()> {
-    for steps in [[Step::Hangs, Step::Together], [Step::Together, Step::Hangs]] {
-        let logs = Log::pair(steps);
+    for who in [None, Some("the worker that hangs")] {
+        let [one, other] = Log::pair([Step::Together, Step::Hangs]);
+        let logs = [one, other].map(|log| {
+            Arc::new(Log {
+                waiting_for: who,
+                ..Arc::into_inner(log).expect("nobody else has it")
+            })
+        });
         let limit = Duration::from_millis(200);
         let [a, b] = group(&logs, |builder| builder.shutdown_timeout(limit)).await?;
         let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
         for outcome in [first, second] {
             let text = words(outcome);
-            let expected = match steps {
-                [Step::Hangs, _] => "the worker that hangs",
-                _ => "did not come to rest in time",
-            };
+            let expected = who.unwrap_or("did not come to rest in time");
             assert!(text.contains(expected), "{text}");
         }
         assert_ended(&a);
         assert_ended(&b);
     }
+    Ok(())
+}
+
+/// S1a
+#[tokio::test]
+async fn who_is_not_ready_works_and_is_waited_for_as_long_as_that_takes() -> anyhow::Result<()> {
+    let logs = Log::pair([Step::Together, Step::Together]);
+    let limit = Duration::from_millis(200);
+    let [a, b] = group(&logs, |builder| builder.shutdown_timeout(limit)).await?;
+    let serving = tokio::spawn({
+        let b = b.clone();
+        async move { b.serve().await }
+    });
+    let server = a.peer("w1")?;
+    for number in 0..10 {
+        assert_eq!(slow::on(&server, number).await?, number);
+    }
+    a.shutdown().await?;
+    serving.await??;
+    assert_ended(&b);
+    Ok(())
+}
+
+/// S1a: nobody asks such a group to end; one that serves goes last.
+#[tokio::test]
+async fn where_each_leaves_alone_who_serves_stays_while_others_are_there() -> anyhow::Result<()> {
+    let logs = Log::pair([Step::Together, Step::Together]).map(|log| {
+        Arc::new(Log {
+            alone: true,
+            meeting: Arc::new(Barrier::new(1)),
+            ..Arc::into_inner(log).expect("nobody else has it")
+        })
+    });
+    let [a, b] = group(&logs, |builder| builder).await?;
+    let serving = tokio::spawn({
+        let b = b.clone();
+        async move { b.serve().await }
+    });
+    for number in 0..5 {
+        assert_eq!(slow::on(&a.peer("w1")?, number).await?, number);
+    }
+    assert!(logs[1].said().is_empty());
+    a.leave().await?;
+    serving.await??;
+    assert_eq!(logs[1].said(), BOTH);
+    assert_ended(&b);
     Ok(())
 }
 
@@ -252,6 +300,7 @@ async fn who_may_leave_alone_takes_the_same_steps_and_who_may_not_is_told() -> a
     let alone = Arc::new(Log {
         steps: [Step::Fails("it was asked"), Step::Together],
         alone: true,
+        waiting_for: None,
         meeting: Arc::clone(&first.meeting),
         said: Mutex::default(),
     });

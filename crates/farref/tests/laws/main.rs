@@ -12,6 +12,7 @@ mod nested;
 mod observing;
 mod panics;
 mod pytorch_defects;
+mod serving;
 mod signatures;
 mod store_host;
 mod values;

@@ -31,8 +31,8 @@ pub(crate) fn tests() -> Tests {
             names_who_is_busy,
         ),
         (
-            "s1_a_shutdown_names_who_has_not_asked_for_it",
-            names_who_has_not_asked,
+            "s1a_who_serves_waits_as_long_as_others_work",
+            waits_for_work,
         ),
         (
             "s1_a_shutdown_does_not_wait_for_the_dead",
@@ -172,27 +172,24 @@ fn names_who_is_busy() -> anyhow::Result<()> {
     })
 }
 
-/// S1
-fn names_who_has_not_asked() -> anyhow::Result<()> {
-    launch::run(async || {
-        let at = format!("tcp://127.0.0.1:{}", free_port()?);
-        let member = |name: &str, rank| {
-            let builder = Worker::builder(name)
-                .rank(rank)
-                .world_size(2)
-                .rendezvous(&at);
-            builder.shutdown_timeout(Duration::from_secs(1)).join()
-        };
-        let (lazy, eager) = tokio::try_join!(member("lazy", 0), member("eager", 1))?;
-        match eager.shutdown().await {
-            Err(Error::ShutdownTimeout { waiting_for, .. }) => ensure!(
-                waiting_for == ["`lazy`, which has not asked for a shutdown"],
-                "{waiting_for:?}"
-            ),
-            other => bail!("{other:?}"),
+/// S1a: for much longer than a shutdown may take; one that was called meanwhile is served to its end.
+fn waits_for_work() -> anyhow::Result<()> {
+    let options = Options {
+        shutdown_timeout_ms: 1_000,
+        ..Options::default()
+    };
+    run(options, &["a", "b"], async |group| {
+        let (a, b) = (group.peer("a")?, group.peer("b")?);
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_secs(4) {
+            ensure!(add_on::on(&a, "b".into(), 1, 2).await? == 3);
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // The one that went without the other is not waited for.
-        Ok(lazy.shutdown().await?)
+        let pending = wait_at::on(&b, "gate".into()).timeout(None).start();
+        until_waiting::on(&b, "gate".into(), 1).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        open::on(&b, "gate".into()).await?;
+        Ok(pending.await?)
     })
 }
 
