@@ -701,6 +701,14 @@ pub trait Inbound: Send + Sync + 'static {
     /// # }
     /// ```
     fn is_gone(&self, node: NodeId) -> bool;
+
+    /// Whether this worker waits for nothing that the node could still say: it has ended, or is leaving and the
+    /// node knows. If the connection breaks then, nothing is wrong, and it need not be made anew unless something
+    /// is queued for the node.
+    fn is_done_with(&self, node: NodeId) -> bool {
+        let _ = node;
+        false
+    }
 }
 
 /// What an agent knows about its link to one peer.

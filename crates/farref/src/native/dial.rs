@@ -55,9 +55,12 @@ enum Outcome {
 
 async fn run(link: Arc<Link>) {
     loop {
+        // Asked without the lock (LI-1). Once it is so, it stays so.
+        let done = link.shared.is_done_with(link.peer);
         let pause = {
             let mut state = link.state();
-            if !is_needed(&link, &state) {
+            let pointless = done && state.session.unacked() == 0;
+            if pointless || !is_needed(&link, &state) {
                 state.dialer = None;
                 return;
             }
@@ -115,7 +118,6 @@ fn conclude(link: &Arc<Link>, outcome: Outcome) {
             link.progress.notify_waiters();
         }
         Outcome::Gone => {
-            warn!(peer = %link.peer, "peer counts this worker as gone");
             link.state().fate = Fate::Over;
             link.progress.notify_waiters();
             if let Some(inbound) = link.shared.inbound() {
@@ -154,6 +156,8 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
                 return Outcome::Abandoned;
             }
             HandshakeFailure::Refused(Refusal::Gone) => return Outcome::Gone,
+            // Both ends are: there is nobody left to deliver to.
+            HandshakeFailure::Refused(Refusal::Closing) if shared.is_closing() => {}
             HandshakeFailure::Session(error) if error.ends_session() => {
                 return Outcome::Hopeless(error.to_string());
             }

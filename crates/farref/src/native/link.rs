@@ -341,12 +341,22 @@ impl Link {
 
     /// Waits until [`is_drained`](Self::is_drained).
     pub(super) async fn drained(&self) {
+        self.until(Self::is_drained).await;
+    }
+
+    /// Waits until there is no connection.
+    pub(super) async fn closed(&self) {
+        self.until(|link| !matches!(link.state().stage, Stage::Standing(_)))
+            .await;
+    }
+
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         self.state().watched = true;
         loop {
             let progress = self.progress.notified();
             tokio::pin!(progress);
             progress.as_mut().enable();
-            if self.is_drained() {
+            if is_so(self) {
                 return;
             }
             progress.await;

@@ -29,7 +29,9 @@ impl Meters {
 
     /// An accepted stream came to nothing.
     pub(super) fn refused(&self, failure: &HandshakeFailure) {
-        self.refused_for(failure.reason());
+        if !failure.is_in_order() {
+            self.refused_for(failure.reason());
+        }
     }
 
     pub(super) fn refused_for(&self, reason: &'static str) {

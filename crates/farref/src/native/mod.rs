@@ -62,6 +62,9 @@ use crate::snapshot::Snapshot;
 /// A future on the heap.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// How long tasks may take to end that have been told to.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+
 /// Who can be reached where.
 pub(crate) trait Contacts: Send + Sync + 'static {
     /// How to reach a node. Asked again, with growing pauses, for as long as the node is a member.
@@ -141,8 +144,9 @@ impl Agent for NativeAgent {
             if departure == Departure::Left {
                 link.flush();
                 let patience = shared.config.leave_patience;
-                // Either way it is over.
-                let _ = timeout(patience, link.drained()).await;
+                // It closes the connection when it has heard from all; its own good-bye may come after
+                // somebody else's word of it. Either way it is over.
+                let _ = timeout(patience, link.closed()).await;
                 link.say_last();
                 shared.depart(node);
                 link.discard();
@@ -166,7 +170,9 @@ impl Agent for NativeAgent {
                 link.say_last();
             }
             let mut tasks = self.shared.stop();
-            while tasks.join_next().await.is_some() {}
+            let ended = async { while tasks.join_next().await.is_some() {} };
+            // One may be in the middle of the program's own code. It ends when that does.
+            let _ = timeout(STRAGGLERS, ended).await;
         })
     }
 

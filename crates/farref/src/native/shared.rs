@@ -129,6 +129,12 @@ impl Shared {
         self.inbound.upgrade()
     }
 
+    /// Whether nothing that a peer could still say is awaited.
+    pub(super) fn is_done_with(&self, peer: NodeId) -> bool {
+        self.inbound()
+            .is_some_and(|inbound| inbound.is_done_with(peer))
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farref_proto::{Arrival, Control, Departure, NodeId, PeerMisbehaved, Target};
+use farref_proto::{Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Target};
 
 use super::work::Work;
 use super::{Arrived, Core, Held, Stage, State};
@@ -19,9 +19,21 @@ impl Inbound for Core {
     }
 
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
-        tracing::warn!(worker = %self.name, peer = %self.name_of(node), ?silent_for,
-            "a worker cannot be reached");
-        if *self.stage.borrow() == Stage::Joining {
+        let (worker, peer) = (&self.name, self.name_of(node));
+        let stage = *self.stage.borrow();
+        match stage {
+            // Not all of those whom the store lists are still there.
+            Stage::Joining => tracing::debug!(%worker, %peer, "a sponsor cannot be reached"),
+            Stage::Member if self.phase() == Phase::Member => {
+                tracing::warn!(%worker, %peer, ?silent_for, "a worker cannot be reached");
+            }
+            Stage::Member => {
+                tracing::debug!(%worker, %peer, "a worker cannot be told that this one leaves");
+            }
+            // So has the other.
+            Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
+        }
+        if stage == Stage::Joining {
             self.unreachable.send_modify(|nodes| {
                 nodes.insert(node);
             });
@@ -37,6 +49,17 @@ impl Inbound for Core {
     }
 
     fn refused(self: Arc<Self>, by: NodeId) {
+        let (worker, peer) = (&self.name, self.name_of(by));
+        let stage = *self.stage.borrow();
+        match stage {
+            Stage::Joining | Stage::Member if self.phase() != Phase::Leaving => {
+                tracing::warn!(%worker, %peer, "peer counts this worker as gone");
+            }
+            Stage::Joining | Stage::Member => {
+                tracing::debug!(%worker, %peer, "peer knows that this worker leaves");
+            }
+            Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
+        }
         self.input(|protocol, out| protocol.refused(by, out));
     }
 
@@ -56,9 +79,22 @@ impl Inbound for Core {
     fn is_gone(&self, node: NodeId) -> bool {
         self.look(|protocol| protocol.membership().view().is_gone(node))
     }
+
+    fn is_done_with(&self, node: NodeId) -> bool {
+        let stage = *self.stage.borrow();
+        stage > Stage::Member
+            || self.look(|protocol| {
+                let membership = protocol.membership();
+                membership.phase() == Phase::Leaving && !membership.awaited().contains(&node)
+            })
+    }
 }
 
 impl Core {
+    fn phase(&self) -> Phase {
+        self.look(|protocol| protocol.membership().phase())
+    }
+
     /// Takes in a message of a peer, or of this worker to itself.
     pub(super) fn take_in(
         self: &Arc<Self>,

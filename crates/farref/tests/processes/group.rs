@@ -26,6 +26,10 @@ pub(crate) struct Options {
     pub(crate) token: Option<String>,
     /// Whether each worker calls all others before it shuts down.
     pub(crate) calls_everyone: bool,
+    /// Whether it leaves then, instead of waiting for the others.
+    pub(crate) leaves: bool,
+    /// Whether it complains of connections that it has refused.
+    pub(crate) counts_refusals: bool,
     pub(crate) max_calls: u32,
     pub(crate) blocking_threads: usize,
     pub(crate) max_message_bytes: u64,
@@ -45,6 +49,8 @@ impl Default for Options {
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
             token: None,
             calls_everyone: false,
+            leaves: false,
+            counts_refusals: false,
             max_calls: 16_384,
             blocking_threads: 64,
             max_message_bytes: 4 << 30,

@@ -4,6 +4,7 @@
 //! program, told by its environment to be a worker ([`worker::run`]). Every test ends with
 //! [`Group::finish`], which fails if anything is left behind anywhere.
 
+mod alarms;
 mod counts;
 mod delivery;
 mod errors;
@@ -56,6 +57,7 @@ fn main() -> anyhow::Result<()> {
     add(failure::tests());
     add(errors::tests());
     add(membership::tests());
+    add(alarms::tests());
     add(rendezvous::tests());
     add(scale::tests());
     libtest_mimic::run(&arguments, trials).exit()

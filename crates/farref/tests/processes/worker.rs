@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use farref::Worker;
+use metrics_util::debugging::{DebuggingRecorder, Snapshotter};
 
 /// Says that this process is a worker; its value is how it is set up.
 pub(crate) const ROLE: &str = "FARREF_TEST_ROLE";
@@ -26,16 +27,27 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let options: crate::Options = serde_json::from_str(&std::env::var(ROLE)?)?;
         let name = std::env::var("FARREF_NAME").unwrap_or_default();
         let builder = options.route(&name, options.apply(Worker::from_env()));
+        let refusals = options.counts_refusals.then(Refusals::count).transpose()?;
         let me = builder.join().await;
         let me = me.context("joining")?;
         if options.calls_everyone {
-            let called = crate::functions::call_everyone::on(&me.me()).await?;
-            anyhow::ensure!(
-                called as usize == me.peers().len(),
-                "{called} answered rightly"
-            );
+            match crate::functions::call_everyone::on(&me.me()).await {
+                Ok(called) => anyhow::ensure!(
+                    options.leaves || called as usize == me.peers().len(),
+                    "{called} answered rightly"
+                ),
+                // Others who come and leave may be gone already.
+                Err(_) if options.leaves => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        let ended = me.shutdown().await;
+        let ended = match options.leaves {
+            true => me.leave().await,
+            false => me.serve().await,
+        };
+        if let Some(refusals) = refusals {
+            refusals.report();
+        }
         crate::functions::finish_background().await;
         let left = crate::functions::held_count();
         anyhow::ensure!(
@@ -50,6 +62,28 @@ pub(crate) fn run() -> anyhow::Result<()> {
             ended => ended.context("shutting down"),
         }
     })
+}
+
+/// Counts the connections that this process has refused.
+struct Refusals(Snapshotter);
+
+impl Refusals {
+    fn count() -> anyhow::Result<Self> {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        recorder.install()?;
+        Ok(Self(snapshotter))
+    }
+
+    /// Writes them where complaints go.
+    fn report(self) {
+        for (key, _, _, value) in self.0.snapshot().into_vec() {
+            if key.key().name() == "farref_refused_connections_total" {
+                let labels: Vec<_> = key.key().labels().collect();
+                eprintln!("refused connections: {value:?} of {labels:?}");
+            }
+        }
+    }
 }
 
 /// How long anything in these tests may take before it counts as hanging.
