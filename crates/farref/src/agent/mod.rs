@@ -702,6 +702,12 @@ pub trait Inbound: Send + Sync + 'static {
     /// ```
     fn is_gone(&self, node: NodeId) -> bool;
 
+    /// Whether the node is gone because it left: then nothing is wrong if it knocks once more.
+    fn has_left(&self, node: NodeId) -> bool {
+        let _ = node;
+        false
+    }
+
     /// Whether this worker waits for nothing that the node could still say: it has ended, or is leaving and the
     /// node knows. If the connection breaks then, nothing is wrong, and it need not be made anew unless something
     /// is queued for the node.

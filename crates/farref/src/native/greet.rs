@@ -146,7 +146,10 @@ pub(super) async fn accept(
     match take(shared, &claim) {
         Err(refusal) => {
             talk.judge(&Verdict::Refused(refusal)).await?;
-            Err(HandshakeFailure::Refusing(refusal))
+            Err(match refusal {
+                Refusal::Gone if shared.has_left(claim.card.node) => HandshakeFailure::HasLeft,
+                _ => HandshakeFailure::Refusing(refusal),
+            })
         }
         Ok(Taken::Bulk(link, id)) => {
             talk.judge(&Verdict::Bulk).await?;

@@ -188,6 +188,8 @@ pub(super) enum HandshakeFailure {
     NoRandomness,
     #[error("another connection came first")]
     Superseded,
+    #[error("the other end has left the group")]
+    HasLeft,
 }
 
 impl HandshakeFailure {
@@ -218,6 +220,7 @@ impl HandshakeFailure {
             Self::Session(_) => "session",
             Self::NoRandomness => "no_randomness",
             Self::Superseded => "superseded",
+            Self::HasLeft => "has_left",
         }
     }
 
@@ -227,6 +230,7 @@ impl HandshakeFailure {
         matches!(
             self,
             Self::Superseded
+                | Self::HasLeft
                 | Self::Io(_)
                 | Self::Refusing(Refusal::Busy | Refusal::Stale | Refusal::Closing)
         )

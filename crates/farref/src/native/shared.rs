@@ -129,6 +129,12 @@ impl Shared {
         self.inbound.upgrade()
     }
 
+    /// Whether a node has said good-bye.
+    pub(super) fn has_left(&self, node: NodeId) -> bool {
+        let inbound = self.inbound.upgrade();
+        inbound.is_some_and(|inbound| inbound.has_left(node))
+    }
+
     /// Whether nothing that a peer could still say is awaited.
     pub(super) fn is_done_with(&self, peer: NodeId) -> bool {
         self.inbound()

@@ -67,8 +67,15 @@ impl Core {
                 work.joined.push(node);
             }
             Event::Gone { node, departure } => {
-                tracing::info!(worker = %self.name, peer = %self.name_of(node), %node, ?departure,
-                    "a worker is gone");
+                let (worker, peer) = (&self.name, self.name_of(node));
+                let was_missed = self
+                    .unreachable
+                    .send_if_modified(|nodes| nodes.remove(&node));
+                if was_missed && departure == Departure::Died {
+                    tracing::warn!(%worker, %peer, %node, "a worker could not be reached and is taken for dead");
+                } else {
+                    tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
+                }
                 if let Some(peer) = state.peers.remove(&node) {
                     work.dropped.push(Box::new(peer));
                 }

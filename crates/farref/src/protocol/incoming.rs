@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farref_proto::{Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Target};
+use farref_proto::{
+    Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
+};
 
 use super::work::Work;
 use super::{Arrived, Core, Held, Stage, State};
@@ -24,20 +26,16 @@ impl Inbound for Core {
         match stage {
             // Not all of those whom the store lists are still there.
             Stage::Joining => tracing::debug!(%worker, %peer, "a sponsor cannot be reached"),
-            Stage::Member if self.phase() == Phase::Member => {
-                tracing::warn!(%worker, %peer, ?silent_for, "a worker cannot be reached");
-            }
+            // It may have left, and the news be on its way. If it has died, that is a warning.
             Stage::Member => {
-                tracing::debug!(%worker, %peer, "a worker cannot be told that this one leaves");
+                tracing::info!(%worker, %peer, ?silent_for, "a worker cannot be reached")
             }
             // So has the other.
             Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
         }
-        if stage == Stage::Joining {
-            self.unreachable.send_modify(|nodes| {
-                nodes.insert(node);
-            });
-        }
+        self.unreachable.send_modify(|nodes| {
+            nodes.insert(node);
+        });
         self.input(|protocol, out| protocol.suspect(node, out));
     }
 
@@ -78,6 +76,11 @@ impl Inbound for Core {
 
     fn is_gone(&self, node: NodeId) -> bool {
         self.look(|protocol| protocol.membership().view().is_gone(node))
+    }
+
+    fn has_left(&self, node: NodeId) -> bool {
+        let left = Standing::of(node, Status::Left);
+        self.look(|protocol| protocol.membership().view().standing(node.worker) == Some(left))
     }
 
     fn is_done_with(&self, node: NodeId) -> bool {

@@ -89,7 +89,7 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Wakes the pump: there are control messages that nobody has queued yet.
     pub(crate) pump: Notify,
-    /// Members that this worker could not reach while it was joining.
+    /// Members that this worker could not reach, for as long as they are not known to be gone.
     pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
     /// A worker died, which may have been the host of the group's store.
     pub(crate) store_lost: Notify,
