@@ -200,6 +200,7 @@ impl<T: Send + Sync + 'static> Call<T> {
             encoded: self.encoded?,
             deadline,
             trace: trace::of_call(Current::get().as_ref()),
+            callers: Vec::new(),
             context: self.context,
         };
         core.create(to, request, entry, fingerprint::of_type::<T>(), made)
@@ -344,7 +345,8 @@ impl<T> Call<T> {
         }
     }
 
-    fn begin(self) -> Result<Begun> {
+    /// Makes the call. `awaited`: whoever makes it goes on only when it is answered.
+    fn begin(self, awaited: bool) -> Result<Begun> {
         let (core, to) = self.to.clone()?;
         let began = Instant::now();
         let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
@@ -370,6 +372,12 @@ impl<T> Call<T> {
             encoded: self.encoded?,
             deadline,
             trace,
+            callers: match &current {
+                Some(current) if awaited && Arc::ptr_eq(&current.core, &core) => {
+                    current.chain.callers()
+                }
+                _ => Vec::new(),
+            },
             context: self.context,
         };
         let receipt = core.begin(to, request)?;
@@ -409,12 +417,16 @@ impl<T: DeserializeOwned> Call<T> {
     /// # }
     /// ```
     pub fn start(self) -> Pending<T> {
+        self.make(false)
+    }
+
+    fn make(self, awaited: bool) -> Pending<T> {
         let name = self.name.clone();
         let signature = self.entry.map(Entry::signature_text);
         Pending {
             name,
             signature,
-            state: match self.begin() {
+            state: match self.begin(awaited) {
                 Ok(begun) => State::Begun(begun),
                 Err(error) => State::Failed(error),
             },
@@ -458,7 +470,7 @@ impl<T: DeserializeOwned> Call<T> {
             Ok((core, _)) => core.runtime.clone(),
             Err(error) => return Err(error.clone()),
         };
-        let pending = self.start();
+        let pending = self.make(true);
         blocking::wait_for_call(|| runtime.block_on(pending))
     }
 }
@@ -468,7 +480,7 @@ impl<T: DeserializeOwned> IntoFuture for Call<T> {
     type IntoFuture = Pending<T>;
 
     fn into_future(self) -> Pending<T> {
-        self.start()
+        self.make(true)
     }
 }
 
@@ -629,6 +641,7 @@ fn complete(
         Error::Remote(remote) => &mut remote.function,
         Error::PeerLost { function, .. }
         | Error::Cancelled { function, .. }
+        | Error::Deadlock { function, .. }
         | Error::NoSuchFunction { function, .. }
         | Error::Codec { function, .. }
         | Error::Timeout { function, .. }

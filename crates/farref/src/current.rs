@@ -11,6 +11,7 @@ use std::time::Instant;
 use farref_proto::{ContextId, MessageId, NodeId};
 
 use crate::agent::TraceContext;
+use crate::callers::Chain;
 use crate::protocol::Core;
 
 thread_local! {
@@ -36,6 +37,8 @@ pub(crate) struct Current {
     pub(crate) trace: TraceContext,
     /// Nested calls are made in it.
     pub(crate) context: Option<ContextId>,
+    /// It, and the calls that wait for it.
+    pub(crate) chain: Chain,
 }
 
 /// Puts back what was there before, also when the code panics.

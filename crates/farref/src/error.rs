@@ -6,6 +6,7 @@
 //! | the group's fate | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::ContextLost`], [`Error::Evicted`] |
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
+//! | calls that wait for each other | [`Error::Deadlock`] |
 //! | this program's | the others |
 //!
 //! If a value was never made because its constructor failed, every use of its reference fails as the
@@ -146,6 +147,54 @@ pub enum Error {
         function: FunctionName,
         /// The time it was given; what was left of the caller's own if that was less.
         limit: Duration,
+    },
+
+    /// The call was on a value that one of its own callers uses, which waits for the call: it would have
+    /// waited for ever. Nothing was run.
+    ///
+    /// ```
+    /// use farref::{Error, RRef};
+    ///
+    /// struct Counter(u64);
+    ///
+    /// #[farref::remote]
+    /// impl Counter {
+    ///     pub async fn new() -> Self {
+    ///         Self(0)
+    ///     }
+    ///
+    ///     pub async fn add(&mut self, n: u64) {
+    ///         self.0 += n;
+    ///     }
+    ///
+    ///     pub async fn add_twice(&mut self, me: RRef<Counter>) -> farref::Result<bool> {
+    ///         // `add` would wait until `add_twice` has ended. (`self.add(1).await` would do.)
+    ///         let refused = me.add(1).await;
+    ///         Ok(matches!(refused, Err(Error::Deadlock { .. })))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let counter = Counter::new_on(&cluster.worker(0).peer("worker1")?).remote();
+    /// assert!(counter.add_twice(counter.clone()).await?);
+    /// # drop(counter);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    #[error(
+        "{function} on worker `{peer}` would have waited for ever for a value that one of its own callers \
+         uses ({}): use the value directly there, or `start()` the call and let that caller end",
+        .cycle.join(" -> ")
+    )]
+    Deadlock {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
+        /// The functions from the one that uses the value to the one that was called.
+        cycle: Vec<String>,
     },
 
     /// The call was cancelled on the way.

@@ -83,6 +83,11 @@ fn explain<U>(
         Failure::Protocol(CallError::Context(error)) => core.explain_context(error),
         Failure::Protocol(error) => Error::Reference(error.to_string()),
         Failure::Unmade(value) => unmade(value),
+        Failure::Deadlock(cycle) => Error::Deadlock {
+            peer,
+            function,
+            cycle,
+        },
     }
 }
 

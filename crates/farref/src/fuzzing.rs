@@ -217,6 +217,7 @@ impl Hostile {
                     function,
                     remaining: remaining.map(|ms| Duration::from_millis(ms.into())),
                     trace: TraceContext::default(),
+                    callers: Vec::new(),
                     arguments: payload(arguments),
                 };
                 self.hear(from, Message::Call(call));

@@ -93,6 +93,7 @@ extern crate self as farref;
 pub mod agent;
 mod blocking;
 mod call;
+mod callers;
 mod codec;
 pub mod context;
 mod current;

@@ -9,14 +9,16 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::call::Call;
+use crate::callers;
 use crate::codec::CodecError;
 use crate::codec::scope::{self, Unread};
+use crate::current::Current;
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
 use crate::handle::{Handle, Held};
 use crate::peer::Peer;
 use crate::protocol::LOCAL;
-use crate::value::queue::User;
+use crate::value::queue::{NeverComes, User};
 use crate::value::sealed::Permit;
 use crate::value::{Access, Exclusive, Ref, RefMut, Shared};
 
@@ -321,13 +323,21 @@ impl<T: Send + Sync + 'static> RRef<T> {
             Ok(value) => value.map_err(|error| core.explain(error))?,
             Err(_) => return Err(core.not_member()),
         };
+        let current = Current::get().filter(|current| Arc::ptr_eq(&current.core, core));
+        let callers = current.map_or_else(Vec::new, |current| current.chain.callers());
         let user = User {
             exclusive: A::EXCLUSIVE,
             function: LOCAL,
             caller: core.me,
-            caller_uses: None,
+            caller_uses: callers::use_of(&callers, held.rref),
         };
-        let ticket = value.ticket(&core.queues, held.rref, user);
+        let ticket = value
+            .ticket(&core.queues, held.rref, user)
+            .map_err(|NeverComes| Error::Deadlock {
+                peer: Arc::clone(&core.name),
+                function: FunctionName::ours(LOCAL),
+                cycle: callers::cycle(core.registry, &callers, held.rref, LOCAL),
+            })?;
         let admission = ticket.admitted().await.map_err(|failure| {
             let function = FunctionName::ours(LOCAL);
             crate::failure::to_error(core, core.me, function, failure)

@@ -23,6 +23,7 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::Instrument as _;
 
 use crate::agent::{Failure, TraceContext, Unmade};
+use crate::callers::Chain;
 use crate::codec::{Payload, scope};
 use crate::current::Current;
 use crate::function::{Encode, Function, Mode};
@@ -90,6 +91,7 @@ pub(crate) struct Job {
     deadline: Option<Instant>,
     trace: TraceContext,
     context: Option<ContextId>,
+    chain: Chain,
     signal: Option<Arc<CancelSignal>>,
 }
 
@@ -112,6 +114,7 @@ impl Job {
             deadline: arrived.deadline,
             trace: arrived.trace,
             context: arrived.context,
+            chain: Chain::new(arrived.callers, entry, arrived.on),
             signal: None,
         }
     }
@@ -182,6 +185,7 @@ impl Job {
                 deadline: self.deadline,
                 trace: trace::of_serving(self.trace),
                 context: self.context,
+                chain: self.chain,
             },
             parent: self.trace.span,
             signal: self.signal,

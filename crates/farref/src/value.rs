@@ -67,19 +67,21 @@ impl Value {
     }
 
     /// Takes a place in the queue of those who want to use the value (VA-1), which is called `rref`.
-    pub(crate) fn ticket(&self, queues: &Arc<Queues>, rref: RRefId, user: User) -> Ticket {
+    pub(crate) fn ticket(
+        &self,
+        queues: &Arc<Queues>,
+        rref: RRefId,
+        user: User,
+    ) -> Result<Ticket, NeverComes> {
         let object = match self {
-            Self::Failed(failure) => return Ticket::Failed(Arc::clone(failure)),
+            Self::Failed(failure) => return Ok(Ticket::Failed(Arc::clone(failure))),
             Self::Ready { object, .. } => object,
         };
-        match queues.draw(rref, user) {
-            Ok(turn) => Ticket::Turn {
-                object: Arc::clone(object),
-                exclusive: user.exclusive,
-                turn,
-            },
-            Err(NeverComes) => Ticket::Failed(Arc::new(Failure::Cancelled)),
-        }
+        Ok(Ticket::Turn {
+            object: Arc::clone(object),
+            exclusive: user.exclusive,
+            turn: queues.draw(rref, user)?,
+        })
     }
 }
 
@@ -163,7 +165,7 @@ pub(crate) enum Ticket {
         exclusive: bool,
         turn: Turn,
     },
-    /// There is no value, or no use of it.
+    /// There is no value.
     Failed(Arc<Failure>),
 }
 

@@ -206,6 +206,13 @@ fn explain_with<U>(
         ),
         Failure::DeadlineExceeded => ("TimeoutError", "the time was up".to_owned()),
         Failure::Cancelled => ("RuntimeError", "the call was cancelled".to_owned()),
+        Failure::Deadlock(cycle) => (
+            "RuntimeError",
+            format!(
+                "the call would wait for its own caller: {}",
+                cycle.join(" -> ")
+            ),
+        ),
         Failure::ShuttingDown => ("RuntimeError", "the worker is shutting down".to_owned()),
         Failure::Protocol(error) => ("RuntimeError", error.to_string()),
         Failure::Unmade(value) => return unmade(value),

@@ -555,6 +555,7 @@ impl Shared {
             function,
             remaining: None,
             trace: TraceContext::default(),
+            callers: Vec::new(),
             arguments,
         };
         self.give(link, agent::Message::Call(message));

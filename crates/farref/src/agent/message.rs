@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId};
+use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId, RRefId};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Payload;
@@ -65,6 +65,7 @@ pub enum Message {
 ///     function: None,
 ///     remaining: Some(Duration::from_secs(5)),
 ///     trace: TraceContext::default(),
+///     callers: vec![],
 ///     arguments: Default::default(),
 /// });
 /// grow_old(&mut message, Duration::from_secs(2));
@@ -81,6 +82,10 @@ pub struct CallMessage {
     pub remaining: Option<Duration>,
     /// Ties the callee's span to the caller's.
     pub trace: TraceContext,
+    /// The calls that wait for this one, the outermost first, from the first one on that uses a value; at
+    /// most [`MAX_CALLERS`]. With it a worker recognises calls that would wait for themselves. A wire may
+    /// leave it out.
+    pub callers: Vec<Caller>,
     /// The arguments.
     pub arguments: Payload,
 }
@@ -100,6 +105,7 @@ impl CallMessage {
     ///     function: None,
     ///     remaining: None,
     ///     trace: TraceContext::default(),
+    ///     callers: vec![],
     ///     arguments: Payload::default(),
     /// };
     /// assert_eq!(call.weight(), 0);
@@ -109,6 +115,31 @@ impl CallMessage {
     pub fn weight(&self) -> u64 {
         weigh(self.arguments.len() as u64)
     }
+}
+
+/// How many [`Caller`]s a call names at most.
+pub const MAX_CALLERS: usize = 16;
+
+/// A call that waits for one that it made.
+///
+/// ```
+/// use farref::agent::{Caller, MAX_CALLERS};
+///
+/// let wire = r#"{"function":7,"value":null,"exclusive":false}"#;
+/// let caller: Caller = serde_json::from_str(wire)?;
+/// assert_eq!(caller.value, None); // a function that is no method
+/// assert_eq!(serde_json::to_string(&caller)?, wire);
+/// assert!(MAX_CALLERS > 1);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Caller {
+    /// A hash of its function's name.
+    pub function: u64,
+    /// The value that it uses until it ends.
+    pub value: Option<RRefId>,
+    /// Whether nobody else can use that value meanwhile.
+    pub exclusive: bool,
 }
 
 /// An answer as it travels.
@@ -221,6 +252,9 @@ pub enum Failure<U = Unmade> {
     Protocol(CallError),
     /// The value that the call was on was never made.
     Unmade(U),
+    /// The call would have waited for a call that waits for it: the functions from the one that uses the
+    /// value to the one that was called.
+    Deadlock(Vec<String>),
 }
 
 /// A value that was never made, because its constructor failed.
@@ -287,6 +321,7 @@ impl Failure {
             Self::Cancelled => Failure::Cancelled,
             Self::ShuttingDown => Failure::ShuttingDown,
             Self::Protocol(error) => Failure::Protocol(error),
+            Self::Deadlock(cycle) => Failure::Deadlock(cycle),
             Self::Unmade(unmade) => return Err(unmade),
         })
     }

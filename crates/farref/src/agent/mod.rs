@@ -125,7 +125,8 @@ pub use farref_proto::{
 };
 pub use functions::{FunctionInfo, Functions, parameters};
 pub use message::{
-    AnswerMessage, CallMessage, Failure, FunctionRef, Message, Never, TraceContext, Unmade,
+    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Never,
+    TraceContext, Unmade,
 };
 
 use crate::codec::{Codec, CodecError, Payload};

@@ -7,10 +7,11 @@ use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetc
 use super::work::Work;
 use super::{Arrived, Core, FETCH, Held, Running, Stage, State, Taken};
 use crate::agent::Failure;
+use crate::callers;
 use crate::error::{Error, FunctionName};
 use crate::registry::{Called, Entry};
 use crate::serve::{Job, Target};
-use crate::value::queue::User;
+use crate::value::queue::{NeverComes, User};
 use crate::value::{Ticket, Value};
 use crate::worker::Worker;
 
@@ -193,16 +194,24 @@ impl Core {
             Err(failure) => return self.reject(state, arrived, failure, work),
         };
         let exclusive = entry.is_some_and(Entry::exclusive);
+        let on = arrived.on;
         let user = User {
             exclusive,
             function: entry.map_or(FETCH, Entry::name),
             caller: arrived.from,
-            caller_uses: None,
+            caller_uses: on.and_then(|rref| callers::use_of(&arrived.callers, rref)),
         };
-        let on = arrived.on;
-        let ticket = on
-            .zip(value)
-            .map(|(rref, value)| value.ticket(&self.queues, rref, user));
+        let ticket = match on.zip(value) {
+            None => None,
+            Some((rref, value)) => match value.ticket(&self.queues, rref, user) {
+                Ok(ticket) => Some(ticket),
+                Err(NeverComes) => {
+                    let cycle =
+                        callers::cycle(self.registry, &arrived.callers, rref, user.function);
+                    return self.reject(state, arrived, Failure::Deadlock(cycle), work);
+                }
+            },
+        };
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(Ticket::number)));
         let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Target::Answer(request) = job.target {

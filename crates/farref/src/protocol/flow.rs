@@ -150,6 +150,7 @@ mod tests {
                 function: None,
                 remaining: None,
                 trace: TraceContext::default(),
+                callers: Vec::new(),
                 arguments: Payload {
                     body: vec![0; bytes].into(),
                     parts: Vec::new(),

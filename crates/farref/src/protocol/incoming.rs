@@ -143,6 +143,7 @@ impl Core {
             function,
             remaining,
             trace,
+            callers,
             arguments,
         } = message;
         let entry = function.map(|function| self.registry.find(&function));
@@ -188,6 +189,7 @@ impl Core {
             references: Vec::new(),
             deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
             trace,
+            callers,
             context: head.context,
         };
         if let Arrival::Failed(error) = arrival {

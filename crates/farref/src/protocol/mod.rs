@@ -33,7 +33,7 @@ use farref_proto::{
 };
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::agent::{Agent, CallMessage, TraceContext};
+use crate::agent::{Agent, CallMessage, Caller, TraceContext};
 use crate::blocking::BlockingPool;
 use crate::codec::Payload;
 use crate::context::Extensions;
@@ -210,6 +210,8 @@ pub(crate) struct Arrived {
     pub(crate) references: Vec<Arc<Handle>>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    /// The calls that wait for it.
+    pub(crate) callers: Vec<Caller>,
     pub(crate) context: Option<ContextId>,
 }
 

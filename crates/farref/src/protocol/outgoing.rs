@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::flow::{Parked, weigh};
 use super::work::{Reply, Work};
 use super::{Arrived, Core, Held, State, Waiter};
-use crate::agent::{CallMessage, FunctionRef, Message, TraceContext};
+use crate::agent::{CallMessage, Caller, FunctionRef, Message, TraceContext};
 use crate::codec::scope::Encoded;
 use crate::error::{Error, FunctionName, Result};
 use crate::handle::{Handle, Made};
@@ -30,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) encoded: Encoded,
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    /// Those who wait for it.
+    pub(crate) callers: Vec<Caller>,
     /// The context that it is made in.
     pub(crate) context: Option<ContextId>,
 }
@@ -180,6 +182,7 @@ impl Core {
             references: call.encoded.references,
             deadline: call.deadline,
             trace: call.trace,
+            callers: call.callers,
             context: call.context,
         };
         let mut work = Work::default();
@@ -391,6 +394,7 @@ impl Core {
             function: call.function,
             remaining: None,
             trace: call.trace,
+            callers: call.callers,
             arguments: call.encoded.payload,
         };
         if to == self.me {

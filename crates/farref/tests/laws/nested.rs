@@ -219,12 +219,6 @@ mod sharing {
             }
             me.count_through(me.clone(), depth - 1).await
         }
-
-        /// The same while others want to write: waits until one does.
-        pub(crate) async fn count_behind_a_writer(&self, me: RRef<Self>) -> farref::Result<usize> {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            me.count_through(me.clone(), 0).await
-        }
     }
 
     #[farref::remote]
@@ -307,27 +301,6 @@ mod sharing {
             assert_eq!(log.count_through(log.clone(), 50).await?, 1);
             drop(log);
         }
-        finish(cluster).await
-    }
-
-    /// With a writer in between it cannot be: the writer waits for the first reader, the second reader
-    /// for the writer, and the first for the second. Such a call ends with its deadline, and takes
-    /// nobody along.
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_method_that_waits_for_itself_ends_with_its_deadline() -> Result<()> {
-        let (cluster, peer) = pair().await?;
-        let log = Log::new_on(&peer).remote();
-        log.entries().await?;
-        let limit = Duration::from_millis(500);
-        let stuck = log
-            .count_behind_a_writer(log.clone())
-            .timeout(limit)
-            .start();
-        let writer = log.append(0, 0).start();
-        ensure_out_of_time(&stuck.await.unwrap_err());
-        assert_eq!(writer.await?, 0, "the writer gets its turn");
-        assert_eq!(log.entries().await?, [(0, 0)]);
-        drop(log);
         finish(cluster).await
     }
 }

@@ -1,9 +1,15 @@
-//! Calls that wait for a value.
+//! Calls that wait for a value: who can see them, and calls that would wait for themselves.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use farref::{WaitsFor, Worker};
+use farref::testing::Cluster;
+use farref::{Error, RRef, WaitsFor, Worker};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
+use crate::PATIENCE;
 use crate::cluster::{eventually, finish, pair};
 
 /// The functions that a worker says it runs, the oldest first.
@@ -84,4 +90,211 @@ mod seen {
         drop((table, late));
         finish(cluster).await
     }
+}
+
+mod cycles {
+    //! Calls that would wait for a call that waits for them.
+
+    use super::*;
+
+    static INSIDE: Notify = Notify::const_new();
+    static QUEUED: Notify = Notify::const_new();
+
+    #[derive(Serialize, Deserialize)]
+    pub(crate) struct Counter {
+        count: u64,
+    }
+
+    #[farref::remote]
+    impl Counter {
+        pub(crate) async fn new() -> Self {
+            Self { count: 0 }
+        }
+
+        pub(crate) async fn add(&mut self, n: u64) -> u64 {
+            self.count += n;
+            self.count
+        }
+
+        pub(crate) async fn get(&self) -> u64 {
+            self.count
+        }
+
+        /// Reads its own value through its reference, behind a writer.
+        pub(crate) async fn get_again(&self, me: RRef<Counter>) -> farref::Result<u64> {
+            INSIDE.notify_one();
+            QUEUED.notified().await;
+            Ok(me.get().timeout(None).await? + me.to_here_count().timeout(None).await?)
+        }
+
+        pub(crate) async fn to_here_count(&self) -> u64 {
+            self.count
+        }
+
+        pub(crate) async fn add_twice(&mut self, me: RRef<Counter>) -> farref::Result<Vec<String>> {
+            self.count += 1;
+            cycle(me.add(1).timeout(None).await)
+        }
+
+        pub(crate) async fn add_after_reading(
+            &self,
+            me: RRef<Counter>,
+        ) -> farref::Result<Vec<String>> {
+            cycle(me.add(1).timeout(None).await)
+        }
+
+        pub(crate) async fn copy_itself(
+            &mut self,
+            me: RRef<Counter>,
+        ) -> farref::Result<Vec<String>> {
+            cycle(me.to_here().timeout(None).await)
+        }
+
+        pub(crate) async fn look_at_itself(
+            &mut self,
+            me: RRef<Counter>,
+        ) -> farref::Result<Vec<String>> {
+            cycle(me.local().await)
+        }
+
+        pub(crate) async fn add_through(
+            &mut self,
+            me: RRef<Counter>,
+            via: String,
+        ) -> farref::Result<Vec<String>> {
+            self.count += 1;
+            let via = here()?.peer(&via)?;
+            relay::on(&via, me, 1).timeout(None).await
+        }
+
+        pub(crate) fn add_blocking(&mut self, me: RRef<Counter>) -> farref::Result<Vec<String>> {
+            self.count += 1;
+            cycle(me.add(1).timeout(None).wait())
+        }
+
+        /// Calls one value from another one, in both directions but not in a circle.
+        pub(crate) async fn add_to(&mut self, other: RRef<Counter>, n: u64) -> farref::Result<u64> {
+            self.count += 1;
+            other.add(n).timeout(None).await
+        }
+
+        /// Begins a call on itself for somebody else to wait for.
+        pub(crate) async fn add_later(&mut self, me: RRef<Counter>) -> u64 {
+            self.count += 1;
+            let later = me.add(10).timeout(None).start();
+            tokio::spawn(async move {
+                let added = later.await.unwrap_or(0);
+                LATER.store(added, Ordering::SeqCst);
+            });
+            self.count
+        }
+    }
+
+    static LATER: AtomicU64 = AtomicU64::new(0);
+
+    #[farref::remote]
+    async fn relay(counter: RRef<Counter>, n: u64) -> farref::Result<Vec<String>> {
+        cycle(counter.add(n).timeout(None).await)
+    }
+
+    /// The functions that a call would have waited for in a circle, by their last names.
+    fn cycle<T>(refused: farref::Result<T>) -> farref::Result<Vec<String>> {
+        match refused {
+            Err(Error::Deadlock { cycle, .. }) => Ok(cycle
+                .iter()
+                .map(|function| function.rsplit("::").next().unwrap_or_default().to_owned())
+                .collect()),
+            Err(other) => Err(other),
+            Ok(_) => Ok(vec!["nothing was wrong".to_owned()]),
+        }
+    }
+
+    /// VA-1: whoever reads a value already is not kept waiting by those who want to write it.
+    #[tokio::test]
+    async fn a_reader_that_reads_its_own_value_again_is_not_held_up_by_a_queued_writer()
+    -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let counter = Counter::new_on(&peer).remote();
+        let reads = counter.get_again(counter.clone()).timeout(None).start();
+        INSIDE.notified().await;
+        let writes = counter.add(5).start();
+        let open = || cluster.worker(1).snapshot().open_calls >= 2;
+        eventually("the writer is queued", open).await?;
+        QUEUED.notify_one();
+        assert_eq!(timeout(PATIENCE, reads).await??, 0);
+        assert_eq!(timeout(PATIENCE, writes).await??, 5);
+        drop(counter);
+        finish(cluster).await
+    }
+
+    /// D3 bounds calls that have a time limit; one that has none would wait for ever.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_that_waits_for_its_own_caller_fails_at_once_and_names_the_cycle() -> Result<()>
+    {
+        let cluster = Cluster::start(3).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let counter = Counter::new_on(&peer).remote();
+        let me = || counter.clone();
+        let calls = [
+            (counter.add_twice(me()), vec!["add_twice", "add"]),
+            (
+                counter.add_after_reading(me()),
+                vec!["add_after_reading", "add"],
+            ),
+            (counter.copy_itself(me()), vec!["copy_itself", "to_here"]),
+            (
+                counter.look_at_itself(me()),
+                vec!["look_at_itself", "local"],
+            ),
+            (
+                counter.add_through(me(), "worker2".to_owned()),
+                vec!["add_through", "relay", "add"],
+            ),
+            (counter.add_blocking(me()), vec!["add_blocking", "add"]),
+        ];
+        for (call, functions) in calls {
+            let cycle = timeout(PATIENCE, call.timeout(None).into_future()).await??;
+            assert_eq!(cycle, functions);
+        }
+        // What was refused did nothing, and the value is as usable as ever.
+        assert_eq!(counter.add(1).await?, 4);
+        drop(counter);
+        finish(cluster).await
+    }
+
+    /// Values that call each other are no cycle, as long as none waits for itself.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_from_one_value_to_another_is_no_cycle() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let [one, two] = [(); 2].map(|()| Counter::new_on(&peer).remote());
+        for _ in 0..50 {
+            let calls = [
+                one.add_to(two.clone(), 1).start(),
+                one.add(1).start(),
+                two.add(1).start(),
+            ];
+            for call in calls {
+                timeout(PATIENCE, call).await??;
+            }
+        }
+        assert_eq!((one.get().await?, two.get().await?), (100, 100));
+        drop((one, two));
+        finish(cluster).await
+    }
+
+    /// A method may begin a call on its own value, if it does not wait for it.
+    #[tokio::test]
+    async fn a_method_may_start_a_call_on_its_own_value() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let counter = Counter::new_on(&peer).remote();
+        assert_eq!(counter.add_later(counter.clone()).await?, 1);
+        let later = || LATER.load(Ordering::SeqCst) == 11;
+        eventually("the call that it began is done", later).await?;
+        drop(counter);
+        finish(cluster).await
+    }
+}
+
+fn here() -> farref::Result<Worker> {
+    Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))
 }

@@ -7,11 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use farref_proto::{AnswerHead, CallHead, Control, MessageId, Time};
 use postcard::ser_flavors::Size;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::FrameError;
 use super::decode::Limits;
-use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+use crate::agent::{
+    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, TraceContext,
+};
 use crate::codec::{Part, Payload};
 
 /// What a stored message weighs beside its bytes.
@@ -29,6 +32,8 @@ pub(super) enum Head {
         function: Option<FunctionRef>,
         remaining: Option<Duration>,
         trace: TraceContext,
+        #[serde(deserialize_with = "few_callers")]
+        callers: Vec<Caller>,
     },
     Answer {
         head: AnswerHead,
@@ -39,6 +44,42 @@ pub(super) enum Head {
         calls: u32,
         bytes: u64,
     },
+}
+
+impl Head {
+    /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
+    fn do_without(&mut self) -> bool {
+        match self {
+            Self::Call { callers, .. } => !std::mem::take(callers).is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// FR-2: reads no more callers than any correct peer sends.
+fn few_callers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Caller>, D::Error> {
+    struct Few;
+
+    impl<'de> Visitor<'de> for Few {
+        type Value = Vec<Caller>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_CALLERS} callers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut callers: A) -> Result<Vec<Caller>, A::Error> {
+            let mut few = Vec::new();
+            while let Some(caller) = callers.next_element()? {
+                if few.len() == MAX_CALLERS {
+                    return Err(A::Error::invalid_length(MAX_CALLERS + 1, &self));
+                }
+                few.push(caller);
+            }
+            Ok(few)
+        }
+    }
+
+    deserializer.deserialize_seq(Few)
 }
 
 /// An encoded message. Cheap to clone.
@@ -68,12 +109,19 @@ impl Packet {
         now: impl FnOnce() -> Time,
         limits: &Limits,
     ) -> Result<Self, TooLarge> {
-        let (head, payload) = take_apart(message);
+        let (mut head, payload) = take_apart(message);
         let timed = matches!(&head, Head::Call { remaining, .. } if remaining.is_some());
-        let bytes = postcard::to_extend(&head, Vec::with_capacity(96));
         let parts = payload.parts.len();
-        let table = size_of::<u64>() * parts;
-        let size = bytes.as_ref().map_or(0, Vec::len) + payload.len() + table;
+        let beside = payload.len() + size_of::<u64>() * parts;
+        let size_of = |bytes: &Result<Vec<u8>, _>| bytes.as_ref().map_or(0, Vec::len) + beside;
+        let mut bytes = postcard::to_extend(&head, Vec::with_capacity(96));
+        if let Ok(encoded) = &bytes
+            && !limits.allow(encoded.len(), parts, size_of(&bytes))
+            && head.do_without()
+        {
+            bytes = postcard::to_extend(&head, Vec::with_capacity(96));
+        }
+        let size = size_of(&bytes);
         match bytes {
             Ok(head) if limits.allow(head.len(), parts, size) => Ok(Self(Arc::new(Stored {
                 head,
@@ -157,6 +205,7 @@ fn take_apart(message: Message) -> (Head, Payload) {
             function,
             remaining,
             trace,
+            callers,
             arguments,
         }) => (
             Head::Call {
@@ -164,6 +213,7 @@ fn take_apart(message: Message) -> (Head, Payload) {
                 function,
                 remaining,
                 trace,
+                callers,
             },
             arguments,
         ),
@@ -192,11 +242,13 @@ pub(super) fn put_together(
             function,
             remaining,
             trace,
+            callers,
         } => Message::Call(CallMessage {
             head,
             function,
             remaining: remaining.map(|remaining| remaining.saturating_sub(age)),
             trace,
+            callers,
             arguments: payload,
         }),
         Head::Answer {

@@ -49,6 +49,7 @@ fn call(body: Bytes, parts: Vec<Part>, remaining: Option<Duration>) -> Message {
         }),
         remaining,
         trace: TraceContext { trace: 1, span: 2 },
+        callers: Vec::new(),
         arguments: Payload { body, parts },
     })
 }
@@ -120,6 +121,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                     trace: u64::MAX,
                     span: u64::MAX,
                 },
+                callers: Vec::new(),
                 arguments: arguments.clone(),
             });
             let packet = Packet::new(message, || Time(5), &limits);

@@ -281,6 +281,7 @@ pub(super) fn with_parts(number: u64, body: Bytes, parts: Vec<Part>) -> Message 
         }),
         remaining: Some(Duration::from_secs(60)),
         trace: TraceContext::default(),
+        callers: Vec::new(),
         arguments: Payload { body, parts },
     })
 }
