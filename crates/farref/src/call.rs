@@ -20,7 +20,7 @@ use crate::current::{self, Current};
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
 use crate::function::{Function, NoReceiver};
-use crate::handle::{Handle, Made};
+use crate::handle::{Handle, Made, Origin};
 use crate::peer::Peer;
 use crate::protocol::{self, Core, Receipt, Request};
 use crate::registry::Entry;
@@ -181,7 +181,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     fn create(self) -> Result<Arc<Handle>> {
         let made = Made {
             type_name: std::any::type_name::<T>(),
-            location: Some(Location::caller()),
+            origin: Origin::Here(Location::caller()),
             at: Instant::now(),
         };
         let entry = self.entry.ok_or_else(|| {
@@ -471,6 +471,9 @@ impl<T: DeserializeOwned> Call<T> {
             Err(error) => return Err(error.clone()),
         };
         let pending = self.make(true);
+        if let State::Failed(error) = &pending.state {
+            return Err(error.clone());
+        }
         blocking::wait_for_call(|| runtime.block_on(pending))
     }
 }

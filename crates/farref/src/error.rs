@@ -288,10 +288,15 @@ pub enum Error {
     Reference(String),
 
     /// A reference of one worker was used in a call of another worker in the same process.
-    #[error("a reference held by worker `{held_by}` cannot be sent by worker `{sent_by}`")]
+    #[error(
+        "a reference held by worker `{held_by}`{which} cannot be sent by worker `{sent_by}`: send it with a \
+         call of the worker that holds it, or get it anew"
+    )]
     ForeignReference {
         /// Whose reference it is.
         held_by: Arc<str>,
+        /// Which worker that is, if both have the same name.
+        which: &'static str,
         /// Whose call it is.
         sent_by: Arc<str>,
     },

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::{
     Agent, AnswerMessage, CallMessage, Departure, Failure, FunctionRef, Group, Inbound,
-    LinkStatistics, Message, TraceContext,
+    LinkStatistics, Message, Origins, TraceContext,
 };
 use crate::codec::{Blob, Buffer, Codec, Payload, scope};
 use crate::registry::Registry;
@@ -218,6 +218,7 @@ impl Hostile {
                     remaining: remaining.map(|ms| Duration::from_millis(ms.into())),
                     trace: TraceContext::default(),
                     callers: Vec::new(),
+                    origins: Origins::default(),
                     arguments: payload(arguments),
                 };
                 self.hear(from, Message::Call(call));
@@ -228,7 +229,14 @@ impl Hostile {
                 outcome,
             } => {
                 let outcome = outcome.map(payload);
-                self.hear(from, Message::Answer(AnswerMessage { head, outcome }));
+                self.hear(
+                    from,
+                    Message::Answer(AnswerMessage {
+                        head,
+                        origins: Origins::default(),
+                        outcome,
+                    }),
+                );
             }
             Step::Cancel(from, request) => self.hear(from, Message::Cancel(request)),
             Step::Credit(from, calls, bytes) => self.hear(from, Message::Credit { calls, bytes }),

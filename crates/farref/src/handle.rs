@@ -9,6 +9,7 @@ use std::time::Instant;
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
 
 use crate::error::{Error, Result};
+use crate::holds::Received;
 use crate::protocol::Core;
 
 /// A hold on a reference, or the reason why there is none.
@@ -28,11 +29,22 @@ pub(crate) struct Held {
 }
 
 /// Where and when a hold came to be, for leak reports.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) type_name: &'static str,
-    pub(crate) location: Option<&'static Location<'static>>,
+    pub(crate) origin: Origin,
     pub(crate) at: Instant,
+}
+
+/// Where a hold came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// This line of this program made the reference.
+    Here(&'static Location<'static>),
+    /// It came in a message.
+    Received(Arc<Received>),
+    /// There were too many others to keep that of this one.
+    Unknown,
 }
 
 impl Handle {
@@ -54,10 +66,10 @@ impl Handle {
     }
 
     /// The hold that the protocol took on a reference which arrived in a message.
-    pub(crate) fn received(core: &Arc<Core>, carried: &Carried) -> Arc<Self> {
+    pub(crate) fn received(core: &Arc<Core>, carried: &Carried, origin: Origin) -> Arc<Self> {
         let made = Made {
             type_name: "",
-            location: None,
+            origin,
             at: Instant::now(),
         };
         Self::counted(
@@ -83,6 +95,13 @@ impl Handle {
             Ok(held) if Arc::ptr_eq(&held.core, core) => Ok(()),
             Ok(held) => Err(Error::ForeignReference {
                 held_by: Arc::clone(&held.core.name),
+                which: match held.core.name == core.name {
+                    false => "",
+                    true if held.core.is_over() => {
+                        " (an earlier one of that name, which has ended)"
+                    }
+                    true => " (another one of that name, in another group)",
+                },
                 sent_by: Arc::clone(&core.name),
             }),
             Err(error) => {

@@ -104,6 +104,7 @@ mod function;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod handle;
+mod holds;
 mod leaks;
 mod names;
 mod native;
@@ -169,7 +170,7 @@ pub use error::{Error, FunctionName, RemoteError, Result};
 /// Here is all of it:
 #[doc(inline)]
 pub use farref_macros::remote;
-pub use leaks::{LeakReport, LeakedReference};
+pub use leaks::{LeakReport, LeakedReference, ReceivedReference};
 pub use native::{BindError, MemoryNetwork};
 pub use peer::Peer;
 pub use rendezvous::{

@@ -10,7 +10,8 @@ use farref_proto::{Leak, RRefId, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::leaks::{LeakReport, LeakedReference};
+use crate::handle::Origin;
+use crate::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::peer::Peer;
 use crate::protocol::{Core, Traffic};
 use crate::value::queue::Queued;
@@ -494,6 +495,19 @@ fn some_references(core: &Core, most: usize) -> Vec<LeakedReference> {
 
 fn describe(core: &Core, leak: &Leak) -> LeakedReference {
     let made = core.holds.made(leak.rref);
+    let (location, received) = match made.as_ref().map(|made| &made.origin) {
+        Some(Origin::Here(location)) => (Some(location.to_string()), None),
+        Some(Origin::Received(received)) => {
+            let line = received.line.as_ref().map(ToString::to_string);
+            let received = ReceivedReference {
+                from: core.name_of(received.from).to_string(),
+                function: received.function.to_owned(),
+                returned: received.returned,
+            };
+            (line, Some(received))
+        }
+        Some(Origin::Unknown) | None => (None, None),
+    };
     let own = (leak.handles > 0).then(|| core.name.to_string());
     let others = leak
         .holders
@@ -504,6 +518,7 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
     LeakedReference {
         id: leak.rref.to_string(),
         type_name: made
+            .as_ref()
             .map(|made| made.type_name)
             .filter(|name| !name.is_empty())
             .or_else(|| core.registry.type_name(leak.fingerprint))
@@ -511,7 +526,9 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
             .to_owned(),
         owner: core.name_of(leak.owner).to_string(),
         holders,
-        location: made.and_then(|made| made.location).map(ToString::to_string),
+        location,
+        made_by: core.name_of(leak.rref.origin).to_string(),
+        received,
         age: made.map(|made| made.at.elapsed()),
     }
 }

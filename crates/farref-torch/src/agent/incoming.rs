@@ -556,6 +556,8 @@ impl Shared {
             remaining: None,
             trace: TraceContext::default(),
             callers: Vec::new(),
+            // PyTorch's messages have no room for it.
+            origins: agent::Origins::default(),
             arguments,
         };
         self.give(link, agent::Message::Call(message));

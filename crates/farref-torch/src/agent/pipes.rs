@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farref::CodecError;
-use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Target};
+use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Origins, Target};
 use tokio::sync::mpsc;
 
 use super::links::{Link, Queue, ToSend, lock};
@@ -148,7 +148,11 @@ impl Shared {
                             carried: Vec::new(),
                         };
                         let outcome = Err(Failure::BadArguments(error.to_string()));
-                        let answer = AnswerMessage { head, outcome };
+                        let answer = AnswerMessage {
+                            head,
+                            origins: Origins::default(),
+                            outcome,
+                        };
                         self.give(link, Message::Answer(answer));
                     }
                     None

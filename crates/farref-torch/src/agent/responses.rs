@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farref::Payload;
-use farref::agent::{self, AnswerHead, AnswerMessage, Control, Failure, MessageId};
+use farref::agent::{self, AnswerHead, AnswerMessage, Control, Failure, MessageId, Origins};
 use farref_proto::{DeclineReason, Declined, Share};
 
 use super::Shared;
@@ -74,7 +74,12 @@ impl Shared {
             id: request,
             carried,
         };
-        AnswerMessage { head, outcome }
+        AnswerMessage {
+            head,
+            // PyTorch's messages have no room for it.
+            origins: Origins::default(),
+            outcome,
+        }
     }
 
     /// The value that an answer brings, or what the peer says went wrong.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId, RRefId};
 use serde::{Deserialize, Serialize};
 
+use super::origins::Origins;
 use crate::codec::Payload;
 use crate::protocol::weigh;
 
@@ -66,6 +67,7 @@ pub enum Message {
 ///     remaining: Some(Duration::from_secs(5)),
 ///     trace: TraceContext::default(),
 ///     callers: vec![],
+///     origins: Default::default(),
 ///     arguments: Default::default(),
 /// });
 /// grow_old(&mut message, Duration::from_secs(2));
@@ -86,6 +88,8 @@ pub struct CallMessage {
     /// most [`MAX_CALLERS`]. With it a worker recognises calls that would wait for themselves. A wire may
     /// leave it out.
     pub callers: Vec<Caller>,
+    /// Where the references that it carries were made. A wire may leave it out.
+    pub origins: Origins,
     /// The arguments.
     pub arguments: Payload,
 }
@@ -106,6 +110,7 @@ impl CallMessage {
     ///     remaining: None,
     ///     trace: TraceContext::default(),
     ///     callers: vec![],
+    ///     origins: Default::default(),
     ///     arguments: Payload::default(),
     /// };
     /// assert_eq!(call.weight(), 0);
@@ -149,8 +154,9 @@ pub struct Caller {
 /// use farref::agent::{AnswerHead, AnswerMessage, Failure, MessageId};
 ///
 /// let head = AnswerHead { id: MessageId(7), carried: vec![] };
-/// let value = AnswerMessage { head: head.clone(), outcome: Ok(Payload::default()) };
-/// let failure = AnswerMessage { head, outcome: Err(Failure::Cancelled) };
+/// let origins = Default::default();
+/// let value = AnswerMessage { head, origins, outcome: Ok(Payload::default()) };
+/// let failure = AnswerMessage { outcome: Err(Failure::Cancelled), ..value.clone() };
 /// assert_eq!(value.head.id, failure.head.id);
 /// assert!(value.outcome.is_ok() && failure.outcome.is_err());
 /// ```
@@ -158,6 +164,8 @@ pub struct Caller {
 pub struct AnswerMessage {
     /// The protocol's part.
     pub head: AnswerHead,
+    /// Where the references that it carries were made. A wire may leave it out.
+    pub origins: Origins,
     /// The result.
     pub outcome: Result<Payload, Failure>,
 }

@@ -111,6 +111,7 @@
 mod ending;
 mod functions;
 mod message;
+mod origins;
 
 use std::fmt;
 use std::future::Future;
@@ -128,6 +129,7 @@ pub use message::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Never,
     TraceContext, Unmade,
 };
+pub use origins::{Origins, SourceLine};
 
 use crate::codec::{Codec, CodecError, Payload};
 pub use crate::worker::Group;
@@ -364,6 +366,7 @@ pub trait Inbound: Send + Sync + 'static {
     /// // An answer that nobody asked for is not what a correct peer sends.
     /// let answer = AnswerMessage {
     ///     head: AnswerHead { id: MessageId(7), carried: vec![] },
+    ///     origins: Default::default(),
     ///     outcome: Ok(Payload::default()),
     /// };
     /// assert!(inbound.clone().receive(peer, Message::Answer(answer)).is_err());

@@ -31,7 +31,7 @@ use super::connection::Connection;
 use super::dial;
 use super::frame::{Batch, Packet};
 use super::shared::{Shared, lock};
-use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message};
+use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
 
 /// So many bytes are taken from the session at once: what is taken is beyond the reach of more urgent
@@ -186,6 +186,7 @@ impl Link {
         error!(peer = %self.peer, %error, "a message cannot be sent");
         let failure = Message::Answer(AnswerMessage {
             head: answer?,
+            origins: Origins::default(),
             outcome: Err(Failure::BadResult(error.to_string())),
         });
         Packet::new(failure, now, &self.shared.limits).ok()

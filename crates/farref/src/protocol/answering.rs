@@ -7,7 +7,7 @@ use farref_proto::{MessageId, NodeId, RRefId};
 use super::flow::weigh;
 use super::work::Work;
 use super::{Arrived, Core, State};
-use crate::agent::{AnswerMessage, Failure, Message};
+use crate::agent::{AnswerMessage, Failure, Message, Origins};
 use crate::codec::Payload;
 use crate::codec::scope::Encoded;
 use crate::serve::Target;
@@ -21,8 +21,6 @@ impl Core {
         request: MessageId,
         outcome: Result<Encoded, Failure>,
     ) {
-        let mut state = self.lock();
-        let mut work = Work::default();
         let (outcome, references) = match outcome {
             Ok(encoded) => (Ok(encoded.payload), encoded.references),
             Err(failure) => (Err(failure), Vec::new()),
@@ -31,7 +29,11 @@ impl Core {
             .iter()
             .filter_map(|handle| Some(handle.held().ok()?.rref))
             .collect();
-        self.answer(&mut state, to, request, outcome, &carried, &mut work);
+        let origins = self.origins(&carried);
+        let carried = (&carried[..], origins);
+        let mut state = self.lock();
+        let mut work = Work::default();
+        self.answer(&mut state, to, request, outcome, carried, &mut work);
         self.settle(state, work);
         drop(references);
     }
@@ -42,7 +44,7 @@ impl Core {
         to: NodeId,
         request: MessageId,
         mut outcome: Result<Payload, Failure>,
-        carried: &[RRefId],
+        (carried, mut origins): (&[RRefId], Origins),
         work: &mut Work,
     ) {
         if let Some(peer) = state.peers.get_mut(&to) {
@@ -54,13 +56,18 @@ impl Core {
             Err(error) => {
                 // A reference in the result cannot be handed on; the caller learns that instead.
                 outcome = Err(Failure::Protocol(error.into()));
+                origins = Origins::default();
                 node.answer(to, request, &[], out).unwrap_or(None)
             }
         };
         // Without a head the asker is gone and there is nobody to tell.
         if let Some(head) = head {
             self.telemetry.shared.add(head.carried.len() as u64);
-            let message = Message::Answer(AnswerMessage { head, outcome });
+            let message = Message::Answer(AnswerMessage {
+                head,
+                origins,
+                outcome,
+            });
             if to == self.me {
                 work.loopback.push(message);
             } else {
@@ -127,7 +134,8 @@ impl Core {
     ) {
         match arrived.target {
             Target::Answer(request) => {
-                self.answer(state, arrived.from, request, Err(failure), &[], work);
+                let nothing = (&[][..], Origins::default());
+                self.answer(state, arrived.from, request, Err(failure), nothing, work);
             }
             Target::Stay { .. } => {
                 let value = arrived.target.unmade(self, failure);

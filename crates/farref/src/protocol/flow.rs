@@ -136,7 +136,7 @@ mod tests {
     use farref_proto::{CallHead, Target};
 
     use super::*;
-    use crate::agent::TraceContext;
+    use crate::agent::{Origins, TraceContext};
     use crate::codec::Payload;
 
     fn call(id: u64, bytes: usize) -> Parked {
@@ -151,6 +151,7 @@ mod tests {
                 remaining: None,
                 trace: TraceContext::default(),
                 callers: Vec::new(),
+                origins: Origins::default(),
                 arguments: Payload {
                     body: vec![0; bytes].into(),
                     parts: Vec::new(),

@@ -8,11 +8,10 @@ use farref_proto::{
 };
 
 use super::work::Work;
-use super::{Arrived, Core, Held, Stage, State};
+use super::{Arrived, Core, FETCH, Held, Stage, State};
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
 use crate::error::{Error, FunctionName};
-use crate::handle::Handle;
-use crate::registry::Called;
+use crate::registry::{Called, Entry};
 use crate::serve;
 
 impl Inbound for Core {
@@ -144,6 +143,7 @@ impl Core {
             remaining,
             trace,
             callers,
+            origins,
             arguments,
         } = message;
         let entry = function.map(|function| self.registry.find(&function));
@@ -198,11 +198,12 @@ impl Core {
             self.settle(state, work);
             return Ok(());
         }
-        arrived.references = head
-            .carried
-            .iter()
-            .map(|carried| Handle::received(self, carried))
-            .collect();
+        let receiver = match &entry {
+            Some(Ok(Called::Entry(entry))) => entry.name(),
+            _ => "a function that is not known here",
+        };
+        arrived.references =
+            self.receive_references(from, &head.carried, &origins, receiver, false);
         let is_fetch = matches!(head.target, Target::Fetch(..));
         let checked = match state.refuses && from != self.me {
             true => Err(Failure::ShuttingDown),
@@ -280,7 +281,11 @@ impl Core {
         from: NodeId,
         answer: AnswerMessage,
     ) -> Result<(), PeerMisbehaved> {
-        let AnswerMessage { head, outcome } = answer;
+        let AnswerMessage {
+            head,
+            origins,
+            outcome,
+        } = answer;
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
         let wanted = match node.receive_answer(from, &head, out) {
@@ -298,11 +303,10 @@ impl Core {
                 peer.flow.release(1, bytes);
             }
             if wanted {
-                let references: Vec<_> = head
-                    .carried
-                    .iter()
-                    .map(|carried| Handle::received(self, carried))
-                    .collect();
+                let function = waiter.as_ref().map_or(0, |waiter| waiter.function);
+                let function = self.registry.by_id(function).map_or(FETCH, Entry::name);
+                let references =
+                    self.receive_references(from, &head.carried, &origins, function, true);
                 let reply = match outcome {
                     Ok(payload) => Ok((payload, references)),
                     Err(failure) => {

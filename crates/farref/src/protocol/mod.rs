@@ -23,23 +23,23 @@ mod work;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use farref_proto::{
-    CallHead, ContextError, ContextId, Fingerprint, Membership, MessageId, Node, NodeConfig,
-    NodeId, Outbox, RRefId, RefError, Target, Time, WorkerId,
+    CallHead, Carried, ContextError, ContextId, Fingerprint, Membership, MessageId, Node,
+    NodeConfig, NodeId, Outbox, RRefId, RefError, Target, Time, WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::agent::{Agent, CallMessage, Caller, TraceContext};
+use crate::agent::{Agent, CallMessage, Caller, Origins, TraceContext};
 use crate::blocking::BlockingPool;
 use crate::codec::Payload;
 use crate::context::Extensions;
 use crate::error::Error;
 use crate::handle::Handle;
-use crate::leaks::Holds;
+use crate::holds::Holds;
 use crate::names::Names;
 use crate::registry::{Called, Registry};
 use crate::serve;
@@ -76,6 +76,8 @@ pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) runtime: tokio::runtime::Handle,
+    /// Whether there still is one.
+    has_runtime: AtomicBool,
     pub(crate) pool: BlockingPool,
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
@@ -184,6 +186,8 @@ struct Running {
 
 struct Waiter {
     request: MessageId,
+    /// A hash of what was called; zero if a value is fetched.
+    function: u64,
     bytes: u64,
     reply: oneshot::Sender<Reply>,
 }
@@ -240,6 +244,7 @@ impl Core {
             pool: BlockingPool::new(settings.blocking_threads),
             settings,
             runtime,
+            has_runtime: AtomicBool::new(true),
             registry,
             names,
             holds: Holds::default(),
@@ -387,6 +392,17 @@ impl Core {
         *self.stage.borrow() == Stage::Member
     }
 
+    /// Whether it was a member and is none any more.
+    pub(crate) fn is_over(&self) -> bool {
+        *self.stage.borrow() > Stage::Member
+    }
+
+    /// The runtime that all of this worker ran on is gone.
+    pub(crate) fn stranded(&self) {
+        self.has_runtime.store(false, Ordering::Relaxed);
+        self.end();
+    }
+
     /// The worker has ended: whoever still waits learns it, and everything it had is let go.
     pub(crate) fn end(&self) {
         self.stage.send_if_modified(|stage| {
@@ -423,6 +439,33 @@ impl Core {
             };
             node.membership().view().is_member(life).then_some(life)
         })
+    }
+
+    /// Where references were made that are about to be sent.
+    fn origins(&self, references: &[RRefId]) -> Origins {
+        if references.is_empty() {
+            return Origins::default();
+        }
+        Origins::new(references.iter().map(|rref| self.holds.line(*rref)))
+    }
+
+    /// Takes over the references that came with a message, to a function or as its result.
+    fn receive_references(
+        self: &Arc<Self>,
+        from: NodeId,
+        carried: &[Carried],
+        origins: &Origins,
+        function: &'static str,
+        returned: bool,
+    ) -> Vec<Arc<Handle>> {
+        if carried.is_empty() {
+            return Vec::new();
+        }
+        let sources = self.holds.sources(origins, from, function, returned);
+        let received = carried.iter().enumerate();
+        received
+            .map(|(index, carried)| Handle::received(self, carried, sources.of(index)))
+            .collect()
     }
 
     /// What a worker is called, for errors.
@@ -493,6 +536,9 @@ impl Core {
             state: match stage {
                 Stage::Joining => "it is still joining",
                 Stage::Member => "it is leaving",
+                _ if !self.has_runtime.load(Ordering::Relaxed) => {
+                    "the tokio runtime that it ran on is gone; to go on, join again on another one"
+                }
                 Stage::ShutDown | Stage::Departed | Stage::Evicted => {
                     "it has been shut down; to go on, join again as a new worker"
                 }

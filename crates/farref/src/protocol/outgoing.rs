@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::flow::{Parked, weigh};
 use super::work::{Reply, Work};
 use super::{Arrived, Core, Held, State, Waiter};
-use crate::agent::{CallMessage, Caller, FunctionRef, Message, TraceContext};
+use crate::agent::{CallMessage, Caller, FunctionRef, Message, Origins, TraceContext};
 use crate::codec::scope::Encoded;
 use crate::error::{Error, FunctionName, Result};
 use crate::handle::{Handle, Made};
@@ -57,6 +57,7 @@ impl Core {
             None => Want::Answer,
         };
         let carried = ids(&call.encoded.references)?;
+        let origins = self.origins(&carried);
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, want, &carried, call.context, out) {
@@ -74,12 +75,13 @@ impl Core {
         let bytes = weigh(call.encoded.payload.len() as u64);
         state.peer(to).wait(Waiter {
             request,
+            function: call.function.map_or(0, |function| function.id),
             bytes,
             reply: sender,
         });
         let mut work = Work::default();
         // The forks are made: the handles may go, but not under the lock.
-        let references = self.submit(&mut state, to, head, call, &mut work);
+        let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.settle(state, work);
         drop(references);
         Ok(Receipt {
@@ -111,6 +113,7 @@ impl Core {
             }
         }
         let carried = ids(&call.encoded.references)?;
+        let origins = self.origins(&carried);
         let name = call.name.clone();
         let mut state = self.lock();
         let State { node, out, .. } = &mut *state;
@@ -133,7 +136,7 @@ impl Core {
             }
         };
         let mut work = Work::default();
-        let references = self.submit(&mut state, to, head, call, &mut work);
+        let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.settle(state, work);
         drop(references);
         self.telemetry.created.add(1);
@@ -384,6 +387,7 @@ impl Core {
         state: &mut State,
         to: NodeId,
         head: CallHead,
+        origins: Origins,
         call: Request,
         work: &mut Work,
     ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
@@ -395,6 +399,7 @@ impl Core {
             remaining: None,
             trace: call.trace,
             callers: call.callers,
+            origins,
             arguments: call.encoded.payload,
         };
         if to == self.me {

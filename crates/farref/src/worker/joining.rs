@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
 
-use super::tending::{keep_store, pump};
+use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
@@ -251,6 +251,7 @@ pub(super) fn launch<A: Agent>(
         tokio::spawn(pump(Arc::downgrade(&core))),
         tokio::spawn(keep_store(Arc::downgrade(&core))),
     ];
+    drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
     let life = Life {
         core: Arc::clone(&core),
         tasks,

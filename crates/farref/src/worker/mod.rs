@@ -22,7 +22,7 @@ use crate::context::{Extension, NodeId};
 use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::fingerprint;
-use crate::handle::Made;
+use crate::handle::{Made, Origin};
 use crate::leaks::LeakReport;
 use crate::peer::Peer;
 use crate::protocol::Core;
@@ -579,7 +579,7 @@ impl Worker {
     ) -> Result<RRef<T>> {
         let made = Made {
             type_name: std::any::type_name::<T>(),
-            location: Some(location),
+            origin: Origin::Here(location),
             at: Instant::now(),
         };
         let fingerprint = fingerprint::of_type::<T>();

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use crate::protocol::Core;
+use crate::protocol::{Core, Stage};
 use crate::rendezvous::RendezvousError;
 
 /// When a worker died, which may have been the store's host: tells the store of its next life what the
@@ -30,6 +30,29 @@ pub(super) async fn keep_store(core: Weak<Core>) {
             }
         }
     }
+}
+
+/// Ends the worker if its runtime goes first: nobody would answer any more, and no clock would run.
+pub(super) async fn watch_runtime(core: Weak<Core>) {
+    struct Watch(Weak<Core>);
+
+    impl Drop for Watch {
+        fn drop(&mut self) {
+            if let Some(core) = self.0.upgrade()
+                && !core.is_over()
+            {
+                core.stranded();
+            }
+        }
+    }
+
+    let Some(mut stage) = core.upgrade().map(|core| core.stage.subscribe()) else {
+        return;
+    };
+    let watch = Watch(core);
+    // An error: the worker is gone with all its handles.
+    drop(stage.wait_for(|stage| *stage > Stage::Member).await);
+    drop(watch);
 }
 
 /// Does what the clock says and sends what has gathered, until the worker is gone.

@@ -10,11 +10,13 @@ mod leaving;
 mod macros;
 mod nested;
 mod observing;
+mod origins;
 mod panics;
 mod pytorch_defects;
 mod serving;
 mod signatures;
 mod store_host;
+mod strangers;
 mod values;
 mod waiting;
 

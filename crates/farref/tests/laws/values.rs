@@ -431,7 +431,10 @@ mod references {
                 .await
                 .map(|_| ()),
         ] {
-            let Err(Error::ForeignReference { held_by, sent_by }) = sent else {
+            let Err(Error::ForeignReference {
+                held_by, sent_by, ..
+            }) = sent
+            else {
                 panic!("expected a typed error, got {sent:?}");
             };
             assert_eq!((&*held_by, &*sent_by), ("worker1", "worker0"));

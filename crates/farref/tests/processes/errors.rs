@@ -155,7 +155,7 @@ fn references() -> anyhow::Result<()> {
             "sending another worker's reference",
             hold::on(&other.me(), "k".into(), probe.clone()).await,
             |error| {
-                matches!(error, Error::ForeignReference { held_by, sent_by }
+                matches!(error, Error::ForeignReference { held_by, sent_by, .. }
                     if &**held_by == "driver" && &**sent_by == "other")
             },
             &["`driver`", "`other`"],

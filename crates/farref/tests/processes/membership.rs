@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use farref::{Error, LeakedReference, Worker};
 
 use crate::functions::{
-    Probe, ProbeRRef, add, add_on, hold, open, pid, release, release_later, until_known,
+    Probe, ProbeRRef, add, add_on, hand_on, hold, open, pid, release, release_later, until_known,
     until_waiting, use_held, wait_at, write_what_comes,
 };
 use crate::group::{Group, Options, free_port, run};
@@ -41,6 +41,10 @@ pub(crate) fn tests() -> Tests {
         (
             "s2_a_leak_is_reported_by_holder_and_owner",
             leak_is_reported,
+        ),
+        (
+            "s2_a_leak_that_was_handed_on_names_its_line_its_maker_and_its_way",
+            leak_is_traced,
         ),
         (
             "s2_a_leak_is_a_warning_unless_it_is_to_be_an_error",
@@ -276,6 +280,32 @@ fn ensure_at(leak: &LeakedReference, line: u32) -> anyhow::Result<()> {
     let age = leak.age.context("no age")?;
     ensure!(age > Duration::ZERO && age < PATIENCE, "{age:?}");
     Ok(())
+}
+
+/// S2: made by the driver, handed by `broker` to `hold` on `holder`, where it stays.
+fn leak_is_traced() -> anyhow::Result<()> {
+    launch::run(async || {
+        let group = Group::start(Options::default(), &["owner", "broker"]).await?;
+        let holder = Launch::addition(&group, "holder")?.start("holder")?;
+        group.me.wait_for_peer("holder", PATIENCE).await?;
+        let broker = group.peer("broker")?;
+        until_known::on(&broker, "holder".into()).await?;
+        let (probe, line) = (Probe::new_on(&group.peer("owner")?, 1).remote(), line!());
+        hand_on::on(&broker, "holder".into(), "k".into(), probe).await?;
+        let ended = group.me.shutdown().await;
+        ensure!(ended.is_ok(), "the driver holds nothing: {ended:?}");
+        let (status, complaints) = holder.ended().await?;
+        ensure!(!status.success(), "the holder found nothing wrong");
+        let file = file!();
+        for part in [
+            format!("functions::Probe on `owner`, held by holder, made at {file}:{line}:"),
+            " on `driver`, handed on by `broker` to `".to_owned(),
+            "functions::hold`".to_owned(),
+        ] {
+            ensure!(complaints.contains(&part), "no {part:?} in: {complaints}");
+        }
+        Ok(())
+    })
 }
 
 /// S2

@@ -1,6 +1,7 @@
 //! A message on its way: encoded once, stored until acknowledged, and put together again on arrival.
 
 use std::fmt;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::FrameError;
 use super::decode::Limits;
 use crate::agent::{
-    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, TraceContext,
+    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
+    TraceContext,
 };
 use crate::codec::{Part, Payload};
 
@@ -34,9 +36,11 @@ pub(super) enum Head {
         trace: TraceContext,
         #[serde(deserialize_with = "few_callers")]
         callers: Vec<Caller>,
+        origins: Origins,
     },
     Answer {
         head: AnswerHead,
+        origins: Origins,
         failure: Option<Failure>,
     },
     Cancel(MessageId),
@@ -50,8 +54,11 @@ impl Head {
     /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
     fn do_without(&mut self) -> bool {
         match self {
-            Self::Call { callers, .. } => !std::mem::take(callers).is_empty(),
-            _ => false,
+            Self::Call {
+                callers, origins, ..
+            } => !take(callers).is_empty() | !take(origins).is_empty(),
+            Self::Answer { origins, .. } => !take(origins).is_empty(),
+            Self::Control(_) | Self::Cancel(_) | Self::Credit { .. } => false,
         }
     }
 }
@@ -206,6 +213,7 @@ fn take_apart(message: Message) -> (Head, Payload) {
             remaining,
             trace,
             callers,
+            origins,
             arguments,
         }) => (
             Head::Call {
@@ -214,15 +222,25 @@ fn take_apart(message: Message) -> (Head, Payload) {
                 remaining,
                 trace,
                 callers,
+                origins,
             },
             arguments,
         ),
-        Message::Answer(AnswerMessage { head, outcome }) => {
+        Message::Answer(AnswerMessage {
+            head,
+            origins,
+            outcome,
+        }) => {
             let (failure, payload) = match outcome {
                 Ok(payload) => (None, payload),
                 Err(failure) => (Some(failure), Payload::default()),
             };
-            (Head::Answer { head, failure }, payload)
+            let head = Head::Answer {
+                head,
+                origins,
+                failure,
+            };
+            (head, payload)
         }
     }
 }
@@ -243,27 +261,33 @@ pub(super) fn put_together(
             remaining,
             trace,
             callers,
+            origins,
         } => Message::Call(CallMessage {
             head,
             function,
             remaining: remaining.map(|remaining| remaining.saturating_sub(age)),
             trace,
             callers,
+            origins,
             arguments: payload,
         }),
         Head::Answer {
             head,
+            origins,
             failure: None,
         } => Message::Answer(AnswerMessage {
             head,
+            origins,
             outcome: Ok(payload),
         }),
         _ if !bare => return Err(FrameError::UnexpectedPayload),
         Head::Answer {
             head,
+            origins,
             failure: Some(failure),
         } => Message::Answer(AnswerMessage {
             head,
+            origins,
             outcome: Err(failure),
         }),
         Head::Control(control) => Message::Control(control),

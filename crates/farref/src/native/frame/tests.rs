@@ -13,7 +13,9 @@ use proptest::prelude::*;
 
 use super::packet::Head;
 use super::*;
-use crate::agent::{AnswerMessage, CallMessage, Failure, FunctionRef, Message, TraceContext};
+use crate::agent::{
+    AnswerMessage, CallMessage, Failure, FunctionRef, Message, Origins, TraceContext,
+};
 use crate::codec::{Elements, Owned, Part, Payload};
 
 const LIMITS: Limits = Limits {
@@ -50,6 +52,7 @@ fn call(body: Bytes, parts: Vec<Part>, remaining: Option<Duration>) -> Message {
         remaining,
         trace: TraceContext { trace: 1, span: 2 },
         callers: Vec::new(),
+        origins: Origins::default(),
         arguments: Payload { body, parts },
     })
 }
@@ -122,6 +125,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                     span: u64::MAX,
                 },
                 callers: Vec::new(),
+                origins: Origins::default(),
                 arguments: arguments.clone(),
             });
             let packet = Packet::new(message, || Time(5), &limits);
@@ -221,6 +225,7 @@ fn messages() -> impl Strategy<Value = Message> {
                     id: MessageId(id),
                     carried: Vec::new(),
                 },
+                origins: Origins::default(),
                 outcome: Ok(Payload { body, parts }),
             })
         }),
@@ -229,6 +234,7 @@ fn messages() -> impl Strategy<Value = Message> {
                 id: MessageId(1),
                 carried: Vec::new(),
             },
+            origins: Origins::default(),
             outcome: Err(Failure::Panicked(text)),
         })),
         any::<u64>().prop_map(|id| Message::Cancel(MessageId(id))),

@@ -8,7 +8,7 @@ use farref_proto::{Lane, MessageId};
 use super::fixture::impatient;
 use super::proxy::Proxy;
 use super::*;
-use crate::agent::AnswerMessage;
+use crate::agent::{AnswerMessage, Origins};
 use crate::codec::Payload;
 use crate::native::shared::lock;
 use crate::rendezvous::Address;
@@ -242,6 +242,7 @@ async fn an_answer_ends_the_memory_of_a_bulk_call() {
                 id: MessageId(5),
                 carried: Vec::new(),
             },
+            origins: Origins::default(),
             outcome: Ok(Payload::default()),
         }),
     );
@@ -333,6 +334,7 @@ async fn an_answer_beyond_the_limits_arrives_as_a_failure() {
                 id: MessageId(5),
                 carried: Vec::new(),
             },
+            origins: Origins::default(),
             outcome: Ok(Payload {
                 body: Bytes::from(vec![0; size]),
                 parts: Vec::new(),

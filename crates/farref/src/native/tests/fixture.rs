@@ -10,7 +10,7 @@ use farref_proto::{
 };
 
 use super::*;
-use crate::agent::{CallMessage, FunctionRef, TraceContext};
+use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
 use crate::native::shared::lock;
 use crate::rendezvous::Address;
@@ -282,6 +282,7 @@ pub(super) fn with_parts(number: u64, body: Bytes, parts: Vec<Part>) -> Message 
         remaining: Some(Duration::from_secs(60)),
         trace: TraceContext::default(),
         callers: Vec::new(),
+        origins: Origins::default(),
         arguments: Payload { body, parts },
     })
 }
