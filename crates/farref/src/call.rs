@@ -422,10 +422,10 @@ impl<T: DeserializeOwned> Call<T> {
 
     fn make(self, awaited: bool) -> Pending<T> {
         let name = self.name.clone();
-        let signature = self.entry.map(Entry::signature_text);
+        let entry = self.entry;
         Pending {
             name,
-            signature,
+            entry,
             state: match self.begin(awaited) {
                 Ok(begun) => State::Begun(begun),
                 Err(error) => State::Failed(error),
@@ -532,7 +532,7 @@ impl<T> fmt::Debug for Call<T> {
 #[must_use = "dropping this cancels the call: await it"]
 pub struct Pending<T> {
     name: FunctionName,
-    signature: Option<&'static str>,
+    entry: Option<&'static Entry>,
     state: State,
     result: PhantomData<fn() -> T>,
 }
@@ -598,7 +598,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
             .deadline
             .map(|at| at.saturating_duration_since(begun.began));
         let name = || this.name.clone();
-        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.signature, limit)))
+        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.entry, limit)))
     }
 }
 
@@ -637,7 +637,7 @@ impl Begun {
 fn complete(
     mut error: Error,
     name: FunctionName,
-    signature: Option<&'static str>,
+    entry: Option<&'static Entry>,
     time_limit: Option<Duration>,
 ) -> Error {
     let unsaid = match &mut error {
@@ -659,7 +659,7 @@ fn complete(
     match &mut error {
         Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
         Error::SignatureMismatch { ours, .. } => {
-            *ours = signature.unwrap_or_default().to_owned();
+            **ours = entry.map(Entry::signature).unwrap_or_default();
         }
         _ => {}
     }

@@ -22,6 +22,7 @@ use crate::codec::CodecError;
 use crate::leaks::LeakReport;
 use crate::native::BindError;
 use crate::rendezvous::RendezvousError;
+use crate::signature::Signature;
 
 /// A result whose error is farref's [`enum@Error`].
 ///
@@ -224,7 +225,8 @@ pub enum Error {
     /// The two workers were built with different signatures of one function.
     #[error(
         "the signature of {function} differs: here it is `{ours}`, on worker `{peer}` it is \
-         `{theirs}` (if these look alike, a type in them has changed): build both from the same source"
+         `{theirs}`; {}: build both from the same source",
+        .ours.difference(.theirs)
     )]
     SignatureMismatch {
         /// The peer's name.
@@ -232,9 +234,9 @@ pub enum Error {
         /// What was called.
         function: FunctionName,
         /// What this worker believes.
-        ours: String,
+        ours: Box<Signature>,
         /// What the peer has.
-        theirs: String,
+        theirs: Box<Signature>,
     },
 
     /// A reference leads to a value of another type than its holder believes.

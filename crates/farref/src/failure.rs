@@ -10,6 +10,23 @@ use crate::error::{Error, FunctionName, RemoteError};
 use crate::protocol::Core;
 use crate::registry::Entry;
 
+/// What a caller is told of an error of this worker's protocol. Only this worker knows what its types are
+/// called (R8).
+pub(crate) fn of_protocol(core: &Core, error: CallError) -> Failure {
+    match error {
+        CallError::Reference(RefError::TypeMismatch {
+            rref,
+            expected,
+            found,
+        }) => Failure::ValueMismatch {
+            rref,
+            expected,
+            found: core.type_name_of(rref, found),
+        },
+        error => Failure::Protocol(error),
+    }
+}
+
 /// Turns a failure on `worker` into the caller's error.
 pub(crate) fn to_error(
     core: &Core,
@@ -34,7 +51,7 @@ fn constructor_failed(core: &Core, worker: NodeId, unmade: Unmade) -> Error {
     match &mut error {
         Error::Timeout { limit, .. } => *limit = unmade.limit.unwrap_or_default(),
         Error::SignatureMismatch { ours, .. } => {
-            *ours = entry.map_or("unknown", Entry::signature_text).to_owned();
+            **ours = entry.map(Entry::signature).unwrap_or_default();
         }
         _ => {}
     }
@@ -60,11 +77,21 @@ fn explain<U>(
         Failure::SignatureMismatch(theirs) => Error::SignatureMismatch {
             peer,
             function,
-            ours: String::new(),
+            ours: Box::default(),
             theirs,
         },
         Failure::BadArguments(reason) => codec(function, "the arguments", "read", reason),
         Failure::TypeMismatch(reason) => Error::TypeMismatch(reason),
+        Failure::ValueMismatch {
+            rref,
+            expected,
+            found,
+        } => Error::TypeMismatch(format!(
+            "{rref} leads to {found} on worker `{peer}`, but to {} as worker `{}` knows it: build all \
+             workers from the same source",
+            core.type_name_of(rref, expected),
+            core.name,
+        )),
         Failure::BadResult(reason) => codec(function, "the result", "written", reason),
         Failure::NotSerializable(type_name) => Error::NotSerializable { type_name },
         // The caller's own clock tells how long it was; see `Pending`.

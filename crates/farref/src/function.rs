@@ -19,6 +19,7 @@ use crate::fingerprint;
 use crate::peer::Peer;
 use crate::rref::RRef;
 use crate::serve::Job;
+use crate::signature::Signature;
 use crate::value::Access;
 
 pub use inventory;
@@ -87,6 +88,7 @@ pub struct Registration {
     pub(crate) name: &'static str,
     pub(crate) signature: &'static str,
     pub(crate) fingerprint: fn() -> Fingerprint,
+    pub(crate) describe: fn() -> Signature,
     pub(crate) output: fn() -> (Fingerprint, &'static str),
     pub(crate) foreign_name: Option<&'static str>,
     /// What a method is called on a value.
@@ -105,6 +107,7 @@ impl Registration {
             name: F::NAME,
             signature: F::SIGNATURE,
             fingerprint: signature_of::<F>,
+            describe: describe::<F>,
             output: output_of::<F>,
             foreign_name: F::FOREIGN_NAME,
             method: method_name(F::Access::NEEDS_RECEIVER, F::FOREIGN_NAME, F::NAME),
@@ -123,6 +126,10 @@ impl fmt::Debug for Registration {
             .field("signature", &self.signature)
             .finish_non_exhaustive()
     }
+}
+
+fn describe<F: Function>() -> Signature {
+    Signature::of::<F::Arguments, F::Output>(F::SIGNATURE)
 }
 
 inventory::collect!(Registration);

@@ -117,6 +117,7 @@ mod rref;
 mod serve;
 mod settings;
 mod signal;
+mod signature;
 mod snapshot;
 mod telemetry;
 pub mod testing;
@@ -178,6 +179,7 @@ pub use rendezvous::{
     StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
 pub use rref::RRef;
+pub use signature::Signature;
 pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 pub use value::{Ref, RefMut};
 pub use worker::{WeakWorker, Worker, WorkerBuilder};

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::fingerprint;
 use crate::function::{Function, Registration};
 use crate::serve::Job;
+use crate::signature::Signature;
 
 /// All functions of the program.
 #[derive(Debug)]
@@ -50,8 +51,13 @@ impl Entry {
         self.registration.name
     }
 
-    pub(crate) fn signature_text(&self) -> &'static str {
+    #[cfg(test)]
+    fn signature_text(&self) -> &'static str {
         self.registration.signature
+    }
+
+    pub(crate) fn signature(&self) -> Signature {
+        (self.registration.describe)()
     }
 
     pub(crate) fn needs_receiver(&self) -> bool {
@@ -169,9 +175,7 @@ impl Registry {
             return Err(Failure::NoSuchFunction(None));
         };
         if entry.signature != called.signature {
-            return Err(Failure::SignatureMismatch(
-                entry.signature_text().to_owned(),
-            ));
+            return Err(Failure::SignatureMismatch(Box::new(entry.signature())));
         }
         Ok(entry)
     }

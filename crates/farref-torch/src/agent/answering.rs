@@ -197,6 +197,9 @@ fn explain_with<U>(
             ("TypeError", format!("the arguments do not fit: {reason}"))
         }
         Failure::TypeMismatch(reason) => ("TypeError", reason.clone()),
+        Failure::ValueMismatch { rref, found, .. } => {
+            ("TypeError", format!("{rref} leads to {found}"))
+        }
         Failure::BadResult(reason) => ("TypeError", format!("the result cannot be sent: {reason}")),
         Failure::NotSerializable(name) => (
             "TypeError",

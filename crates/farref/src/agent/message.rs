@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::origins::Origins;
 use crate::codec::Payload;
 use crate::protocol::weigh;
+use crate::signature::Signature;
 
 /// One message.
 ///
@@ -241,11 +242,20 @@ pub enum Failure<U = Unmade> {
     /// The callee has no such function. Its best guess at what was meant.
     NoSuchFunction(Option<String>),
     /// The callee's function has another signature, this one.
-    SignatureMismatch(String),
+    SignatureMismatch(Box<Signature>),
     /// The arguments could not be decoded.
     BadArguments(String),
     /// A reference in the arguments leads to a value of another type than the function takes.
     TypeMismatch(String),
+    /// The value is of another type than the caller believes.
+    ValueMismatch {
+        /// Which reference led to it.
+        rref: RRefId,
+        /// What the caller believes.
+        expected: Fingerprint,
+        /// What it is called on its owner.
+        found: String,
+    },
     /// The result could not be encoded.
     BadResult(String),
     /// The result's type cannot be sent: it is not `Serialize`.
@@ -323,6 +333,15 @@ impl Failure {
             Self::SignatureMismatch(theirs) => Failure::SignatureMismatch(theirs),
             Self::BadArguments(reason) => Failure::BadArguments(reason),
             Self::TypeMismatch(reason) => Failure::TypeMismatch(reason),
+            Self::ValueMismatch {
+                rref,
+                expected,
+                found,
+            } => Failure::ValueMismatch {
+                rref,
+                expected,
+                found,
+            },
             Self::BadResult(reason) => Failure::BadResult(reason),
             Self::NotSerializable(type_name) => Failure::NotSerializable(type_name),
             Self::DeadlineExceeded => Failure::DeadlineExceeded,

@@ -25,7 +25,7 @@ mod tests;
 
 use std::any::{TypeId, type_name};
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use farref_proto::Fingerprint;
 use serde::de::DeserializeOwned;
@@ -51,25 +51,32 @@ pub(crate) fn of_function<A: DeserializeOwned + 'static, O: 'static>(name: &str)
         .part(name)
         .part(type_name::<A>())
         .part(type_name::<O>())
-        .number(shape_hash(TypeId::of::<A>(), shape_of::<A>))
+        .number(shape(TypeId::of::<A>(), shape_of::<A>).0)
         .fingerprint()
 }
 
-/// The hash of the shape of a type, from the cache if it is there.
-fn shape_hash(id: TypeId, shape: fn() -> Shape) -> u64 {
-    static CACHE: RwLock<BTreeMap<TypeId, u64>> = RwLock::new(BTreeMap::new());
+/// The shape of a type, in words.
+pub(crate) fn shape_text<A: DeserializeOwned + 'static>() -> Arc<str> {
+    shape(TypeId::of::<A>(), shape_of::<A>).1
+}
+
+/// The shape of a type and its hash, from the cache if it is there.
+fn shape(id: TypeId, shape: fn() -> Shape) -> (u64, Arc<str>) {
+    static CACHE: RwLock<BTreeMap<TypeId, (u64, Arc<str>)>> = RwLock::new(BTreeMap::new());
 
     let cached = CACHE.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(hash) = cached.get(&id) {
-        return *hash;
+    if let Some((hash, text)) = cached.get(&id) {
+        return (*hash, Arc::clone(text));
     }
     // Tracing runs code of the user's: not under the lock. Two threads may both trace, with the
     // same result.
     drop(cached);
-    let Hash(hash) = Hash::new().part(shape().text());
+    let shape = shape();
+    let Hash(hash) = Hash::new().part(shape.text());
+    let text: Arc<str> = Arc::from(shape.text());
     let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
-    cache.insert(id, hash);
-    hash
+    cache.insert(id, (hash, Arc::clone(&text)));
+    (hash, text)
 }
 
 /// FNV-1a with 64 bits: fixed for good, because both sides of a call must compute the same (FP-1).

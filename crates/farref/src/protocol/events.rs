@@ -162,14 +162,18 @@ impl Core {
         match held {
             Held::Call(arrived) => match outcome {
                 Ok(value) => self.admit(state, arrived, Some(&value), work),
-                Err(error) => self.reject(state, arrived, Failure::Protocol(error.into()), work),
+                Err(error) => {
+                    let failure = crate::failure::of_protocol(self, error.into());
+                    self.reject(state, arrived, failure, work);
+                }
             },
             Held::Receiver(arrived) => {
                 self.close_own_fetch(state, request);
                 match outcome {
                     Ok(value) => self.admit(state, arrived, Some(&value), work),
                     Err(error) => {
-                        self.reject(state, arrived, Failure::Protocol(error.into()), work);
+                        let failure = crate::failure::of_protocol(self, error.into());
+                        self.reject(state, arrived, failure, work);
                     }
                 }
             }

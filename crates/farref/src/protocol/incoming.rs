@@ -194,7 +194,8 @@ impl Core {
         };
         if let Arrival::Failed(error) = arrival {
             // What came with it has been let go, and its context is done with.
-            self.reject(&mut state, arrived, Failure::Protocol(error), &mut work);
+            let failure = crate::failure::of_protocol(self, error);
+            self.reject(&mut state, arrived, failure, &mut work);
             self.settle(state, work);
             return Ok(());
         }

@@ -498,7 +498,7 @@ impl Core {
                 "{rref} leads to {} on its owner, but to {} as its holder knows it: \
                  build all workers from the same source",
                 self.type_name(found),
-                self.type_name(expected),
+                self.type_name_of(rref, expected),
             )),
             RefError::Destroyed => self.not_member(),
             other => Error::Reference(other.to_string()),
@@ -512,6 +512,14 @@ impl Core {
                 peer: self.name_of(node),
             },
             _ => Error::ContextReleased,
+        }
+    }
+
+    /// What a type is called that a reference of this worker leads to, for errors.
+    pub(crate) fn type_name_of(&self, rref: RRefId, fingerprint: Fingerprint) -> String {
+        match (self.registry.type_name(fingerprint), self.holds.made(rref)) {
+            (None, Some(made)) if !made.type_name.is_empty() => format!("a `{}`", made.type_name),
+            _ => self.type_name(fingerprint),
         }
     }
 

@@ -290,7 +290,7 @@ impl Core {
         match held {
             Held::Local(_, sender) => work.woken.push(Box::new(|| drop(sender.send(Err(error))))),
             Held::Call(arrived) | Held::Receiver(arrived) => {
-                let failure = crate::agent::Failure::Protocol(error.into());
+                let failure = crate::failure::of_protocol(self, error.into());
                 self.reject(state, arrived, failure, work);
             }
         }
