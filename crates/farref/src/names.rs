@@ -1,16 +1,16 @@
 //! What the workers of the group are called, and where they are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use farref_proto::NodeId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::native::Contacts;
-use crate::protocol::Core;
+use crate::native::{Contacts, Rejection};
+use crate::protocol::{Core, Stage};
 use crate::rendezvous::{Card, Directory};
 use crate::snapshot::Snapshot;
 
@@ -25,6 +25,8 @@ pub(crate) struct Names {
     known: RwLock<HashMap<NodeId, Arc<str>>>,
     /// Wakes those who wait for a name.
     pub(crate) changed: Notify,
+    /// Who does not take this worker's connections while it tries to join, and why.
+    pub(crate) rejections: watch::Sender<BTreeMap<NodeId, Rejection>>,
 }
 
 impl Names {
@@ -33,6 +35,7 @@ impl Names {
             directory,
             known: RwLock::default(),
             changed: Notify::new(),
+            rejections: watch::Sender::default(),
         }
     }
 
@@ -141,6 +144,24 @@ impl Contacts for AddressBook {
             }
             core.met(card.node, max_calls);
         }
+    }
+
+    fn turned_away(&self, by: NodeId, rejection: Rejection) {
+        let Some(core) = self.0.upgrade() else {
+            return;
+        };
+        if *core.stage.borrow() == Stage::Joining {
+            let rejections = &core.names.rejections;
+            rejections.send_modify(|all| {
+                all.insert(by, rejection);
+            });
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.0
+            .upgrade()
+            .is_some_and(|core| matches!(*core.stage.borrow(), Stage::Joining | Stage::Member))
     }
 
     fn snapshot(&self, references: usize) -> Option<Snapshot> {

@@ -166,6 +166,9 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
             _ => refused = false,
         }
         report(link, address, &failure);
+        if let Some(rejection) = failure.rejection() {
+            shared.contacts.turned_away(link.peer, rejection);
+        }
     }
     if refused {
         Outcome::Refused
@@ -204,9 +207,14 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
 
 /// Where to try, the best first.
 fn candidates<'a>(shared: &Shared, card: &'a Card) -> Vec<&'a Address> {
-    let same_host = card.host == shared.identity.card.host;
+    reachable(card, &shared.identity.card.host, shared.network.is_some())
+}
+
+/// The addresses of a card that can be tried from a host, perhaps from a network within this process.
+pub(super) fn reachable<'a>(card: &'a Card, host: &str, in_memory: bool) -> Vec<&'a Address> {
+    let same_host = card.host == host;
     let rank = |address: &&Address| match address {
-        Address::Memory(_) => shared.network.is_some().then_some(0),
+        Address::Memory(_) => in_memory.then_some(0),
         Address::Unix(_) => (cfg!(unix) && same_host).then_some(1),
         Address::Tcp(_) => Some(2),
     };

@@ -118,8 +118,10 @@ pub(super) async fn accept(
     let here = shared.node();
     let refusal = match greeting {
         Greeting::Worker { group, .. } if group != shared.identity.group => Some(Refusal::Group),
-        Greeting::Worker { to, .. } if to != here => Some(Refusal::WrongLife { here }),
-        Greeting::Worker { .. } | Greeting::Observer { .. } => None,
+        Greeting::Worker { to, .. } | Greeting::Successor { of: to, .. } if to != here => {
+            Some(Refusal::WrongLife { here })
+        }
+        Greeting::Worker { .. } | Greeting::Observer { .. } | Greeting::Successor { .. } => None,
     };
     if let Some(refusal) = refusal {
         talk.open(&Reply::Refused(refusal)).await?;
@@ -138,6 +140,15 @@ pub(super) async fn accept(
         talk.judge(&Verdict::Observed).await?;
         shared.spawn(observe::show(seat, stream));
         return Ok(());
+    }
+    if let Greeting::Successor { .. } = greeting {
+        let Observation = hear_proof(&mut talk).await?;
+        drop(ticket);
+        if shared.is_closing() || !shared.contacts.is_here() {
+            // Its place is free, or about to be.
+            return talk.judge(&Verdict::Refused(Refusal::Closing)).await;
+        }
+        return talk.judge(&Verdict::Present).await;
     }
     let claim: Claim = hear_proof(&mut talk).await?;
     // No stranger any more.

@@ -9,7 +9,9 @@
 //! | acceptor | length (4), [`Verdict`], proof (32) |
 //!
 //! Who only wants to look on greets as an observer, claims an [`Observation`] and is heard in the same
-//! way; [`observe`](super::observe) says what follows.
+//! way; [`observe`](super::observe) says what follows. Who wants to know whether an earlier life of its
+//! own is still there greets as a successor, claims the same, and is told in the verdict
+//! ([`presence`](super::presence)).
 //!
 //! Numbers are little endian, the rest is postcard. A proof is an HMAC-SHA256, under the token, of a
 //! word for the speaker's role and of all that was said before it, the speaker's own message
@@ -32,11 +34,12 @@ use ring::hmac;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::Rejection;
 use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::rendezvous::Card;
 
 /// The version of everything that native agents say to each other.
-pub(super) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 4;
 
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;
@@ -61,6 +64,8 @@ pub(super) enum Greeting {
     },
     /// One who belongs to no group and wants to know who is here.
     Observer { nonce: Nonce },
+    /// One who wants to know whether a life is still here, before it takes its name.
+    Successor { of: NodeId, nonce: Nonce },
 }
 
 /// What the acceptor answers.
@@ -79,7 +84,7 @@ pub(super) struct Claim {
     pub(super) purpose: Purpose,
 }
 
-/// What an observer claims: nothing but that it knows the token.
+/// What an observer or a successor claims: nothing but that it knows the token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Observation;
 
@@ -114,6 +119,8 @@ pub(super) enum Verdict {
     },
     Bulk,
     Observed,
+    /// The life that a successor asked for is here.
+    Present,
 }
 
 /// Why an acceptor does not take a stream.
@@ -193,6 +200,17 @@ pub(super) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
+    /// Whether the acceptor will not take this worker, whatever it tries.
+    pub(super) fn rejection(&self) -> Option<Rejection> {
+        match self {
+            Self::Refused(Refusal::Token) => Some(Rejection::Token),
+            Self::Version { theirs } | Self::Refused(Refusal::Version { ours: theirs }) => {
+                Some(Rejection::Version(*theirs))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether only a change of configuration can help.
     pub(super) fn needs_operator(&self) -> bool {
         match self {

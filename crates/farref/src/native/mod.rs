@@ -7,6 +7,7 @@
 //! | [`channel`], [`reader`] | writing to and reading from one stream |
 //! | [`frame`] | messages as bytes |
 //! | [`observe`] | showing the worker to those who only look |
+//! | [`presence`] | asking whether an earlier life is still there |
 //! | [`timer`] | when sessions want to be woken |
 //! | [`stream`], [`memory`] | what carries the bytes |
 //!
@@ -28,6 +29,7 @@ mod listen;
 mod memory;
 mod metering;
 mod observe;
+mod presence;
 mod reader;
 mod shared;
 mod stream;
@@ -46,10 +48,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use config::NativeConfig;
 pub(crate) use config::{BindOptions, Identity};
+pub(crate) use handshake::VERSION as WIRE_VERSION;
 pub use listen::BindError;
 pub(crate) use listen::Bound;
 pub use memory::MemoryNetwork;
 pub(crate) use observe::{Watch, WatchError};
+pub(crate) use presence::Predecessors;
 
 use frame::Packet;
 use shared::Shared;
@@ -74,8 +78,23 @@ pub(crate) trait Contacts: Send + Sync + 'static {
     /// connection, before the first message that comes on it.
     fn met(&self, card: &Card, max_calls: u32);
 
+    /// A peer does not take this worker's connections, for a reason that no later attempt can change.
+    fn turned_away(&self, by: NodeId, rejection: Rejection);
+
+    /// Whether the worker is in its group, or about to be.
+    fn is_here(&self) -> bool;
+
     /// What an observer is shown, with at most so many references. None if the worker is gone.
     fn snapshot(&self, references: usize) -> Option<Snapshot>;
+}
+
+/// Why a peer does not take this worker's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rejection {
+    /// It has another token.
+    Token,
+    /// It speaks that version of the wire.
+    Version(u16),
 }
 
 /// The agent that speaks farref's own wire.

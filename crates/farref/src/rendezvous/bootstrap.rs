@@ -5,31 +5,43 @@
 //!    the clock did not move far enough, the founders' cards tell of an earlier life.
 //! 3. A group is founded once: of several proposals the store keeps the first.
 //! 4. In a static group a worker's latest card is in the store only after every entry it needs to be
-//!    found by. A worker that finds the cards of all ranks may therefore found the group, and one
+//!    found by. Rank 0, once it finds the cards of all ranks, may therefore found the group, and one
 //!    that finds a founding need not wait for any card.
+//! 5. Rank 0 waits for as many keys as there are ranks, all others for one: what waiting costs the
+//!    store grows with the number of ranks, and not with its square.
+//! 6. A worker that is there is not followed by a next life: whoever takes its name is refused before it
+//!    has published a card. One that is gone, noticed or not, is no obstacle.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use farref_proto::{GroupId, NodeId};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::card::{Address, Card};
+use super::card::{Address, Card, TokenTag};
 use super::directory::Directory;
 use super::environment::check_name;
 use super::error::RendezvousError;
-use super::ledger::{
-    FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, Shortage, corrupt, into_number,
-};
+use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, corrupt, into_number};
+use super::presence::{Presence, Sign};
 use super::store::{Store, StoreError, end_of};
+use super::word::{Cause, Word};
 
-/// How long the other ranks leave the founding to rank 0: if all did it, each would read all cards.
-const GRACE: Duration = Duration::from_millis(500);
-/// How often a worker that waits for cards looks for a founding, which comes first only if the store
-/// lost its memory and the workers of a running group wrote theirs into it; and for word that rank 0
-/// has given up.
+/// How often a worker that waits looks for a founding, which comes before the cards only if the store
+/// lost its memory and the workers of a running group wrote theirs into it; and for word that the group
+/// will not come together.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long an earlier life of this worker may take to say that it is there.
+const PRESENCE: Duration = Duration::from_secs(5);
+/// The same for one that may be waiting for the group's founding: then it says nothing.
+const PRESENCE_OF_WAITING: Duration = Duration::from_secs(1);
+/// How soon rank 0 looks again for a card that was a leftover.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long the card of a life that was taken just before this one may take to be published.
+const HESITATION: Duration = Duration::from_secs(1);
 /// How long the store's host keeps it after it has given up, so that the others find its word.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(1_500);
 
@@ -50,6 +62,12 @@ pub(crate) struct Plan {
     pub(crate) timeout: Duration,
     /// All keys of the group start with this and a `/`.
     pub(crate) prefix: String,
+    /// The version of the wire that it speaks.
+    pub(crate) wire: u16,
+    /// Of its token, if it has one, what all may know.
+    pub(crate) token: Option<TokenTag>,
+    /// Finds out whether an earlier life of it is still there.
+    pub(crate) presence: Arc<dyn Presence>,
 }
 
 /// What a worker has after entering.
@@ -76,6 +94,8 @@ pub(crate) async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, Re
         plan: &plan,
         began,
         end: end_of(plan.timeout),
+        told: AtomicBool::new(false),
+        published: Mutex::default(),
     };
     let entered = timeout_at(entrance.end, entrance.enter()).await;
     let (kind, me, founding) = entered.unwrap_or_else(|_| {
@@ -124,6 +144,10 @@ struct Entrance<'a> {
     plan: &'a Plan,
     began: Instant,
     end: Instant,
+    /// Whether another worker has told this one why the group does not come together.
+    told: AtomicBool,
+    /// The card that this worker has published last.
+    published: Mutex<Option<Card>>,
 }
 
 impl Entrance<'_> {
@@ -137,14 +161,32 @@ impl Entrance<'_> {
     async fn enter(&self) -> Result<(Kind, Card, Founding), RendezvousError> {
         self.ledger.begin("agreeing on the kind of group");
         let kind = self.kind().await?;
+        // What was said before concerned an earlier attempt.
+        let heard = match kind {
+            Kind::Static(_) => self.ledger.word().await?,
+            Kind::Dynamic => None,
+        };
+        let entered = self.enter_as(kind, heard).await;
+        if let (Kind::Static(_), Err(error)) = (kind, &entered) {
+            self.tell_of(error).await;
+            if error.is_conflict() {
+                self.withdraw().await;
+            }
+        }
+        entered
+    }
+
+    async fn enter_as(
+        &self,
+        kind: Kind,
+        heard: Option<Bytes>,
+    ) -> Result<(Kind, Card, Founding), RendezvousError> {
         self.ledger.begin("taking an id");
         let id = self.id(kind).await?;
-        let mut me = self.come_to_life(id).await?;
+        let mut me = self.come_to_life(kind, id, None).await?;
         self.ledger.begin("waiting for the founding of the group");
         let founding = match kind {
-            Kind::Static(size) if id < size => self.found_together(size, &me).await?,
-            // An additional worker that is early waits for those who found the group.
-            Kind::Static(_) => self.ledger.await_founding(self.patience()).await?,
+            Kind::Static(size) => self.found_together(size, id, heard).await?,
             Kind::Dynamic => self.found_alone(&me).await?,
         };
         let earlier = founding
@@ -157,25 +199,123 @@ impl Entrance<'_> {
         {
             let key = self.incarnation_key(id);
             self.ledger.raise(&key, earlier.node.incarnation.0).await?;
-            me = self.come_to_life(id).await?;
+            me = self.come_to_life(kind, id, Some(earlier)).await?;
         }
         Ok((kind, me, founding))
     }
 
-    /// Takes an incarnation and publishes the card of it.
-    async fn come_to_life(&self, id: u32) -> Result<Card, RendezvousError> {
+    /// Takes an incarnation and publishes the card of it, unless an earlier one is still there.
+    async fn come_to_life(
+        &self,
+        kind: Kind,
+        id: u32,
+        founder: Option<&Card>,
+    ) -> Result<Card, RendezvousError> {
         self.ledger.begin("taking an incarnation");
-        let incarnation = self.incarnation(id).await?;
+        let (before, incarnation) = self.incarnation(id).await?;
+        self.ledger
+            .begin("looking for an earlier life of this worker");
+        match (founder, before) {
+            (Some(founder), _) => self.check_absent(kind, founder).await?,
+            (None, Some(before)) => self.check_vacant(kind, NodeId::new(id, before)).await?,
+            (None, None) => {}
+        }
         self.ledger.begin("publishing this worker's card");
         let me = Card {
             node: NodeId::new(id, incarnation),
             name: self.plan.name.clone(),
             addresses: self.plan.addresses.clone(),
             host: self.plan.host.clone(),
+            wire: self.plan.wire,
+            token: self.plan.token,
         };
         self.ledger.set_card(&me).await?;
         self.ledger.set_latest(&me).await?;
+        *self.published() = Some(me.clone());
         Ok(me)
+    }
+
+    fn published(&self) -> MutexGuard<'_, Option<Card>> {
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes this worker's card back: the next attempt at the group is not to find it.
+    async fn withdraw(&self) {
+        let published = self.published().take();
+        let Some(me) = published else {
+            return;
+        };
+        let withdrawn = timeout_at(self.end, self.ledger.withdraw(&me)).await;
+        if !matches!(withdrawn, Ok(Ok(()))) {
+            tracing::debug!(?withdrawn, "this worker's card stays in the store");
+        }
+    }
+
+    /// Refuses to follow a life that is still there (invariant 6). `before` is the one that was taken
+    /// before this one's, by a worker that may never have got further.
+    async fn check_vacant(&self, kind: Kind, before: NodeId) -> Result<(), RendezvousError> {
+        let latest = match self.ledger.latest(before.worker.0).await {
+            // What cannot be read leads nowhere.
+            Err(RendezvousError::Corrupt { .. }) => None,
+            latest => latest?,
+        };
+        if let Some(latest) = &latest {
+            self.check_absent(kind, latest).await?;
+        }
+        if latest.is_none_or(|latest| latest.node < before) {
+            let patience = HESITATION.min(self.patience());
+            match self.ledger.await_card(before, patience).await {
+                Ok(Some(card)) => self.check_absent(kind, &card).await?,
+                Ok(None) | Err(RendezvousError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_absent(&self, kind: Kind, earlier: &Card) -> Result<(), RendezvousError> {
+        // Nobody answers before the group is founded.
+        let waits = kind != Kind::Dynamic && self.ledger.founding().await?.is_none();
+        let patience = if waits { PRESENCE_OF_WAITING } else { PRESENCE };
+        let patience = patience.min(self.patience() / 2);
+        match self.plan.presence.ask(earlier, patience).await? {
+            Sign::Absent => return Ok(()),
+            Sign::Silent if !waits => return Ok(()),
+            Sign::Silent | Sign::Present => {}
+        }
+        let addresses: Vec<_> = earlier.addresses.iter().map(Address::to_string).collect();
+        Err(RendezvousError::NameTaken {
+            name: earlier.name.clone(),
+            address: addresses.join(" and "),
+        })
+    }
+
+    /// Leaves word of what this worker has found out, for those who wait for the same group.
+    async fn tell_of(&self, error: &RendezvousError) {
+        let Some(cause) = Cause::of(error, &self.plan.name) else {
+            return;
+        };
+        // Of those who wait in vain, it is rank 0 whose store may go with it.
+        let is_missing = matches!(cause, Cause::Missing { .. });
+        if self.told.load(Ordering::Relaxed) || is_missing && self.plan.rank != Some(0) {
+            return;
+        }
+        let telling = async {
+            if self.ledger.founding().await?.is_some() {
+                // Nobody waits.
+                return Ok(());
+            }
+            self.ledger.leave_word(&Word::new(cause)?).await
+        };
+        let told = timeout_at(self.end, telling).await;
+        if !matches!(told, Ok(Ok(()))) {
+            tracing::debug!(
+                ?told,
+                "the others are not told why the group does not come together"
+            );
+        }
     }
 
     async fn kind(&self) -> Result<Kind, RendezvousError> {
@@ -216,8 +356,8 @@ impl Entrance<'_> {
         if other != rank {
             return Err(RendezvousError::DuplicateName {
                 name: name.clone(),
-                mine: rank,
-                other,
+                first: other,
+                second: rank,
             });
         }
         let id_key = self.ledger.key(&format!("id/{rank}"));
@@ -229,8 +369,8 @@ impl Entrance<'_> {
             }
             return Err(RendezvousError::DuplicateRank {
                 rank,
-                mine: name.clone(),
-                other,
+                first: other,
+                second: name.clone(),
             });
         }
         if kind == Kind::Dynamic {
@@ -261,7 +401,8 @@ impl Entrance<'_> {
         Ok(id)
     }
 
-    async fn incarnation(&self, id: u32) -> Result<u32, RendezvousError> {
+    /// The latest incarnation so far, and this one's.
+    async fn incarnation(&self, id: u32) -> Result<(Option<u32>, u32), RendezvousError> {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
@@ -286,91 +427,164 @@ impl Entrance<'_> {
         }
     }
 
-    async fn found_together(&self, size: u32, me: &Card) -> Result<Founding, RendezvousError> {
+    async fn found_together(
+        &self,
+        size: u32,
+        id: u32,
+        heard: Option<Bytes>,
+    ) -> Result<Founding, RendezvousError> {
         if let Some(founding) = self.ledger.founding().await? {
             return Ok(founding);
         }
+        if id != 0 {
+            // Also an additional worker that is early waits for those who found the group.
+            return tokio::select! {
+                told = self.look_for_founding(heard) => told,
+                founding = self.await_founding(size) => founding,
+            };
+        }
+        tokio::select! {
+            told = self.look_for_founding(heard) => told,
+            founding = self.gather_and_found(size) => founding,
+        }
+    }
+
+    /// What rank 0 does: waits for the cards of all, and makes a group of them.
+    async fn gather_and_found(&self, size: u32) -> Result<Founding, RendezvousError> {
+        loop {
+            self.await_cards(size).await?;
+            if let Some(founding) = self.ledger.founding().await? {
+                return Ok(founding);
+            }
+            let mut founders = Vec::new();
+            for id in 0..size {
+                // One that is gone again has been taken back: there will be another.
+                founders.extend(self.ledger.latest(id).await?);
+            }
+            if founders.len() == size as usize {
+                match self.conflict(&founders) {
+                    None => return self.ledger.found(&Founding::new(founders)?).await,
+                    Some((error, with)) => {
+                        if self.is_one_there(&with).await {
+                            return Err(error);
+                        }
+                        // An earlier attempt has left it; its next life may do better.
+                    }
+                }
+            }
+            sleep(AGAIN.min(self.patience())).await;
+        }
+    }
+
+    /// Whether one of these is there, and not only its card. The first few are enough to find out.
+    async fn is_one_there(&self, cards: &[&Card]) -> bool {
+        for card in cards.iter().take(4) {
+            let patience = PRESENCE_OF_WAITING.min(self.patience() / 2);
+            let sign = self.plan.presence.ask(card, patience).await;
+            if !matches!(sign, Ok(Sign::Absent)) {
+                return true;
+            }
+        }
+        self.patience().is_zero()
+    }
+
+    /// Rank 0 waits for the cards of all.
+    async fn await_cards(&self, size: u32) -> Result<(), RendezvousError> {
         let cards: Vec<String> = (0..size).map(|id| self.ledger.latest_key(id)).collect();
-        let waited = tokio::select! {
-            founding = self.look_for_founding(me) => return founding,
-            waited = self.ledger.store.wait(&cards, self.patience()) => waited,
-        };
-        match waited {
-            Ok(()) => {}
+        match self.ledger.store.wait(&cards, self.patience()).await {
+            Ok(()) => Ok(()),
             Err(StoreError::Timeout { missing, .. }) => {
                 let missing: HashSet<String> = missing.into_iter().collect();
                 let is_missing = |id: &u32| missing.contains(&self.ledger.latest_key(*id));
                 let (missing, there) = (0..size).partition(is_missing);
-                return Err(self.give_up(size, missing, there).await);
+                Err(self.shortage(size, missing, there).await)
             }
-            Err(error) => return Err(self.ledger.failed(error)),
+            Err(error) => Err(self.ledger.failed(error)),
         }
-        if self.plan.rank != Some(0) {
-            match self.ledger.await_founding(GRACE.min(self.patience())).await {
-                Err(RendezvousError::Store {
-                    source: StoreError::Timeout { .. },
-                    ..
-                }) => {}
-                settled => return settled,
-            }
-        } else if let Some(founding) = self.ledger.founding().await? {
-            return Ok(founding);
-        }
-        let mut founders = Vec::new();
-        for id in 0..size {
-            let card = self.ledger.latest(id).await?;
-            founders.push(
-                card.ok_or_else(|| {
-                    corrupt(&self.ledger.latest_key(id), "it was there and is gone")
-                })?,
-            );
-        }
-        self.ledger.found(&Founding::new(founders)?).await
     }
 
-    /// Waits for a founding, or for rank 0 to give up.
-    async fn look_for_founding(&self, me: &Card) -> Result<Founding, RendezvousError> {
+    /// The others wait for rank 0 to found the group.
+    async fn await_founding(&self, size: u32) -> Result<Founding, RendezvousError> {
+        match self.ledger.await_founding(self.patience()).await {
+            Err(RendezvousError::Store {
+                source: StoreError::Timeout { .. },
+                ..
+            }) => Err(self.shortage(size, Vec::new(), (0..size).collect()).await),
+            settled => settled,
+        }
+    }
+
+    /// Waits for a founding, or for word that there will be none.
+    async fn look_for_founding(&self, heard: Option<Bytes>) -> Result<Founding, RendezvousError> {
         loop {
             sleep(LOOK).await;
             if let Some(founding) = self.ledger.founding().await? {
                 return Ok(founding);
             }
-            // What concerned an earlier life is history.
-            if let Some(shortage) = self.ledger.shortage().await?
-                && shortage.lives.contains(&me.node)
-            {
-                return Err(shortage.into_error(self.began.elapsed()));
+            let word = self.ledger.word().await?;
+            if word == heard {
+                continue;
+            }
+            if let Some(word) = word.as_deref().and_then(Word::decode) {
+                self.told.store(true, Ordering::Relaxed);
+                let waited = self.began.elapsed();
+                return Err(word.cause.into_error(self.plan.wire, waited));
             }
         }
     }
 
-    /// Finds out who came. Rank 0 leaves word of it: its store may go with it, and the others
-    /// would learn no more than that.
-    async fn give_up(&self, size: u32, missing: Vec<u32>, there: Vec<u32>) -> RendezvousError {
-        let mut shortage = Shortage {
-            world_size: size,
-            missing,
-            have: Vec::new(),
-            lives: Vec::new(),
+    /// Why these could not talk to each other, and with whom rank 0 could not.
+    fn conflict<'c>(&self, founders: &'c [Card]) -> Option<(RendezvousError, Vec<&'c Card>)> {
+        let first = founders.first()?;
+        let others = |differs: fn(&Card, &Card) -> bool| {
+            let others = founders.iter().filter(|card| differs(card, first));
+            others.collect::<Vec<&Card>>()
         };
-        for id in there {
-            // Whoever cannot be read is there all the same.
-            let latest = timeout_at(self.end, self.ledger.latest(id)).await;
-            let name = match latest {
-                Ok(Ok(Some(card))) => {
-                    shortage.lives.push(card.node);
-                    card.name
-                }
-                _ => "name unknown".into(),
+        let with = others(|card, first| card.wire != first.wire);
+        if let Some(other) = with.first() {
+            let cause = Cause::Wire {
+                one: (first.name.clone(), first.wire),
+                other: (other.name.clone(), other.wire),
             };
-            shortage.have.push((id, name));
+            let error = cause.into_error(self.plan.wire, self.began.elapsed());
+            return Some((error, with));
         }
-        if self.plan.rank == Some(0) {
-            let told = timeout_at(self.end, self.ledger.set_shortage(&shortage)).await;
-            if !matches!(told, Ok(Ok(()))) {
-                tracing::debug!(?told, "the others are not told who is missing");
+        let with = others(|card, first| card.token != first.token);
+        let error = RendezvousError::DifferentTokens {
+            like: first.name.clone(),
+            unlike: with.iter().map(|card| card.name.clone()).collect(),
+        };
+        (!with.is_empty()).then_some((error, with))
+    }
+
+    /// Finds out who came, of those that may be there.
+    async fn shortage(&self, size: u32, mut missing: Vec<u32>, there: Vec<u32>) -> RendezvousError {
+        let mut have = Vec::new();
+        for id in there {
+            match timeout_at(self.end, self.ledger.latest(id)).await {
+                Ok(Ok(Some(card))) => have.push((id, card.name)),
+                Ok(Ok(None)) => missing.push(id),
+                // Whoever cannot be read is there all the same.
+                Ok(Err(_)) => have.push((id, "name unknown".into())),
+                Err(_) => {
+                    return RendezvousError::TimedOut {
+                        doing: self.ledger.doing(),
+                        waited: self.began.elapsed(),
+                    };
+                }
             }
         }
-        shortage.into_error(self.began.elapsed())
+        if missing.is_empty() && !have.is_empty() {
+            // All have been there, and rank 0 is not there any more to found the group.
+            have.remove(0);
+            missing.push(0);
+        }
+        missing.sort_unstable();
+        RendezvousError::Missing {
+            have,
+            missing,
+            world_size: size,
+            waited: self.began.elapsed(),
+        }
     }
 }

@@ -1,16 +1,21 @@
 //! Entering a group: who gets which id and life, who founds it, and what goes wrong in which words.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farref_proto::NodeId;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::card::{Address, Card};
+use super::card::{Address, Card, TokenTag};
+use super::ledger::Ledger;
+use super::presence::{Presence, Sign};
 use super::store::Store;
 use super::store_tests::Scratch;
 use super::{
-    Entry, FileStore, MemoryStore, Plan, RendezvousError, StoreServer, TcpStoreClient, enter,
+    Entry, FileStore, MemoryStore, Plan, RendezvousError, StoreLimits, StoreServer, TcpStoreClient,
+    enter,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -25,7 +30,30 @@ fn plan(name: &str, rank: Option<u32>, world_size: Option<u32>) -> Plan {
         host: "host".into(),
         timeout: SOON,
         prefix: "group".into(),
+        wire: 4,
+        token: None,
+        presence: Arc::new(Finds(Sign::Absent)),
     }
+}
+
+/// Finds every earlier life so.
+#[derive(Debug)]
+struct Finds(Sign);
+
+impl Presence for Finds {
+    fn ask<'a>(
+        &'a self,
+        _: &'a Card,
+        _: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<Sign, RendezvousError>> + Send + 'a>> {
+        Box::pin(async { Ok(self.0) })
+    }
+}
+
+/// A worker whose earlier life is found so.
+fn after(mut plan: Plan, earlier: Sign) -> Plan {
+    plan.presence = Arc::new(Finds(earlier));
+    plan
 }
 
 fn ranked(rank: u32, world_size: u32) -> Plan {
@@ -268,26 +296,283 @@ async fn a_worker_for_another_kind_of_group_hears_of_both() {
 #[tokio::test]
 async fn a_name_or_rank_taken_twice_is_an_error_that_names_both() {
     let store = memory();
-    let waiting = tokio::spawn(enter(store.clone(), plan("a", Some(0), Some(3))));
-    sleep(Duration::from_millis(30)).await;
-    match enter(store.clone(), plan("a", Some(2), Some(3))).await {
-        Err(RendezvousError::DuplicateName { name, mine, other }) => {
-            assert_eq!((name.as_str(), mine, other), ("a", 2, 0));
+    let mut waiting = waiting(&store, plan("a", Some(0), Some(3))).await;
+    let refused = enter(store.clone(), plan("a", Some(2), Some(3))).await;
+    for told in [refused, waiting.await.unwrap()] {
+        match told {
+            Err(RendezvousError::DuplicateName {
+                name,
+                first,
+                second,
+            }) => assert_eq!((name.as_str(), first, second), ("a", 0, 2)),
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     }
-    match enter(store.clone(), plan("b", Some(0), Some(3))).await {
-        Err(RendezvousError::DuplicateRank { rank, mine, other }) => {
-            assert_eq!((rank, mine.as_str(), other.as_str()), (0, "b", "a"));
+    waiting = self::waiting(&store, plan("a", Some(0), Some(3))).await;
+    let refused = enter(store.clone(), plan("b", Some(0), Some(3))).await;
+    for told in [refused, waiting.await.unwrap()] {
+        match told {
+            Err(RendezvousError::DuplicateRank {
+                rank,
+                first,
+                second,
+            }) => assert_eq!((rank, first.as_str(), second.as_str()), (0, "a", "b")),
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     }
-    // Whoever was refused has taken nothing: the name goes with the right rank.
-    let plans = vec![plan("b", Some(1), Some(3)), plan("c", Some(2), Some(3))];
+    // Whoever was refused has taken nothing: the name goes with the right rank. And what those were
+    // told is history.
+    let plans = vec![
+        plan("a", Some(0), Some(3)),
+        plan("b", Some(1), Some(3)),
+        plan("c", Some(2), Some(3)),
+    ];
     for entered in enter_all(&store, plans).await {
         entered.unwrap();
     }
-    waiting.await.unwrap().unwrap();
+    // A group that runs is not disturbed by those who come too late.
+    let late = enter(store.clone(), plan("a", Some(2), Some(3))).await;
+    assert!(matches!(late, Err(RendezvousError::DuplicateName { .. })));
+}
+
+/// A worker that has published its card and waits for the others.
+async fn waiting(store: &Arc<dyn Store>, plan: Plan) -> tokio::task::JoinHandle<Entered> {
+    let card = format!("group/latest/{}", plan.rank.unwrap());
+    let before = store.try_get(&card).await.unwrap();
+    let task = tokio::spawn(enter(store.clone(), plan));
+    while store.try_get(&card).await.unwrap() == before {
+        sleep(Duration::from_millis(1)).await;
+    }
+    task
+}
+
+/// F4: a worker that is started twice is told, in both its processes, and so are those who wait for it.
+#[tokio::test]
+async fn a_worker_started_twice_is_told_and_so_are_those_who_wait() {
+    for sign in [Sign::Silent, Sign::Present] {
+        let store = memory();
+        let waiting = [
+            waiting(&store, ranked(0, 3)).await,
+            waiting(&store, ranked(1, 3)).await,
+        ];
+        let twice = enter(store.clone(), after(ranked(1, 3), sign)).await;
+        let mut told = vec![twice];
+        for waiting in waiting {
+            told.push(waiting.await.unwrap());
+        }
+        for told in told {
+            match told {
+                Err(RendezvousError::NameTaken { name, address }) => {
+                    assert_eq!(name, "worker1");
+                    assert_eq!(address, "memory:address of worker1");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // Next time they come together.
+        assert_one_founding(&static_group(&store, 3).await);
+    }
+}
+
+/// F4, F3: in a group that runs only a worker that is certainly there keeps its name.
+#[tokio::test]
+async fn a_name_is_taken_only_from_a_worker_that_does_not_answer() {
+    let store = memory();
+    let a = enter(store.clone(), plan("a", None, None)).await.unwrap();
+    let taken = enter(store.clone(), after(plan("a", None, None), Sign::Present)).await;
+    assert!(matches!(taken, Err(RendezvousError::NameTaken { .. })));
+    // It has left the store as it was: the others still find the first.
+    let b = enter(store.clone(), plan("b", None, None)).await.unwrap();
+    assert_eq!(nodes(&b.directory.sponsors().await.unwrap()), [a.me.node]);
+    for sign in [Sign::Silent, Sign::Absent] {
+        let again = enter(store.clone(), after(plan("a", None, None), sign)).await;
+        assert!(again.unwrap().me.node > a.me.node);
+    }
+}
+
+/// F4: founders that could not talk to each other are all told before there is a group.
+#[tokio::test]
+async fn founders_of_different_tokens_or_wires_are_all_told() {
+    let with_token = |rank, token: Option<&str>| Plan {
+        token: token.map(TokenTag::of),
+        ..after(ranked(rank, 3), Sign::Silent)
+    };
+    let store = memory();
+    let plans = vec![
+        with_token(0, Some("right")),
+        with_token(1, None),
+        with_token(2, Some("wrong")),
+    ];
+    for told in enter_all(&store, plans).await {
+        match told {
+            Err(RendezvousError::DifferentTokens { like, unlike }) => {
+                assert_eq!(
+                    (like.as_str(), &unlike[..]),
+                    ("worker0", &["worker1".to_owned(), "worker2".to_owned()][..])
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let with_wire = |rank, wire| Plan {
+        wire,
+        ..after(ranked(rank, 3), Sign::Silent)
+    };
+    let plans = vec![with_wire(0, 4), with_wire(1, 5), with_wire(2, 4)];
+    let expected = [("worker1", 5, 4), ("worker0", 4, 5), ("worker1", 5, 4)];
+    for (told, expected) in enter_all(&store, plans).await.into_iter().zip(expected) {
+        match told {
+            Err(RendezvousError::WireVersion {
+                worker,
+                theirs,
+                ours,
+            }) => assert_eq!((worker.as_str(), theirs, ours), expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A leftover of a worker that has crashed is no reason to give up.
+    let leftover = Card {
+        node: NodeId::new(2, 1),
+        name: "worker2".into(),
+        addresses: Vec::new(),
+        host: String::new(),
+        wire: 9,
+        token: None,
+    };
+    let ledger = Ledger::new(store.clone(), "group".into());
+    ledger.set_latest(&leftover).await.unwrap();
+    // With one of each they found their group, in the same store.
+    let plans = (0..3)
+        .map(|rank| after(with_token(rank, Some("right")), Sign::Absent))
+        .collect();
+    let entered = enter_all(&store, plans).await.into_iter();
+    assert_one_founding(&entered.map(Result::unwrap).collect::<Vec<_>>());
+}
+
+/// Invariant 5, D5: the largest group that is documented meets, and of all its ranks only rank 0 waits
+/// for the others' cards.
+#[tokio::test]
+async fn the_largest_group_meets_and_waits_for_one_key_each() {
+    const SIZE: u32 = 16_384;
+    let store = Arc::new(Counting::default());
+    let ledger = Ledger::new(store.clone(), "group".into());
+    let two = tokio::spawn(enter(store.clone(), ranked(2, SIZE)));
+    while store
+        .store
+        .try_get("group/latest/2")
+        .await
+        .unwrap()
+        .is_none()
+    {
+        tokio::task::yield_now().await;
+    }
+    // The others, as far as the store sees them.
+    for rank in 3..SIZE {
+        let card = Card {
+            node: NodeId::new(rank, 1),
+            name: format!("worker{rank}"),
+            addresses: vec![
+                Address::Unix("@farref-0123456789abcdef".into()),
+                Address::Tcp("10.200.100.50:50000".parse().unwrap()),
+            ],
+            host: "0123456789abcdef0123456789abcdef".into(),
+            wire: 4,
+            token: None,
+        };
+        ledger.set_latest(&card).await.unwrap();
+    }
+    let one = tokio::spawn(enter(store.clone(), ranked(1, SIZE)));
+    let zero = enter(store.clone(), ranked(0, SIZE)).await.unwrap();
+    assert_eq!(
+        zero.founders.map(|founders| founders.len()),
+        Some(SIZE as usize)
+    );
+    for other in [one, two] {
+        let entry = other.await.unwrap().unwrap();
+        assert_eq!(entry.group, zero.group);
+    }
+    let waited: HashMap<usize, usize> =
+        store
+            .waits
+            .lock()
+            .unwrap()
+            .iter()
+            .fold(HashMap::new(), |mut all, keys| {
+                *all.entry(*keys).or_default() += 1;
+                all
+            });
+    assert_eq!(waited, HashMap::from([(1, 2), (SIZE as usize, 1)]));
+}
+
+/// D5: many ranks meet in a store that has far less memory than it would take if each waited for all
+/// cards, or if all were sent the founders' record at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_ranks_meet_in_a_store_with_little_memory() {
+    const SIZE: u32 = 384;
+    let limits = StoreLimits {
+        memory: 5 << 20,
+        ..StoreLimits::default()
+    };
+    let server = StoreServer::bind_with("127.0.0.1:0", limits).await.unwrap();
+    let port = server.local_addr().port();
+    let tasks: Vec<_> = (0..SIZE)
+        .map(|rank| {
+            tokio::spawn(async move {
+                let client = TcpStoreClient::connect("127.0.0.1", port, SOON * 6).await;
+                let plan = Plan {
+                    timeout: SOON * 6,
+                    ..ranked(rank, SIZE)
+                };
+                let entry = enter(Arc::new(client.unwrap()), plan).await.unwrap();
+                (entry.group, entry.founders.map(|founders| founders.len()))
+            })
+        })
+        .collect();
+    let mut met = Vec::new();
+    for task in tasks {
+        met.push(task.await.unwrap());
+    }
+    assert!(met.iter().all(|one| *one == met[0]), "{met:?}");
+    assert_eq!(met[0].1, Some(SIZE as usize));
+}
+
+/// A store that notes how many keys each wait is for.
+#[derive(Debug, Default)]
+struct Counting {
+    store: MemoryStore,
+    waits: Mutex<Vec<usize>>,
+}
+
+impl Store for Counting {
+    fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> super::StoreFuture<'a, ()> {
+        self.store.set(key, value)
+    }
+
+    fn try_get<'a>(&'a self, key: &'a str) -> super::StoreFuture<'a, Option<bytes::Bytes>> {
+        self.store.try_get(key)
+    }
+
+    fn add<'a>(&'a self, key: &'a str, delta: i64) -> super::StoreFuture<'a, i64> {
+        self.store.add(key, delta)
+    }
+
+    fn compare_set<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> super::StoreFuture<'a, bytes::Bytes> {
+        self.store.compare_set(key, expected, desired)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> super::StoreFuture<'a, bool> {
+        self.store.delete(key)
+    }
+
+    fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> super::StoreFuture<'a, ()> {
+        self.waits.lock().unwrap().push(keys.len());
+        self.store.wait(keys, deadline)
+    }
 }
 
 #[tokio::test]
@@ -442,7 +727,7 @@ async fn a_group_whose_place_was_taken_is_told() {
     let (ours, theirs) = (before.group, after.group);
     assert_ne!(ours, theirs);
     // As if the store of the first group had become that of the second.
-    let ledger = super::ledger::Ledger::new(store, "group".into());
+    let ledger = Ledger::new(store, "group".into());
     let founding = super::ledger::Founding {
         group: ours,
         founders: vec![before.me.clone()],

@@ -4,12 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use farref_proto::NodeId;
+use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use super::environment::check_name;
 
 /// The first byte of an encoded card, so that a later format can be told from this one.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The longest encoded card.
 pub(crate) const MAX_CARD: usize = 4 << 10;
 const MAX_ADDRESSES: usize = 8;
@@ -26,6 +27,30 @@ pub(crate) struct Card {
     pub(crate) addresses: Vec<Address>,
     /// Which host it runs on; equal for workers that share one.
     pub(crate) host: String,
+    /// The version of the wire that it speaks.
+    pub(crate) wire: u16,
+    /// Of its token, if it has one, as much as it takes to notice that two are different.
+    pub(crate) token: Option<TokenTag>,
+}
+
+/// A few bits of a digest of a token. Two workers whose tags differ have different tokens.
+///
+/// Cards are read by whoever reaches the store. So the tag is short and always the same for a token: it
+/// spares a guesser 16 bits of guessing, once, however many tags it collects. In return one mistake in
+/// 65,536 is noticed only when the workers connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct TokenTag(u16);
+
+impl TokenTag {
+    pub(crate) fn of(token: &str) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
+        let digest = hmac::sign(&key, b"farref token tag");
+        let tag = digest
+            .as_ref()
+            .first_chunk()
+            .map_or(0, |bytes| u16::from_le_bytes(*bytes));
+        Self(tag)
+    }
 }
 
 /// A place where a worker listens.
@@ -135,12 +160,21 @@ mod tests {
                 Address::Tcp("[::1]:4000".parse().unwrap()),
             ],
             host: "b4f1".into(),
+            wire: 4,
+            token: Some(TokenTag::of("secret")),
         }
     }
 
     #[test]
     fn a_card_survives_the_store() {
         assert_eq!(Card::decode(&card().encode().unwrap()), Ok(card()));
+    }
+
+    #[test]
+    fn a_token_has_one_tag_and_another_token_another() {
+        assert_eq!(TokenTag::of("secret"), TokenTag::of("secret"));
+        assert_ne!(TokenTag::of("secret"), TokenTag::of("Secret"));
+        assert_ne!(TokenTag::of(""), TokenTag::of("secret"));
     }
 
     #[test]
@@ -164,7 +198,10 @@ mod tests {
         let mut long = card();
         long.host = "h".repeat(256);
         assert_eq!(long.encode(), Err(CardError::Text(256)));
-        assert_eq!(Card::decode(&[1; 5000]), Err(CardError::TooLong(5000)));
+        assert_eq!(
+            Card::decode(&[VERSION; 5000]),
+            Err(CardError::TooLong(5000))
+        );
         assert_eq!(Card::decode(&[9, 1]), Err(CardError::Version(9)));
     }
 

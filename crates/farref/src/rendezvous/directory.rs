@@ -161,9 +161,11 @@ impl Directory {
         let found = ledger.claim(&name_key, &id.to_string()).await?;
         let other = into_number(&name_key, &found)?;
         if other != id {
-            let name = me.name.clone();
-            let mine = id;
-            return Err(RendezvousError::DuplicateName { name, mine, other });
+            return Err(RendezvousError::DuplicateName {
+                name: me.name.clone(),
+                first: other,
+                second: id,
+            });
         }
         ledger
             .claim(&ledger.key(&format!("id/{id}")), &me.name)

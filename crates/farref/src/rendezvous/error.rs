@@ -83,31 +83,80 @@ pub enum RendezvousError {
         /// What the group is.
         group: String,
     },
-    /// Two workers have the same name.
+    /// Two workers have the same name. If the group is only coming together, all that wait for it are
+    /// told.
     #[error(
-        "the name {name:?} is taken: worker {other} has it, and this worker is {mine}; give each \
-         worker a name of its own"
+        "two workers are called {name:?}: worker {first} and worker {second}; give each worker a name \
+         of its own"
     )]
     DuplicateName {
         /// The name.
         name: String,
-        /// The id (rank) of this worker.
-        mine: u32,
-        /// The id (rank) of the worker that has the name.
-        other: u32,
+        /// The id (rank) of the worker that had the name first.
+        first: u32,
+        /// The id (rank) of the other one.
+        second: u32,
     },
-    /// Two workers have the same rank.
+    /// Two workers have the same rank. If the group is only coming together, all that wait for it are
+    /// told.
     #[error(
-        "rank {rank} is taken: worker {other:?} has it, and this worker is called {mine:?}; give \
-         each worker a rank of its own"
+        "two workers have rank {rank}: {first:?} and {second:?}; give each worker a rank of its own"
     )]
     DuplicateRank {
         /// The rank.
         rank: u32,
-        /// The name of this worker.
-        mine: String,
-        /// The name of the worker that has the rank.
-        other: String,
+        /// The name of the worker that had the rank first.
+        first: String,
+        /// The name of the other one.
+        second: String,
+    },
+    /// A worker with this name, and rank if it has one, runs already. If the group is only coming
+    /// together, all that wait for it are told.
+    #[error(
+        "a worker called {name:?} is running already, at {address}: end it first, or give one of the \
+         two another name (and another rank, if they have ranks)"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where the one that has it listens.
+        address: String,
+    },
+    /// The group's members have another token than this worker.
+    #[error(
+        "worker {by:?} refuses worker {name:?} because it has another token: give all workers of a \
+         group the same one (FARREF_TOKEN, or `.token(..)`)"
+    )]
+    WrongToken {
+        /// This worker's name.
+        name: String,
+        /// Who refuses it.
+        by: String,
+    },
+    /// The workers that were to found the group do not have one token. All of them are told.
+    #[error(
+        "these workers have another token than {like:?}: {}; give all workers of a group the same one \
+         (FARREF_TOKEN, or `.token(..)`)",
+        listed(.unlike.iter().map(|name| format!("{name:?}")))
+    )]
+    DifferentTokens {
+        /// The worker with rank 0.
+        like: String,
+        /// The workers whose token is another than its.
+        unlike: Vec<String>,
+    },
+    /// Another worker speaks another version of farref's wire.
+    #[error(
+        "worker {worker:?} speaks version {theirs} of farref's wire, this worker speaks {ours}: build \
+         all workers of a group with one version of farref"
+    )]
+    WireVersion {
+        /// The other worker.
+        worker: String,
+        /// Its version.
+        theirs: u16,
+        /// This worker's.
+        ours: u16,
     },
     /// Not all workers came in time.
     #[error("{}", MissingText { have, missing, world_size, waited })]
@@ -124,7 +173,7 @@ pub enum RendezvousError {
     /// The group was founded without this worker, and no member let it in.
     #[error(
         "no member of the group let worker {name:?} in within {waited:.1?}; asked: {}. Is the group \
-         still running, and does this worker have the group's token?",
+         still running?",
         listed(.asked.iter().cloned())
     )]
     NotLetIn {
@@ -196,6 +245,28 @@ pub enum RendezvousError {
         /// What the store said.
         source: StoreError,
     },
+}
+
+impl RendezvousError {
+    /// Whether it has gone wrong for all that wait for the group, and not for this worker alone.
+    pub(crate) fn concerns_all(&self) -> bool {
+        match self {
+            Self::Missing { have, .. } => have.len() > 1,
+            other => other.is_conflict(),
+        }
+    }
+
+    /// Whether workers of one group do not go together.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(
+            self,
+            Self::DuplicateName { .. }
+                | Self::DuplicateRank { .. }
+                | Self::NameTaken { .. }
+                | Self::DifferentTokens { .. }
+                | Self::WireVersion { .. }
+        )
+    }
 }
 
 impl From<StoreError> for RendezvousError {

@@ -11,10 +11,10 @@
 //! | `latest/<id>` | the card of the latest life | grows |
 //! | `founders` | the group's id and the cards of its founders | never |
 //! | `run` | beside, not under, the prefixes of runs: which run joined last | with each run |
-//! | `shortage` | whom rank 0 missed when it gave up waiting | with each attempt |
+//! | `word` | why the group did not come together, from whoever found out | with each attempt |
 //!
 //! Nothing here ever goes back, which is what lets a worker write everything again into a store
-//! that lost its memory.
+//! that lost its memory. Only a worker whose group did not come together takes its card back.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,10 +23,12 @@ use bytes::Bytes;
 use farref_proto::{GroupId, NodeId};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::card::Card;
 use super::error::RendezvousError;
-use super::store::{Store, StoreError, StoreFuture};
+use super::store::{Store, StoreError, StoreFuture, end_of};
+use super::word::Word;
 
 /// Ranks are below this, ids given to workers without a rank are not. PyTorch keeps a worker's id in
 /// 16 bits with a sign; half of them for each kind lets every id pass there too.
@@ -35,7 +37,7 @@ pub(crate) const MAX_WORLD_SIZE: u32 = 1 << 14;
 pub(crate) const FIRST_UNRANKED: u32 = MAX_WORLD_SIZE;
 
 /// The first byte of the founders' record.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Comparing and setting fails only when somebody else has just succeeded, so even a thousand
 /// workers at once need fewer attempts.
 const ATTEMPTS: usize = 10_000;
@@ -52,18 +54,6 @@ pub(crate) enum Kind {
 pub(crate) struct Founding {
     pub(crate) group: GroupId,
     pub(crate) founders: Vec<Card>,
-}
-
-/// Why a group did not come together.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Shortage {
-    pub(crate) world_size: u32,
-    /// Ranks of those that did not come.
-    pub(crate) missing: Vec<u32>,
-    /// Ranks and names of those that did.
-    pub(crate) have: Vec<(u32, String)>,
-    /// Their lives: it is for them only.
-    pub(crate) lives: Vec<NodeId>,
 }
 
 /// A group's part of a store.
@@ -131,8 +121,36 @@ impl Ledger {
         deadline: Duration,
     ) -> Result<Founding, RendezvousError> {
         let key = self.key("founders");
-        let bytes = self.run(self.store.get(&key, deadline)).await?;
-        Founding::decode(&key, &bytes)
+        let end = end_of(deadline);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.run(self.store.get(&key, left)).await {
+                Ok(bytes) => return Founding::decode(&key, &bytes),
+                // The record goes to all ranks at once, and is large if they are many.
+                Err(RendezvousError::Store {
+                    source: StoreError::NoAnswer { .. },
+                    ..
+                }) if Instant::now() < end => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits a moment for the card of a life that somebody has taken.
+    pub(crate) async fn await_card(
+        &self,
+        node: NodeId,
+        deadline: Duration,
+    ) -> Result<Option<Card>, RendezvousError> {
+        let key = self.card_key(node);
+        match self.run(self.store.wait(&[key], deadline)).await {
+            Ok(()) => self.card(node).await,
+            Err(RendezvousError::Store {
+                source: StoreError::Timeout { .. },
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Proposes a founding; returns the one that counts.
@@ -144,20 +162,18 @@ impl Ledger {
         Founding::decode(&key, &bytes.await?)
     }
 
-    pub(crate) async fn set_shortage(&self, shortage: &Shortage) -> Result<(), RendezvousError> {
-        let key = self.key("shortage");
-        let bytes = postcard::to_extend(shortage, vec![VERSION])
+    /// Leaves word of why the group does not come together, for all that wait for it.
+    pub(crate) async fn leave_word(&self, word: &Word) -> Result<(), RendezvousError> {
+        let key = self.key("word");
+        let bytes = word
+            .encode()
             .map_err(|error| corrupt(&key, &error.to_string()))?;
         self.run(self.store.set(&key, &bytes)).await
     }
 
-    /// What rank 0 said when it gave up; nothing if that cannot be read.
-    pub(crate) async fn shortage(&self) -> Result<Option<Shortage>, RendezvousError> {
-        let bytes = self.run(self.store.try_get(&self.key("shortage"))).await?;
-        let bytes = bytes
-            .as_deref()
-            .and_then(|bytes| bytes.strip_prefix(&[VERSION]));
-        Ok(bytes.and_then(|bytes| postcard::from_bytes(bytes).ok()))
+    /// The latest such word, as it is written.
+    pub(crate) async fn word(&self) -> Result<Option<Bytes>, RendezvousError> {
+        self.run(self.store.try_get(&self.key("word"))).await
     }
 
     pub(crate) async fn set_card(&self, card: &Card) -> Result<(), RendezvousError> {
@@ -229,6 +245,16 @@ impl Ledger {
         Err(corrupt(&key, "it keeps changing"))
     }
 
+    /// Takes the card of a life back that has founded nothing and joined nothing.
+    pub(crate) async fn withdraw(&self, card: &Card) -> Result<(), RendezvousError> {
+        let latest = self.latest_key(card.node.worker.0);
+        if self.card_at(&latest).await?.as_ref() == Some(card) {
+            self.run(self.store.delete(&latest)).await?;
+        }
+        let key = self.card_key(card.node);
+        self.run(self.store.delete(&key)).await.map(drop)
+    }
+
     /// The value of `key`, which is set to `value` if it had none.
     pub(crate) async fn claim(&self, key: &str, value: &str) -> Result<String, RendezvousError> {
         let found = self.run(self.store.compare_set(key, b"", value.as_bytes()));
@@ -251,23 +277,24 @@ impl Ledger {
     }
 
     /// Replaces the number at `key` by what `next` makes of it, until nobody comes between; returns
-    /// the new number. `None` from `next` leaves it as it is.
+    /// the number before, if there was one, and the new one. `None` from `next` leaves it as it is.
     pub(crate) async fn update(
         &self,
         key: &str,
         next: impl Fn(Option<u32>) -> Option<u32>,
-    ) -> Result<Option<u32>, RendezvousError> {
+    ) -> Result<Option<(Option<u32>, u32)>, RendezvousError> {
         for _ in 0..ATTEMPTS {
             let found = self.text(key).await?;
             let number = found.as_deref().map(|text| into_number(key, text));
-            let Some(next) = next(number.transpose()?) else {
+            let number = number.transpose()?;
+            let Some(next) = next(number) else {
                 return Ok(None);
             };
             let (found, mine) = (found.unwrap_or_default(), next.to_string());
             let store = &self.store;
             let after = self.run(store.compare_set(key, found.as_bytes(), mine.as_bytes()));
             if after.await? == mine {
-                return Ok(Some(next));
+                return Ok(Some((number, next)));
             }
         }
         Err(corrupt(key, "it keeps changing"))
@@ -326,17 +353,6 @@ impl Kind {
         match self {
             Self::Static(size) => format!("a world size of {size}"),
             Self::Dynamic => "no fixed world size".into(),
-        }
-    }
-}
-
-impl Shortage {
-    pub(crate) fn into_error(self, waited: Duration) -> RendezvousError {
-        RendezvousError::Missing {
-            have: self.have,
-            missing: self.missing,
-            world_size: self.world_size,
-            waited,
         }
     }
 }

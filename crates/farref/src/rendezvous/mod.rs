@@ -20,10 +20,12 @@ mod ledger;
 mod location;
 mod memory_store;
 mod open;
+mod presence;
 mod runs;
 mod store;
 mod table;
 mod tcp_store;
+mod word;
 
 #[cfg(test)]
 mod bootstrap_tests;
@@ -43,8 +45,9 @@ pub use tcp_store::{fuzz_store_answer, fuzz_store_request};
 
 pub(crate) use address::{advertised_address, host_id};
 pub(crate) use bootstrap::{Entry, FAREWELL, Plan, check_rank, enter};
-pub(crate) use card::{Address, Card};
+pub(crate) use card::{Address, Card, TokenTag};
 pub(crate) use directory::Directory;
 pub(crate) use environment::{Settings, check_name};
 pub(crate) use open::{Opened, open};
+pub(crate) use presence::{Presence, Sign};
 pub(crate) use runs::{announce, latest_group, prefix};

@@ -1,5 +1,6 @@
 //! From a set-up to a member: store, listeners, agent, protocol, sponsor.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,12 +12,14 @@ use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
 use crate::names::{AddressBook, Names};
-use crate::native::{BindOptions, Bound, Identity, NativeAgent};
+use crate::native::{
+    BindOptions, Bound, Identity, NativeAgent, Predecessors, Rejection, WIRE_VERSION,
+};
 use crate::protocol::{Core, Stage};
 use crate::registry::Registry;
 use crate::rendezvous::{
     self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError,
-    StoreServer, advertised_address, check_name, check_rank, host_id,
+    StoreServer, TokenTag, advertised_address, check_name, check_rank, host_id,
 };
 use crate::settings::{MessageLimits, Settings};
 
@@ -49,14 +52,22 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
     let entering = async {
         let bound = Bound::bind(&bind).await?;
+        let host = host_id();
+        let addresses = told(bound.addresses(), advertised, builder.advertise_port);
+        let token = builder.token.as_deref();
+        let presence =
+            Predecessors::new(&name, &host, addresses.clone(), token, bind.memory.clone());
         let plan = Plan {
             name: name.clone(),
             rank: builder.rank,
             world_size: builder.world_size,
-            addresses: told(bound.addresses(), advertised, builder.advertise_port),
-            host: host_id(),
+            addresses,
+            host,
             timeout: deadline.saturating_duration_since(Instant::now()),
             prefix: rendezvous::prefix(builder.run_id.as_deref()),
+            wire: WIRE_VERSION,
+            token: token.map(TokenTag::of),
+            presence: Arc::new(presence),
         };
         if let Some(run) = &builder.run_id {
             rendezvous::announce(&*opened.store, run).await;
@@ -89,10 +100,9 @@ async fn give_up(opened: Opened, error: &Error) {
         return;
     };
     if let Error::Rendezvous(error) = error
-        && let RendezvousError::Missing { have, .. } = &**error
-        && have.len() > 1
+        && error.concerns_all()
     {
-        // The others are still to find out from it whom they wait for in vain.
+        // The others are still to find out from it why they wait in vain.
         tokio::time::sleep(FAREWELL).await;
     }
     store.close().await;
@@ -270,7 +280,8 @@ impl Worker {
         let core = &self.core;
         let mut stage = core.stage.subscribe();
         let mut unreachable = core.unreachable.subscribe();
-        let mut asked = Vec::new();
+        let mut rejections = core.names.rejections.subscribe();
+        let mut asked = BTreeMap::new();
         let Some(directory) = core.names.directory() else {
             return Err(core.not_member());
         };
@@ -280,7 +291,7 @@ impl Worker {
             let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
             for card in sponsors {
                 let (sponsor, name) = (card.node, card.name.clone());
-                if core.is_gone(sponsor) || core.unreachable.borrow().contains(&sponsor) {
+                if self.is_no_sponsor(sponsor) {
                     continue;
                 }
                 core.names.insert(card);
@@ -291,10 +302,11 @@ impl Worker {
                     tokio::select! {
                         _ = stage.wait_for(|stage| *stage != Stage::Joining) => {}
                         _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
+                        _ = rejections.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
                     }
                 };
                 if tokio::time::timeout(patience, decided).await.is_err() {
-                    asked.push(name);
+                    asked.insert(sponsor, name);
                 }
                 let reached = *stage.borrow();
                 match reached {
@@ -309,7 +321,15 @@ impl Worker {
                     break;
                 }
             }
-            if Instant::now() >= deadline {
+            let is_late = Instant::now() >= deadline;
+            // Whoever was asked and has not said no may still say yes.
+            if (is_late || asked.keys().all(|sponsor| self.is_no_sponsor(*sponsor)))
+                && let Some(error) = self.rejected()
+            {
+                return Err(error);
+            }
+            if is_late {
+                let mut asked: Vec<String> = asked.into_values().collect();
                 asked.sort();
                 asked.dedup();
                 return Err(Error::from(RendezvousError::NotLetIn {
@@ -325,6 +345,37 @@ impl Worker {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether a worker cannot let this one in.
+    fn is_no_sponsor(&self, node: NodeId) -> bool {
+        self.core.is_gone(node)
+            || self.core.unreachable.borrow().contains(&node)
+            || self.core.names.rejections.borrow().contains_key(&node)
+    }
+
+    /// Why others do not let this worker in, if one of them has said so.
+    fn rejected(&self) -> Option<Error> {
+        let names = &self.core.names;
+        let (by, rejection) = names
+            .rejections
+            .borrow()
+            .first_key_value()
+            .map(|(by, why)| (*by, *why))?;
+        let by = names
+            .of(by)
+            .map_or_else(|| by.to_string(), |name| name.to_string());
+        Some(Error::from(match rejection {
+            Rejection::Token => RendezvousError::WrongToken {
+                name: self.core.name.to_string(),
+                by,
+            },
+            Rejection::Version(theirs) => RendezvousError::WireVersion {
+                worker: by,
+                theirs,
+                ours: WIRE_VERSION,
+            },
+        }))
     }
 
     /// Whoever was let in can call the others by their names at once.

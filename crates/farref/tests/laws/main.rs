@@ -5,6 +5,7 @@ mod channels;
 mod cluster;
 mod constructors;
 mod endings;
+mod joining;
 mod late_binding;
 mod leaving;
 mod macros;

@@ -247,8 +247,8 @@ fn other_size() -> anyhow::Result<()> {
         }
         match join(1, 2).await {
             Err(Error::Rendezvous(error)) => ensure!(
-                matches!(&*error, RendezvousError::DuplicateRank { rank: 1, other, .. }
-                    if other == "a"),
+                matches!(&*error, RendezvousError::DuplicateRank { rank: 1, first, .. }
+                    if first == "a"),
                 "{error:?}"
             ),
             other => bail!("{other:?}"),

@@ -21,6 +21,7 @@ use crate::snapshot::Snapshot;
 pub(super) struct Book {
     pub(super) cards: Mutex<HashMap<NodeId, Card>>,
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
+    pub(super) turned_away: Mutex<Vec<(NodeId, Rejection)>>,
 }
 
 impl Contacts for Book {
@@ -31,6 +32,14 @@ impl Contacts for Book {
 
     fn met(&self, card: &Card, max_calls: u32) {
         lock(&self.met).push((card.node, max_calls));
+    }
+
+    fn turned_away(&self, by: NodeId, rejection: Rejection) {
+        lock(&self.turned_away).push((by, rejection));
+    }
+
+    fn is_here(&self) -> bool {
+        true
     }
 
     fn snapshot(&self, _: usize) -> Option<Snapshot> {
@@ -139,6 +148,8 @@ impl Setup {
             name: format!("{}", self.node),
             addresses: bound.addresses(),
             host: "here".to_owned(),
+            wire: WIRE_VERSION,
+            token: None,
         };
         lock(&self.book.cards)
             .entry(self.node)

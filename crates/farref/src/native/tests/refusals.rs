@@ -14,7 +14,7 @@ use crate::native::handshake::{
 };
 use crate::native::shared::lock;
 use crate::native::stream::Stream;
-use crate::rendezvous::Address;
+use crate::rendezvous::{Address, Presence as _, RendezvousError, Sign};
 
 const TOKEN: &[u8] = b"the group's secret";
 
@@ -142,6 +142,95 @@ async fn strangers_are_told_why() {
     left.send(&right, control(1));
     eventually("a good peer is undisturbed", || right.received_count() == 2).await;
     assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+}
+
+/// F4: who is not taken for a reason that only an operator can mend says so to its runtime.
+#[tokio::test]
+async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
+    let book: Arc<fixture::Book> = Arc::default();
+    let start = |worker, token: &[u8]| {
+        let bind = BindOptions {
+            unix: false,
+            ..BindOptions::default()
+        };
+        let mut setup = Setup::new(worker, bind, &book);
+        setup.token = Some(token.to_vec());
+        setup.start()
+    };
+    let (left, right) = (start(1, TOKEN).await, start(2, b"guess").await);
+    right.send(&left, control(1));
+    eventually("the dialer is told", || {
+        lock(&book.turned_away).contains(&(left.node, Rejection::Token))
+    })
+    .await;
+    assert_eq!(left.received_count(), 0);
+
+    // One that speaks another version, whatever it says else.
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut card = left.card.clone();
+    card.node = NodeId::new(3, 1);
+    card.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
+    lock(&book.cards).insert(card.node, card.clone());
+    let other = WIRE_VERSION + 1;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut reply = b"farref".to_vec();
+            reply.extend_from_slice(&other.to_le_bytes());
+            reply.extend_from_slice(&[0; 4]);
+            let _ = stream.write_all(&reply).await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    right.agent.enqueue(card.node, control(1));
+    eventually("the dialer is told", || {
+        lock(&book.turned_away).contains(&(card.node, Rejection::Version(other)))
+    })
+    .await;
+}
+
+/// PR-1, F3: a life is present only if it proves it, and a member is not disturbed by those who ask.
+#[tokio::test]
+async fn only_a_life_that_proves_itself_is_present() {
+    let [left, right] = guarded_pair(impatient()).await;
+    let ask = async |card: &Card, token: &[u8]| {
+        let token = std::str::from_utf8(token).ok();
+        let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
+        asking.ask(card, Duration::from_secs(60)).await
+    };
+    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Sign::Present)));
+    let refused = ask(&right.card, b"guess").await;
+    assert!(matches!(refused, Err(RendezvousError::WrongToken { .. })));
+
+    let mut earlier = right.card.clone();
+    earlier.node = NodeId::new(2, 0);
+    assert!(matches!(ask(&earlier, TOKEN).await, Ok(Sign::Absent)));
+    // Where this worker listens nobody else does.
+    let token = std::str::from_utf8(TOKEN).ok();
+    let own = right.card.addresses.clone();
+    let itself = Predecessors::new("w", "elsewhere", own, token, None);
+    let found = itself.ask(&right.card, Duration::from_secs(60)).await;
+    assert!(matches!(found, Ok(Sign::Absent)));
+
+    // Somebody has taken its port, and says nothing, or what no worker says.
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut elsewhere = right.card.clone();
+    elsewhere.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
+    let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
+    let found = silent.ask(&elsewhere, Duration::from_millis(50)).await;
+    assert!(matches!(found, Ok(Sign::Silent)));
+    let talking = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"220 mail.example.org ESMTP").await;
+        }
+    });
+    let found = silent.ask(&elsewhere, Duration::from_secs(60)).await;
+    assert!(matches!(found, Ok(Sign::Absent)));
+    talking.abort();
+
+    left.meet(&right).await;
+    assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+    right.agent.close(Duration::from_secs(1)).await;
+    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Sign::Absent)));
 }
 
 #[tokio::test]

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 /// A number of bytes shared by all connections.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     used: Arc<AtomicUsize>,
+    /// Some has been given back.
+    released: Arc<Notify>,
     limit: usize,
 }
 
@@ -14,6 +18,7 @@ impl Budget {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             used: Arc::default(),
+            released: Arc::default(),
             limit,
         }
     }
@@ -23,6 +28,31 @@ impl Budget {
         Share {
             budget: self.clone(),
             size: 0,
+        }
+    }
+
+    /// A share of so many bytes, as soon as there are so many. `None` if there never will be.
+    pub(super) async fn reserve(&self, size: usize) -> Option<Share> {
+        if size > self.limit {
+            return None;
+        }
+        let mut share = self.share();
+        let mut waited = false;
+        while !share.resize(size) {
+            waited = true;
+            self.released.notified().await;
+        }
+        if waited {
+            // What was given back may be enough for more than one.
+            self.released.notify_one();
+        }
+        Some(share)
+    }
+
+    fn give_back(&self, size: usize) {
+        if size > 0 {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+            self.released.notify_one();
         }
     }
 
@@ -49,9 +79,7 @@ impl Share {
                 return false;
             }
         } else {
-            self.budget
-                .used
-                .fetch_sub(self.size - size, Ordering::Relaxed);
+            self.budget.give_back(self.size - size);
         }
         self.size = size;
         true
@@ -60,6 +88,6 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.size, Ordering::Relaxed);
+        self.budget.give_back(self.size);
     }
 }

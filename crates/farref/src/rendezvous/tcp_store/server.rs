@@ -69,7 +69,7 @@ impl Default for StoreLimits {
         Self {
             memory: 256 << 20,
             message: 64 << 20,
-            clients: 16 << 10,
+            clients: 48 << 10,
         }
     }
 }
@@ -428,10 +428,11 @@ impl Client {
             return Err(Disconnect::Memory);
         }
         loop {
+            let room = self.room_for_answer(&request).await?;
             let (pending, blocked) = match self.shared.execute(request)? {
                 Outcome::Done => return Ok(true),
                 Outcome::Answer(answer) => {
-                    self.answer(&answer).await?;
+                    self.answer(&answer, room).await?;
                     return Ok(true);
                 }
                 Outcome::Blocked(pending, blocked) => (pending, blocked),
@@ -446,7 +447,7 @@ impl Client {
                 next = self.request() => match next? {
                     None => return Ok(false),
                     Some(Request::CancelWait) => {
-                        self.answer(&[WAIT_CANCELLED]).await?;
+                        self.answer(&[WAIT_CANCELLED], room).await?;
                         return Ok(true);
                     }
                     // Its time is up, and it has no words to say so.
@@ -464,7 +465,7 @@ impl Client {
             match blocked {
                 // What was waited for has been there, which is all that these two ask.
                 Request::Wait(_) | Request::Barrier(..) => {
-                    self.answer(&[STOP_WAITING]).await?;
+                    self.answer(&[STOP_WAITING], room).await?;
                     return Ok(true);
                 }
                 other => request = other,
@@ -472,9 +473,24 @@ impl Client {
         }
     }
 
-    async fn answer(&self, bytes: &[u8]) -> Result<(), Disconnect> {
-        let mut share = self.shared.budget.share();
-        if !share.resize(bytes.len()) {
+    /// Waits for the memory that the answer will take, if it is a value. Many may ask for one large
+    /// value at once: they are answered one after the other, and not turned away.
+    async fn room_for_answer(&self, request: &Request) -> Result<Share, Disconnect> {
+        let size = match request {
+            Request::Get(key) | Request::CompareSet { key, .. } => {
+                self.shared.table().value(key).map_or(0, Bytes::len)
+            }
+            _ => 0,
+        };
+        within(WRITE, async {
+            let room = self.shared.budget.reserve(size).await;
+            room.ok_or(Disconnect::Memory)
+        })
+        .await
+    }
+
+    async fn answer(&self, bytes: &[u8], mut room: Share) -> Result<(), Disconnect> {
+        if !room.resize(bytes.len()) {
             return Err(Disconnect::Memory);
         }
         within(WRITE, async { Ok(write_all(&self.stream, bytes).await?) }).await

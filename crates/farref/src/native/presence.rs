@@ -1,0 +1,132 @@
+//! Asking whether an earlier life of a worker is still there, before its next one takes its place.
+//!
+//! # Invariants
+//!
+//! - **PR-1** A life counts as present only if it has proved that it knows the token: whoever has come to
+//!   listen at its address since keeps nobody from returning (F3).
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::Rejection;
+use super::dial::reachable;
+use super::greet::hear_welcome;
+use super::handshake::{
+    Conversation, Greeting, HandshakeFailure, Nonce, Observation, Reply, VERSION, Verdict,
+};
+use super::memory::MemoryNetwork;
+use super::stream::Stream;
+use crate::rendezvous::{Address, Card, Presence, RendezvousError, Sign};
+
+/// Finds earlier lives of a worker.
+pub(crate) struct Predecessors {
+    name: String,
+    host: String,
+    /// Where this worker listens itself: whoever listened there before does not any more.
+    own: Vec<Address>,
+    key: hmac::Key,
+    network: Option<(MemoryNetwork, String)>,
+}
+
+impl Predecessors {
+    pub(crate) fn new(
+        name: &str,
+        host: &str,
+        own: Vec<Address>,
+        token: Option<&str>,
+        network: Option<(MemoryNetwork, String)>,
+    ) -> Self {
+        let token = token.unwrap_or_default().as_bytes();
+        Self {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            own,
+            key: hmac::Key::new(hmac::HMAC_SHA256, token),
+            network,
+        }
+    }
+
+    async fn find(&self, card: &Card, patience: Duration) -> Result<Sign, RendezvousError> {
+        let mut sign = Sign::Absent;
+        let addresses = reachable(card, &self.host, self.network.is_some());
+        for address in addresses {
+            if self.own.contains(address) {
+                continue;
+            }
+            let connecting = Stream::connect(address, self.network.as_ref());
+            let Ok(Ok(stream)) = timeout(patience, connecting).await else {
+                continue;
+            };
+            let failure = match timeout(patience, self.ask_at(card, stream)).await {
+                Ok(Ok(())) => return Ok(Sign::Present),
+                Ok(Err(failure)) => failure,
+                Err(_) => {
+                    sign = Sign::Silent;
+                    continue;
+                }
+            };
+            debug!(node = %card.node, %address, %failure, "an earlier life is not there");
+            match failure.rejection() {
+                Some(Rejection::Token) => {
+                    return Err(RendezvousError::WrongToken {
+                        name: self.name.clone(),
+                        by: card.name.clone(),
+                    });
+                }
+                Some(Rejection::Version(theirs)) => {
+                    return Err(RendezvousError::WireVersion {
+                        worker: card.name.clone(),
+                        theirs,
+                        ours: VERSION,
+                    });
+                }
+                None => {}
+            }
+        }
+        Ok(sign)
+    }
+
+    async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
+        let mut nonce = Nonce::default();
+        SystemRandom::new()
+            .fill(&mut nonce)
+            .map_err(|_| HandshakeFailure::NoRandomness)?;
+        let mut talk = Conversation::new(&mut stream, &self.key);
+        let of = card.node;
+        talk.open(&Greeting::Successor { of, nonce }).await?;
+        match talk.hear_opening().await? {
+            Reply::Challenge(_) => {}
+            Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal)),
+        }
+        talk.claim(&Observation).await?;
+        match hear_welcome(&mut talk).await? {
+            Verdict::Present => Ok(()),
+            _ => Err(HandshakeFailure::Contradiction),
+        }
+    }
+}
+
+impl Presence for Predecessors {
+    fn ask<'a>(
+        &'a self,
+        card: &'a Card,
+        patience: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<Sign, RendezvousError>> + Send + 'a>> {
+        Box::pin(self.find(card, patience))
+    }
+}
+
+impl fmt::Debug for Predecessors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        f.debug_struct("Predecessors")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+//! F4: who cannot join is told why, by the side that knows, at once and not when its time is up.
+//!
+//! Every worker here has an hour to join. A test that ends at all shows that it was not waited for.
+
+use std::time::Duration;
+
+use farref::{Error, RendezvousError, Worker, WorkerBuilder};
+
+use crate::PATIENCE;
+
+/// What nobody here is to wait for.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// A file in which workers meet.
+struct Place(std::path::PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let file = format!("farref-joining-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+
+    fn worker(&self, name: &str) -> WorkerBuilder {
+        Worker::builder(name)
+            .rendezvous(&format!("file://{}", self.0.display()))
+            .join_timeout(LIMIT)
+    }
+
+    fn founder(&self, name: &str, rank: u32, world_size: u32) -> WorkerBuilder {
+        self.worker(name).rank(rank).world_size(world_size)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Beside it is the file of its lock.
+        for path in [self.0.clone(), self.0.with_extension("lock")] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[farref::remote]
+async fn whoami() -> String {
+    Worker::current().map_or_else(String::new, |me| me.name().to_owned())
+}
+
+/// The error of a worker that is not to be let in.
+async fn refused(builder: WorkerBuilder) -> Error {
+    tokio::time::timeout(PATIENCE, builder.join())
+        .await
+        .expect("told at once")
+        .map(|worker| worker.name().to_owned())
+        .expect_err("not let in")
+}
+
+async fn all_refused(builders: Vec<WorkerBuilder>) -> Vec<Error> {
+    let tasks: Vec<_> = builders
+        .into_iter()
+        .map(|builder| tokio::spawn(refused(builder)))
+        .collect();
+    let mut errors = Vec::new();
+    for task in tasks {
+        errors.push(task.await.expect("told at once"));
+    }
+    errors
+}
+
+/// Whether it is an error of joining of that kind, and its text has these words.
+fn assert_told(error: &Error, kind: impl FnOnce(&RendezvousError) -> bool, words: &[&str]) {
+    let Error::Rendezvous(cause) = error else {
+        panic!("{error:?}");
+    };
+    assert!(kind(cause), "{error:?}");
+    let text = error.to_string();
+    for part in words {
+        assert!(text.contains(part), "no {part:?} in {text:?}");
+    }
+}
+
+/// F4: of two workers with one name in a growing group the second is told, and the first goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_a_live_name_used_again_is_told_at_once() -> anyhow::Result<()> {
+    let place = Place::new("name");
+    let a = place.worker("a").join().await?;
+    let is_taken = |error: &RendezvousError| matches!(error, RendezvousError::NameTaken { .. });
+    let error = refused(place.worker("a")).await;
+    assert_told(&error, is_taken, &["\"a\" is running", "end it first"]);
+
+    let b = place.worker("b").join().await?;
+    let error = refused(place.worker("b")).await;
+    assert_told(&error, is_taken, &["\"b\" is running", "another name"]);
+    assert_eq!(whoami::on(&a.peer("b")?).await?, "b");
+
+    // Others find the group as before.
+    let c = place.worker("c").join().await?;
+    for worker in [c, b, a] {
+        worker.leave().await?;
+    }
+    Ok(())
+}
+
+/// F3: who crashed comes back under its name, though nobody has noticed that it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_the_name_of_a_worker_that_crashed_is_free() -> anyhow::Result<()> {
+    let place = Place::new("crashed");
+    let a = place.worker("a").join().await?;
+    for _ in 0..3 {
+        let b = place.worker("b").join().await?;
+        b.crash().await;
+    }
+    let b = place.worker("b").join().await?;
+    assert_eq!(whoami::on(&b.peer("a")?).await?, "a");
+    b.leave().await?;
+    // Nor is the name of one that has left in good order.
+    let b = place.worker("b").join().await?;
+    b.leave().await?;
+    a.leave().await?;
+    Ok(())
+}
+
+/// F4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_a_wrong_token_is_told_at_once() -> anyhow::Result<()> {
+    let place = Place::new("token");
+    let a = place.worker("a").token("the group's").join().await?;
+    let b = place.worker("b").token("the group's").join().await?;
+    for stranger in [
+        place.worker("stranger").token("guessed"),
+        place.worker("stranger"),
+        place.worker("b").token("guessed"),
+    ] {
+        let error = refused(stranger).await;
+        let is_token =
+            |error: &RendezvousError| matches!(error, RendezvousError::WrongToken { .. });
+        assert_told(&error, is_token, &["another token", "FARREF_TOKEN"]);
+    }
+    assert_eq!(whoami::on(&a.peer("b")?).await?, "b");
+    let c = place.worker("stranger").token("the group's").join().await?;
+    for worker in [c, b, a] {
+        worker.leave().await?;
+    }
+    Ok(())
+}
+
+/// F4: both, and whoever waits for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_two_founders_with_one_name_are_told_at_once() -> anyhow::Result<()> {
+    let place = Place::new("founders");
+    let founders = vec![
+        place.founder("same", 0, 4),
+        place.founder("other", 1, 4),
+        place.founder("same", 2, 4),
+    ];
+    for error in all_refused(founders).await {
+        let is_name =
+            |error: &RendezvousError| matches!(error, RendezvousError::DuplicateName { .. });
+        assert_told(&error, is_name, &["\"same\"", "worker 0", "worker 2"]);
+    }
+    Ok(())
+}
+
+/// F4
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_one_founder_started_twice_is_told_at_once() -> anyhow::Result<()> {
+    let place = Place::new("twice");
+    let founders = vec![
+        place.founder("zero", 0, 3),
+        place.founder("one", 1, 3),
+        place.founder("one", 1, 3),
+    ];
+    for error in all_refused(founders).await {
+        let is_taken = |error: &RendezvousError| matches!(error, RendezvousError::NameTaken { .. });
+        assert_told(&error, is_taken, &["\"one\" is running"]);
+    }
+    Ok(())
+}
+
+/// F4: all of them, whichever has the right one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_founders_with_different_tokens_are_told_at_once() -> anyhow::Result<()> {
+    let place = Place::new("tokens");
+    let founders = vec![
+        place.founder("zero", 0, 3).token("right"),
+        place.founder("one", 1, 3).token("wrong"),
+        place.founder("two", 2, 3).token("right"),
+    ];
+    for error in all_refused(founders).await {
+        let is_tokens =
+            |error: &RendezvousError| matches!(error, RendezvousError::DifferentTokens { .. });
+        assert_told(
+            &error,
+            is_tokens,
+            &["than \"zero\": \"one\"", "FARREF_TOKEN"],
+        );
+    }
+    Ok(())
+}
