@@ -52,7 +52,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let left = crate::functions::held_count();
         anyhow::ensure!(
             left == 0,
-            "{left} references are still held by this process"
+            "{left} references are still held by this process: {}",
+            ended.map_or_else(|error| error.to_string(), |()| "it ended well".to_owned())
         );
         // A worker that was declared dead while it was stopped has been told so by its test.
         match ended {
