@@ -16,6 +16,8 @@ use crate::fingerprint;
 /// The longest text of each kind that travels, and the longest that is shown of a name.
 const MAX_TEXT: usize = 8 << 10;
 const MAX_SHOWN: usize = 300;
+/// How many parts are compared: the other side's are not to keep this one busy.
+const MAX_PAIRS: usize = 10_000;
 
 /// The signature of a remote function as one build has it. Shows itself as the function is declared.
 ///
@@ -95,12 +97,15 @@ fn here_and_there(ours: &str, theirs: &str) -> String {
 
 /// The first part of the arguments that is another one there.
 fn shapes_differ(ours: &str, theirs: &str) -> Option<String> {
-    let [ours, theirs] =
-        [ours, theirs].map(|shape| shape.lines().map(Part::parse).collect::<Vec<_>>());
+    let [ours, theirs] = [ours, theirs].map(|shape| {
+        let lines = cut(shape, MAX_TEXT).lines();
+        lines.map(Part::parse).collect::<Vec<_>>()
+    });
     let mut seen = HashSet::new();
     let mut next = vec![(0, 0, String::new())];
     while let Some((here, there, path)) = next.pop() {
-        if !seen.insert(here) {
+        // The same part may stand for one thing here and for two there.
+        if seen.len() >= MAX_PAIRS || !seen.insert((here, there)) {
             continue;
         }
         let (Some(here), Some(there)) = (ours.get(here), theirs.get(there)) else {
@@ -108,16 +113,20 @@ fn shapes_differ(ours: &str, theirs: &str) -> Option<String> {
             continue;
         };
         if let Some(difference) = here.differs(there) {
-            let path = path.trim_start_matches('.');
-            return Some(match path {
+            return Some(match path.as_str() {
                 "" => difference,
-                path => format!("in `{}`, {difference}", cut(path, MAX_SHOWN)),
+                path => format!("in {path}, {difference}"),
             });
         }
         let parts = here.parts.iter().zip(&there.parts).enumerate();
         // The last to be put on is looked at first.
         for (index, (a, b)) in parts.rev() {
-            next.push((*a, *b, format!("{path}{}", here.step(index))));
+            let path = match path.len() {
+                0 => format!("argument {}", index + 1),
+                1..MAX_SHOWN => format!("{path}{}", here.step(index)),
+                _ => path.clone(),
+            };
+            next.push((*a, *b, path));
         }
     }
     None
@@ -301,26 +310,29 @@ mod tests {
         let [ours, theirs] = renamed::<(u8, before::Point), (u8, after::Point)>();
         assert_eq!(
             ours.difference(&theirs),
-            "in `1.y`, what is `f32` here is `f64` there"
+            "in argument 2.y, what is `f32` here is `f64` there"
         );
         let [ours, theirs] = renamed::<(Vec<before::Point>,), (Vec<WithZ>,)>();
         assert_eq!(
             ours.difference(&theirs),
-            "in `0`, `Point` has `z` there and not here"
+            "in argument 1, `Point` has `z` there and not here"
         );
         assert_eq!(
             theirs.difference(&ours),
-            "in `0`, `Point` has `z` here and not there"
+            "in argument 1, `Point` has `z` here and not there"
         );
         let [ours, theirs] = renamed::<(before::Shape,), (after::Shape,)>();
         let difference = ours.difference(&theirs);
         assert_eq!(
             difference,
-            "in `0::Dot.y`, what is `f32` here is `f64` there"
+            "in argument 1::Dot.y, what is `f32` here is `f64` there"
         );
         let [ours, theirs] = renamed::<(u8, u16), (u8, Option<u16>)>();
         let difference = ours.difference(&theirs);
-        assert_eq!(difference, "in `1`, what is `u16` here is `option` there");
+        assert_eq!(
+            difference,
+            "in argument 2, what is `u16` here is `option` there"
+        );
     }
 
     #[test]

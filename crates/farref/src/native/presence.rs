@@ -53,7 +53,6 @@ impl Predecessors {
     }
 
     async fn find(&self, card: &Card, patience: Duration) -> Result<Sign, RendezvousError> {
-        let mut sign = Sign::Absent;
         let addresses = reachable(card, &self.host, self.network.is_some());
         for address in addresses {
             if self.own.contains(address) {
@@ -66,10 +65,8 @@ impl Predecessors {
             let failure = match timeout(patience, self.ask_at(card, stream)).await {
                 Ok(Ok(())) => return Ok(Sign::Present),
                 Ok(Err(failure)) => failure,
-                Err(_) => {
-                    sign = Sign::Silent;
-                    continue;
-                }
+                // Nor would it say more elsewhere.
+                Err(_) => return Ok(Sign::Silent),
             };
             debug!(node = %card.node, %address, %failure, "an earlier life is not there");
             match failure.rejection() {
@@ -89,7 +86,7 @@ impl Predecessors {
                 None => {}
             }
         }
-        Ok(sign)
+        Ok(Sign::Absent)
     }
 
     async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
