@@ -55,14 +55,18 @@ fn clean_snapshot(mut snapshot: Snapshot) -> Snapshot {
 }
 
 fn reference_texts(reference: &mut LeakedReference) -> impl Iterator<Item = &mut String> {
+    let received = reference.received.iter_mut();
+    let received = received.flat_map(|received| [&mut received.from, &mut received.function]);
     [
         &mut reference.id,
         &mut reference.type_name,
         &mut reference.owner,
+        &mut reference.made_by,
     ]
     .into_iter()
     .chain(&mut reference.holders)
     .chain(&mut reference.location)
+    .chain(received)
 }
 
 /// A member of the group that was not looked at, because the group knows that it is gone.

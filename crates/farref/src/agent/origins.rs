@@ -174,9 +174,13 @@ impl Serialize for SourceLine {
 
 impl<'de> Deserialize<'de> for SourceLine {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (file, line, column) = <(Box<str>, u32, u32)>::deserialize(deserializer)?;
+        let (mut file, line, column) = <(Box<str>, u32, u32)>::deserialize(deserializer)?;
         if file.len() > MAX_FILE {
             return Err(D::Error::custom("a source file with too long a name"));
+        }
+        if file.contains(char::is_control) {
+            // It ends up in logs and on terminals.
+            file = file.replace(char::is_control, "?").into();
         }
         Ok(Self(Line::Theirs(Arc::new(Theirs { file, line, column }))))
     }
@@ -253,5 +257,13 @@ mod tests {
         let lines = vec![("a.rs", 1_u32, 1_u32); MAX_LINES + 1];
         let bytes = postcard::to_allocvec(&(lines, Vec::<u8>::new())).unwrap_or_default();
         assert!(postcard::from_bytes::<Origins>(&bytes).is_err());
+    }
+
+    /// What a peer calls its files is shown to people.
+    #[test]
+    fn a_line_of_a_peer_has_no_control_characters() {
+        let bytes = postcard::to_allocvec(&("\x1b[2Ja\n.rs", 1_u32, 1_u32)).unwrap_or_default();
+        let line = postcard::from_bytes::<SourceLine>(&bytes).map(|line| line.to_string());
+        assert_eq!(line.as_deref(), Ok("?[2Ja?.rs:1:1"));
     }
 }
