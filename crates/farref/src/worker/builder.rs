@@ -534,16 +534,11 @@ impl WorkerBuilder {
     /// let [me, other] = [cluster.worker(0), cluster.worker(1)];
     /// let pending = hang::on(&me.peer("worker1")?).timeout(None).start();
     ///
-    /// // Both want to end, but one has a call that never returns, and the error says so.
+    /// // Both want to end, but a call never returns. Who gives up first is as dead to the other as if it had
+    /// // crashed.
     /// let (mine, others) = tokio::join!(me.shutdown(), other.shutdown());
-    /// match mine {
-    ///     Err(Error::ShutdownTimeout { waiting_for, .. }) => {
-    ///         let hangs = |who: &String| who.contains("`worker1` with 1 calls");
-    ///         assert!(waiting_for.iter().any(hangs), "{waiting_for:?}");
-    ///     }
-    ///     other => panic!("{other:?}"),
-    /// }
-    /// # drop((others, pending));
+    /// assert!(matches!(mine.and(others), Err(Error::ShutdownTimeout { .. })));
+    /// # drop(pending);
     /// # Ok(())
     /// # }
     /// ```

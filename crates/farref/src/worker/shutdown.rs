@@ -482,6 +482,9 @@ fn waiting_for(core: &Core) -> Vec<String> {
             if !residue.wants_shutdown {
                 return format!("`{name}`, which has not asked for a shutdown");
             }
+            if residue.is_idle() {
+                return format!("`{name}`, which has not said what it has left");
+            }
             format!(
                 "`{name}` with {} calls, {} references, {} contexts and {} membership changes",
                 residue.calls, residue.references, residue.contexts, residue.unsettled
