@@ -11,6 +11,9 @@ use crate::protocol::DEFAULT_MAX_CALLS;
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
 use crate::settings::{MessageLimits, Settings};
 
+/// Longer than any program waits, and short enough for every clock: who sets `Duration::MAX` means no limit.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// A worker to be. Every setting has a default; [`join`](Self::join) does the rest.
 ///
 /// ```no_run
@@ -279,7 +282,7 @@ impl WorkerBuilder {
     /// # }
     /// ```
     pub fn join_timeout(mut self, patience: Duration) -> Self {
-        self.join_timeout = patience;
+        self.join_timeout = patience.min(NEVER);
         self
     }
 
@@ -452,6 +455,7 @@ impl WorkerBuilder {
     /// # }
     /// ```
     pub fn peer_timeout(mut self, patience: Duration) -> Self {
+        let patience = patience.min(NEVER);
         self.native.peer_timeout = patience;
         self.native.heartbeat_interval = patience / 4;
         self.native.ack_timeout = (patience / 5).min(Duration::from_secs(2));
@@ -543,7 +547,7 @@ impl WorkerBuilder {
     /// # }
     /// ```
     pub fn shutdown_timeout(mut self, patience: Duration) -> Self {
-        self.settings.shutdown_timeout = patience;
+        self.settings.shutdown_timeout = patience.min(NEVER);
         self
     }
 
@@ -567,7 +571,7 @@ impl WorkerBuilder {
     /// # }
     /// ```
     pub fn leak_grace(mut self, patience: Duration) -> Self {
-        self.settings.leak_grace = patience;
+        self.settings.leak_grace = patience.min(NEVER);
         self
     }
 

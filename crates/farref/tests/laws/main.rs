@@ -8,6 +8,7 @@ mod endings;
 mod joining;
 mod late_binding;
 mod leaving;
+mod limits;
 mod macros;
 mod nested;
 mod observing;
