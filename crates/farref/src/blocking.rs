@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! - **BP-1** No more than `limit` threads run functions without waiting for a call.
-//! - **BP-2** While a job is queued and fewer than `limit` threads run, some thread is on its way to it.
+//! - **BP-2** While a job is queued and fewer than `limit` threads run, some thread is on its way to it,
+//!   and to no other job: a sleeping thread is claimed by the job that wakes it, before it is awake.
 //! - **BP-3** When the pool is dropped its threads end, after the job that each is at.
 
 use std::cell::RefCell;
@@ -37,8 +38,10 @@ struct State {
     tasks: VecDeque<Task>,
     /// Threads that are not waiting for a call: running a job, or about to look for one.
     running: usize,
-    /// Of those, the ones that sleep until there is a job.
+    /// Of those, the ones that sleep and that no job has claimed.
     idle: usize,
+    /// Sleeping threads that a job has claimed and that are not awake yet.
+    claimed: usize,
     closed: bool,
 }
 
@@ -99,6 +102,8 @@ impl Shared {
             return;
         }
         if state.idle > 0 {
+            state.idle -= 1;
+            state.claimed += 1;
             drop(state);
             self.work.notify_one();
         } else if state.running < self.limit {
@@ -134,20 +139,37 @@ impl Shared {
                 state = self.lock();
                 continue;
             }
-            state.idle += 1;
-            let (woken, timeout) = self
-                .work
-                .wait_timeout(state, IDLE)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = woken;
-            state.idle -= 1;
-            if timeout.timed_out() && state.tasks.is_empty() {
+            let claimed;
+            (state, claimed) = self.sleep(state);
+            if !claimed {
                 break;
             }
         }
         state.running -= 1;
         // Whoever is left over finds its thread.
         self.attend(state);
+    }
+
+    /// Sleeps until a job claims a thread. Says whether one did: not if there is none for long, or the
+    /// pool is closed.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        state.idle += 1;
+        loop {
+            let (woken, timeout) = self
+                .work
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            // Whichever thread wakes first is the one that was claimed, be it by the clock.
+            if state.claimed > 0 {
+                state.claimed -= 1;
+                return (state, true);
+            }
+            if timeout.timed_out() || state.closed {
+                state.idle -= 1;
+                return (state, false);
+            }
+        }
     }
 }
 
@@ -175,7 +197,7 @@ pub(crate) fn wait_for_call<T>(wait: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::sync::{Barrier, mpsc};
 
     /// PyTorch #26362: as many nested calls as there are threads, and a few more.
     #[test]
@@ -194,6 +216,32 @@ mod tests {
         let below = Arc::clone(&pool);
         pool.submit(move || nest(&below, 40, done));
         all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    /// BP-2: one idle thread is one thread, however many jobs come before it is awake.
+    #[test]
+    fn jobs_that_wait_for_each_other_all_get_a_thread() {
+        const JOBS: usize = 8;
+        for round in 0..50 {
+            let pool = BlockingPool::new(JOBS);
+            pool.submit(|| {});
+            while pool.0.lock().idle == 0 {
+                std::thread::yield_now();
+            }
+            let barrier = Arc::new(Barrier::new(JOBS));
+            let (done, all_done) = mpsc::channel();
+            for _ in 0..JOBS {
+                let (barrier, done) = (Arc::clone(&barrier), done.clone());
+                pool.submit(move || {
+                    barrier.wait();
+                    done.send(()).unwrap();
+                });
+            }
+            for _ in 0..JOBS {
+                let ended = all_done.recv_timeout(Duration::from_secs(60));
+                assert!(ended.is_ok(), "in round {round} a job has no thread");
+            }
+        }
     }
 
     /// BP-1
