@@ -1,6 +1,6 @@
 //! What the workers of the group are called, and where they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -18,15 +18,25 @@ use crate::snapshot::Snapshot;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// Of how many lives that are over the names are kept, so that errors can name them.
+const REMEMBERED: usize = 1024;
+
 /// The names of the workers that this one has heard of.
 pub(crate) struct Names {
     /// Where to look names up. Another wire than farref's own may have none.
     directory: Option<Directory>,
-    known: RwLock<HashMap<NodeId, Arc<str>>>,
+    known: RwLock<Known>,
     /// Wakes those who wait for a name.
     pub(crate) changed: Notify,
     /// Who does not take this worker's connections while it tries to join, and why.
     pub(crate) rejections: watch::Sender<BTreeMap<NodeId, Rejection>>,
+}
+
+#[derive(Default)]
+struct Known {
+    names: HashMap<NodeId, Arc<str>>,
+    /// Those of them that are over, the latest to go last.
+    over: VecDeque<NodeId>,
 }
 
 impl Names {
@@ -46,13 +56,16 @@ impl Names {
     /// What a life is called.
     pub(crate) fn of(&self, node: NodeId) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&node).cloned()
+        known.names.get(&node).cloned()
     }
 
     /// The lives of that name, the latest first.
     pub(crate) fn lives(&self, name: &str) -> Vec<NodeId> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let lives = known.iter().filter(|(_, known)| known.as_ref() == name);
+        let lives = known
+            .names
+            .iter()
+            .filter(|(_, known)| known.as_ref() == name);
         let mut lives: Vec<NodeId> = lives.map(|(&node, _)| node).collect();
         lives.sort_unstable_by(|a, b| b.cmp(a));
         lives
@@ -61,7 +74,7 @@ impl Names {
     /// A life is called so.
     pub(crate) fn name(&self, node: NodeId, name: &str) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.insert(node, Arc::from(name));
+        known.names.insert(node, Arc::from(name));
         drop(known);
         self.changed.notify_waiters();
     }
@@ -103,8 +116,18 @@ impl Names {
         });
     }
 
-    /// A life is over. Its name stays known, so that errors can name it; its address is of no more use.
+    /// A life is over. Its name stays known for a while, so that errors can name it; its address is of no
+    /// more use.
     pub(crate) fn forget(&self, node: NodeId) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let Known { names, over } = &mut *known;
+        if names.contains_key(&node) && !over.contains(&node) {
+            over.push_back(node);
+        }
+        while over.len() > REMEMBERED {
+            over.pop_front().map(|oldest| names.remove(&oldest));
+        }
+        drop(known);
         if let Some(directory) = &self.directory {
             directory.forget(node);
         }
@@ -167,5 +190,32 @@ impl Contacts for AddressBook {
     fn snapshot(&self, references: usize) -> Option<Snapshot> {
         let core = self.0.upgrade()?;
         Some(Snapshot::of(&core, references))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Errors name those who are gone, but not all who ever were.
+    #[test]
+    fn names_of_the_dead_are_kept_for_the_latest_of_them() {
+        let names = Names::new(None);
+        let alive = NodeId::new(1, 1);
+        names.name(alive, "alive");
+        let lives = 10_000;
+        for life in 1..=lives {
+            let node = NodeId::new(2, life);
+            names.name(node, "restarted");
+            assert_eq!(names.of(node).as_deref(), Some("restarted"));
+            names.forget(node);
+            names.forget(node);
+        }
+        let known = names.known.read().unwrap().names.len();
+        assert!(known <= 1 + 1024, "{known} names");
+        let latest = NodeId::new(2, lives);
+        assert_eq!(names.of(latest).as_deref(), Some("restarted"));
+        assert_eq!(names.lives("restarted").first(), Some(&latest));
+        assert_eq!(names.of(alive).as_deref(), Some("alive"));
     }
 }

@@ -25,7 +25,7 @@ fn decode(mut data: &[u8], chunk: usize) -> (Vec<String>, Option<String>) {
         head_bytes: 1 << 16,
         parts: 64,
     };
-    let mut decoder = Decoder::new(limits, Recycler::new(1 << 20));
+    let mut decoder = Decoder::new(limits, Recycler::new(1 << 20, None));
     let mut seen = Vec::new();
     loop {
         match decoder.next() {

@@ -1,12 +1,12 @@
 //! What all links of an agent share: who it is, its clock, its tasks and the table of links.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use farref_proto::{NodeId, Time};
+use farref_proto::{Incarnation, NodeId, Time, WorkerId};
 use foldhash::fast::FixedState;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -50,10 +50,18 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Table {
     links: HashMap<NodeId, Arc<Link>, FixedState>,
-    /// Lives that are over: nothing is said to them, nothing heard.
-    departed: HashSet<NodeId, FixedState>,
+    /// Of each worker the latest life that is over: nothing is said to it nor to those before it, and
+    /// nothing heard.
+    departed: HashMap<WorkerId, Incarnation, FixedState>,
     /// Whether the agent has stopped: there are no links any more, nor will there be.
     stopped: bool,
+}
+
+impl Table {
+    fn is_over(&self, life: NodeId) -> bool {
+        let latest = self.departed.get(&life.worker);
+        latest.is_some_and(|latest| life.incarnation <= *latest)
+    }
 }
 
 impl fmt::Debug for Shared {
@@ -81,7 +89,7 @@ impl Shared {
                 head_bytes: config.max_head_bytes,
                 parts: config.max_parts,
             },
-            recycler: Recycler::new(config.recycle_bytes),
+            recycler: Recycler::new(config.recycle_bytes, Some(Handle::current())),
             waiting: Waiting::new(config.max_handshakes),
             observers: AtomicUsize::new(0),
             meters: Meters::new(&identity.card.name),
@@ -193,7 +201,7 @@ impl Shared {
             return Some(link);
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if table.stopped || node == self.node() || table.departed.contains(&node) {
+        if table.stopped || node == self.node() || table.is_over(node) {
             return None;
         }
         let link = table
@@ -219,10 +227,21 @@ impl Shared {
         self.link_or_new(node).ok_or(Refusal::Gone)
     }
 
+    /// Of how many workers it is remembered that a life is over.
+    #[cfg(test)]
+    pub(super) fn departed(&self) -> usize {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.departed.len()
+    }
+
     /// Takes a link out of the table for good.
     pub(super) fn depart(&self, node: NodeId) -> Option<Arc<Link>> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.departed.insert(node);
+        let latest = table
+            .departed
+            .entry(node.worker)
+            .or_insert(node.incarnation);
+        *latest = node.incarnation.max(*latest);
         table.links.remove(&node)
     }
 }

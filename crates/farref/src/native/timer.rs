@@ -70,7 +70,6 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         // TI-1
         timer.until.store(u64::MAX, Ordering::SeqCst);
-        shared.recycler.sweep(now);
         let next = shared
             .links()
             .iter()

@@ -2,13 +2,15 @@
 //!
 //! Fresh memory is expensive: for a large message the system spends more time on handing out zeroed
 //! pages than on copying the message into them. So the buffer of a large piece comes back here when
-//! the program has dropped the piece, and is kept for the next one for a short while.
+//! the program has dropped the piece, and is kept for the next one for a short while. A task gives
+//! back what was not used; there is one while buffers are kept, whatever else the agent does.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use farref_proto::Time;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
 
 use crate::codec::{Elements, Home, Owned, Width};
 use crate::native::shared::lock;
@@ -23,23 +25,29 @@ const KEEP_FOR: Duration = Duration::from_secs(5);
 pub(in crate::native) struct Recycler {
     /// The most bytes that are kept.
     most: usize,
+    /// Where the task runs. Without it what is kept stays.
+    runtime: Option<Handle>,
     kept: Mutex<Kept>,
+    /// Itself, for the task.
+    this: Weak<Self>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     /// The oldest first.
-    buffers: VecDeque<(Time, Elements)>,
+    buffers: VecDeque<(Instant, Elements)>,
     bytes: usize,
-    /// When the buffers were last looked through.
-    now: Time,
+    /// Whether a task looks after them.
+    is_watched: bool,
 }
 
 impl Recycler {
-    pub(in crate::native) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self {
+    pub(in crate::native) fn new(most: usize, runtime: Option<Handle>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
             most,
+            runtime,
             kept: Mutex::default(),
+            this: Weak::clone(this),
         })
     }
 
@@ -66,23 +74,36 @@ impl Recycler {
         Owned::new(buffer, worth.then_some(home))
     }
 
-    /// Lets go of what has been kept for too long.
-    pub(in crate::native) fn sweep(&self, now: Time) {
+    /// Lets go of what has been kept for too long. Says until when to wait for the next.
+    fn sweep(&self) -> Option<Instant> {
+        let now = Instant::now();
         let mut dropped = Vec::new();
-        {
-            let mut kept = lock(&self.kept);
-            kept.now = now;
-            while let Some((since, _)) = kept.buffers.front()
-                && now.since(*since) >= KEEP_FOR
-            {
-                dropped.extend(kept.pop());
+        let mut kept = lock(&self.kept);
+        let next = loop {
+            match kept.buffers.front() {
+                Some((since, _)) if now.duration_since(*since) < KEEP_FOR => {
+                    break Some(*since + KEEP_FOR);
+                }
+                Some(_) => dropped.extend(kept.pop()),
+                None => break None,
             }
-        }
+        };
+        kept.is_watched = next.is_some();
+        drop(kept);
         drop(dropped);
+        next
+    }
+
+    /// Gives back what nobody uses, until nothing is kept.
+    async fn watch(this: Weak<Self>) {
+        let sweep = |this: &Weak<Self>| this.upgrade()?.sweep();
+        while let Some(next) = sweep(&this) {
+            sleep_until(next).await;
+        }
     }
 
     #[cfg(test)]
-    fn kept(&self) -> usize {
+    pub(in crate::native) fn kept(&self) -> usize {
         lock(&self.kept).bytes
     }
 }
@@ -96,11 +117,17 @@ impl Home for Recycler {
         let mut dropped = Vec::new();
         {
             let mut kept = lock(&self.kept);
-            let now = kept.now;
             kept.bytes += buffer.capacity();
-            kept.buffers.push_back((now, buffer));
+            kept.buffers.push_back((Instant::now(), buffer));
             while kept.bytes > self.most {
                 dropped.extend(kept.pop());
+            }
+            if let Some(runtime) = &self.runtime
+                && !kept.is_watched
+                && !kept.buffers.is_empty()
+            {
+                kept.is_watched = true;
+                drop(runtime.spawn(Self::watch(Weak::clone(&self.this))));
             }
         }
         // Giving memory back takes time, so not under the lock.
@@ -123,9 +150,9 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    #[test]
-    fn a_dropped_buffer_is_used_again_if_it_fits() {
-        let recycler = Recycler::new(16 * MIB);
+    #[tokio::test]
+    async fn a_dropped_buffer_is_used_again_if_it_fits() {
+        let recycler = Recycler::new(16 * MIB, Some(Handle::current()));
         let take = |size: usize| recycler.take(size * MIB, Width::One);
         let lent = recycler.lend(Elements::One(vec![1; 4 * MIB])).into_bytes();
         let (at, clone) = (lent.as_ptr(), lent.slice(5..10));
@@ -141,22 +168,29 @@ mod tests {
         assert_eq!(recycler.kept(), 0);
     }
 
-    #[test]
-    fn no_more_is_kept_than_allowed_and_not_for_long() {
-        let recycler = Recycler::new(10 * MIB);
+    #[tokio::test]
+    async fn no_more_is_kept_than_allowed_and_not_for_long() {
+        let recycler = Recycler::new(10 * MIB, Some(Handle::current()));
         for size in [4, 5, 3, 20] {
             drop(recycler.lend(Elements::One(vec![1; size * MIB])));
         }
         assert_eq!(recycler.kept(), 8 * MIB, "the oldest went");
-        recycler.sweep(Time(KEEP_FOR.as_nanos() as u64 - 1));
-        assert_eq!(recycler.kept(), 8 * MIB);
-        recycler.sweep(Time::ZERO + KEEP_FOR);
-        assert_eq!(recycler.kept(), 0);
+        // Whatever else there is to do, or not. Once more, because the task has ended then.
+        for _ in 0..2 {
+            let deadline = Instant::now() + 12 * KEEP_FOR;
+            while lock(&recycler.kept).is_watched {
+                assert!(Instant::now() < deadline, "it is kept for ever");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(recycler.kept(), 0);
+            drop(recycler.lend(Elements::One(vec![1; MIB])));
+            assert_eq!(recycler.kept(), MIB);
+        }
     }
 
-    #[test]
-    fn a_vector_that_the_program_has_made_its_own_does_not_come_back() {
-        let recycler = Recycler::new(16 * MIB);
+    #[tokio::test]
+    async fn a_vector_that_the_program_has_made_its_own_does_not_come_back() {
+        let recycler = Recycler::new(16 * MIB, Some(Handle::current()));
         let lent = recycler.lend(Elements::Four(vec![1; MIB]));
         let own = Part::from_owned(lent).into_vec::<f32>().expect("it fits");
         assert_eq!((own.len(), recycler.kept()), (MIB, 0));
@@ -166,9 +200,9 @@ mod tests {
         assert!(recycler.take(4 * MIB, Width::Four).is_some());
     }
 
-    #[test]
-    fn a_buffer_outlives_the_agent_that_lent_it() {
-        let recycler = Recycler::new(10 * MIB);
+    #[tokio::test]
+    async fn a_buffer_outlives_the_agent_that_lent_it() {
+        let recycler = Recycler::new(10 * MIB, Some(Handle::current()));
         let lent = recycler.lend(Elements::One(vec![7; MIB])).into_bytes();
         drop(recycler);
         assert!(lent.iter().all(|byte| *byte == 7));

@@ -162,7 +162,7 @@ fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8>
 
 /// Feeds bytes as a reader would, in pieces of these sizes, the last repeated.
 fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameError>) {
-    let mut decoder = Decoder::new(LIMITS, Recycler::new(0));
+    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
     let mut received = Vec::new();
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(
         pieces.last().copied().unwrap_or(usize::MAX),
@@ -395,7 +395,7 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
         let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
         // Claims a gigabyte instead.
         let bytes = announce(bytes, 3 << 20, part_entry::write(1 << 30, width));
-        let mut decoder = Decoder::new(limits, Recycler::new(0));
+        let mut decoder = Decoder::new(limits, Recycler::new(0, None));
         let mut fed = 0;
         while fed < bytes.len() {
             let (room, taken) = match decoder.space() {

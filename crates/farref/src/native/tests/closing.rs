@@ -283,3 +283,43 @@ async fn an_agent_whose_runtime_is_gone_hands_nothing_in_and_lets_go() {
     })
     .await;
 }
+
+/// A buffer that a message came in is kept for the next one for some seconds, and not for ever: also if
+/// nobody is left who could send one.
+#[tokio::test]
+async fn a_receive_buffer_is_given_back_when_its_sender_has_left() {
+    let network = MemoryNetwork::new();
+    let [left, right] = Side::memory_pair(&network).await;
+    left.meet(&right).await;
+    right.send(&left, call(1, 4 << 20));
+    eventually("it arrives", || left.received_count() == 2).await;
+    left.agent.forget(right.node, Departure::Died);
+    assert!(left.agent.links().is_empty());
+    let received = std::mem::take(&mut *lock(&left.inbound.received));
+    drop(received);
+    let recycler = &left.agent.shared.recycler;
+    assert!(recycler.kept() >= 4 << 20);
+    eventually("its memory is given back", || recycler.kept() == 0).await;
+}
+
+/// Of a worker that is started again and again the latest of its lives that are over says it all.
+#[tokio::test]
+async fn lives_that_are_over_are_remembered_once_for_each_worker() {
+    let network = MemoryNetwork::new();
+    let [left, _right] = Side::memory_pair(&network).await;
+    const LIVES: u32 = 1_000;
+    // In an order in which nobody dies.
+    for incarnation in (1..=LIVES / 2).chain((LIVES / 2 + 1..=LIVES).rev()) {
+        let life = NodeId::new(7, incarnation);
+        left.agent.forget(life, Departure::Died);
+        assert!(left.agent.shared.link_or_new(life).is_none());
+    }
+    left.agent.forget(NodeId::new(8, 1), Departure::Died);
+    assert_eq!(left.agent.shared.departed(), 2);
+    for incarnation in 0..=LIVES {
+        let life = NodeId::new(7, incarnation);
+        assert!(left.agent.shared.link_or_new(life).is_none(), "{life}");
+    }
+    let next = NodeId::new(7, LIVES + 1);
+    assert!(left.agent.shared.link_or_new(next).is_some());
+}
