@@ -197,7 +197,7 @@ impl Model for Link {
             LinkAction::Enqueue(end) => {
                 let payload = state.enqueued[end];
                 state.enqueued[end] += 1;
-                state.ends[end].enqueue(lane_of(payload), payload, 1).ok()?;
+                state.ends[end].enqueue(lane_of(payload), payload, 1);
             }
             LinkAction::Transmit(end) => {
                 let frame = state.ends[end].poll_transmit(NOW)?;

@@ -5,7 +5,9 @@
 //! - **CA-1** A request stays in the table until it is answered or its peer departs, cancelled or
 //!   not; until then it keeps the reference that it fetches. So a release never overtakes a fetch.
 //! - **CA-2** A request id is not used again while the request is outstanding, and differs by its
-//!   generation from all that used the same slot before.
+//!   generation from all that used the same slot before, also if the slot was given back meanwhile.
+//! - **CA-3** Slots that only a crowd of calls needed are given back, at a cost that does not grow with
+//!   the crowd.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +40,12 @@ pub(crate) struct Open {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Calls {
     slots: Vec<Slot>,
+    /// Slots that are free, the one to be used next last. Some of these may be in use, or be gone.
     free: Vec<u32>,
+    /// How many slots are in use.
+    used: u32,
+    /// The first generation of a new slot: none that was given back has had it (CA-2).
+    first_generation: u32,
     incoming: BTreeMap<MessageId, Incoming>,
 }
 
@@ -48,18 +55,26 @@ struct Slot {
     call: Option<Outgoing>,
 }
 
+/// So many slots are kept in any case.
+const SPARE: usize = 64;
+
 impl Calls {
     pub(crate) fn start(&mut self, call: Outgoing) -> MessageId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                call: None,
-            });
-            self.slots.len() as u32 - 1
+        self.used += 1;
+        while let Some(index) = self.free.pop() {
+            if let Some(slot) = self.slots.get_mut(index as usize)
+                && slot.call.is_none()
+            {
+                slot.call = Some(call);
+                return MessageId(u64::from(slot.generation) << 32 | u64::from(index));
+            }
+        }
+        let index = self.slots.len() as u64;
+        self.slots.push(Slot {
+            generation: self.first_generation,
+            call: Some(call),
         });
-        let slot = &mut self.slots[index as usize];
-        slot.call = Some(call);
-        MessageId(u64::from(slot.generation) << 32 | u64::from(index))
+        MessageId(u64::from(self.first_generation) << 32 | index)
     }
 
     pub(crate) fn outgoing(&mut self, request: MessageId) -> Option<&mut Outgoing> {
@@ -71,7 +86,40 @@ impl Calls {
         let call = slot.call.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(request.0 as u32);
+        self.used -= 1;
+        self.give_back();
         Some(call)
+    }
+
+    /// CA-3: drops free slots at the end when most are free. What is left of them among the free ones
+    /// is sorted out when it is more than half.
+    fn give_back(&mut self) {
+        if self.slots.len() <= SPARE || self.used as usize > self.slots.len() / 4 {
+            return;
+        }
+        let before = self.slots.len();
+        while self.slots.len() > SPARE
+            && let Some(Slot {
+                call: None,
+                generation,
+            }) = self.slots.last()
+        {
+            self.first_generation = self.first_generation.max(*generation);
+            self.slots.pop();
+        }
+        let kept = self.slots.len();
+        if kept == before {
+            return;
+        }
+        if self.slots.capacity() > 4 * kept {
+            self.slots.shrink_to(2 * kept);
+        }
+        if self.free.len() > 2 * kept {
+            self.free.retain(|index| (*index as usize) < kept);
+            self.free.sort_unstable_by(|a, b| b.cmp(a));
+            self.free.dedup();
+            self.free.shrink_to(2 * kept);
+        }
     }
 
     fn slot(&mut self, request: MessageId) -> Option<&mut Slot> {
@@ -101,7 +149,7 @@ impl Calls {
 
     /// How many calls are open in either direction.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len() + self.incoming.len()
+        self.used as usize + self.incoming.len()
     }
 
     /// Takes everything out: the peer is gone.
@@ -165,5 +213,41 @@ mod tests {
     #[test]
     fn an_id_that_was_never_given_out_is_unknown() {
         assert_eq!(Calls::default().finish(MessageId(u64::MAX)), None);
+    }
+
+    /// CA-2, CA-3: what a crowd of calls took is given back, and none of its ids comes again.
+    #[test]
+    fn slots_are_given_back_and_their_ids_are_not_used_again() {
+        const CALLS: usize = 10_000;
+        let mut calls = Calls::default();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..CALLS {
+                let request = calls.start(CALL);
+                assert!(seen.insert(request), "{request:?} was there before");
+                open.push(request);
+            }
+            // One of them stays, wherever it is.
+            let late = open.swap_remove(CALLS / 2);
+            for request in open.drain(..) {
+                assert_eq!(calls.finish(request), Some(CALL));
+                assert_eq!(calls.finish(request), None);
+            }
+            assert_eq!(calls.len(), 1);
+            // A few at a time, as a program that has calmed down has them.
+            for _ in 0..2 * CALLS {
+                let request = calls.start(CALL);
+                assert!(seen.insert(request), "{request:?} was there before");
+                assert_eq!(calls.finish(request), Some(CALL));
+            }
+            assert!(calls.outgoing(late).is_some());
+            assert_eq!(calls.finish(late), Some(CALL));
+        }
+        let request = calls.start(CALL);
+        assert_eq!(calls.finish(request), Some(CALL));
+        assert_eq!(calls.len(), 0);
+        assert!(calls.slots.len() <= 64, "{} slots", calls.slots.len());
+        assert!(calls.slots.capacity() + calls.free.capacity() <= 8 * SPARE);
     }
 }

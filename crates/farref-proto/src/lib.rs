@@ -82,7 +82,7 @@ pub use node::{Arrival, Node, NodeConfig, Want};
 pub use outbox::Outbox;
 pub use refs::{Fetch, Leak, RefCounters, RefTable, RefTableConfig};
 pub use session::{
-    Acks, Frame, Full, HandshakeError, Hello, Lane, ResetReason, SESSION_VERSION, Session,
-    SessionConfig, SessionCounters, SessionError, SessionEvent,
+    Acks, Frame, HandshakeError, Hello, Lane, ResetReason, SESSION_VERSION, Session, SessionConfig,
+    SessionCounters, SessionError, SessionEvent,
 };
 pub use time::Time;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How patient a session is and how much it stores.
+/// How patient a session is.
 ///
 /// Built from [`SessionConfig::default`] and changed field by field. Both ends may differ in every
 /// one of these: nothing here is negotiated.
@@ -35,14 +35,6 @@ pub struct SessionConfig {
     /// It doubles with each reset that brought no progress, so that a frame which takes longer than
     /// this to cross a slow link does cross it in the end.
     pub ack_timeout: Duration,
-
-    /// How many bytes each user lane stores, unsent and unacknowledged together. 64 MiB by default.
-    /// A single frame larger than this still passes, alone.
-    pub max_queued_bytes: usize,
-
-    /// How many frames each user lane stores, unsent and unacknowledged together.
-    /// 4096 by default; zero counts as one.
-    pub max_queued_frames: usize,
 }
 
 impl Default for SessionConfig {
@@ -53,8 +45,6 @@ impl Default for SessionConfig {
             ack_delay: Duration::from_millis(5),
             ack_every: 64,
             ack_timeout: Duration::from_secs(2),
-            max_queued_bytes: 64 << 20,
-            max_queued_frames: 4096,
         }
     }
 }

@@ -4,17 +4,6 @@ use crate::ids::{GroupId, NodeId};
 
 use super::wire::{Lane, SESSION_VERSION};
 
-/// A lane that takes no more for now. The frame comes back unharmed; the session says
-/// [`Writable`](super::SessionEvent::Writable) once trying again is worthwhile.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the {lane} lane is full: wait until the session reports it writable")]
-pub struct Full<F> {
-    /// The lane that refused.
-    pub lane: Lane,
-    /// What it refused.
-    pub frame: F,
-}
-
 /// Why a [`Hello`](super::Hello) was refused. The session is as it was; the connection is of no use
 /// and is to be closed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

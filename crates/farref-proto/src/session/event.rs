@@ -3,8 +3,6 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::wire::Lane;
-
 /// Something the owner of a session is to act upon.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -17,9 +15,6 @@ pub enum SessionEvent {
     },
     /// The connection is stuck: close it and make another. Said at most once for each connection.
     Reset(ResetReason),
-    /// A lane that had refused a frame has room again. Said once after refusals; a frame refused
-    /// again afterwards brings another.
-    Writable(Lane),
 }
 
 /// What a stuck connection failed to deliver in time.

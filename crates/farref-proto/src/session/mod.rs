@@ -18,9 +18,9 @@
 //! - **SE-3** Nothing but our [`Hello`] leaves on a connection before the peer's is accepted.
 //! - **SE-4** Heartbeats and due acknowledgements leave before any data, and of the data the more
 //!   urgent [`Lane`] leaves first.
-//! - **SE-5** A user lane stores no more than its limits or a single frame, a refused frame comes
-//!   back unharmed, and a refusal is followed by one [`SessionEvent::Writable`] when there is room.
-//!   Pending events take no memory that grows.
+//! - **SE-5** No frame is refused. How much is stored is the owner's to limit, who is told of it
+//!   ([`Session::stored_bytes`], [`Session::unacked`]) and gets back what the peer has
+//!   ([`Session::handle_frame_with`]). Pending events take no memory that grows.
 //! - **SE-6** The peer is suspected when it has given no sign of life for `peer_timeout`, connected
 //!   or not, and not before unless it refuses connections; once for each silence.
 //! - **SE-7** A connection is asked to be reset only if it stood still for `ack_timeout`, doubled
@@ -42,7 +42,7 @@ mod timers;
 mod wire;
 
 pub use config::SessionConfig;
-pub use error::{Full, HandshakeError, SessionError};
+pub use error::{HandshakeError, SessionError};
 pub use event::{ResetReason, SessionCounters, SessionEvent};
 pub use wire::{Acks, Frame, Hello, Lane, SESSION_VERSION};
 
@@ -132,17 +132,11 @@ impl<F> Session<F> {
 
     /// Stores a frame that weighs `bytes` until the peer has it. Works connected or not.
     ///
-    /// The control lane never refuses: a count or a release that found no room would have to be
-    /// stored elsewhere. It is bounded all the same, for its volume follows from how many
-    /// references, contexts and members there are and not from what users send.
-    pub fn enqueue(&mut self, lane: Lane, frame: F, bytes: usize) -> Result<(), Full<F>> {
-        let outbox = &mut self.outboxes[lane.index()];
-        if lane.is_user() && !outbox.has_room(bytes, &self.config) {
-            outbox.note_refusal(bytes);
-            return Err(Full { lane, frame });
-        }
-        outbox.push(frame, bytes);
-        Ok(())
+    /// Nothing is refused: a count or a release that found no room would have to be stored elsewhere,
+    /// and what users send is best held back before it is made. The volume of the control lane
+    /// follows from how many references, contexts and members there are.
+    pub fn enqueue(&mut self, lane: Lane, frame: F, bytes: usize) {
+        self.outboxes[lane.index()].push(frame, bytes);
     }
 
     /// The next thing the owner is to act upon, the gravest first.
@@ -150,16 +144,7 @@ impl<F> Session<F> {
         if let Some(silent_for) = self.liveness.take_suspicion() {
             return Some(SessionEvent::Suspect { silent_for });
         }
-        if let Some(reason) = self.reset.take() {
-            return Some(SessionEvent::Reset(reason));
-        }
-        let Self {
-            outboxes, config, ..
-        } = self;
-        Lane::ALL
-            .into_iter()
-            .find(|lane| outboxes[lane.index()].take_writable(config))
-            .map(SessionEvent::Writable)
+        self.reset.take().map(SessionEvent::Reset)
     }
 
     /// This end.

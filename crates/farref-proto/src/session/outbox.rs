@@ -1,12 +1,10 @@
 //! The sending half of one lane: frames stored from the moment they are enqueued until the peer has
 //! acknowledged them, and how far the present connection has got in sending them.
 //!
-//! Holds SE-2 (stored until acknowledged) and the limit of SE-5. Sequence numbers obey
+//! Holds SE-2 (stored until acknowledged). Sequence numbers obey
 //! `first <= cursor <= sent <= first + stored` at all times.
 
 use std::collections::VecDeque;
-
-use super::config::SessionConfig;
 
 /// A frame and what it weighs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -35,8 +33,6 @@ pub(super) struct Outbox<F> {
     cursor: u64,
     /// The first sequence number that no connection has sent yet.
     sent: u64,
-    /// The lightest frame refused since room was last reported.
-    refused: Option<usize>,
 }
 
 impl<F> Outbox<F> {
@@ -47,7 +43,6 @@ impl<F> Outbox<F> {
             first: 0,
             cursor: 0,
             sent: 0,
-            refused: None,
         }
     }
 
@@ -72,35 +67,9 @@ impl<F> Outbox<F> {
         self.cursor > self.first
     }
 
-    /// Whether a frame of this weight may be stored. An empty lane takes any one frame, else a
-    /// frame above the limit could never pass.
-    pub(super) fn has_room(&self, bytes: usize, config: &SessionConfig) -> bool {
-        self.stored.is_empty()
-            || (self.stored.len() < config.max_queued_frames
-                && self.bytes.saturating_add(bytes) <= config.max_queued_bytes)
-    }
-
     pub(super) fn push(&mut self, payload: F, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.stored.push_back(Stored { payload, bytes });
-    }
-
-    /// Remembers that a frame of this weight was turned away.
-    pub(super) fn note_refusal(&mut self, bytes: usize) {
-        self.refused = Some(self.refused.map_or(bytes, |lightest| lightest.min(bytes)));
-    }
-
-    /// Whether a frame turned away earlier would be stored now. True once, until the next refusal.
-    ///
-    /// The lightest counts: whoever tries a heavier one is refused again and reported to again.
-    pub(super) fn take_writable(&mut self, config: &SessionConfig) -> bool {
-        let writable = self
-            .refused
-            .is_some_and(|bytes| self.has_room(bytes, config));
-        if writable {
-            self.refused = None;
-        }
-        writable
     }
 
     /// Gives every frame before `expected`, which must not exceed `sent`, to `acknowledged`. Says

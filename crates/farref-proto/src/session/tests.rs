@@ -7,7 +7,6 @@ mod lossy;
 #[cfg(feature = "mutations")]
 mod mutations;
 mod pair;
-mod pressure;
 mod stall;
 mod streams;
 

@@ -34,11 +34,6 @@ impl Lane {
     /// Every lane, the most urgent first.
     pub const ALL: [Self; Self::COUNT] = [Self::Control, Self::Call, Self::Bulk];
 
-    /// Whether what travels here is the user's, and so subject to back-pressure.
-    pub const fn is_user(self) -> bool {
-        !matches!(self, Self::Control)
-    }
-
     /// Where this lane stands in an array that has one entry for each lane.
     pub const fn index(self) -> usize {
         self as usize

@@ -87,7 +87,7 @@ impl NativeConfig {
             .min(self.peer_timeout)
     }
 
-    /// What a session is told. Its user lanes are unlimited: the runtime holds senders back.
+    /// What a session is told.
     pub(super) fn session(&self) -> SessionConfig {
         let mut session = SessionConfig::default();
         session.peer_timeout = self.peer_timeout;
@@ -95,8 +95,6 @@ impl NativeConfig {
         session.ack_delay = self.ack_delay;
         session.ack_every = self.ack_every;
         session.ack_timeout = self.ack_timeout;
-        session.max_queued_bytes = usize::MAX;
-        session.max_queued_frames = usize::MAX;
         session
     }
 }

@@ -161,10 +161,9 @@ impl Link {
                 Some(packet)
             } else {
                 let lane = state.lane(kind, size, self.shared.config.bulk_threshold);
-                // The lanes have no limits, so this is never refused.
-                let full = state.session.enqueue(lane, packet, weight).err();
+                state.session.enqueue(lane, packet, weight);
                 dial::ensure(self, &mut state);
-                full.map(|full| full.frame)
+                None
             }
         };
         // LI-4

@@ -106,9 +106,7 @@ fn replay_sends_the_very_payload_that_was_stored() {
     let now = Time::ZERO;
     let mut session = Session::new(NODES[0], NODES[1], GROUP, SessionConfig::default(), now);
     let payload: Rc<[u8]> = Rc::from(*b"as encoded once");
-    session
-        .enqueue(Lane::Bulk, Rc::clone(&payload), 15)
-        .unwrap();
+    session.enqueue(Lane::Bulk, Rc::clone(&payload), 15);
     for _ in 0..3 {
         session.connection_opened(now);
         let hello = Hello {
@@ -335,4 +333,26 @@ fn a_session_is_a_state_of_a_model() {
     fn check<T: Clone + Eq + Hash>(_state: &T) {}
     let pair = Pair::connected();
     check(&pair.ends[LEFT]);
+}
+
+/// SE-5
+#[test]
+fn what_is_stored_counts_until_the_peer_has_it() {
+    let mut pair = Pair::connected_with(SessionConfig {
+        ack_every: 1,
+        ..SessionConfig::default()
+    });
+    for payload in 0..1000 {
+        pair.enqueue(LEFT, Lane::Bulk, payload, 100);
+    }
+    pair.enqueue(LEFT, Lane::Control, 1000, 7);
+    assert!(pair.transmit(LEFT));
+    let stored = |pair: &Pair| {
+        let end = &pair.ends[LEFT];
+        let bytes = |lane| end.stored_bytes(lane);
+        (bytes(Lane::Control), bytes(Lane::Bulk), end.unacked())
+    };
+    assert_eq!(stored(&pair), (7, 100_000, 1001), "sent is not received");
+    pair.exchange();
+    assert_eq!(stored(&pair), (0, 0, 0));
 }

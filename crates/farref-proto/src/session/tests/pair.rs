@@ -98,22 +98,14 @@ impl Pair {
         }
     }
 
-    /// Enqueues a frame of weight one that must be accepted.
+    /// Enqueues a frame of weight one.
     pub(super) fn send(&mut self, end: usize, lane: Lane, payload: u64) {
-        self.enqueue(end, lane, payload, 1)
-            .expect("room for one more");
+        self.enqueue(end, lane, payload, 1);
     }
 
-    pub(super) fn enqueue(
-        &mut self,
-        end: usize,
-        lane: Lane,
-        payload: u64,
-        bytes: usize,
-    ) -> Result<(), Full<u64>> {
-        self.ends[end].enqueue(lane, payload, bytes)?;
+    pub(super) fn enqueue(&mut self, end: usize, lane: Lane, payload: u64, bytes: usize) {
+        self.ends[end].enqueue(lane, payload, bytes);
         self.accepted[end].push((lane, payload));
-        Ok(())
     }
 
     /// Puts the next frame of an end on its way. Says whether there was one.
