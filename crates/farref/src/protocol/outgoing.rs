@@ -358,25 +358,27 @@ impl Core {
         Ok(Some(receiver))
     }
 
-    /// Releases a context that this worker opened. None: it has been released already.
+    /// Releases a context that this worker opened, or joins those who wait for that already. None: it
+    /// has been released, and everybody knows.
     pub(crate) fn release_context(
         self: &Arc<Self>,
         context: ContextId,
     ) -> Result<Option<oneshot::Receiver<()>>> {
-        let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
-        state.releases.entry(context).or_default().push(sender);
         let State { node, out, .. } = &mut *state;
         let released = match node.release_context(context, out) {
-            Ok(()) => Ok(Some(receiver)),
-            Err(error) => {
-                state.releases.remove(&context);
-                match error {
-                    ContextError::Closed { .. } => Ok(None),
-                    other => Err(Error::Reference(other.to_string())),
-                }
-            }
+            Ok(()) => Ok(Some(state.releases.entry(context).or_default())),
+            // Closed here; until all others have said so too there is a list of who waits for that.
+            Err(ContextError::Closed { .. }) => Ok(state.releases.get_mut(&context)),
+            Err(other) => Err(Error::Reference(other.to_string())),
         };
+        let released = released.map(|waiters| {
+            waiters.map(|waiters| {
+                let (sender, receiver) = oneshot::channel();
+                waiters.push(sender);
+                receiver
+            })
+        });
         self.settle(state, Work::default());
         released
     }

@@ -4,6 +4,7 @@ mod agent;
 mod channels;
 mod cluster;
 mod constructors;
+mod contexts;
 mod endings;
 mod joining;
 mod late_binding;
