@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{ContextId, NodeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::agent::FunctionInfo;
@@ -22,7 +23,7 @@ use crate::fingerprint;
 use crate::function::{Function, NoReceiver};
 use crate::handle::{Handle, Made, Origin};
 use crate::peer::Peer;
-use crate::protocol::{self, Core, Receipt, Request};
+use crate::protocol::{self, Core, NotMade, Receipt, Request};
 use crate::registry::Entry;
 use crate::rref::RRef;
 use crate::trace;
@@ -345,8 +346,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// Makes the call. `awaited`: whoever makes it goes on only when it is answered.
-    fn begin(self, awaited: bool) -> Result<Begun> {
+    /// All that making the call takes. `awaited`: whoever makes it goes on only when it is answered.
+    fn prepare(self, awaited: bool) -> Result<Prepared> {
         let (core, to) = self.to.clone()?;
         let began = Instant::now();
         let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
@@ -380,11 +381,10 @@ impl<T> Call<T> {
             },
             context: self.context,
         };
-        let receipt = core.begin(to, request)?;
-        Ok(Begun {
+        Ok(Prepared {
             core,
-            context: self.context,
-            receipt,
+            to,
+            request,
             deadline,
             began,
             timer: None,
@@ -394,6 +394,10 @@ impl<T> Call<T> {
 
 impl<T: DeserializeOwned> Call<T> {
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
+    ///
+    /// If the peer has as many calls as it accepts, this one waits for its turn, up to
+    /// [`max_waiting_calls_per_peer`](crate::WorkerBuilder::max_waiting_calls_per_peer) of them; beyond
+    /// that it fails with [`Error::TooManyCalls`]. A call that is awaited right away waits instead.
     ///
     /// ```
     /// #[farref::remote]
@@ -417,7 +421,13 @@ impl<T: DeserializeOwned> Call<T> {
     /// # }
     /// ```
     pub fn start(self) -> Pending<T> {
-        self.make(false)
+        let mut pending = self.make(false);
+        if let State::NoPlace(prepared, _) = &pending.state {
+            let Prepared { core, to, .. } = &**prepared;
+            let error = core.too_many_calls(*to, pending.name.clone());
+            pending.state = State::Failed(error);
+        }
+        pending
     }
 
     fn make(self, awaited: bool) -> Pending<T> {
@@ -426,8 +436,8 @@ impl<T: DeserializeOwned> Call<T> {
         Pending {
             name,
             entry,
-            state: match self.begin(awaited) {
-                Ok(begun) => State::Begun(begun),
+            state: match self.prepare(awaited) {
+                Ok(prepared) => prepared.begin(),
                 Err(error) => State::Failed(error),
             },
             result: PhantomData,
@@ -539,8 +549,76 @@ pub struct Pending<T> {
 
 enum State {
     Failed(Error),
+    /// Too many wait for the peer: this one is made when there is a place for it.
+    NoPlace(Box<Prepared>, oneshot::Receiver<()>),
     Begun(Begun),
     Done,
+}
+
+/// A call that is ready to be made.
+struct Prepared {
+    core: Arc<Core>,
+    to: NodeId,
+    request: Request,
+    deadline: Option<Instant>,
+    began: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Prepared {
+    fn begin(self) -> State {
+        let context = self.request.context;
+        match self.core.begin(self.to, self.request) {
+            Ok(receipt) => State::Begun(Begun {
+                core: self.core,
+                context,
+                receipt,
+                deadline: self.deadline,
+                began: self.began,
+                timer: self.timer,
+            }),
+            Err(NotMade::Failed(error)) => State::Failed(error),
+            Err(NotMade::NoPlace(request, told)) => {
+                State::NoPlace(Box::new(Self { request, ..self }), told)
+            }
+        }
+    }
+
+    /// Ready when its time is up.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline.into())));
+        timer.as_mut().poll(context)
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits until the call is made, or cannot be.
+    fn poll_made(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let State::NoPlace(prepared, told) = &mut self.state {
+            // Whoever was to tell goes without a word only with the peer.
+            if Pin::new(told).poll(context).is_ready() {
+                if let State::NoPlace(prepared, _) = std::mem::replace(&mut self.state, State::Done)
+                {
+                    self.state = prepared.begin();
+                }
+            } else if prepared.poll_deadline(context).is_ready() {
+                let limit = prepared.deadline.map(|at| at - prepared.began);
+                self.state = State::Failed(Error::Timeout {
+                    peer: prepared.core.name_of(prepared.to),
+                    function: self.name.clone(),
+                    limit: limit.unwrap_or_default(),
+                });
+            } else {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 struct Begun {
@@ -558,13 +636,18 @@ impl<T: DeserializeOwned> Future for Pending<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
+        if this.poll_made(context).is_pending() {
+            return Poll::Pending;
+        }
         let outcome = match &mut this.state {
             State::Begun(begun) => match begun.poll(context) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => return Poll::Pending,
             },
             State::Failed(error) => Err(error.clone()),
-            State::Done => Err(Error::Config("a call was awaited twice".to_owned())),
+            State::NoPlace(..) | State::Done => {
+                Err(Error::Config("a call was awaited twice".to_owned()))
+            }
         };
         let state = std::mem::replace(&mut this.state, State::Done);
         let State::Begun(begun) = state else {

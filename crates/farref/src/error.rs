@@ -198,6 +198,19 @@ pub enum Error {
         cycle: Vec<String>,
     },
 
+    /// Too many calls wait for the peer, and this one could not wait to be made
+    /// ([`start`](crate::Call::start), [`remote`](crate::Call::remote)).
+    #[error(
+        "too many calls wait for worker `{peer}`, {function} was not made: await calls as you make them, \
+         or raise `max_waiting_calls_per_peer`"
+    )]
+    TooManyCalls {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was to be called.
+        function: FunctionName,
+    },
+
     /// The call was cancelled on the way.
     #[error("{function} on worker `{peer}` was cancelled")]
     Cancelled {

@@ -13,6 +13,7 @@ use crate::agent::{Failure, FunctionRef};
 use crate::error::Error;
 use crate::fingerprint;
 use crate::function::{Function, Registration};
+use crate::protocol::Expected;
 use crate::serve::Job;
 use crate::signature::Signature;
 
@@ -33,6 +34,7 @@ pub(crate) struct Registry {
 pub(crate) struct Entry {
     registration: &'static Registration,
     signature: Fingerprint,
+    answers: Expected,
 }
 
 /// What a call names.
@@ -66,6 +68,11 @@ impl Entry {
 
     pub(crate) fn foreign_name(&self) -> Option<&'static str> {
         self.registration.foreign_name
+    }
+
+    /// How large its answers are.
+    pub(crate) fn answers(&self) -> &Expected {
+        &self.answers
     }
 
     /// What it returns.
@@ -109,6 +116,7 @@ impl Registry {
             let entry = Entry {
                 registration,
                 signature: (registration.fingerprint)(),
+                answers: Expected::default(),
             };
             // A clash of hashes counts as one of names: rare enough, and renaming helps as well.
             if let Some(other) = by_id.insert(fingerprint::of_name(registration.name), entry) {

@@ -28,7 +28,7 @@ use crate::codec::{Payload, scope};
 use crate::current::Current;
 use crate::function::{Encode, Function, Mode};
 use crate::handle::Handle;
-use crate::protocol::{Arrived, Core, FETCH};
+use crate::protocol::{Arrived, Core, Expected, FETCH, Reservation, Reserve};
 use crate::registry::Entry;
 use crate::signal::CancelSignal;
 use crate::trace;
@@ -141,17 +141,20 @@ impl Job {
         let (responder, _, _, ticket) = self.split();
         let runtime = responder.core.runtime.clone();
         runtime.spawn(async move {
-            let fetched = supervise(&responder.call, async move {
-                match admission(ticket).await? {
-                    Some(Admission::Shared(guard, permit)) => Ok((guard, permit)),
-                    _ => Err(Failure::BadArguments("nothing to fetch".to_owned())),
-                }
+            let fetched = supervise(&responder.call, async {
+                // The permit is given back after the lock, wherever this ends.
+                let (permit, guard) = match admission(ticket).await? {
+                    Some(Admission::Shared(guard, permit)) => (permit, guard),
+                    _ => return Err(Failure::BadArguments("nothing to fetch".to_owned())),
+                };
+                let expected = responder.core.answers.fetched(guard.type_name());
+                let room = room(responder.reserve(&expected)).await;
+                Ok((guard, permit, expected, room))
             })
             .await;
             let message = responder.message();
-            responder.finish_with(fetched.map(|(guard, permit)| {
-                move |core: &Arc<Core>| {
-                    // Given back after the lock.
+            responder.finish_with(fetched.map(|(guard, permit, expected, room)| {
+                let write = move |core: &Arc<Core>| {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
@@ -167,7 +170,8 @@ impl Job {
                         Ok(encoded) => Ok(encoded),
                         Err(error) => Err(Failure::BadResult(error.to_string())),
                     }
-                }
+                };
+                (write, expected, room)
             }));
         });
     }
@@ -192,6 +196,7 @@ impl Job {
         };
         let responder = Responder {
             name,
+            entry: self.entry,
             core: self.core,
             from: self.from,
             target: Some(self.target),
@@ -227,20 +232,64 @@ struct Responder {
     /// None when it has been paid.
     target: Option<Target>,
     name: &'static str,
+    entry: Option<&'static Entry>,
     call: Call,
     began: Instant,
 }
 
 impl Responder {
+    /// Sets room aside for the answer, if such answers are large (AN-1). None if that is not needed; if
+    /// it has to be waited for, what to wait for.
+    fn reserve(&self, expected: &Expected) -> Result<Option<Reservation>, Reserve> {
+        let bytes = expected.bytes();
+        let is_sent = matches!(self.target, Some(Target::Answer(_))) && self.from != self.core.me;
+        if bytes == 0 || !is_sent {
+            return Ok(None);
+        }
+        let budget = self.core.answers.of(self.from);
+        match budget.try_reserve(bytes) {
+            Some(room) => Ok(Some(room)),
+            None => Err(budget.reserve(bytes)),
+        }
+    }
+
+    /// The same for an answer of the function.
+    fn reserve_for_function(&self) -> Result<Option<Reservation>, Reserve> {
+        match self.entry {
+            Some(entry) => self.reserve(entry.answers()),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends an answer.
+    fn answer(
+        &self,
+        request: MessageId,
+        mut outcome: Result<scope::Encoded, Failure>,
+        expected: Option<&Expected>,
+        room: Option<Reservation>,
+    ) {
+        if let Ok(encoded) = &mut outcome
+            && self.from != self.core.me
+        {
+            if let Some(expected) = expected {
+                expected.learn(encoded.payload.len() as u64);
+            }
+            let answers = &self.core.answers;
+            answers.charge(self.from, room, &mut encoded.payload);
+        }
+        self.core.respond(self.from, request, outcome);
+    }
+
     /// The context that an answer belongs to, and whom it goes to.
     fn message(&self) -> Option<(ContextId, NodeId)> {
         Some((self.call.current.context?, self.from))
     }
 
-    /// Ends the job with a result.
+    /// Ends the job with a result, for which room may have been set aside.
     fn finish<T: Send + Sync + 'static>(
         mut self,
-        outcome: Result<T, Failure>,
+        outcome: Result<(T, Option<Reservation>), Failure>,
         encode: Option<Encode<T>>,
     ) {
         let Some(target) = self.target.take() else {
@@ -256,12 +305,16 @@ impl Responder {
         self.measure(outcome.is_ok());
         match target {
             Target::Answer(request) => {
-                let outcome = outcome.and_then(|value| encoded(&self, value, encode));
-                self.core.respond(self.from, request, outcome);
+                let (outcome, room) = match outcome {
+                    Ok((value, room)) => (encoded(&self, value, encode), room),
+                    Err(failure) => (Err(failure), None),
+                };
+                let expected = self.entry.map(Entry::answers);
+                self.answer(request, outcome, expected, room);
             }
             Target::Stay { .. } => {
                 let value = match outcome {
-                    Ok(value) => Value::new(value, encode),
+                    Ok((value, _)) => Value::new(value, encode),
                     Err(failure) => target.unmade(&self.core, failure),
                 };
                 self.core.keep(self.from, &target, value);
@@ -270,17 +323,20 @@ impl Responder {
     }
 
     /// Ends a fetch.
-    fn finish_with(
-        mut self,
-        outcome: Result<impl FnOnce(&Arc<Core>) -> Result<scope::Encoded, Failure>, Failure>,
-    ) {
+    fn finish_with<W>(mut self, outcome: Result<(W, Arc<Expected>, Option<Reservation>), Failure>)
+    where
+        W: FnOnce(&Arc<Core>) -> Result<scope::Encoded, Failure>,
+    {
         if let Some(Target::Answer(request)) = self.target.take() {
             self.measure(outcome.is_ok());
-            let outcome = outcome.and_then(|write| {
-                catch_unwind(AssertUnwindSafe(|| write(&self.core)))
-                    .unwrap_or_else(|panic| Err(panicked(&*panic)))
-            });
-            self.core.respond(self.from, request, outcome);
+            match outcome {
+                Ok((write, expected, room)) => {
+                    let written = catch_unwind(AssertUnwindSafe(|| write(&self.core)))
+                        .unwrap_or_else(|panic| Err(panicked(&*panic)));
+                    self.answer(request, written, Some(&expected), room);
+                }
+                Err(failure) => self.answer(request, Err(failure), None, None),
+            }
         }
     }
 
@@ -336,10 +392,16 @@ pub(crate) fn serve<F: Function>(job: Job) {
     let runtime = responder.core.runtime.clone();
     match F::MODE {
         Mode::Blocking => match ticket {
-            None => run_blocking::<F>(responder, None, arguments, span),
+            None => run_blocking::<F>(responder, None, arguments, span, None),
             Some(ticket) => drop(runtime.spawn(async move {
-                match supervise(&responder.call, admission(Some(ticket))).await {
-                    Ok(admission) => run_blocking::<F>(responder, admission, arguments, span),
+                let admitted = supervise(&responder.call, async {
+                    let room = room(responder.reserve_for_function()).await;
+                    Ok((admission(Some(ticket)).await?, room))
+                });
+                match admitted.await {
+                    Ok((admission, room)) => {
+                        run_blocking::<F>(responder, admission, arguments, span, room);
+                    }
                     Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                 }
             })),
@@ -381,12 +443,22 @@ fn inline<T>(run: impl FnOnce() -> T) -> Option<T> {
 }
 
 async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, arguments: F::Arguments) {
+    let reserved = responder.reserve_for_function();
     let outcome = supervise(&responder.call, async move {
+        let room = room(reserved).await;
         let guard = enter::<F>(admission(ticket).await?)?;
-        F::run(guard, arguments).await
+        Ok((F::run(guard, arguments).await?, room))
     })
     .await;
     responder.finish(outcome, F::encoder());
+}
+
+/// Waits for room, where that has to be.
+async fn room(reserved: Result<Option<Reservation>, Reserve>) -> Option<Reservation> {
+    match reserved {
+        Ok(room) => room,
+        Err(reserve) => Some(reserve.await),
+    }
 }
 
 fn run_blocking<F: Function>(
@@ -394,6 +466,7 @@ fn run_blocking<F: Function>(
     admission: Option<Admission>,
     arguments: F::Arguments,
     span: tracing::Span,
+    room: Option<Reservation>,
 ) {
     let core = Arc::clone(&responder.core);
     let signal = responder.call.signal.clone();
@@ -401,6 +474,27 @@ fn run_blocking<F: Function>(
         if let Err(failure) = responder.call.check() {
             return responder.finish::<F::Output>(Err(failure), None);
         }
+        // How large its answer may be is known only when others of its kind are over.
+        let reserved = match room {
+            Some(room) => Ok(Some(room)),
+            None => responder.reserve_for_function(),
+        };
+        let room = match reserved {
+            Ok(room) => room,
+            Err(reserve) => {
+                // Without the thread.
+                let runtime = responder.core.runtime.clone();
+                drop(runtime.spawn(async move {
+                    match supervise(&responder.call, async { Ok(reserve.await) }).await {
+                        Ok(room) => {
+                            run_blocking::<F>(responder, admission, arguments, span, Some(room));
+                        }
+                        Err(failure) => responder.finish::<F::Output>(Err(failure), None),
+                    }
+                }));
+                return;
+            }
+        };
         let current = responder.call.current.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let _runtime = responder.core.runtime.enter();
@@ -419,10 +513,8 @@ fn run_blocking<F: Function>(
                 })
             })
         }));
-        responder.finish(
-            outcome.unwrap_or_else(|panic| Err(panicked(&*panic))),
-            F::encoder(),
-        );
+        let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
+        responder.finish(outcome.map(|value| (value, room)), F::encoder());
     };
     let place = Place(Arc::new(Queued(Mutex::new(Some(Box::new(task))))));
     let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));

@@ -20,6 +20,10 @@ pub(crate) struct Settings {
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.
     pub(crate) max_calls: u32,
+    /// Calls to one peer that may wait because it has enough to do.
+    pub(crate) max_waiting_calls: usize,
+    /// Bytes of answers to one peer that may be under way.
+    pub(crate) max_answer_bytes: u64,
     /// What the wire takes in one message.
     pub(crate) message: MessageLimits,
 }

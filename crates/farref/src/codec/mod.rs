@@ -31,6 +31,10 @@ pub(crate) use part::{BadSource, Home, Owned, Place};
 pub use part::{Part, Source};
 use reader::Reader;
 
+/// Bodies of up to this size are copied when they have to be kept. Larger ones have a buffer of their
+/// own.
+const SMALL_BODY: usize = 32 << 10;
+
 /// An encoded value: its body, and the buffers that travel beside it.
 ///
 /// ```
@@ -71,6 +75,15 @@ impl Payload {
     pub fn len(&self) -> usize {
         let parts = self.parts.iter().map(Part::len);
         parts.fold(self.body.len(), usize::saturating_add)
+    }
+
+    /// The same in memory of its own, if it is small: a small body may be a slice of a far larger buffer
+    /// that many messages came in, and would keep all of that.
+    pub(crate) fn detached(mut self) -> Self {
+        if self.body.len() <= SMALL_BODY {
+            self.body = Bytes::copy_from_slice(&self.body);
+        }
+        self
     }
 
     /// Whether there is nothing in it.

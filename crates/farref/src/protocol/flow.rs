@@ -2,7 +2,8 @@
 //!
 //! A call counts from when it is sent until it is answered; a call whose result stays, until the peer
 //! says that it has carried it out ([`Message::Credit`]). What is over the limit is parked here, in
-//! order, and sent when there is room.
+//! order, and sent when there is room. What may be parked is limited too; callers beyond that have to
+//! wait before their calls are made, and are told when to try again.
 //!
 //! Large calls and small ones wait in lines of their own, as they travel on streams of their own: a
 //! large one, which may be open for long, holds up no small one.
@@ -13,19 +14,31 @@
 //! - **FL-2** No more bytes of arguments are open than [`MAX_OPEN_BYTES`], but a large call of any
 //!   size passes if no other large one is open. Small calls do not count, as their number is limited.
 //! - **FL-3** Small calls leave in the order in which they were made, and so do large ones.
+//! - **FL-4** No more calls are parked than the limit for those, and no more bytes of arguments than
+//!   [`MAX_PARKED_BYTES`], but one call always is. Whoever was turned away is told when there is a
+//!   place again.
+//! - **FL-5** Parking a call and taking one out again cost the same however many are parked, and
+//!   what was taken out leaves nothing behind that grows.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use farref_proto::MessageId;
+use tokio::sync::oneshot;
 
 use crate::agent::{CallMessage, Message};
+
+/// Calls to one peer that may wait for it unless told otherwise.
+pub(crate) const DEFAULT_MAX_PARKED: usize = 262_144;
 
 /// What every worker accepts, also before it has said how much more.
 const LEAST_CALLS: u32 = 64;
 
 /// Bytes of arguments that may be open with one peer.
 const MAX_OPEN_BYTES: u64 = 1 << 30;
+
+/// Bytes of arguments that may wait for one peer.
+const MAX_PARKED_BYTES: u64 = 1 << 30;
 
 /// Arguments of up to this size make a small call.
 const SMALL: u64 = 64 << 10;
@@ -37,8 +50,22 @@ pub(super) struct Flow {
     open_calls: u32,
     /// Of large calls.
     open_bytes: u64,
-    small: VecDeque<Parked>,
-    large: VecDeque<Parked>,
+    small: Line,
+    large: Line,
+    /// The numbers of those parked calls that can be withdrawn.
+    numbers: HashMap<MessageId, u64, foldhash::fast::RandomState>,
+    next_number: u64,
+    parked_bytes: u64,
+    /// Who waits to be told that a call can be parked.
+    turned_away: VecDeque<oneshot::Sender<()>>,
+}
+
+/// Calls that wait, in order.
+#[derive(Debug, Default)]
+struct Line {
+    calls: HashMap<u64, Parked, foldhash::fast::RandomState>,
+    /// The numbers of these calls, and of some that were taken out.
+    order: VecDeque<u64>,
 }
 
 /// A call that waits for room.
@@ -55,8 +82,12 @@ impl Default for Flow {
             limit: LEAST_CALLS,
             open_calls: 0,
             open_bytes: 0,
-            small: VecDeque::new(),
-            large: VecDeque::new(),
+            small: Line::default(),
+            large: Line::default(),
+            numbers: HashMap::default(),
+            next_number: 0,
+            parked_bytes: 0,
+            turned_away: VecDeque::new(),
         }
     }
 }
@@ -72,34 +103,89 @@ impl Flow {
         self.limit = self.limit.max(limit);
     }
 
-    /// Parks a call; [`next`](Self::next) gives it back when it may leave, which may be at once.
-    pub(super) fn push(&mut self, call: Parked) {
-        let line = match weigh(call.weight()) {
-            0 => &mut self.small,
-            _ => &mut self.large,
+    /// Whether a call with so many bytes of arguments leaves or can be parked (FL-4).
+    pub(super) fn has_place(&self, bytes: u64, most: usize) -> bool {
+        let parked = self.parked();
+        parked == 0 || (parked < most && self.parked_bytes + bytes <= MAX_PARKED_BYTES)
+    }
+
+    /// Asks to be told when that may have changed.
+    pub(super) fn turned_away(&mut self) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.turned_away.push_back(sender);
+        receiver
+    }
+
+    /// Who is to be told that there are places again. There may be fewer than these need, if others
+    /// are quicker: then they ask again.
+    pub(super) fn recalled(&mut self, most: usize) -> Vec<oneshot::Sender<()>> {
+        if self.turned_away.is_empty() || !self.has_place(0, most) {
+            return Vec::new();
+        }
+        let places = most.saturating_sub(self.parked()).max(1);
+        let recalled = places.min(self.turned_away.len());
+        self.turned_away.drain(..recalled).collect()
+    }
+
+    /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
+    /// [`next`](Self::next) gives it back when it may.
+    pub(super) fn offer(&mut self, call: Parked) -> Option<Message> {
+        let is_small = weigh(call.weight()) == 0;
+        let line = if is_small { &self.small } else { &self.large };
+        // Whatever is parked may not leave now, or it would have.
+        if line.calls.is_empty() && self.may_leave(call.weight()) {
+            return Some(self.leave(call));
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.parked_bytes += call.weight();
+        if let Some(request) = call.message.request() {
+            self.numbers.insert(request, number);
+        }
+        let line = if is_small {
+            &mut self.small
+        } else {
+            &mut self.large
         };
-        line.push_back(call);
+        line.push(number, call);
+        None
     }
 
     /// The next call that may leave.
     pub(super) fn next(&mut self) -> Option<Message> {
-        if self.open_calls >= self.limit {
+        if self.open_calls >= self.limit || self.parked() == 0 {
             return None;
         }
-        let call = match self.large.front().map(Parked::weight) {
-            Some(bytes) if self.open_bytes == 0 || self.open_bytes + bytes <= MAX_OPEN_BYTES => {
-                self.open_bytes += bytes;
-                self.large.pop_front()
-            }
-            _ => self.small.pop_front(),
-        };
+        let large = self.large.first().map(Parked::weight);
+        let call = match large.is_some_and(|bytes| self.may_leave(bytes)) {
+            true => self.large.pop(),
+            false => self.small.pop(),
+        }?;
+        self.parked_bytes -= call.weight();
+        if let Some(request) = call.message.request() {
+            self.numbers.remove(&request);
+        }
+        Some(self.leave(call))
+    }
+
+    /// FL-1, FL-2
+    fn may_leave(&self, bytes: u64) -> bool {
+        let bytes = weigh(bytes);
+        let fits = bytes == 0
+            || self.open_bytes == 0
+            || self.open_bytes.saturating_add(bytes) <= MAX_OPEN_BYTES;
+        fits && self.open_calls < self.limit
+    }
+
+    fn leave(&mut self, call: Parked) -> Message {
+        self.open_calls += 1;
+        self.open_bytes += weigh(call.weight());
         let Parked {
             mut message,
             deadline,
-        } = call?;
-        self.open_calls += 1;
+        } = call;
         message.remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        Some(Message::Call(message))
+        Message::Call(message)
     }
 
     /// So many calls are no longer open; their bytes have been [weighed](weigh).
@@ -110,20 +196,63 @@ impl Flow {
 
     /// Takes a parked call out again, if it has not left.
     pub(super) fn withdraw(&mut self, request: MessageId) -> Option<CallMessage> {
-        [&mut self.small, &mut self.large]
-            .into_iter()
-            .find_map(|line| {
-                let is_it = |call: &Parked| call.message.request() == Some(request);
-                let position = line.iter().position(is_it)?;
-                line.remove(position).map(|call| call.message)
-            })
+        let number = self.numbers.remove(&request)?;
+        let small = self.small.remove(number);
+        let call = small.or_else(|| self.large.remove(number))?;
+        self.parked_bytes -= call.weight();
+        Some(call.message)
     }
 
     /// How many calls wait.
     pub(super) fn parked(&self) -> usize {
-        self.small.len() + self.large.len()
+        self.small.calls.len() + self.large.calls.len()
     }
 }
+
+impl Line {
+    fn push(&mut self, number: u64, call: Parked) {
+        self.order.push_back(number);
+        self.calls.insert(number, call);
+    }
+
+    fn first(&mut self) -> Option<&Parked> {
+        while let Some(number) = self.order.front() {
+            if self.calls.contains_key(number) {
+                break;
+            }
+            self.order.pop_front();
+        }
+        self.calls.get(self.order.front()?)
+    }
+
+    fn pop(&mut self) -> Option<Parked> {
+        self.first()?;
+        let call = self.calls.remove(&self.order.pop_front()?);
+        self.tidy();
+        call
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Parked> {
+        let call = self.calls.remove(&number)?;
+        self.tidy();
+        Some(call)
+    }
+
+    /// Lets go of what is no longer needed: seldom enough that it costs little for each call (FL-5).
+    fn tidy(&mut self) {
+        let left = self.calls.len();
+        if self.order.len() > 2 * left + SPARE {
+            self.order.retain(|number| self.calls.contains_key(number));
+        }
+        if self.calls.capacity() > 4 * left + 4 * SPARE {
+            self.calls.shrink_to(2 * left);
+            self.order.shrink_to(2 * left);
+        }
+    }
+}
+
+/// What a line keeps at least: below that, tidying is not worth its while.
+const SPARE: usize = 64;
 
 impl Parked {
     fn weight(&self) -> u64 {
@@ -179,9 +308,9 @@ mod tests {
             ..Flow::default()
         };
         for (id, bytes) in [(1, large), (2, 10), (3, large), (4, 20)] {
-            flow.push(call(id, bytes));
+            assert_eq!(flow.offer(call(id, bytes)).is_some(), bytes < large);
         }
-        assert_eq!(leaving(&mut flow), [2, 4]);
+        assert_eq!(flow.open_calls, 3, "the small ones have left");
         assert_eq!(flow.parked(), 2);
         flow.release(1, weigh(MAX_OPEN_BYTES));
         assert_eq!(leaving(&mut flow), [1, 3]);
@@ -195,8 +324,8 @@ mod tests {
     #[test]
     fn no_more_calls_leave_than_the_peer_accepts() {
         let mut flow = Flow::default();
-        (0..100).for_each(|id| flow.push(call(id, 1)));
-        assert_eq!(leaving(&mut flow).len(), LEAST_CALLS as usize);
+        let left = (0..100).filter(|&id| flow.offer(call(id, 1)).is_some());
+        assert_eq!(left.count(), LEAST_CALLS as usize);
         assert!(flow.withdraw(MessageId(99)).is_some());
         assert!(flow.withdraw(MessageId(0)).is_none(), "it has left");
         flow.raise_limit(1000);
@@ -204,5 +333,74 @@ mod tests {
             leaving(&mut flow),
             (LEAST_CALLS.into()..99).collect::<Vec<u64>>()
         );
+    }
+
+    /// FL-5: in any order, and with the first in line stuck for ever.
+    #[test]
+    fn a_hundred_thousand_parked_calls_are_withdrawn_without_a_search_for_each() {
+        const CALLS: u64 = 100_000;
+        let mut flow = Flow {
+            open_calls: LEAST_CALLS,
+            ..Flow::default()
+        };
+        (0..CALLS).for_each(|id| drop(flow.offer(call(id, 1))));
+        // The later half from its end, then the others, but for the first.
+        let backwards = (CALLS / 2..CALLS).rev();
+        for id in backwards.chain(1..CALLS / 2) {
+            assert!(flow.withdraw(MessageId(id)).is_some());
+            assert!(flow.withdraw(MessageId(id)).is_none());
+        }
+        assert_eq!((flow.parked(), flow.parked_bytes), (1, 1));
+        for id in 1..CALLS {
+            drop(flow.offer(call(id, 1)));
+            assert!(flow.withdraw(MessageId(id)).is_some());
+        }
+        let Line { calls, order } = &flow.small;
+        assert!(order.len() <= 2 * SPARE, "{} numbers are left", order.len());
+        assert!(
+            calls.capacity() + order.capacity() < 20 * SPARE,
+            "{}",
+            calls.capacity()
+        );
+        flow.raise_limit(LEAST_CALLS + 1);
+        assert_eq!(leaving(&mut flow), [0]);
+        assert_eq!((flow.numbers.len(), flow.parked_bytes), (0, 0));
+    }
+
+    /// FL-4
+    #[test]
+    fn who_finds_no_place_is_told_when_there_is_one() {
+        const MOST: usize = 3;
+        let mut flow = Flow {
+            open_calls: LEAST_CALLS,
+            ..Flow::default()
+        };
+        for id in 0..3 {
+            assert!(flow.has_place(1, MOST));
+            drop(flow.offer(call(id, 1)));
+        }
+        assert!(!flow.has_place(1, MOST));
+        let mut waiting: Vec<_> = (0..3).map(|_| flow.turned_away()).collect();
+        assert!(flow.recalled(MOST).is_empty());
+        flow.release(1, 0);
+        assert_eq!(leaving(&mut flow), [0]);
+        for told in flow.recalled(MOST) {
+            told.send(()).unwrap();
+        }
+        let told: Vec<_> = waiting.iter_mut().map(|it| it.try_recv().is_ok()).collect();
+        assert_eq!(told, [true, false, false], "there is one place");
+    }
+
+    /// FL-4
+    #[test]
+    fn large_arguments_wait_in_bounded_memory_but_one_always_can() {
+        let mut flow = Flow::default();
+        assert!(flow.has_place(2 * MAX_PARKED_BYTES, 10));
+        flow.open_bytes = MAX_OPEN_BYTES;
+        drop(flow.offer(call(1, SMALL as usize + 1)));
+        assert!(!flow.has_place(MAX_PARKED_BYTES, 10));
+        assert!(flow.has_place(MAX_PARKED_BYTES / 2, 10));
+        assert!(flow.withdraw(MessageId(1)).is_some());
+        assert!(flow.has_place(2 * MAX_PARKED_BYTES, 10));
     }
 }

@@ -230,8 +230,9 @@ impl Core {
                     }
                     Arrival::Waiting => {
                         if let Some(request) = super::request_of(&head) {
+                            let held = Held::Call(arrived).detached();
                             let waiting = &mut state.peer(from).waiting;
-                            waiting.insert(request, (Held::Call(arrived), Instant::now()));
+                            waiting.insert(request, (held, Instant::now()));
                         }
                     }
                     _ if on_first => self.find_receiver(&mut state, arrived, &mut work),

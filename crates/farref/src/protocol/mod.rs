@@ -14,6 +14,7 @@
 //!   the protocol admits them.
 
 mod answering;
+mod answers;
 mod ending;
 mod events;
 mod flow;
@@ -49,9 +50,10 @@ use crate::telemetry::Telemetry;
 use crate::value::Value;
 use crate::value::queue::Queues;
 
-pub(crate) use flow::weigh;
+pub(crate) use answers::{Answers, DEFAULT_MAX_ANSWER_BYTES, Expected, Reservation, Reserve};
+pub(crate) use flow::{DEFAULT_MAX_PARKED, weigh};
 pub(crate) use flow_limits::DEFAULT_MAX_CALLS;
-pub(crate) use outgoing::{Receipt, Request};
+pub(crate) use outgoing::{NotMade, Receipt, Request};
 pub(crate) use work::Reply;
 
 use flow::Flow;
@@ -70,6 +72,9 @@ pub(crate) const FETCH: &str = "to_here";
 /// How many shards the reference table has: enough that growing one never takes long.
 const REF_SHARDS: u32 = 16;
 
+/// How many places for those who wait for a peer's answers are kept for the next ones.
+const SPARE_WAITERS: usize = 64;
+
 /// One worker's protocol, and all that it needs to act.
 pub(crate) struct Core {
     pub(crate) me: NodeId,
@@ -79,6 +84,7 @@ pub(crate) struct Core {
     /// Whether there still is one.
     has_runtime: AtomicBool,
     pub(crate) pool: BlockingPool,
+    pub(crate) answers: Answers,
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
     pub(crate) holds: Holds,
@@ -242,6 +248,7 @@ impl Core {
             telemetry: Telemetry::new(&name),
             name,
             pool: BlockingPool::new(settings.blocking_threads),
+            answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
             settings,
             runtime,
             has_runtime: AtomicBool::new(true),
@@ -573,11 +580,28 @@ impl PeerState {
 
     fn waiter(&mut self, request: MessageId) -> Option<Waiter> {
         let slot = self.waiters.get_mut(request.0 as u32 as usize)?;
-        slot.take_if(|waiter| waiter.request == request)
+        let waiter = slot.take_if(|waiter| waiter.request == request)?;
+        while let Some(None) = self.waiters.last() {
+            self.waiters.pop();
+        }
+        // What many calls at once have taken is given back, seldom enough to cost each of them little.
+        if self.waiters.capacity() > SPARE_WAITERS.max(4 * self.waiters.len()) {
+            let keep = SPARE_WAITERS.max(2 * self.waiters.len());
+            self.waiters.shrink_to(keep);
+        }
+        Some(waiter)
     }
 }
 
 impl Held {
+    /// The same for as long as it may take: arguments that are small keep no large buffer.
+    fn detached(mut self) -> Self {
+        if let Self::Call(arrived) | Self::Receiver(arrived) = &mut self {
+            arrived.arguments = std::mem::take(&mut arrived.arguments).detached();
+        }
+        self
+    }
+
     fn awaits(&self, me: NodeId, since: Instant) -> Option<AwaitsValue> {
         let (function, caller, rref) = match self {
             Self::Local(rref, _) => (LOCAL, me, *rref),
@@ -619,5 +643,45 @@ impl fmt::Debug for Core {
             .field("name", &self.name)
             .field("node", &self.me)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D5: what a crowd of calls took is given back.
+    #[test]
+    fn those_who_wait_for_answers_leave_no_places_behind() {
+        let mut peer = PeerState::default();
+        let wait = |peer: &mut PeerState, id: u64| {
+            let (reply, _) = oneshot::channel();
+            let request = MessageId(id);
+            peer.wait(Waiter {
+                request,
+                function: 0,
+                bytes: id,
+                reply,
+            });
+        };
+        (0..10_000).for_each(|id| wait(&mut peer, id));
+        for id in (0..10_000).filter(|id| id % 100 != 0) {
+            assert!(peer.waiter(MessageId(id)).is_some());
+        }
+        assert!(peer.waiter(MessageId(1)).is_none());
+        for id in (0..10_000).filter(|id| id % 100 == 0) {
+            assert_eq!(peer.waiter(MessageId(id)).map(|it| it.bytes), Some(id));
+        }
+        assert!(
+            peer.waiters.capacity() <= 256,
+            "{}",
+            peer.waiters.capacity()
+        );
+        wait(&mut peer, 1 << 32);
+        assert!(
+            peer.waiter(MessageId(0)).is_none(),
+            "an older one of this place"
+        );
+        assert!(peer.waiter(MessageId(1 << 32)).is_some());
     }
 }

@@ -44,9 +44,27 @@ pub(crate) struct Receipt {
     pub(crate) reply: oneshot::Receiver<Reply>,
 }
 
+/// A call that has not been made.
+pub(crate) enum NotMade {
+    /// It cannot be.
+    Failed(Error),
+    /// Too many wait already (FL-4). It is worth trying again when this is ready.
+    NoPlace(Request, oneshot::Receiver<()>),
+}
+
+impl From<Error> for NotMade {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Core {
     /// Makes a call whose result, or value, comes back.
-    pub(crate) fn begin(self: &Arc<Self>, to: NodeId, call: Request) -> Result<Receipt> {
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        to: NodeId,
+        call: Request,
+    ) -> std::result::Result<Receipt, NotMade> {
         self.check_member()?;
         self.check_size(to, &call)?;
         let want = match &call.receiver {
@@ -59,16 +77,21 @@ impl Core {
         let carried = ids(&call.encoded.references)?;
         let origins = self.origins(&carried);
         let mut state = self.lock();
+        if !self.has_place(&state, to, &call) {
+            let told = state.peer(to).flow.turned_away();
+            return Err(NotMade::NoPlace(call, told));
+        }
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, want, &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
                 self.settle(state, Work::default());
-                return Err(self.cannot_call(to, call.name, call.receiver.is_some(), error));
+                let error = self.cannot_call(to, call.name, call.receiver.is_some(), error);
+                return Err(error.into());
             }
         };
         if let Err(error) = self.check_wire(to, &head, &call) {
-            return Err(self.take_back(state, to, &head, error));
+            return Err(self.take_back(state, to, &head, error).into());
         }
         let request = super::request_of(&head).unwrap_or(MessageId(0));
         let (sender, reply) = oneshot::channel();
@@ -116,6 +139,9 @@ impl Core {
         let origins = self.origins(&carried);
         let name = call.name.clone();
         let mut state = self.lock();
+        if !self.has_place(&state, to, &call) {
+            return Err(self.too_many_calls(to, name));
+        }
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
             Ok(head) => head,
@@ -270,7 +296,7 @@ impl Core {
             }
             Some((request, Arrival::Waiting)) => {
                 let waiting = &mut state.peer(me).waiting;
-                waiting.insert(request, (held, Instant::now()));
+                waiting.insert(request, (held.detached(), Instant::now()));
             }
             Some((request, Arrival::Failed(CallError::Reference(error)))) => {
                 self.supply(state, me, request, held, Err(error), work);
@@ -323,6 +349,7 @@ impl Core {
                 let State { node, out, .. } = &mut *state;
                 node.undo_call(to, &parked.head, out);
                 work.dropped.push(Box::new(parked));
+                self.recall(&mut state, to, &mut work);
             } else {
                 let State { node, .. } = &mut *state;
                 if node.cancel(to, request) {
@@ -414,11 +441,14 @@ impl Core {
             });
             work.loopback.push(message);
         } else {
-            state.peer(to).flow.push(Parked {
+            let leaving = state.peer(to).flow.offer(Parked {
                 message,
                 deadline: call.deadline,
             });
-            self.unpark(state, to, work);
+            if let Some(message) = leaving {
+                self.agent().enqueue(to, message);
+                work.flush(to);
+            }
         }
         (call.encoded.references, call.receiver)
     }
@@ -431,6 +461,34 @@ impl Core {
         while let Some(message) = peer.flow.next() {
             self.agent().enqueue(to, message);
             work.flush(to);
+        }
+        self.recall(state, to, work);
+    }
+
+    /// Tells those who found no place that there are some again (FL-4).
+    fn recall(&self, state: &mut State, to: NodeId, work: &mut Work) {
+        let Some(peer) = state.peers.get_mut(&to) else {
+            return;
+        };
+        for told in peer.flow.recalled(self.settings.max_waiting_calls) {
+            work.woken
+                .push(Box::new(|| told.send(()).unwrap_or_default()));
+        }
+    }
+
+    /// Whether a call can be sent or parked (FL-4).
+    fn has_place(&self, state: &State, to: NodeId, call: &Request) -> bool {
+        let bytes = call.encoded.payload.len() as u64;
+        let most = self.settings.max_waiting_calls;
+        let peer = state.peers.get(&to);
+        to == self.me || peer.is_none_or(|peer| peer.flow.has_place(bytes, most))
+    }
+
+    /// A call was not made, and cannot wait.
+    pub(crate) fn too_many_calls(&self, to: NodeId, function: FunctionName) -> Error {
+        Error::TooManyCalls {
+            peer: self.name_of(to),
+            function,
         }
     }
 

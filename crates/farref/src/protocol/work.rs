@@ -67,6 +67,7 @@ impl Work {
         for (node, departure) in self.forgotten {
             core.agent().forget(node, departure);
             core.names.forget(node);
+            core.answers.forget(node);
         }
         for node in self.joined {
             core.names.learn(core, node);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Worker;
 use crate::error::{Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
-use crate::protocol::DEFAULT_MAX_CALLS;
+use crate::protocol::{DEFAULT_MAX_ANSWER_BYTES, DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
 use crate::settings::{MessageLimits, Settings};
 
@@ -93,6 +93,8 @@ impl WorkerBuilder {
                 fail_on_leaks: false,
                 blocking_threads: 64,
                 max_calls: DEFAULT_MAX_CALLS,
+                max_waiting_calls: DEFAULT_MAX_PARKED,
+                max_answer_bytes: DEFAULT_MAX_ANSWER_BYTES,
                 message: MessageLimits::NONE,
             },
         }
@@ -648,6 +650,77 @@ impl WorkerBuilder {
     /// ```
     pub fn max_calls_per_peer(mut self, calls: u32) -> Self {
         self.settings.max_calls = calls.max(64);
+        self
+    }
+
+    /// How many calls to one peer may wait on this worker because the peer has as many as it
+    /// [accepts](Self::max_calls_per_peer). 262,144 by default, and 1 GiB of arguments.
+    ///
+    /// A call beyond that which is awaited waits before it is made. One that is started, or whose result
+    /// is to stay there, cannot wait and fails with [`Error::TooManyCalls`]: the program makes calls far
+    /// quicker than they are carried out, and is to await some before it makes more.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn ever() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let narrow =
+    ///     |builder: farref::WorkerBuilder| builder.max_calls_per_peer(64).max_waiting_calls_per_peer(10);
+    /// let cluster = Cluster::start_with(2, narrow).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// let pending: Vec<_> = (0..64 + 10).map(|_| ever::on(&peer).start()).collect();
+    /// let refused = ever::on(&peer).start().await;
+    /// assert!(matches!(refused, Err(Error::TooManyCalls { .. })));
+    /// drop(pending);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn max_waiting_calls_per_peer(mut self, calls: usize) -> Self {
+        self.settings.max_waiting_calls = calls;
+        self
+    }
+
+    /// How many bytes of answers to one peer may be under way: made, and not yet received by it. 256 MiB
+    /// by default.
+    ///
+    /// A function whose answers are large (over 4 KiB, by what it returned before) starts only when
+    /// there is room for one more of them; its calls wait meanwhile, in order, and can be cancelled. So a
+    /// caller that reads slowly, or not at all, does not fill this worker's memory. One answer always
+    /// passes, however large it is. Raise it where one peer makes many calls at once that take long and
+    /// return much.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn page(number: u64) -> String {
+    ///     format!("{number:065536}")
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let narrow = |builder: farref::WorkerBuilder| builder.max_answer_bytes_per_peer(1 << 20);
+    /// let cluster = Cluster::start_with(2, narrow).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // The caller need not know: `worker1` makes the pages as they are taken.
+    /// let pending: Vec<_> = (0..100).map(|number| page::on(&peer, number).start()).collect();
+    /// for (number, page) in (0..).zip(pending) {
+    ///     assert_eq!(page.await?.parse(), Ok(number));
+    /// }
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn max_answer_bytes_per_peer(mut self, bytes: u64) -> Self {
+        self.settings.max_answer_bytes = bytes;
         self
     }
 

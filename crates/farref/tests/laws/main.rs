@@ -5,6 +5,7 @@ mod channels;
 mod cluster;
 mod constructors;
 mod contexts;
+mod crowds;
 mod endings;
 mod joining;
 mod late_binding;

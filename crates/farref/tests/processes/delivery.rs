@@ -1,5 +1,6 @@
 //! Guarantees D1-D5: calls arrive once, in time, cancellably, and bounded.
 
+mod answers;
 mod bounds;
 mod cancelling;
 mod deadlines;
@@ -15,6 +16,7 @@ pub(crate) fn tests() -> Tests {
         deadlines::tests(),
         cancelling::tests(),
         bounds::tests(),
+        answers::tests(),
     ];
     files.into_iter().flatten().collect()
 }

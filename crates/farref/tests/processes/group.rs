@@ -31,6 +31,7 @@ pub(crate) struct Options {
     /// Whether it complains of connections that it has refused.
     pub(crate) counts_refusals: bool,
     pub(crate) max_calls: u32,
+    pub(crate) max_answer_bytes: u64,
     pub(crate) blocking_threads: usize,
     pub(crate) max_message_bytes: u64,
     /// Whom the others reach through a [`Proxy`](crate::proxy::Proxy).
@@ -52,6 +53,7 @@ impl Default for Options {
             leaves: false,
             counts_refusals: false,
             max_calls: 16_384,
+            max_answer_bytes: 256 << 20,
             blocking_threads: 64,
             max_message_bytes: 4 << 30,
             routes: BTreeMap::new(),
@@ -72,6 +74,7 @@ impl Options {
             .leak_grace(Duration::from_millis(self.leak_grace_ms))
             .fail_on_leaks(self.fail_on_leaks)
             .max_calls_per_peer(self.max_calls)
+            .max_answer_bytes_per_peer(self.max_answer_bytes)
             .blocking_threads(self.blocking_threads)
             .max_message_bytes(self.max_message_bytes)
             .shutdown_timeout(Duration::from_millis(self.shutdown_timeout_ms))

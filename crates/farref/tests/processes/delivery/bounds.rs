@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use farref::{Blob, RRef};
 
 use crate::counts::{InCrowd, largest_crowd};
-use crate::functions::{Probe, add, hold, probes, release, use_held};
+use crate::functions::{Probe, add, hold, open, pid, probes, release, use_held, wait_at};
 use crate::group;
 use crate::proxy::Proxy;
 use crate::{Options, Tests};
@@ -20,6 +20,10 @@ pub(crate) fn tests() -> Tests {
         (
             "no_more_values_are_made_at_once_than_the_owner_accepts",
             no_more_values_are_made_at_once_than_the_owner_accepts,
+        ),
+        (
+            "calls_that_wait_for_a_value_keep_their_arguments_and_no_more",
+            calls_that_wait_for_a_value_keep_their_arguments_and_no_more,
         ),
         (
             "control_traffic_passes_a_stuck_bulk_transfer",
@@ -95,6 +99,66 @@ fn no_more_values_are_made_at_once_than_the_owner_accepts() -> anyhow::Result<()
             .eventually("all are freed", async || Ok(probes::on(&a).await? == 0))
             .await
     })
+}
+
+/// A value that takes its time.
+struct Late(u64);
+
+#[farref::remote]
+impl Late {
+    pub(crate) async fn new(gate: String) -> Self {
+        wait_at(gate).await;
+        Self(1)
+    }
+
+    pub(crate) async fn plus(&self, n: u64) -> u64 {
+        self.0 + n
+    }
+}
+
+#[farref::remote]
+async fn length(text: String) -> usize {
+    text.len()
+}
+
+/// D5: what is read together is not kept together.
+fn calls_that_wait_for_a_value_keep_their_arguments_and_no_more() -> anyhow::Result<()> {
+    const WAITING: u64 = 1_000;
+    group::run(Options::default(), &["a"], async |group| {
+        let a = group.peer("a")?;
+        let late = Late::new_on(&a, "late".to_owned()).remote();
+        // As large as may come in the buffer that small calls are read into.
+        let filler = "x".repeat(30 << 10);
+        let pid = pid::on(&a).await?;
+        for _ in 0..100 {
+            ensure!(length::on(&a, filler.clone()).await? == filler.len());
+        }
+        let before = memory(pid)?;
+        let mut waiting = Vec::new();
+        for n in 0..WAITING {
+            waiting.push(late.plus(n).timeout(None).start());
+            for _ in 0..3 {
+                ensure!(length::on(&a, filler.clone()).await? == filler.len());
+            }
+        }
+        let grown = memory(pid)?.saturating_sub(before) >> 10;
+        println!("D5: {WAITING} waiting calls take {grown} KiB");
+        ensure!(grown < 16 * WAITING, "{WAITING} calls keep {grown} KiB");
+        open::on(&a, "late".to_owned()).await?;
+        for (n, call) in (0..).zip(waiting) {
+            ensure!(call.await? == 1 + n);
+        }
+        drop(late);
+        Ok(())
+    })
+}
+
+/// The memory that a process has at present.
+fn memory(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.context("no such line")?.parse::<u64>()? << 10)
 }
 
 #[farref::remote]

@@ -1,0 +1,482 @@
+//! How much of what this worker answers one peer may be in memory at once (guarantee D5).
+//!
+//! An answer takes memory from when its function has made it until the peer has all of it, and a peer
+//! may be slow, or stopped. So each peer has a budget. A function whose answers are large starts only
+//! when the budget has room for one more of them; how large they are is known from those before. Who
+//! finds no room waits without a thread, and can be cancelled.
+//!
+//! # Invariants
+//!
+//! - **AN-1** A function whose answers are large starts only if what it is expected to bring fits into
+//!   the budget, or nothing else is in it. Functions with small answers never wait here.
+//! - **AN-2** Room is given in the order in which it was asked for.
+//! - **AN-3** Nobody waits for ever. What is queued goes as the peer reads it. What is set aside for
+//!   functions that run may stay for long, and they may even wait for one that is held back here: so
+//!   while nothing is queued, one more starts after each [`PAUSE`].
+//! - **AN-4** What was taken of the budget is given back once: with the reservation, or with the bytes
+//!   of the answer, wherever they are dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use farref_proto::NodeId;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+
+use crate::codec::Payload;
+
+/// The bytes of answers that one peer may have under way unless told otherwise.
+pub(crate) const DEFAULT_MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+/// Answers of up to this size do not count: the number of calls is limited.
+const SMALL: u64 = 4 << 10;
+
+/// How long nothing may happen before one more function starts (AN-3).
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The budgets of all peers.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    limit: u64,
+    runtime: Handle,
+    peers: Mutex<HashMap<NodeId, Arc<Budget>>>,
+    /// What values of a type weigh when they are fetched.
+    fetched: Mutex<HashMap<&'static str, Arc<Expected>>>,
+}
+
+impl Answers {
+    pub(crate) fn new(limit: u64, runtime: Handle) -> Self {
+        Self {
+            limit,
+            runtime,
+            peers: Mutex::default(),
+            fetched: Mutex::default(),
+        }
+    }
+
+    /// The budget of a peer.
+    pub(crate) fn of(&self, peer: NodeId) -> Arc<Budget> {
+        let new = || Arc::new(Budget::new(self.limit, self.runtime.clone()));
+        Arc::clone(lock(&self.peers).entry(peer).or_insert_with(new))
+    }
+
+    /// An answer is made, for which room may have been set aside: from now on it takes what it weighs.
+    pub(crate) fn charge(&self, peer: NodeId, room: Option<Reservation>, answer: &mut Payload) {
+        if answer.len() as u64 > SMALL {
+            self.of(peer).charge(answer);
+        }
+        drop(room);
+    }
+
+    /// The peer is gone: whoever still waits is cancelled, and gives back into nothing.
+    pub(crate) fn forget(&self, peer: NodeId) {
+        let budget = lock(&self.peers).remove(&peer);
+        drop(budget);
+    }
+
+    /// What is known of values of a type.
+    pub(crate) fn fetched(&self, type_name: &'static str) -> Arc<Expected> {
+        Arc::clone(lock(&self.fetched).entry(type_name).or_default())
+    }
+}
+
+/// What answers of one kind have weighed lately: the most, forgotten by and by.
+#[derive(Debug, Default)]
+pub(crate) struct Expected(AtomicU64);
+
+impl Expected {
+    /// Zero if small.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// An answer weighed so much. Of several at once any may be the last to be heeded.
+    pub(crate) fn learn(&self, bytes: u64) {
+        let bytes = if bytes > SMALL { bytes } else { 0 };
+        let before = self.bytes();
+        if bytes == before {
+            return;
+        }
+        let now = before.saturating_sub(before.saturating_sub(bytes).div_ceil(8));
+        let now = if now > SMALL { now } else { 0 };
+        self.0.store(now.max(bytes), Ordering::Relaxed);
+    }
+}
+
+/// What one peer's answers may take.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Answers that are made and that the peer does not have.
+    queued: u64,
+    /// What running functions are expected to bring.
+    reserved: u64,
+    /// Who waits, in order.
+    line: BTreeMap<u64, Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    bytes: u64,
+    waker: Waker,
+}
+
+impl Budget {
+    fn new(limit: u64, runtime: Handle) -> Self {
+        Self {
+            limit,
+            runtime,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sets room aside, if there is some and nobody waits for it.
+    pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        let mut state = lock(&self.state);
+        if !state.line.is_empty() || !state.fits(bytes, self.limit) {
+            return None;
+        }
+        state.reserved += bytes;
+        drop(state);
+        Some(self.reservation(bytes))
+    }
+
+    /// Waits for room (AN-2).
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Reserve {
+        Reserve {
+            budget: Arc::clone(self),
+            bytes,
+            place: Place::None,
+            pause: None,
+        }
+    }
+
+    /// Makes the bytes of an answer count until they are dropped.
+    fn charge(self: &Arc<Self>, answer: &mut Payload) {
+        let bytes = answer.len() as u64;
+        lock(&self.state).queued += bytes;
+        let body = Charged {
+            body: std::mem::take(&mut answer.body),
+            _charge: Charge {
+                budget: Arc::clone(self),
+                bytes,
+            },
+        };
+        answer.body = Bytes::from_owner(body);
+    }
+
+    fn reservation(self: &Arc<Self>, bytes: u64) -> Reservation {
+        Reservation {
+            budget: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// Changes the sums, and wakes who may go on. Only tasks of this worker wait here, so a waker
+    /// does nothing but to schedule one, and may be woken anywhere.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = lock(&self.state);
+        change(&mut state);
+        let woken = state.advance(self.limit);
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// AN-1
+    fn fits(&self, bytes: u64, limit: u64) -> bool {
+        let used = self.queued + self.reserved;
+        used == 0 || used.saturating_add(bytes) <= limit
+    }
+
+    /// Gives room to those who are next, and says whom to wake: those, and whoever is next after them,
+    /// for it may have to look at the clock now.
+    fn advance(&mut self, limit: u64) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while let Some((_, first)) = self.line.first_key_value() {
+            if self.fits(first.bytes, limit) {
+                woken.extend(self.admit_first());
+                continue;
+            }
+            if self.queued == 0 {
+                woken.push(first.waker.clone());
+            }
+            break;
+        }
+        woken
+    }
+
+    fn admit_first(&mut self) -> Option<Waker> {
+        let (_, first) = self.line.pop_first()?;
+        self.reserved += first.bytes;
+        Some(first.waker)
+    }
+}
+
+/// Room that is set aside for an answer. Dropped without one, it is given back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.change(|state| state.reserved -= self.bytes);
+    }
+}
+
+/// The room that a made answer takes.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.change(|state| state.queued -= self.bytes);
+    }
+}
+
+/// The body of an answer, and its room.
+struct Charged {
+    body: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Waits for room.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are awaited"]
+pub(crate) struct Reserve {
+    budget: Arc<Budget>,
+    bytes: u64,
+    place: Place,
+    /// Runs while it is the first in line and nothing is queued (AN-3).
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+enum Place {
+    None,
+    InLine(u64),
+    Done,
+}
+
+impl Future for Reserve {
+    type Output = Reservation;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
+        let this = self.get_mut();
+        let budget = Arc::clone(&this.budget);
+        let number = match this.place {
+            Place::InLine(number) => number,
+            Place::None | Place::Done => {
+                if let Some(reserved) = budget.try_reserve(this.bytes) {
+                    this.place = Place::Done;
+                    return Poll::Ready(reserved);
+                }
+                let mut state = lock(&budget.state);
+                let number = state.next;
+                state.next += 1;
+                let waiting = Waiting {
+                    bytes: this.bytes,
+                    waker: context.waker().clone(),
+                };
+                state.line.insert(number, waiting);
+                this.place = Place::InLine(number);
+                number
+            }
+        };
+        loop {
+            let mut state = lock(&budget.state);
+            let queued = state.queued;
+            let is_first = state.line.keys().next() == Some(&number);
+            let Some(waiting) = state.line.get_mut(&number) else {
+                // Somebody has given it room.
+                this.place = Place::Done;
+                return Poll::Ready(budget.reservation(this.bytes));
+            };
+            waiting.waker.clone_from(context.waker());
+            // What was given back between the look and the place in the line woke nobody.
+            if is_first && state.fits(this.bytes, budget.limit) {
+                drop(state);
+                budget.change(|_| {});
+                continue;
+            }
+            if !is_first || queued > 0 {
+                this.pause = None;
+                return Poll::Pending;
+            }
+            drop(state);
+            let pause = this.pause.get_or_insert_with(|| {
+                let _runtime = budget.runtime.enter();
+                Box::pin(sleep(PAUSE))
+            });
+            if pause.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            this.pause = None;
+            // AN-3
+            budget.change(|state| {
+                if state.queued == 0 && state.line.keys().next() == Some(&number) {
+                    state.admit_first();
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        if let Place::InLine(number) = self.place {
+            let bytes = self.bytes;
+            self.budget.change(|state| {
+                // It may have been given room that nobody will use.
+                if state.line.remove(&number).is_none() {
+                    state.reserved -= bytes;
+                }
+            });
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget(limit: u64) -> Arc<Budget> {
+        Arc::new(Budget::new(limit, Handle::current()))
+    }
+
+    fn poll(reserve: &mut Reserve) -> Poll<Reservation> {
+        Pin::new(reserve).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn answer(bytes: u64) -> Payload {
+        Payload {
+            body: vec![1; bytes as usize].into(),
+            parts: Vec::new(),
+        }
+    }
+
+    fn used(budget: &Budget) -> (u64, u64, usize) {
+        let state = lock(&budget.state);
+        (state.queued, state.reserved, state.line.len())
+    }
+
+    /// AN-1, AN-2, AN-4
+    #[tokio::test]
+    async fn room_is_given_in_order_and_given_back_once() {
+        let budget = budget(11 * MIB);
+        let first = budget.try_reserve(6 * MIB).expect("it is empty");
+        let mut second = budget.reserve(6 * MIB);
+        let mut third = budget.reserve(MIB);
+        assert!(poll(&mut second).is_pending());
+        assert!(poll(&mut third).is_pending(), "it would fit, but is later");
+        assert!(budget.try_reserve(1).is_none(), "so is this");
+        let mut made = answer(4 * MIB);
+        budget.charge(&mut made);
+        drop(first);
+        assert_eq!(
+            used(&budget),
+            (4 * MIB, 7 * MIB, 0),
+            "what it weighs counts"
+        );
+        let (Poll::Ready(second), Poll::Ready(third)) = (poll(&mut second), poll(&mut third))
+        else {
+            panic!("there is room");
+        };
+        let clone = made.clone();
+        drop(made);
+        assert_eq!(used(&budget).0, 4 * MIB, "somebody still has it");
+        drop((clone, second, third));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    /// AN-1
+    #[tokio::test]
+    async fn one_answer_above_the_budget_passes_alone() {
+        let budget = budget(MIB);
+        let large = budget.try_reserve(5 * MIB).expect("alone");
+        assert!(budget.try_reserve(1).is_none());
+        drop(large);
+        assert!(budget.try_reserve(5 * MIB).is_some());
+    }
+
+    /// AN-3
+    #[tokio::test]
+    async fn functions_that_wait_for_one_that_is_held_back_do_so_in_vain_for_a_while_only() {
+        let budget = budget(10 * MIB);
+        let mut running = vec![budget.try_reserve(10 * MIB)];
+        for _ in 0..5 {
+            let more = budget.reserve(10 * MIB);
+            let more = tokio::time::timeout(600 * PAUSE, more).await;
+            running.push(Some(more.expect("nothing is queued")));
+        }
+        // A peer that does not read what is queued is another matter.
+        let mut made = answer(MIB);
+        budget.charge(&mut made);
+        let more = tokio::time::timeout(5 * PAUSE, budget.reserve(10 * MIB)).await;
+        assert!(more.is_err());
+        drop((made, running));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    /// AN-4
+    #[tokio::test]
+    async fn who_gives_up_waiting_leaves_nothing_behind() {
+        let budget = budget(10 * MIB);
+        let first = budget.try_reserve(10 * MIB);
+        let (mut second, mut third) = (budget.reserve(10 * MIB), budget.reserve(10 * MIB));
+        assert!(poll(&mut second).is_pending());
+        assert!(poll(&mut third).is_pending());
+        drop(second);
+        drop(first);
+        assert_eq!(
+            used(&budget),
+            (0, 10 * MIB, 0),
+            "it is given, and not taken"
+        );
+        drop(third);
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    #[test]
+    fn small_answers_make_large_ones_be_forgotten_in_time() {
+        let expected = Expected::default();
+        expected.learn(100);
+        assert_eq!(expected.bytes(), 0);
+        expected.learn(32 * MIB);
+        assert_eq!(expected.bytes(), 32 * MIB);
+        expected.learn(10);
+        assert_eq!(expected.bytes(), 28 * MIB);
+        (0..100).for_each(|_| expected.learn(10));
+        assert_eq!(expected.bytes(), 0);
+    }
+}
