@@ -69,12 +69,13 @@ pub(crate) fn expand(function: &Function, options: &Options) -> syn::Result<Toke
     let documentation = attributes::documentation(attributes, &last);
     let carried = attributes::carried(attributes);
     let cfg = attributes::cfg(attributes);
+    let of_type = attributes::of_type(attributes);
     let visibility = types::at(Span::call_site(), quote!(#visibility));
     let (parameters, tuple, output) =
         (signature.parameters(), signature.tuple(), &signature.output);
     let to = Ident::new("to", Span::mixed_site());
     Ok(quote! {
-        #cfg
+        #of_type
         #[doc = #last]
         #[allow(non_camel_case_types, missing_debug_implementations)]
         #visibility struct #ident {}
@@ -84,7 +85,12 @@ pub(crate) fn expand(function: &Function, options: &Options) -> syn::Result<Toke
             impl #ident {
                 #documentation
                 #carried
-                #[allow(dead_code, clippy::too_many_arguments, clippy::used_underscore_binding)]
+                #[allow(
+                    dead_code,
+                    clippy::double_must_use,
+                    clippy::too_many_arguments,
+                    clippy::used_underscore_binding
+                )]
                 #[track_caller]
                 #visibility fn on(#to: &::farref::Peer, #parameters) -> ::farref::Call<#output> {
                     ::farref::__private::call::<Self>(#to, &#tuple)

@@ -83,6 +83,13 @@ use crate::options::{Options, Place};
 /// - A method becomes a method of `RRef<Table>`, by way of a trait called `TableRRef`. Import the trait
 ///   to use it in other modules, or call `Table::get_on(&table, 3)`, which needs no import. Calls with
 ///   `&mut self` have the value to themselves; calls with `&self` share it.
+/// - Who may call a method may call it from afar, and nobody else. A trait has one visibility, so methods
+///   with a narrower one than the widest are in traits of their own, for which the end of the name says:
+///   `TableRRefCrate` for `pub(crate)`, `TableRRefSuper` for `pub(super)`, `TableRRefPrivate` for private
+///   ones.
+/// - `#[cfg]`, `#[deprecated]`, `#[must_use]`, `#[doc(hidden)]`, `#[allow]` and the documentation hold for
+///   what is generated, too.
+/// - A method cannot be called what a method of `RRef` is called, such as `owner` or `cast`.
 /// - The `pub` (also `pub(crate)` and so on) functions of the block are remote. Mark a private one
 ///   `#[remote]` to include it, a public one `#[remote(skip)]` to leave it out.
 ///
@@ -249,7 +256,13 @@ mod tests {
             }
         );
         let items = items(quote!(), &block);
-        let [first, syn::Item::Trait(next), syn::Item::Const(_)] = &items[..] else {
+        let [
+            first,
+            syn::Item::Struct(_),
+            syn::Item::Trait(next),
+            syn::Item::Const(_),
+        ] = &items[..]
+        else {
             panic!("{}", quote!(#(#items)*));
         };
         assert_eq!(quote!(#first).to_string(), block.to_string());
@@ -257,6 +270,42 @@ mod tests {
         let visibility = &next.vis;
         assert_eq!(quote!(#visibility).to_string(), "pub (crate)");
         assert_eq!(next.items.len(), 1, "a private method became remote");
+    }
+
+    #[test]
+    fn methods_of_different_visibilities_are_in_different_traits() {
+        let block = quote!(
+            impl Table {
+                #[remote]
+                fn hidden(&self) {}
+                pub fn get(&self) {}
+                pub(crate) fn clear(&mut self) {}
+                pub fn put(&mut self) {}
+            }
+        );
+        for (options, names) in [
+            (
+                quote!(),
+                ["TableRRef", "TableRRefCrate", "TableRRefPrivate"],
+            ),
+            (quote!(trait = Far), ["Far", "FarCrate", "FarPrivate"]),
+        ] {
+            let mut found = Vec::new();
+            for item in items(options, &block) {
+                if let syn::Item::Trait(one) = item {
+                    let visibility = &one.vis;
+                    let visibility = quote!(#visibility).to_string();
+                    found.push((one.ident.to_string(), visibility, one.items.len()));
+                }
+            }
+            let expected = [("pub", 2), ("pub (crate)", 1), ("", 1)];
+            let expected: Vec<_> = names
+                .into_iter()
+                .zip(expected)
+                .map(|(name, (visibility, count))| (name.to_owned(), visibility.to_owned(), count))
+                .collect();
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Ident, Type};
 
 use crate::options::{Mode, Options};
-use crate::signature::{Receiver, Signature};
+use crate::signature::{Argument, Receiver, Signature};
 use crate::types;
 
 /// All that `farref` must know of a function.
@@ -51,6 +51,7 @@ impl Marker<'_> {
             .iter()
             .map(|argument| argument.name.unraw().to_string());
         let (access, arguments, returned) = (self.access(), self.arguments(), self.output());
+        let each_argument = self.each_argument();
         let output = &signature.output;
         let run = self.run();
         Ok(quote! {
@@ -77,6 +78,8 @@ impl Marker<'_> {
             ::farref::__private::inventory::submit! {
                 ::farref::__private::Registration::of::<#ident>()
             }
+
+            #each_argument
         })
     }
 
@@ -121,9 +124,26 @@ impl Marker<'_> {
         let types = self.signature.arguments.iter().map(|argument| &argument.ty);
         let at = match &self.signature.arguments[..] {
             [only] => only.ty.span(),
-            _ => self.signature.parentheses,
+            _ => self.signature.ident.span(),
         };
         quote_spanned!(at=> type Arguments = (#(#types,)*);)
+    }
+
+    /// Asks of every argument alone what is asked of all of them: the compiler does not say which one
+    /// cannot be sent.
+    fn each_argument(&self) -> Option<TokenStream> {
+        let arguments = &self.signature.arguments[..];
+        if arguments.len() < 2 {
+            return None;
+        }
+        let asked = arguments.iter().map(|Argument { ty, .. }| {
+            quote_spanned!(ty.span()=> ::farref::__private::is_sent::<#ty>();)
+        });
+        Some(quote! {
+            const _: fn() = || {
+                #(#asked)*
+            };
+        })
     }
 
     fn output(&self) -> TokenStream {

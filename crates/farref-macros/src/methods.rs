@@ -13,10 +13,14 @@ use crate::options::{Options, Place};
 use crate::signature::{Receiver, Signature};
 use crate::types;
 
-/// What an `RRef` can do itself or by way of the prelude: that would be called instead.
-const TAKEN: [&str; 12] = [
+/// What an `RRef` can do itself or by way of the prelude: that would be called instead, or neither could
+/// be.
+const TAKEN: [&str; 15] = [
     "backward",
+    "cast",
     "clone",
+    "clone_from",
+    "clone_into",
     "confirmed",
     "id",
     "into",
@@ -66,12 +70,17 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
         Some(chosen) => chosen.clone(),
         None => format_ident!("{}RRef", name.unraw(), span = name.span()),
     };
-    let (definition, implementation) = far_trait(&trait_name, &remotes, &names);
+    let (definitions, implementations) = far_traits(&trait_name, &remotes, &names, &cfg);
     let this = &block.this;
     let class = names.class.as_ref().map(|class| class_of(class, &names));
-    let definition = definition.map(|definition| quote!(#cfg #definition));
+    let hint = match (&options.trait_name, definitions.is_empty()) {
+        (None, false) => Some(hint(&name, &cfg)),
+        _ => None,
+    };
     Ok(quote! {
-        #definition
+        #hint
+
+        #definitions
 
         #cfg
         const _: () = {
@@ -82,9 +91,25 @@ pub(crate) fn expand(block: &Block, options: &Options) -> syn::Result<TokenStrea
                 #siblings
             }
 
-            #implementation
+            #implementations
         };
     })
+}
+
+/// Says what to do if another block of the type has made a trait of the same name, which the compiler's
+/// error about it does not: that error is about this one, too.
+fn hint(name: &Ident, cfg: &TokenStream) -> TokenStream {
+    let hint = format_ident!(
+        "__every_further_remote_impl_block_of_{}_here_needs_the_option_trait",
+        name.unraw(),
+        span = name.span()
+    );
+    quote! {
+        #cfg
+        #[doc(hidden)]
+        #[allow(dead_code, non_camel_case_types)]
+        struct #hint;
+    }
 }
 
 /// A method that tells Python workers which of their classes the value stands for.
@@ -287,7 +312,7 @@ impl<'a> Remote<'a> {
         quote! {
             #documentation
             #carried
-            #[allow(dead_code, clippy::too_many_arguments)]
+            #[allow(dead_code, clippy::double_must_use, clippy::too_many_arguments)]
             #[track_caller]
             #visibility fn #ident(#to: &#to_type, #parameters) -> ::farref::Call<#output> {
                 #call::<#marker>(#to, &#tuple)
@@ -300,28 +325,52 @@ impl<'a> Remote<'a> {
         let Signature { ident, output, .. } = &self.signature;
         let parameters = self.signature.parameters();
         quote! {
-            #[allow(clippy::too_many_arguments)]
+            #[allow(clippy::double_must_use, clippy::too_many_arguments)]
             #[track_caller]
             fn #ident(&self, #parameters) -> ::farref::Call<#output>
         }
     }
 }
 
-/// The trait with the methods of the far reference, and its implementation.
-fn far_trait(
+/// The traits with the methods of the far reference, and their implementations. A trait has one
+/// visibility, so there is one for each: those who may not call a method do not get it with another one.
+fn far_traits(
     name: &Ident,
     remotes: &[Remote<'_>],
     names: &Names<'_>,
-) -> (Option<TokenStream>, Option<TokenStream>) {
-    let methods: Vec<_> = remotes
+    cfg: &TokenStream,
+) -> (TokenStream, TokenStream) {
+    let mut methods: Vec<_> = remotes
         .iter()
         .filter(|remote| remote.signature.receiver != Receiver::None)
+        .map(|remote| (Reach::of(&remote.method.visibility), remote))
         .collect();
-    let Some(widest) = methods
-        .iter()
-        .map(|remote| &remote.method.visibility)
-        .max_by_key(width)
-    else {
+    // The widest ones have the name that everybody knows. Otherwise they stay in their order.
+    methods.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut all = (TokenStream::new(), TokenStream::new());
+    for (index, methods) in methods
+        .chunk_by(|(one, _), (other, _)| one == other)
+        .enumerate()
+    {
+        let name = match (index, methods) {
+            (1.., [(reach, _), ..]) => &format_ident!("{name}{}", reach.word()),
+            _ => name,
+        };
+        let methods: Vec<_> = methods.iter().map(|(_, remote)| *remote).collect();
+        let (definition, implementation) = far_trait(name, &methods, names);
+        all.0.extend(quote!(#cfg #definition));
+        all.1.extend(implementation);
+    }
+    all
+}
+
+/// One trait with methods of one visibility, and its implementation.
+fn far_trait(
+    name: &Ident,
+    methods: &[&Remote<'_>],
+    names: &Names<'_>,
+) -> (Option<TokenStream>, Option<TokenStream>) {
+    let Some(first) = methods.first() else {
         return (None, None);
     };
     let Names {
@@ -349,7 +398,7 @@ fn far_trait(
             }
         }
     });
-    let visibility = moved(widest);
+    let visibility = moved(&first.method.visibility);
     let about = format!("The methods of `{described}` on a far reference to one.");
     let definition = quote! {
         #[doc = #about]
@@ -366,18 +415,134 @@ fn far_trait(
     (Some(definition), Some(implementation))
 }
 
-/// More for those that are visible in more places.
-fn width(visibility: &&Visibility) -> u8 {
-    match visibility {
-        Visibility::Public(_) => 4,
-        Visibility::Restricted(within) if within.path.is_ident("crate") => 3,
-        Visibility::Restricted(within) if within.in_token.is_some() => 2,
-        Visibility::Restricted(within) if within.path.is_ident("super") => 1,
-        _ => 0,
+/// From where a method can be called: the widest first.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Reach {
+    Everywhere,
+    Crate,
+    /// In a module, by its path.
+    In(Vec<String>),
+    Parent,
+    Here,
+}
+
+impl Reach {
+    fn of(visibility: &Visibility) -> Self {
+        let within = match visibility {
+            Visibility::Public(_) => return Self::Everywhere,
+            Visibility::Inherited => return Self::Here,
+            Visibility::Restricted(within) => within,
+        };
+        let path = &within.path;
+        if path.is_ident("crate") {
+            Self::Crate
+        } else if path.is_ident("super") {
+            Self::Parent
+        } else if path.is_ident("self") {
+            Self::Here
+        } else {
+            let segments = path.segments.iter();
+            Self::In(segments.map(|one| one.ident.unraw().to_string()).collect())
+        }
     }
+
+    /// What the trait with such methods has at the end of its name, if wider ones are there.
+    fn word(&self) -> String {
+        match self {
+            Self::Everywhere => String::new(),
+            Self::Crate => "Crate".to_owned(),
+            Self::In(path) => format!(
+                "In{}",
+                path.iter().map(|one| capital(one)).collect::<String>()
+            ),
+            Self::Parent => "Super".to_owned(),
+            Self::Here => "Private".to_owned(),
+        }
+    }
+}
+
+/// `parameter_server` becomes `ParameterServer`.
+fn capital(word: &str) -> String {
+    word.split('_')
+        .map(|part| {
+            let (first, rest) = part.split_at(part.chars().next().map_or(0, char::len_utf8));
+            first.to_uppercase() + rest
+        })
+        .collect()
 }
 
 /// Lints about visibility are for what the user wrote.
 fn moved(visibility: &Visibility) -> TokenStream {
     types::at(Span::call_site(), visibility.to_token_stream())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The methods of `RRef` itself, read from where they are defined.
+    fn methods_of_rref() -> Vec<String> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../farref/src/rref.rs");
+        let text = std::fs::read_to_string(file).expect("the crate next to this one");
+        let file = syn::parse_file(&text).expect("Rust");
+        let mut found = Vec::new();
+        for item in file.items {
+            let syn::Item::Impl(block) = item else {
+                continue;
+            };
+            let this = &block.self_ty;
+            if !quote!(#this).to_string().starts_with("RRef <") {
+                continue;
+            }
+            for item in block.items {
+                if let syn::ImplItem::Fn(method) = item
+                    && method.sig.receiver().is_some()
+                    && matches!(method.vis, Visibility::Public(_))
+                {
+                    found.push(method.sig.ident.to_string());
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn no_method_of_rref_can_hide_a_remote_one() {
+        let found = methods_of_rref();
+        assert!(found.contains(&"to_here".to_owned()), "{found:?}");
+        for method in found {
+            assert!(
+                TAKEN.contains(&&*method),
+                "`RRef::{method}` would be called instead of a remote `{method}`: add it to `TAKEN`"
+            );
+        }
+    }
+
+    #[test]
+    fn visibilities_are_told_apart_and_the_widest_come_first() {
+        let reach = |text: &str| Reach::of(&syn::parse_str(text).unwrap());
+        let sorted = [
+            ("pub", ""),
+            ("pub(crate)", "Crate"),
+            ("pub(in crate::table_store::rows)", "InCrateTableStoreRows"),
+            ("pub(super)", "Super"),
+            ("pub(self)", "Private"),
+        ];
+        for pair in sorted.windows(2) {
+            assert!(reach(pair[0].0) < reach(pair[1].0), "{pair:?}");
+        }
+        for (visibility, word) in sorted {
+            assert_eq!(reach(visibility).word(), word);
+        }
+        for (one, other) in [
+            ("pub(in crate)", "pub(crate)"),
+            ("pub(in super)", "pub(super)"),
+            ("pub(in self)", "pub(self)"),
+            ("", "pub(self)"),
+        ] {
+            assert_eq!(reach(one), reach(other));
+        }
+    }
 }

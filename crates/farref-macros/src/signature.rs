@@ -20,8 +20,6 @@ pub(crate) struct Signature {
     pub(crate) is_async: bool,
     pub(crate) receiver: Receiver,
     pub(crate) arguments: Vec<Argument>,
-    /// Where the arguments are declared.
-    pub(crate) parentheses: Span,
     /// What it returns; of a `Result`, the good part.
     pub(crate) output: Type,
     /// If it returns a `Result`, where its error is declared.
@@ -72,7 +70,6 @@ impl Signature {
             is_async: declared.asyncness.is_some(),
             receiver,
             arguments,
-            parentheses: declared.paren_token.span.join(),
             output,
             error,
             returns,

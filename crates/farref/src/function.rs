@@ -184,6 +184,9 @@ pub fn call_method<F: Function>(
     Call::on_value::<F>(on, arguments)
 }
 
+/// Compiles if a type can be an argument: what [`Function::Arguments`] asks of all of them, asked of one.
+pub fn is_sent<T: Serialize + DeserializeOwned + Send + 'static>() {}
+
 /// What a function's error becomes on its way back.
 pub fn returned(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
     let error = error.into();

@@ -342,6 +342,63 @@ async fn the_options_of_methods_and_blocks_take_effect() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn methods_of_every_visibility_can_be_called_from_where_they_are_seen() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+
+    use seen::{DoorRRef as _, DoorRRefSuper as _};
+    let door = seen::Door::new_on(&peer).remote();
+    assert!(!door.is_open().await?);
+    door.unlock().await?;
+    assert!(seen::force(&door).await?);
+
+    drop(door);
+    Ok(cluster.shutdown().await?)
+}
+
+mod seen {
+    use farref::RRef;
+
+    pub(crate) struct Door(bool);
+
+    #[farref::remote]
+    impl Door {
+        pub(crate) fn new() -> Self {
+            Self(false)
+        }
+
+        pub(crate) fn is_open(&self) -> bool {
+            self.0
+        }
+
+        pub(super) fn unlock(&mut self) {}
+
+        #[remote]
+        fn open(&mut self) {
+            self.0 = true;
+        }
+    }
+
+    pub(crate) async fn force(door: &RRef<Door>) -> farref::Result<bool> {
+        door.open().await?;
+        door.is_open().await
+    }
+}
+
+/// A call is a future: what takes futures takes calls, and nothing is sent before it is polled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_can_be_awaited_beside_others() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+
+    let (one, two) = tokio::join!(add::on(&peer, 1, 2), add::on(&peer, 3, 4));
+    assert_eq!((one?, two?), (3, 7));
+    let mut call = add::on(&peer, 5, 6);
+    assert_eq!((&mut call).await?, 11);
+    assert!(matches!(call.await, Err(Error::Config(_))), "twice");
+
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn functions_inside_of_functions_can_be_remote() -> Result<()> {
     #[farref::remote]
     async fn inside(n: u8) -> u8 {
