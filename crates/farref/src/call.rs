@@ -63,6 +63,19 @@ const FETCH: FunctionName = FunctionName::ours(protocol::FETCH);
 /// ```
 #[must_use = "a call does nothing until it is awaited, started, or left there with `remote()`"]
 pub struct Call<T> {
+    stage: Stage<T>,
+}
+
+enum Stage<T> {
+    Built(Built),
+    /// It is being awaited.
+    Made(Pending<T>),
+    /// In between.
+    Taken,
+}
+
+/// What has been said about a call.
+struct Built {
     to: Result<(Arc<Core>, NodeId)>,
     /// What to call; none fetches the receiver's value.
     entry: Option<&'static Entry>,
@@ -75,8 +88,26 @@ pub struct Call<T> {
     /// What the function's own limit is, if it has one.
     own_timeout: Option<Duration>,
     location: &'static Location<'static>,
-    result: PhantomData<fn() -> T>,
 }
+
+/// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
+///
+/// ```
+/// fn comes_here<T: farref::Returned>() {}
+///
+/// comes_here::<Vec<String>>();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a value of type `{Self}` cannot be sent to the caller: serde's `Serialize` and \
+               `Deserialize` are not implemented for it",
+    label = "to leave the value where it is and hold a reference to it, say `.remote()` instead",
+    note = "`.remote()` makes a `farref::RRef<{Self}>` of the call at once; for a value that is to be sent, \
+            add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
+)]
+pub trait Returned: DeserializeOwned {}
+
+#[diagnostic::do_not_recommend]
+impl<T: DeserializeOwned> Returned for T {}
 
 /// The time limit of a call.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +151,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     ) -> Self {
         let name = FunctionName::ours(F::NAME);
         let (context, encoded) = encode(core, to.as_ref().ok().copied(), &name, arguments);
-        Self {
+        Self::built(Built {
             to: to.map(|to| (Arc::clone(core), to)),
             entry: core.registry.entry::<F>(),
             name,
@@ -130,8 +161,7 @@ impl<T: Send + Sync + 'static> Call<T> {
             timeout: Timeout::Default,
             own_timeout: F::TIMEOUT,
             location: Location::caller(),
-            result: PhantomData,
-        }
+        })
     }
 
     /// Leaves the result with the worker that computes it, and returns a reference to it at once.
@@ -172,14 +202,17 @@ impl<T: Send + Sync + 'static> Call<T> {
     /// ```
     #[track_caller]
     pub fn remote(self) -> RRef<T> {
-        let handle = self
-            .create()
-            .unwrap_or_else(|error| Arc::new(Handle::Broken(error)));
-        RRef::new(handle)
+        let handle = match self.stage {
+            Stage::Built(built) => built.create::<T>(),
+            Stage::Made(_) | Stage::Taken => Err(awaited_before()),
+        };
+        RRef::new(handle.unwrap_or_else(|error| Arc::new(Handle::Broken(error))))
     }
+}
 
+impl Built {
     #[track_caller]
-    fn create(self) -> Result<Arc<Handle>> {
+    fn create<T: Send + Sync + 'static>(self) -> Result<Arc<Handle>> {
         let made = Made {
             type_name: std::any::type_name::<T>(),
             origin: Origin::Here(Location::caller()),
@@ -231,11 +264,17 @@ fn encode<A: Serialize>(
 }
 
 impl<T> Call<T> {
+    fn built(built: Built) -> Self {
+        Self {
+            stage: Stage::Built(built),
+        }
+    }
+
     /// A call that fetches the value behind a reference.
     #[track_caller]
     pub(crate) fn fetch(handle: &Arc<Handle>) -> Self {
         match handle.held() {
-            Ok(held) => Self {
+            Ok(held) => Self::built(Built {
                 to: Ok((Arc::clone(&held.core), held.owner)),
                 entry: None,
                 name: FETCH,
@@ -245,15 +284,14 @@ impl<T> Call<T> {
                 timeout: Timeout::Default,
                 own_timeout: None,
                 location: Location::caller(),
-                result: PhantomData,
-            },
+            }),
             Err(error) => Self::broken(FETCH, error),
         }
     }
 
     #[track_caller]
     fn broken(name: FunctionName, error: Error) -> Self {
-        Self {
+        Self::built(Built {
             to: Err(error),
             entry: None,
             name,
@@ -263,8 +301,7 @@ impl<T> Call<T> {
             timeout: Timeout::Default,
             own_timeout: None,
             location: Location::caller(),
-            result: PhantomData,
-        }
+        })
     }
 
     /// Sets the time limit of this call, from when it is made until its result is here: waiting in
@@ -297,7 +334,9 @@ impl<T> Call<T> {
     /// # }
     /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        self.timeout = Timeout::Set(limit.into());
+        if let Stage::Built(built) = &mut self.stage {
+            built.timeout = Timeout::Set(limit.into());
+        }
         self
     }
 
@@ -309,7 +348,7 @@ impl<T> Call<T> {
         let life = to.life(name.clone());
         let core = &to.core;
         let (context, encoded) = encode(core, life.as_ref().ok().copied(), &name, arguments);
-        Self {
+        Self::built(Built {
             to: life.map(|to| (Arc::clone(core), to)),
             entry: core.registry.by_id(function.reference.id),
             name,
@@ -319,8 +358,7 @@ impl<T> Call<T> {
             timeout: Timeout::Default,
             own_timeout: None,
             location: Location::caller(),
-            result: PhantomData,
-        }
+        })
     }
 
     /// A call that failed before it was made.
@@ -333,16 +371,34 @@ impl<T> Call<T> {
     /// The same, under this name in errors and traces. For callers that name functions at run time.
     #[doc(hidden)]
     pub fn __named(mut self, name: String) -> Self {
-        self.name = FunctionName::theirs(name);
+        if let Stage::Built(built) = &mut self.stage {
+            built.name = FunctionName::theirs(name);
+        }
         self
     }
+}
 
+impl Built {
     fn limit(&self, core: &Core) -> Option<Duration> {
         match (self.timeout, self.own_timeout) {
             (Timeout::Set(limit), _) => limit,
             (Timeout::Default, Some(Duration::MAX)) => None,
             (Timeout::Default, Some(own)) => Some(own),
             (Timeout::Default, None) => core.settings.call_timeout,
+        }
+    }
+
+    fn make<T>(self, awaited: bool) -> Pending<T> {
+        let name = self.name.clone();
+        let entry = self.entry;
+        Pending {
+            name,
+            entry,
+            state: match self.prepare(awaited) {
+                Ok(prepared) => prepared.begin(),
+                Err(error) => State::Failed(error),
+            },
+            result: PhantomData,
         }
     }
 
@@ -392,7 +448,7 @@ impl<T> Call<T> {
     }
 }
 
-impl<T: DeserializeOwned> Call<T> {
+impl<T: Returned> Call<T> {
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
     ///
     /// If the peer has as many calls as it accepts, this one waits for its turn, up to
@@ -421,27 +477,25 @@ impl<T: DeserializeOwned> Call<T> {
     /// # }
     /// ```
     pub fn start(self) -> Pending<T> {
-        let mut pending = self.make(false);
+        let built = match self.stage {
+            Stage::Built(built) => built,
+            Stage::Made(pending) => return pending,
+            Stage::Taken => {
+                return Pending {
+                    name: FunctionName::UNSAID,
+                    entry: None,
+                    state: State::Done,
+                    result: PhantomData,
+                };
+            }
+        };
+        let mut pending = built.make(false);
         if let State::NoPlace(prepared, _) = &pending.state {
             let Prepared { core, to, .. } = &**prepared;
             let error = core.too_many_calls(*to, pending.name.clone());
             pending.state = State::Failed(error);
         }
         pending
-    }
-
-    fn make(self, awaited: bool) -> Pending<T> {
-        let name = self.name.clone();
-        let entry = self.entry;
-        Pending {
-            name,
-            entry,
-            state: match self.prepare(awaited) {
-                Ok(prepared) => prepared.begin(),
-                Err(error) => State::Failed(error),
-            },
-            result: PhantomData,
-        }
     }
 
     /// Makes the call and blocks this thread until the result is here. For code that is not async:
@@ -476,11 +530,14 @@ impl<T: DeserializeOwned> Call<T> {
     /// # }
     /// ```
     pub fn wait(self) -> Result<T> {
-        let runtime = match &self.to {
+        let Stage::Built(built) = self.stage else {
+            return Err(awaited_before());
+        };
+        let runtime = match &built.to {
             Ok((core, _)) => core.runtime.clone(),
             Err(error) => return Err(error.clone()),
         };
-        let pending = self.make(true);
+        let pending = built.make(true);
         if let State::Failed(error) = &pending.state {
             return Err(error.clone());
         }
@@ -488,21 +545,42 @@ impl<T: DeserializeOwned> Call<T> {
     }
 }
 
-impl<T: DeserializeOwned> IntoFuture for Call<T> {
+// A future itself, and not only something that becomes one: the compiler then says what is the matter
+// with a type that cannot come back.
+impl<T: Returned> Future for Call<T> {
     type Output = Result<T>;
-    type IntoFuture = Pending<T>;
 
-    fn into_future(self) -> Pending<T> {
-        self.make(true)
+    /// Makes the call, the first time.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        if let Stage::Built(_) = this.stage {
+            this.stage = match std::mem::replace(&mut this.stage, Stage::Taken) {
+                Stage::Built(built) => Stage::Made(built.make(true)),
+                other => other,
+            };
+        }
+        match &mut this.stage {
+            Stage::Made(pending) => Pin::new(pending).poll(context),
+            Stage::Built(_) | Stage::Taken => Poll::Ready(Err(awaited_before())),
+        }
     }
+}
+
+fn awaited_before() -> Error {
+    Error::Config("a call was awaited twice".to_owned())
 }
 
 impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("function", &self.name)
-            .field("location", &self.location)
-            .finish_non_exhaustive()
+        let mut debug = f.debug_struct("Call");
+        match &self.stage {
+            Stage::Built(built) => debug
+                .field("function", &built.name)
+                .field("location", &built.location),
+            Stage::Made(pending) => debug.field("function", &pending.name),
+            Stage::Taken => &mut debug,
+        };
+        debug.finish_non_exhaustive()
     }
 }
 
@@ -631,7 +709,7 @@ struct Begun {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T: DeserializeOwned> Future for Pending<T> {
+impl<T: Returned> Future for Pending<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -645,9 +723,7 @@ impl<T: DeserializeOwned> Future for Pending<T> {
                 Poll::Pending => return Poll::Pending,
             },
             State::Failed(error) => Err(error.clone()),
-            State::NoPlace(..) | State::Done => {
-                Err(Error::Config("a call was awaited twice".to_owned()))
-            }
+            State::NoPlace(..) | State::Done => Err(awaited_before()),
         };
         let state = std::mem::replace(&mut this.state, State::Done);
         let State::Begun(begun) = state else {

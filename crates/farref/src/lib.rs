@@ -125,7 +125,7 @@ mod trace;
 mod value;
 mod worker;
 
-pub use call::{Call, Pending};
+pub use call::{Call, Pending, Returned};
 pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
 /// What is marked can be called on any worker, and still be called as what it is:

@@ -14,6 +14,7 @@ impl Table {
         0
     }
 
+    /// What is not there, nothing is made of.
     #[cfg(any())]
     pub fn absent(&self) -> Nowhere {}
 
@@ -33,7 +34,6 @@ async fn calls(peer: &farref::Peer, table: &farref::RRef<Table>) {
     let _ = Table::old_on(table);
     table.size();
     table.conditional();
-    table.absent();
 }
 
 fn main() {
