@@ -175,6 +175,73 @@ async fn the_tables_show_workers_calls_and_references_in_80_columns() -> anyhow:
     group.finish().await
 }
 
+/// A value that one call keeps to itself until the test lets it go.
+struct Shelf;
+
+static HELD: Mutex<()> = Mutex::const_new(());
+
+#[farref::remote(name = "inspect::Shelf")]
+impl Shelf {
+    pub(crate) async fn new() -> Self {
+        Self
+    }
+
+    pub(crate) async fn keep(&mut self) {
+        drop(HELD.lock().await);
+    }
+
+    pub(crate) async fn look(&self) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyhow::Result<()> {
+    let group = Group::start(|builder| builder).await?;
+    let held = HELD.lock().await;
+    let there = group.user.peer("owner")?;
+    let shelf = Shelf::new_on(&there).remote();
+    let keep = shelf.keep().start();
+    let look = shelf.look().start();
+    // Until it stands in the queue behind the other one.
+    while there
+        .snapshot()
+        .await?
+        .waiting
+        .iter()
+        .all(|call| call.used_by.is_empty())
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let seen = farref(&["inspect", &group.place], None).await?.text()?;
+    assert_fits(&seen);
+    let (running, waiting) = seen
+        .split_once("1 call waits for a value")
+        .with_context(|| format!("nothing waits:\n{seen}"))?;
+    assert!(
+        running.contains("Shelf::keep") && !running.contains("look"),
+        "{seen}"
+    );
+    let row = waiting.lines().find(|row| row.contains("look"));
+    let row = row.with_context(|| format!("who waits?\n{seen}"))?;
+    for expected in ["owner", "user", "its turn", "keep"] {
+        assert!(row.contains(expected), "{expected} is not in: {row}");
+    }
+    let json = farref(&["inspect", &group.place, "--json"], None)
+        .await?
+        .text()?;
+    let json: Value = serde_json::from_str(&json)?;
+    let call = &json["workers"][0]["snapshot"]["waiting"][0];
+    assert_eq!(call["function"], "inspect::Shelf::look");
+    assert_eq!(call["waits_for"], "turn");
+    assert_eq!(call["value"], shelf.id()?);
+
+    drop(held);
+    keep.await?;
+    look.await?;
+    drop(shelf);
+    group.finish().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filter_tells_who_keeps_a_value_alive_and_since_which_line() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;

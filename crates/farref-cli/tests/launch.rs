@@ -46,6 +46,7 @@ fn main() -> anyhow::Result<()> {
     }
     let trials = trials![
         every_rank_gets_its_variables,
+        one_of_several_ranks_computes_with_one_thread_unless_told_otherwise,
         stdout_and_stderr_stay_apart,
         lines_of_different_ranks_never_mix,
         any_bytes_pass_and_a_line_without_end_is_broken,
@@ -270,6 +271,41 @@ fn every_rank_gets_its_variables() -> anyhow::Result<()> {
     assert_eq!(sorted(&output.stdout), expected);
     let output = launch.sh(&["-n", "3", "--names", "ps,t{rank}"], "echo $FARREF_NAME")?;
     assert_eq!(sorted(&output.stdout), ["[ps] ps", "[t1] t1", "[t2] t2"]);
+    launch.finish()
+}
+
+fn one_of_several_ranks_computes_with_one_thread_unless_told_otherwise() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "echo ${OMP_NUM_THREADS-unset} ${RAYON_NUM_THREADS-unset}";
+    let run = |ranks, threads: Option<&str>| {
+        let mut command = launch.command(&["-n", ranks], &["sh", "-c", script]);
+        command.env_remove("RAYON_NUM_THREADS");
+        match threads {
+            Some(threads) => command.env("OMP_NUM_THREADS", threads),
+            None => command.env_remove("OMP_NUM_THREADS"),
+        };
+        command.output()
+    };
+    let output = run("2", None)?;
+    assert_eq!(sorted(&output.stdout), ["[0] 1 1", "[1] 1 1"]);
+    let text = stderr(&output);
+    assert!(
+        text.starts_with(
+            "farref launch: OMP_NUM_THREADS=1 and RAYON_NUM_THREADS=1 for each of 2 ranks"
+        ) && text.lines().count() == 1,
+        "{text}"
+    );
+    let output = run("2", Some("3"))?;
+    assert_eq!(sorted(&output.stdout), ["[0] 3 1", "[1] 3 1"]);
+    let text = stderr(&output);
+    assert!(
+        text.starts_with("farref launch: RAYON_NUM_THREADS=1 for"),
+        "{text}"
+    );
+    // Who is alone has the machine, and is told nothing.
+    let output = run("1", None)?;
+    assert_eq!(sorted(&output.stdout), ["[0] unset unset"]);
+    assert_eq!(stderr(&output), "");
     launch.finish()
 }
 

@@ -17,7 +17,7 @@
 //! The fields of a snapshot are those below. Durations are numbers of seconds. Fields may be added, none
 //! is renamed or removed. With `--filter`, `references` has those that match.
 
-use farref::{PeerSnapshot, RunningCall, Snapshot, Totals};
+use farref::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 use serde::Serialize;
 
 use super::Arguments;
@@ -82,6 +82,7 @@ struct SnapshotReport<'a> {
     functions: usize,
     totals: Totals,
     running: Vec<CallReport<'a>>,
+    waiting: Vec<WaitingReport<'a>>,
     peers: &'a [PeerSnapshot],
 }
 
@@ -98,6 +99,7 @@ fn snapshot(snapshot: &Snapshot) -> SnapshotReport<'_> {
         functions: snapshot.functions,
         totals: snapshot.totals,
         running: snapshot.running.iter().map(call).collect(),
+        waiting: snapshot.waiting.iter().map(waiting).collect(),
         peers: &snapshot.peers,
     }
 }
@@ -106,6 +108,8 @@ fn snapshot(snapshot: &Snapshot) -> SnapshotReport<'_> {
 struct CallReport<'a> {
     function: &'a str,
     caller: &'a str,
+    /// The value that it uses, if it does.
+    value: Option<&'a str>,
     seconds: f64,
 }
 
@@ -113,6 +117,30 @@ fn call(call: &RunningCall) -> CallReport<'_> {
     CallReport {
         function: &call.function,
         caller: &call.caller,
+        value: call.value.as_deref(),
+        seconds: call.age.as_secs_f64(),
+    }
+}
+
+/// A call that waits for a value.
+#[derive(Serialize)]
+struct WaitingReport<'a> {
+    function: &'a str,
+    caller: &'a str,
+    value: &'a str,
+    /// `"value"`: to be made; `"turn"`: to be its turn.
+    waits_for: WaitsFor,
+    used_by: &'a [String],
+    seconds: f64,
+}
+
+fn waiting(call: &WaitingCall) -> WaitingReport<'_> {
+    WaitingReport {
+        function: &call.function,
+        caller: &call.caller,
+        value: &call.value,
+        waits_for: call.waits_for,
+        used_by: &call.used_by,
         seconds: call.age.as_secs_f64(),
     }
 }

@@ -80,6 +80,12 @@ impl Page {
             0 => self.title("no calls run"),
             count => self.table(&format!("{} running", many(count, "call")), &running),
         }
+        let stuck = tables::stuck(seen);
+        match stuck.rows.len() {
+            0 => {}
+            1 => self.table("1 call waits for a value", &stuck),
+            count => self.table(&format!("{count} calls wait for a value"), &stuck),
+        }
         let waiting = tables::waiting(seen);
         if !waiting.rows.is_empty() {
             self.table("calls in flight", &waiting);

@@ -293,7 +293,12 @@ mod tests {
             let screen = draw(&state("2"), width, height);
             assert_shows(
                 &screen,
-                &["forward_and_keep", "unanswered", "3 calls running"],
+                &[
+                    "forward_and_keep",
+                    "unanswered",
+                    "3 calls running",
+                    "its turn",
+                ],
             );
             let screen = draw(&state("3"), width, height);
             assert_shows(

@@ -280,8 +280,13 @@ impl State {
             Tab::Calls => {
                 let running = tables::running(seen);
                 let title = format!("{} running", quantity::many(running.rows.len(), "call"));
-                let waiting = section("in flight".to_owned(), tables::waiting(seen));
-                vec![waiting, section(title, running)]
+                let mut sections = vec![section("in flight".to_owned(), tables::waiting(seen))];
+                let stuck = tables::stuck(seen);
+                if !stuck.rows.is_empty() {
+                    sections.push(section("waiting for a value".to_owned(), stuck));
+                }
+                sections.push(section(title, running));
+                sections
             }
             Tab::References => return vec![self.reference_section()],
             Tab::Links => vec![

@@ -70,11 +70,16 @@ pub(crate) fn json(name: &str, rank: u32) -> String {
     let running = serde_json::json!({
         "function": "train::layers::forward_and_keep", "caller": "trainer1", "age": age(3),
     });
+    let waiting = serde_json::json!({
+        "function": "train::Layer::apply", "caller": "trainer0", "value": "r1@w0#1794751532",
+        "waits_for": "turn", "used_by": ["train::Layer::step"], "age": age(2),
+    });
     serde_json::json!({
         "version": "0.1.0", "worker": name, "rank": rank, "incarnation": 1_794_751_532, "uptime": age(7384),
         "peers": [peer("parameters", 0), peer("trainer0", 1), peer("trainer1", 2)],
         "references_in_all": references.len(), "references": references,
         "running": [running],
+        "waiting": match rank { 0 => vec![waiting], _ => Vec::new() },
         "totals": {
             "calls": 120_000, "calls_failed": 3, "calls_cancelled": 1, "served": 60_000,
             "served_failed": 0, "references_created": 50, "references_shared": 84,

@@ -43,7 +43,15 @@ fn clean_snapshot(mut snapshot: Snapshot) -> Snapshot {
         texts.chain(&mut peer.transport).chain(&mut peer.addresses)
     });
     let calls = snapshot.running.iter_mut();
-    let calls = calls.flat_map(|call| [&mut call.function, &mut call.caller]);
+    let calls = calls.flat_map(|call| {
+        let texts = [&mut call.function, &mut call.caller].into_iter();
+        texts.chain(&mut call.value)
+    });
+    let waiting = snapshot.waiting.iter_mut().flat_map(|call| {
+        let texts = [&mut call.function, &mut call.caller, &mut call.value].into_iter();
+        texts.chain(&mut call.used_by)
+    });
+    let calls = calls.chain(waiting);
     let references = snapshot.references.iter_mut().flat_map(reference_texts);
     for text in texts.chain(peers).chain(calls).chain(references) {
         // Most texts are clean.

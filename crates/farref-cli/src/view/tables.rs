@@ -173,6 +173,39 @@ pub(crate) fn running(seen: &[Seen]) -> Table {
     table
 }
 
+/// The calls that wait for a value, the oldest first. A deadlock is two of them that wait for each other's.
+pub(crate) fn stuck(seen: &[Seen]) -> Table {
+    let mut table = Table::new([
+        Column::number("age"),
+        Column::text("function", 12, Cut::Front),
+        name("waits on"),
+        name("called by"),
+        Column::text("for", 12, Cut::Back),
+        Column::text("used by", 10, Cut::Front),
+    ]);
+    let answers = seen
+        .iter()
+        .filter_map(|one| Some((&one.name, one.answer()?)));
+    for (worker, snapshot) in answers {
+        for call in &snapshot.waiting {
+            let used_by = match &call.used_by[..] {
+                [] => Cell::none(),
+                used_by => Cell::text(used_by.join(", ")),
+            };
+            table.push([
+                age(Some(call.age)),
+                Cell::text(&call.function),
+                Cell::text(worker),
+                Cell::text(&call.caller),
+                Cell::text(call.waits_for.to_string()),
+                used_by,
+            ]);
+        }
+    }
+    table.sort(0);
+    table
+}
+
 /// Calls that are not answered, by caller and callee.
 pub(crate) fn waiting(seen: &[Seen]) -> Table {
     #[derive(Default)]
@@ -323,6 +356,7 @@ mod tests {
             workers(&seen),
             traffic(&seen),
             running(&seen),
+            stuck(&seen),
             waiting(&seen),
             groups(&all, By::All),
             holders(&references.iter().collect::<Vec<_>>(), false),
@@ -354,6 +388,26 @@ mod tests {
         let row: Vec<_> = table.rows[1].iter().map(|cell| &*cell.text).collect();
         assert_eq!(row[..4], ["trainer0", "1", "-", "alive"]);
         assert!(row.len() == table.columns.len());
+    }
+
+    #[test]
+    fn a_call_that_waits_is_told_from_one_that_runs() {
+        let seen = samples::group();
+        let function = |table: &Table| -> Vec<String> {
+            let rows = table.rows.iter();
+            rows.map(|row| row[1].text.clone()).collect()
+        };
+        assert_eq!(
+            function(&running(&seen)),
+            ["train::layers::forward_and_keep"; 3]
+        );
+        let stuck = stuck(&seen);
+        assert_eq!(function(&stuck), ["train::Layer::apply"]);
+        let row: Vec<_> = stuck.rows[0].iter().map(|cell| &*cell.text).collect();
+        assert_eq!(
+            row[2..],
+            ["parameters", "trainer0", "its turn", "train::Layer::step"]
+        );
     }
 
     #[test]
