@@ -34,15 +34,15 @@ pub(super) struct Attempt {
 
 /// The variables that say how many threads a rank computes with: of OpenMP (so of PyTorch and NumPy) and
 /// of rayon (so of candle).
-pub(crate) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
+const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// Which of [`THREADS`] to set to 1. Several ranks that each compute with all processors are in each
-/// other's way, so one thread is the default for them, as it is torchrun's; what the user has said holds.
-pub(crate) fn threads_to_limit(ranks: u32) -> Vec<&'static str> {
-    let is_unset = |name: &&str| std::env::var_os(name).is_none();
-    match ranks {
-        0..=1 => Vec::new(),
-        _ => THREADS.into_iter().filter(is_unset).collect(),
+/// Which variables to set to 1. Several ranks that each compute with all processors are in each other's
+/// way, so one thread is the default for them, as it is torchrun's. Who has set one of them has chosen.
+pub(crate) fn threads_to_limit(ranks: u32) -> &'static [&'static str] {
+    let is_set = |name: &&str| std::env::var_os(name).is_some();
+    match ranks > 1 && !THREADS.iter().any(is_set) {
+        true => &THREADS,
+        false => &[],
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn variables(
         variables.push(("FARREF_NAME", name.to_owned()));
     }
     for name in threads_to_limit(plan.ranks) {
-        variables.push((name, "1".into()));
+        variables.push((*name, "1".into()));
     }
     // Python holds back what it prints into a pipe, and loses it if it is killed.
     if std::env::var_os("PYTHONUNBUFFERED").is_none() {

@@ -123,14 +123,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// What is said about the threads that the ranks were given.
 fn said_of_threads(ranks: u32) -> Option<String> {
-    let limited: Vec<String> = threads_to_limit(ranks)
-        .into_iter()
-        .map(|name| format!("{name}=1"))
-        .collect();
+    let limited = threads_to_limit(ranks);
     (!limited.is_empty()).then(|| {
         format!(
-            "{} for each of {ranks} ranks, so that they do not crowd each other out; set it to choose \
-             otherwise",
+            "{} are 1 for each of {ranks} ranks, so that they do not crowd each other out; set one of \
+             them to choose otherwise",
             limited.join(" and ")
         )
     })
