@@ -201,6 +201,13 @@ pub enum PeerMisbehaved {
         /// How many.
         len: usize,
     },
+    /// It told of more workers than a group can have had.
+    #[error("peer tells of more workers than a group can have ({known} are known, the limit is {limit})",
+        limit = crate::MAX_WORKERS)]
+    TooManyWorkers {
+        /// How many were known before.
+        known: usize,
+    },
     /// It made more calls at once than it was told are accepted.
     #[error("peer has more calls open than the {limit} that are accepted")]
     TooManyCalls {

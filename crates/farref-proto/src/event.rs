@@ -91,6 +91,9 @@ pub enum Event<V> {
     /// A context that we opened is released here and on every worker that could be reached by the
     /// calls made in it. (One cut off by a death is told as soon as it asks.)
     ContextReleased(ContextId),
+    /// A context that we opened and asked to be released never will be: the others have declared us
+    /// dead, and whether they have forgotten it cannot be found out.
+    ContextNotReleased(ContextId),
     /// A worker that took part in the context is gone: its gradients cannot be complete.
     ContextFailed {
         /// The context.

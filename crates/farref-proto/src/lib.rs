@@ -64,6 +64,7 @@ mod outbox;
 mod refs;
 mod session;
 mod time;
+mod watermarks;
 
 pub use context::{CONTEXT_SHARDS, ContextTable};
 pub use error::{CallError, ContextError, PeerMisbehaved, RefError};
@@ -71,7 +72,7 @@ pub use event::{Departure, Event, Waiter};
 pub use ids::{
     ContextId, Fingerprint, ForkId, GroupId, Incarnation, MessageId, NodeId, RRefId, WorkerId,
 };
-pub use membership::{Membership, Phase, Quiescence, Residue, Standing, Status, View};
+pub use membership::{MAX_WORKERS, Membership, Phase, Quiescence, Residue, Standing, Status, View};
 pub use message::{
     Adoption, AnswerHead, CallHead, Carried, Control, Creation, DeclineReason, Declined, MAX_BATCH,
     Registration, Share, Target,

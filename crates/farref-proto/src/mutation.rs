@@ -46,12 +46,34 @@ pub enum Mutation {
     WelcomeEarly,
     /// Shutdown believes a single look (breaks QU-1).
     ShutdownAfterOneRound,
+    /// A value that somebody waits for is freed when nobody else needs it (breaks RT-1).
+    FreeIgnoresWaiting,
+    /// A message joins an earlier one of its kind, past others in between (breaks ME-3 and RT-7).
+    MergePastOthers,
+    /// Who was suspected once is suspected for good, however often it is heard (breaks ME-6).
+    KeepSuspicion,
+    /// A member is declared dead without being asked by one that can reach it (breaks ME-7).
+    CondemnUnasked,
+    /// A sponsor that knows a newcomer from others believes that all do (breaks ME-4).
+    WelcomeUnannounced,
+    /// Nothing is noted of lives that were over before this node heard of them (breaks RT-11).
+    ForgetNeverMet,
+    /// What is true of a life is not taken to be true of those before it (breaks RT-6, RT-11, CT-3).
+    WatermarkExact,
+    /// What somebody knew before counts as its word on what came after (breaks ME-3).
+    OldEchoSettles,
+    /// Those who are joining are not waited for when a departure settles (breaks ME-4).
+    JoiningNotAwaited,
+    /// A newcomer does not pass on what it was welcomed with (breaks ME-5).
+    NewcomerTellsOnlyItself,
+    /// A call brings a context back whose origin is gone (breaks CT-3).
+    ReopenDeadContext,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 30] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -71,6 +93,17 @@ impl Mutation {
         Self::KeepListening,
         Self::WelcomeEarly,
         Self::ShutdownAfterOneRound,
+        Self::FreeIgnoresWaiting,
+        Self::MergePastOthers,
+        Self::KeepSuspicion,
+        Self::CondemnUnasked,
+        Self::WelcomeUnannounced,
+        Self::ForgetNeverMet,
+        Self::WatermarkExact,
+        Self::OldEchoSettles,
+        Self::JoiningNotAwaited,
+        Self::NewcomerTellsOnlyItself,
+        Self::ReopenDeadContext,
     ];
 }
 

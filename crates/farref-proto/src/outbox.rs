@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::event::Event;
 use crate::ids::NodeId;
 use crate::message::Control;
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
+use crate::mutation::{Mutant, mutated};
 
 /// Collects the effects of any number of inputs until the driver takes them.
 ///
@@ -14,6 +17,7 @@ use crate::message::Control;
 pub struct Outbox<V> {
     controls: BTreeMap<NodeId, VecDeque<Control>>,
     events: VecDeque<Event<V>>,
+    mutant: Mutant,
 }
 
 impl<V> Outbox<V> {
@@ -22,7 +26,14 @@ impl<V> Outbox<V> {
         Self {
             controls: BTreeMap::new(),
             events: VecDeque::new(),
+            mutant: Mutant::default(),
         }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "mutations")]
+    pub fn mutate(&mut self, mutation: Mutation) {
+        self.mutant.broken = Some(mutation);
     }
 
     /// Takes the next message for the lowest-numbered peer that has any.
@@ -78,7 +89,13 @@ impl<V> Outbox<V> {
 
     pub(crate) fn send(&mut self, to: NodeId, control: Control) {
         let queue = self.controls.entry(to).or_default();
-        let rest = match queue.back_mut() {
+        let earlier = match mutated!(self.mutant, MergePastOthers) {
+            true => queue
+                .iter_mut()
+                .rfind(|other| other.name() == control.name()),
+            false => queue.back_mut(),
+        };
+        let rest = match earlier {
             Some(last) => last.merge(control),
             None => Some(control),
         };
@@ -101,6 +118,27 @@ mod tests {
     use super::*;
     use crate::ids::{ForkId, RRefId};
     use crate::message::Share;
+
+    /// ME-3, RT-7: a message is merged with the one right before it and never goes past another: a
+    /// release that overtook an adoption would free what the adoption keeps.
+    #[test]
+    fn messages_never_go_past_others_of_another_kind() {
+        let [owner, me] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+        let share = |counter| Share {
+            rref: RRefId::new(me, counter),
+            fork: ForkId::new(me, counter),
+        };
+        let release = |counter| Control::Release(vec![share(counter)]);
+        let view = Control::View {
+            entries: Vec::new(),
+            echo: true,
+        };
+        let said = [release(1), view, Control::Adopt(Vec::new()), release(2)];
+        let mut out = Outbox::<()>::new();
+        said.iter().for_each(|it| out.send(owner, it.clone()));
+        let taken: Vec<Control> = std::iter::from_fn(|| Some(out.pop_control()?.1)).collect();
+        assert_eq!(taken, said);
+    }
 
     #[test]
     fn many_drops_towards_one_owner_become_one_message() {

@@ -26,8 +26,11 @@ use crate::event::Event;
 use crate::hash::{IdMap, hash_sorted, id_map, sorted_keys};
 use crate::ids::{ContextId, IdSource, NodeId};
 use crate::message::Control;
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::mutation::{Mutant, mutated};
 use crate::outbox::Outbox;
+use crate::watermarks::Watermarks;
 
 /// How many tables a node has, in every group: the origin's word on which of its contexts are closed
 /// is given per shard, so both sides must count alike.
@@ -49,8 +52,8 @@ pub struct ContextTable {
     closed: BTreeMap<NodeId, Closed>,
     /// Counters of own contexts not yet released.
     open: BTreeSet<u64>,
-    gone: BTreeSet<NodeId>,
-    pub(crate) mutant: Mutant,
+    gone: Watermarks,
+    mutant: Mutant,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -109,9 +112,16 @@ impl ContextTable {
             closing: id_map(seed),
             closed: BTreeMap::new(),
             open: BTreeSet::new(),
-            gone: BTreeSet::new(),
+            gone: Watermarks::default(),
             mutant: Mutant::default(),
         }
+    }
+
+    /// Breaks a rule on purpose.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn mutate(&mut self, mutation: Mutation) {
+        self.mutant.broken = Some(mutation);
+        self.gone.mutant.broken = Some(mutation);
     }
 
     /// Opens a context.
@@ -173,7 +183,7 @@ impl ContextTable {
         entry.running = entry.running.saturating_sub(1);
         if entry.drawn_in_by == Some(from) && !entry.owes {
             entry.owes = true;
-        } else if !self.gone.contains(&from) {
+        } else if !self.gone.covers(from) {
             out.send(from, Control::ContextDone(vec![(context, 1)]));
         }
         self.rest(context, out);
@@ -272,8 +282,7 @@ impl ContextTable {
 
     /// A node has departed.
     pub fn on_gone<V>(&mut self, node: NodeId, out: &mut Outbox<V>) {
-        self.gone.retain(|other| other.worker != node.worker);
-        self.gone.insert(node);
+        self.gone.raise(node);
         self.closed.remove(&node);
         for context in sorted_keys(&self.contexts, |context, entry| {
             context.origin == node || entry.known.contains(&node)
@@ -301,12 +310,19 @@ impl ContextTable {
         }
     }
 
-    /// Forgets everything: this node is no longer part of the group.
+    /// Forgets everything: this node is no longer part of the group. Whoever waits for a release is
+    /// told that it will not come.
     pub fn destroy<V>(&mut self, out: &mut Outbox<V>) {
         let node = self.me;
         for context in self.contexts() {
             out.event(Event::ContextFailed { context, node });
             out.event(Event::ContextClosed(context));
+        }
+        let own = |context: &ContextId| context.origin == node;
+        let open = sorted_keys(&self.contexts, |id, entry| own(id) && entry.releasing);
+        let closing = sorted_keys(&self.closing, |id, _| own(id));
+        for context in open.into_iter().chain(closing) {
+            out.event(Event::ContextNotReleased(context));
         }
         self.contexts.clear();
         self.closing.clear();
@@ -326,6 +342,42 @@ impl ContextTable {
     /// The open contexts, in order.
     pub fn contexts(&self) -> Vec<ContextId> {
         sorted_keys(&self.contexts, |_, _| true)
+    }
+
+    /// Whether the table knows that a node has departed.
+    pub fn knows_departure_of(&self, node: NodeId) -> bool {
+        self.gone.covers(node)
+    }
+
+    /// What in the table contradicts itself, if anything does. For tests and simulators.
+    pub fn inconsistency(&self) -> Option<String> {
+        for context in self.contexts() {
+            let entry = self.contexts.get(&context)?;
+            let own = context.origin == self.me;
+            if own != self.open.contains(&context.counter) && own {
+                return Some(format!("{context} is open and not counted so"));
+            }
+            let stranger = entry
+                .undone
+                .keys()
+                .chain(&entry.drawn_in_by)
+                .find(|node| !entry.known.contains(node));
+            if let Some(node) = stranger {
+                return Some(format!("{context} waits for {node}, which takes no part"));
+            }
+            let at_rest = entry.running == 0 && entry.undone.is_empty();
+            if at_rest && (entry.releasing || entry.drawn_in_by.is_some()) {
+                return Some(format!("{context} is at rest and says so to nobody"));
+            }
+        }
+        let idle = sorted_keys(&self.closing, |_, closing| closing.waiting.is_empty());
+        idle.first()
+            .map(|context| format!("{context} is closed and says so to nobody"))
+    }
+
+    /// The nodes some of whose closed contexts are remembered, in order.
+    pub fn closed_origins(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.closed.keys().copied()
     }
 
     /// Whether calls can be made in the context: it is open here and nobody who took part is gone.
@@ -352,9 +404,7 @@ impl ContextTable {
 
     fn is_closed(&self, context: ContextId) -> bool {
         let origin = context.origin;
-        let over =
-            |gone: &NodeId| gone.worker == origin.worker && gone.incarnation >= origin.incarnation;
-        self.gone.iter().any(over)
+        (self.gone.covers(origin) && !mutated!(self.mutant, ReopenDeadContext))
             || self.closing.contains_key(&context)
             || self
                 .closed
@@ -377,7 +427,8 @@ impl ContextTable {
     }
 
     fn remember_closed(&mut self, context: ContextId, below: u64) {
-        if !mutated!(self.mutant, ForgetClosedContext) {
+        // With its origin a context is closed for good: nothing more need be known.
+        if !self.gone.covers(context.origin) && !mutated!(self.mutant, ForgetClosedContext) {
             self.closed
                 .entry(context.origin)
                 .or_default()

@@ -18,7 +18,12 @@
 //!   everyone that it is *alive*, and only then it is called. So nobody can have handed it anything
 //!   that some owner's settling did not wait for.
 //! - **ME-5** Departures settle together: while one is unsettled, none is released. A chain of
-//!   hand-offs through several departed nodes is therefore as safe as one.
+//!   hand-offs through several departed nodes is therefore as safe as one. What a newcomer was
+//!   welcomed with it passes on, so that nothing it counts as settled is unknown to a member.
+//! - **ME-6** A suspicion ends when the suspect is heard, and is not brought to anybody afterwards.
+//! - **ME-7** A member that ranks before the judge, and that the judge can reach, is not declared dead:
+//!   it is told who accuses it. One that the judge alone cannot reach is not either, while there is
+//!   another to ask.
 
 mod quiesce;
 #[cfg(test)]
@@ -32,10 +37,14 @@ pub use view::{Standing, Status, View};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::PeerMisbehaved;
 use crate::event::Departure;
-use crate::ids::{NodeId, WorkerId};
-use crate::message::Control;
+use crate::ids::{Incarnation, NodeId, WorkerId};
+use crate::message::{Control, MAX_BATCH};
 use crate::mutation::{Mutant, mutated};
+
+/// How many workers a group may have had: its view remembers each of them.
+pub const MAX_WORKERS: usize = 1 << 20;
 
 /// Where a node is in its own membership.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -155,6 +164,19 @@ impl Membership {
             .collect()
     }
 
+    /// What contradicts itself, if anything does. For tests and simulators.
+    pub(crate) fn inconsistency(&self) -> Option<String> {
+        let gone = |node: &&NodeId| self.view.is_gone(**node);
+        if let Some(node) = self.awaited().iter().find(gone) {
+            return Some(format!("the word of {node} is awaited, which is gone"));
+        }
+        if let Some(node) = self.suspects.iter().chain(&self.newcomers).find(gone) {
+            return Some(format!("{node} is a matter of concern, and gone"));
+        }
+        let lives = self.departed.iter().find(|node| !self.view.is_gone(**node));
+        lives.map(|node| format!("{node} is counted as departed, and lives"))
+    }
+
     /// The lowest-numbered member that this node can reach.
     pub fn leader(&self) -> NodeId {
         self.view
@@ -178,7 +200,7 @@ impl Membership {
             self.phase = Phase::Leaving;
             let left = Standing::of(self.me, Status::Left);
             self.view.raise(self.me.worker, left);
-            self.announce(self.me.worker, left, None, &mut outcome);
+            self.announce(&[(self.me.worker, left)], None, &mut outcome);
             if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
                 entry.waiting.retain(|node| !self.suspects.contains(node));
             }
@@ -229,7 +251,9 @@ impl Membership {
 
     /// A node has been heard from: it can be reached after all.
     pub(crate) fn heard(&mut self, node: NodeId) {
-        self.suspects.remove(&node);
+        if !mutated!(self.mutant, KeepSuspicion) {
+            self.suspects.remove(&node);
+        }
     }
 
     /// A newcomer asks to be let in.
@@ -249,11 +273,13 @@ impl Membership {
         if !self.view.is_member(from) {
             self.newcomers.insert(from);
             let joining = Standing::of(from, Status::Joining);
-            self.learn(from.worker, joining, Some(from), &mut outcome);
+            self.learn(&[(from.worker, joining)], Some(from), &mut outcome);
             // This node may know the newcomer only from its own welcome, whose sender can have died
             // before it told the others: ask around anew.
-            if !self.unsettled.contains_key(&from.worker) {
-                self.announce(from.worker, joining, Some(from), &mut outcome);
+            if !self.unsettled.contains_key(&from.worker)
+                && !mutated!(self.mutant, WelcomeUnannounced)
+            {
+                self.announce(&[(from.worker, joining)], Some(from), &mut outcome);
             }
         }
         self.settle(&mut outcome);
@@ -274,13 +300,30 @@ impl Membership {
             outcome.changes.push(Change::Welcomed);
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
-            self.announce(self.me.worker, alive, None, &mut outcome);
+            self.tell_all_known(&mut outcome);
+            self.announce(&[(self.me.worker, alive)], None, &mut outcome);
             if !self.suspects.is_empty() {
                 self.report_suspects(None, &mut outcome);
             }
             self.settle(&mut outcome);
         }
         outcome
+    }
+
+    /// Whether a list of standings can be what a correct node knows.
+    pub(crate) fn check_entries(
+        &self,
+        entries: &[(WorkerId, Standing)],
+    ) -> Result<(), PeerMisbehaved> {
+        if entries.len() > MAX_BATCH {
+            return Err(PeerMisbehaved::BatchTooLong { len: entries.len() });
+        }
+        let unknown = |(worker, _): &&(WorkerId, Standing)| self.view.standing(*worker).is_none();
+        let known = self.view.len();
+        if known + entries.iter().filter(unknown).count() > MAX_WORKERS {
+            return Err(PeerMisbehaved::TooManyWorkers { known });
+        }
+        Ok(())
     }
 
     /// Another node tells what it knows.
@@ -291,14 +334,11 @@ impl Membership {
         echo: bool,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut known = Vec::new();
-        for (worker, standing) in entries {
-            self.learn(worker, standing, Some(from), &mut outcome);
-            known.extend(self.entry(worker));
-        }
+        self.learn(&entries, Some(from), &mut outcome);
         if echo {
+            let known = entries.iter().filter_map(|(worker, _)| self.entry(*worker));
             let reply = Control::View {
-                entries: known,
+                entries: known.collect(),
                 echo: false,
             };
             outcome.messages.push((from, reply));
@@ -335,7 +375,8 @@ impl Membership {
         if node == self.me || self.view.is_gone(node) {
             return outcome;
         }
-        let ranks_before = node < self.me && self.view.is_member(node);
+        let ranks_before =
+            node < self.me && self.view.is_member(node) && !mutated!(self.mutant, CondemnUnasked);
         if ranks_before && !self.suspects.contains(&node) {
             outcome.messages.push((node, Control::Accused(from)));
         } else {
@@ -389,7 +430,7 @@ impl Membership {
 
     fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {
         let dead = Standing::of(node, Status::Dead);
-        self.learn(node.worker, dead, None, outcome);
+        self.learn(&[(node.worker, dead)], None, outcome);
     }
 
     /// Brings suspicions to the leader, all of them when it is a new one; or acts on them.
@@ -436,24 +477,27 @@ impl Membership {
             .extend(news.into_iter().map(|node| (ask, Control::Suspect(node))));
     }
 
-    /// Takes in what `from` said of a worker, passes news on, and counts what was said back.
+    /// Takes in what `from` said of some workers, passes news on, and counts what was said back.
     fn learn(
         &mut self,
-        worker: WorkerId,
-        standing: Standing,
+        entries: &[(WorkerId, Standing)],
         from: Option<NodeId>,
         outcome: &mut Outcome,
     ) {
-        if self.install(worker, standing, outcome) {
-            // A newcomer holds and owns nothing yet, and not everyone would answer it.
-            if self.phase != Phase::Joining {
-                self.announce(worker, standing, from, outcome);
+        let mut news = Vec::new();
+        for &(worker, standing) in entries {
+            if self.install(worker, standing, outcome) {
+                news.push((worker, standing));
+            } else if let Some(from) = from
+                && let Some(entry) = self.unsettled.get_mut(&worker)
+                && (entry.standing <= standing || mutated!(self.mutant, OldEchoSettles))
+            {
+                entry.waiting.remove(&from);
             }
-        } else if let Some(from) = from
-            && let Some(entry) = self.unsettled.get_mut(&worker)
-            && entry.standing <= standing
-        {
-            entry.waiting.remove(&from);
+        }
+        // A newcomer holds and owns nothing yet, and not everyone would answer it.
+        if !news.is_empty() && self.phase != Phase::Joining {
+            self.announce(&news, from, outcome);
         }
     }
 
@@ -494,10 +538,9 @@ impl Membership {
         }
         self.suspects
             .retain(|node| node.worker != worker || !self.view.is_gone(*node));
-        let met = before.map_or(0, |before| before.incarnation.0 + 1);
-        let over = standing.incarnation.0 + u32::from(standing.status > Status::Alive);
-        if over > met {
-            let never_met = NodeId::new(worker.0, over - 1);
+        if let Some(never_met) = last_never_met(worker, before, standing)
+            && !mutated!(self.mutant, ForgetNeverMet)
+        {
             outcome.changes.push(Change::NeverMet(never_met));
             // It settles with all others: an earlier life of the same worker may not be settled yet.
             self.departed.push(never_met);
@@ -525,34 +568,57 @@ impl Membership {
         }
     }
 
-    /// Tells every member and notes whose word is awaited.
+    /// Tells every member, all in one message, and notes whose word is awaited.
     fn announce(
         &mut self,
-        worker: WorkerId,
-        standing: Standing,
+        news: &[(WorkerId, Standing)],
         from: Option<NodeId>,
         outcome: &mut Outcome,
     ) {
-        let waiting: BTreeSet<NodeId> = self
-            .view
-            .live()
-            .filter(|&node| node != self.me && Some(node) != from && node.worker != worker)
-            .collect();
-        // A newcomer tells all it knows: some of it may have died with the one who told it.
-        let newcomer = worker == self.me.worker && standing.status == Status::Alive;
-        let entries: Vec<_> = if newcomer {
-            self.view.standings().collect()
-        } else {
-            vec![(worker, standing)]
-        };
-        for &node in &waiting {
-            let (entries, echo) = (entries.clone(), true);
-            outcome
-                .messages
-                .push((node, Control::View { entries, echo }));
+        let told = |node: &NodeId| *node != self.me && Some(*node) != from;
+        let listeners: Vec<NodeId> = self.view.live().filter(told).collect();
+        for &node in &listeners {
+            // Nobody is told of itself.
+            let of_others = news.iter().filter(|(worker, _)| *worker != node.worker);
+            let entries: Vec<_> = of_others.copied().collect();
+            if !entries.is_empty() {
+                let echo = true;
+                outcome
+                    .messages
+                    .push((node, Control::View { entries, echo }));
+            }
         }
-        self.unsettled
-            .insert(worker, Unsettled { standing, waiting });
+        for &(worker, standing) in news {
+            let members_only = mutated!(self.mutant, JoiningNotAwaited);
+            let awaited = |node: &&NodeId| {
+                node.worker != worker && (self.view.is_member(**node) || !members_only)
+            };
+            let waiting = listeners.iter().filter(awaited).copied().collect();
+            self.unsettled
+                .insert(worker, Unsettled { standing, waiting });
+        }
+    }
+
+    /// A newcomer tells all it knows: some of it may have died with the one who told it. It need not
+    /// be said back: what follows behind it is.
+    fn tell_all_known(&self, outcome: &mut Outcome) {
+        if mutated!(self.mutant, NewcomerTellsOnlyItself) {
+            return;
+        }
+        for node in self.view.live().filter(|&node| node != self.me) {
+            for entries in self.batches() {
+                let echo = false;
+                outcome
+                    .messages
+                    .push((node, Control::View { entries, echo }));
+            }
+        }
+    }
+
+    /// All standings, in lists that one message may have.
+    fn batches(&self) -> Vec<Vec<(WorkerId, Standing)>> {
+        let all: Vec<_> = self.view.standings().collect();
+        all.chunks(MAX_BATCH).map(<[_]>::to_vec).collect()
     }
 
     /// Finds out what has been said back by all.
@@ -571,8 +637,15 @@ impl Membership {
             .collect();
         for node in ready {
             self.newcomers.remove(&node);
-            let entries = self.view.standings().collect();
-            outcome.messages.push((node, Control::Welcome(entries)));
+            let mut batches = self.batches();
+            let last = batches.pop().unwrap_or_default();
+            for entries in batches {
+                let echo = false;
+                outcome
+                    .messages
+                    .push((node, Control::View { entries, echo }));
+            }
+            outcome.messages.push((node, Control::Welcome(last)));
         }
         if self.unsettled.is_empty() {
             let settled = std::mem::take(&mut self.departed);
@@ -586,4 +659,18 @@ impl Membership {
             outcome.changes.push(Change::Departed);
         }
     }
+}
+
+/// Of the lives that are over, the last that this node never met: after the one it knew, and before
+/// the one that it now hears of, or that one itself.
+fn last_never_met(worker: WorkerId, before: Option<Standing>, now: Standing) -> Option<NodeId> {
+    let incarnation = match now.status > Status::Alive {
+        true => now.incarnation,
+        false => Incarnation(now.incarnation.0.checked_sub(1)?),
+    };
+    let met = before.is_some_and(|before| before.incarnation >= incarnation);
+    (!met).then_some(NodeId {
+        worker,
+        incarnation,
+    })
 }

@@ -74,6 +74,11 @@ impl View {
         self.standings.get(&worker).copied()
     }
 
+    /// How many workers were ever members.
+    pub(super) fn len(&self) -> usize {
+        self.standings.len()
+    }
+
     /// All standings, by worker.
     pub fn standings(&self) -> impl Iterator<Item = (WorkerId, Standing)> + '_ {
         self.standings

@@ -55,7 +55,13 @@ impl<V: Clone> Node<V> {
         if phase != Phase::Member {
             return Err(CallError::NotMember { phase });
         }
-        if !self.membership.view().is_member(to) {
+        let view = self.membership.view();
+        let called = match want {
+            // Whoever has a value was let in, be it that this node has only heard so far that it joins.
+            Want::Value(..) => view.is_live(to),
+            Want::Answer | Want::Reference(_) => view.is_member(to),
+        };
+        if !called {
             return Err(CallError::PeerGone { node: to });
         }
         let fetches = match want {

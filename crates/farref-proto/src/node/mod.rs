@@ -128,7 +128,7 @@ impl<V: Clone> Node<V> {
             .for_each(|table| table.mutate(mutation));
         self.contexts
             .iter_mut()
-            .for_each(|table| table.mutant.broken = Some(mutation));
+            .for_each(|table| table.mutate(mutation));
         self.membership.mutant.broken = Some(mutation);
         self.quiescence.mutant.broken = Some(mutation);
         self.mutant.broken = Some(mutation);
@@ -193,6 +193,33 @@ impl<V: Clone> Node<V> {
             .collect();
         contexts.sort_unstable();
         contexts
+    }
+
+    /// Whether all tables know that a node has departed. They do if this node's view does.
+    pub fn tables_know_departure_of(&self, node: NodeId) -> bool {
+        let refs = self.refs.iter().all(|table| table.knows_departure_of(node));
+        let mut contexts = self.contexts.iter();
+        refs && contexts.all(|table| table.knows_departure_of(node))
+    }
+
+    /// What in this node's tables contradicts itself, if anything does. For tests and simulators, which
+    /// look while everything goes on; cost: one pass over all tables.
+    pub fn inconsistency(&self) -> Option<String> {
+        let mut refs = self.refs.iter().filter_map(RefTable::inconsistency);
+        let mut contexts = self.contexts.iter().filter_map(ContextTable::inconsistency);
+        refs.next()
+            .or_else(|| contexts.next())
+            .or_else(|| self.membership.inconsistency())
+    }
+
+    /// The nodes some of whose closed contexts are remembered, so that late calls can be refused. None
+    /// of them is gone.
+    pub fn closed_origins(&self) -> Vec<NodeId> {
+        let all = self.contexts.iter().flat_map(ContextTable::closed_origins);
+        let mut origins: Vec<NodeId> = all.collect();
+        origins.sort_unstable();
+        origins.dedup();
+        origins
     }
 
     /// What this node still has to do before it may shut down.
@@ -481,10 +508,12 @@ impl<V: Clone> Node<V> {
                 self.apply(outcome, out);
             }
             Control::Welcome(entries) => {
+                self.membership.check_entries(&entries)?;
                 let outcome = self.membership.on_welcome(entries);
                 self.apply(outcome, out);
             }
             Control::View { entries, echo } => {
+                self.membership.check_entries(&entries)?;
                 let outcome = self.membership.on_view(from, entries, echo);
                 self.apply(outcome, out);
             }
@@ -501,6 +530,10 @@ impl<V: Clone> Node<V> {
                 all_willing,
                 waiting_for,
             } => {
+                let len = waiting_for.len();
+                if len > MAX_BATCH {
+                    return Err(PeerMisbehaved::BatchTooLong { len });
+                }
                 let mine = (self.activity.0, self.residue());
                 let told = (all_willing, waiting_for);
                 let (to, report) = self.quiescence.on_probe(from, round, told, mine);

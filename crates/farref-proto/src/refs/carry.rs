@@ -97,6 +97,10 @@ impl<V> RefTable<V> {
         if !self.owners.contains_key(&rref) {
             match self.create_pending(rref, carried.fingerprint) {
                 Ok(()) => {}
+                // The quota is for what others may make this node keep. This one the program keeps.
+                Err(DeclineReason::TooManyPending) => {
+                    self.insert_pending(rref, carried.fingerprint);
+                }
                 // The program gets a handle all the same; using it says what happened.
                 Err(DeclineReason::CreatorLost) => {
                     let void = Owner {

@@ -35,7 +35,6 @@ mod report;
 mod tests;
 mod user;
 
-use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 pub use owner::Fetch;
@@ -44,12 +43,13 @@ pub use report::{Leak, RefCounters};
 use crate::error::RefError;
 use crate::event::{Event, Waiter};
 use crate::hash::{IdMap, hash_sorted, id_map};
-use crate::ids::{Fingerprint, ForkId, IdSource, Incarnation, NodeId, RRefId, WorkerId};
+use crate::ids::{Fingerprint, ForkId, IdSource, NodeId, RRefId};
 use crate::message::{Control, DeclineReason};
 use crate::mutation::Mutant;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::outbox::Outbox;
+use crate::watermarks::Watermarks;
 use forks::ForkSet;
 
 /// How one shard of a node's reference table is set up.
@@ -158,23 +158,6 @@ struct Child {
     to: NodeId,
 }
 
-/// The highest incarnation of each worker for which something is true.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Watermarks(BTreeMap<WorkerId, Incarnation>);
-
-impl Watermarks {
-    fn covers(&self, node: NodeId) -> bool {
-        self.0
-            .get(&node.worker)
-            .is_some_and(|&highest| node.incarnation <= highest)
-    }
-
-    fn raise(&mut self, node: NodeId) {
-        let highest = self.0.entry(node.worker).or_insert(node.incarnation);
-        *highest = (*highest).max(node.incarnation);
-    }
-}
-
 impl<V> RefTable<V> {
     /// An empty shard of `me`'s table.
     pub fn new(me: NodeId, config: RefTableConfig) -> Self {
@@ -199,7 +182,10 @@ impl<V> RefTable<V> {
     /// Breaks a rule on purpose.
     #[cfg(feature = "mutations")]
     pub fn mutate(&mut self, mutation: Mutation) {
-        self.mutant.broken = Some(mutation);
+        let broken = Some(mutation);
+        self.mutant.broken = broken;
+        self.gone.mutant.broken = broken;
+        self.settled.mutant.broken = broken;
     }
 
     /// The node whose table this is.
@@ -239,6 +225,16 @@ impl<V> RefTable<V> {
             return Some(self.me);
         }
         self.users.get(&rref).map(|user| user.owner)
+    }
+
+    /// The fork that stands for this node at the owner of a reference that it holds.
+    pub fn fork_of(&self, rref: RRefId) -> Option<ForkId> {
+        self.users.get(&rref).map(|user| user.fork)
+    }
+
+    /// Whether the table knows that a node has departed.
+    pub fn knows_departure_of(&self, node: NodeId) -> bool {
+        self.gone.covers(node)
     }
 
     /// Whether the owner is known to have registered this node's reference.

@@ -302,6 +302,11 @@ impl<V> RefTable<V> {
         if self.pending_owners >= self.max_pending_owners {
             return Err(DeclineReason::TooManyPending);
         }
+        self.insert_pending(rref, fingerprint);
+        Ok(())
+    }
+
+    pub(super) fn insert_pending(&mut self, rref: RRefId, fingerprint: Fingerprint) {
         self.pending_owners += 1;
         let owner = Owner {
             slot: Slot::Pending,
@@ -310,7 +315,6 @@ impl<V> RefTable<V> {
             handles: 0,
         };
         self.owners.insert(rref, owner);
-        Ok(())
     }
 
     /// A holder gives a fork back. Repeated releases change nothing.
@@ -345,7 +349,7 @@ impl<V> RefTable<V> {
         if owner.handles > 0
             || !owner.forks.is_empty()
             || building
-            || self.waiting.contains_key(&rref)
+            || (self.waiting.contains_key(&rref) && !mutated!(self.mutant, FreeIgnoresWaiting))
         {
             return;
         }

@@ -86,6 +86,53 @@ impl<V> RefTable<V> {
             && self.dues.is_empty()
     }
 
+    /// What in the table contradicts itself, if anything does. For tests and simulators, which look
+    /// while everything goes on; cost: one pass over the table.
+    pub fn inconsistency(&self) -> Option<String> {
+        let waited_for = |rref: &RRefId| {
+            let slot = self.owners.get(rref).map(|owner| &owner.slot);
+            matches!(slot, Some(Slot::Pending | Slot::Building))
+        };
+        if let Some(rref) = sorted_keys(&self.waiting, |rref, _| !waited_for(rref)).first() {
+            return Some(format!("a fetch waits for {rref}, which nobody is making"));
+        }
+        let pending = sorted_keys(&self.owners, |_, owner| matches!(owner.slot, Slot::Pending));
+        if pending.len() != self.pending_owners {
+            let (count, counted) = (pending.len(), self.pending_owners);
+            return Some(format!("{count} values are not created, {counted} counted"));
+        }
+        let unused = |owner: &Owner<V>| owner.handles == 0 && owner.forks.is_empty();
+        let idle = |rref: &RRefId, owner: &Owner<V>| {
+            unused(owner)
+                && !matches!(owner.slot, Slot::Building)
+                && !self.waiting.contains_key(rref)
+        };
+        if let Some(rref) = sorted_keys(&self.owners, idle).first() {
+            return Some(format!("nobody needs {rref}, and it is kept"));
+        }
+        for rref in sorted_keys(&self.users, |_, _| true) {
+            let user = self.users.get(&rref)?;
+            let children = sorted_keys(&self.children, |_, child| child.rref == rref).len();
+            if children != user.children as usize {
+                return Some(format!(
+                    "{rref} has {children} children and counts otherwise"
+                ));
+            }
+            let held = user.handles > 0 || children > 0;
+            if !held && user.state != UserState::Pending {
+                return Some(format!("{rref} is not needed here, and it is kept"));
+            }
+        }
+        let due = |rref: &RRefId, _: &Vec<ForkId>| {
+            let state = self.users.get(rref).map(|user| user.state);
+            !matches!(state, Some(UserState::Pending | UserState::Declined(_)))
+        };
+        let unpaid = sorted_keys(&self.dues, due);
+        unpaid
+            .first()
+            .map(|rref| format!("parents of {rref} wait for nothing"))
+    }
+
     /// How many references the table knows, owned or held.
     pub fn len(&self) -> usize {
         self.owners.len() + self.users.len()
@@ -153,7 +200,7 @@ impl<V> RefTable<V> {
     }
 
     /// Ends the table: everything in it is handed out or forgotten, and from now on every use is an
-    /// error. Answers what was still referred to.
+    /// error. Whoever waits for a fetch or a confirmation is told. Answers what was still referred to.
     pub fn destroy(&mut self, out: &mut Outbox<V>) -> Vec<Leak> {
         let leaks = self.leaks();
         self.destroyed = true;
@@ -176,14 +223,23 @@ impl<V> RefTable<V> {
             }
         }
         for rref in sorted_keys(&self.users, |_, _| true) {
-            if let Some(user) = self.users.remove(&rref)
-                && user.state == UserState::Confirmed
-            {
-                let share = Share {
-                    rref,
-                    fork: user.fork,
-                };
-                self.send(user.owner, Control::Release(vec![share]), out);
+            let Some(user) = self.users.remove(&rref) else {
+                continue;
+            };
+            match user.state {
+                UserState::Confirmed => {
+                    let fork = user.fork;
+                    self.send(
+                        user.owner,
+                        Control::Release(vec![Share { rref, fork }]),
+                        out,
+                    );
+                }
+                UserState::Pending => {
+                    let error = RefError::Destroyed;
+                    out.event(Event::Lost { rref, error });
+                }
+                UserState::OwnerLost | UserState::Declined(_) => {}
             }
         }
         self.children.clear();

@@ -36,11 +36,11 @@ impl<V> RefTable<V> {
         })
     }
 
-    /// Takes back a creation whose call could not be sent. The reference must not have been handed
-    /// on; if it was, nothing happens and the answer is `false`.
+    /// Takes back a creation whose call could not be sent, be its owner gone by now or not. The
+    /// reference must not have been handed on; if it was, nothing happens and the answer is `false`.
     pub fn abort_creation(&mut self, rref: RRefId) -> bool {
         let untouched = self.users.get(&rref).is_some_and(|user| {
-            user.state == UserState::Pending && user.children == 0 && user.fork.origin == self.me
+            user.state != UserState::Confirmed && user.children == 0 && user.fork.origin == self.me
         });
         if untouched {
             self.users.remove(&rref);
@@ -112,6 +112,9 @@ impl<V> RefTable<V> {
         };
         if let Some(user) = self.users.get_mut(&child.rref) {
             user.children = user.children.saturating_sub(1);
+            if user.children == 0 && matches!(user.state, UserState::Declined(_)) {
+                self.pay_dues(child.rref, out);
+            }
             self.release_if_unused(child.rref, out);
         }
     }
@@ -127,12 +130,18 @@ impl<V> RefTable<V> {
         }
     }
 
-    /// The reference leads nowhere any more (its state says why): nobody needs to wait for it.
+    /// The reference leads nowhere any more (its state says why): nobody needs to wait for it. If only
+    /// this node was turned away, those whom it handed the reference to may not be: until they stand on
+    /// their own, its parents wait for them as well (RT-3).
     pub(super) fn lose(&mut self, rref: RRefId, out: &mut Outbox<V>) {
-        self.pay_dues(rref, out);
-        if let Some(user) = self.users.get(&rref)
-            && let Err(error) = user.check(rref)
-        {
+        let Some(user) = self.users.get(&rref) else {
+            return;
+        };
+        let error = user.check(rref).err();
+        if user.children == 0 || user.state == UserState::OwnerLost {
+            self.pay_dues(rref, out);
+        }
+        if let Some(error) = error {
             out.event(Event::Lost { rref, error });
         }
         self.release_if_unused(rref, out);

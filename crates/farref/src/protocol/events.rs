@@ -119,6 +119,12 @@ impl Core {
                         .push(Box::new(|| waiter.send(()).unwrap_or_default()));
                 }
             }
+            Event::ContextNotReleased(context) => {
+                // Those who wait learn from the missing answer that this worker is no member.
+                if let Some(waiters) = state.releases.remove(&context) {
+                    work.dropped.push(Box::new(waiters));
+                }
+            }
             _ => {}
         }
     }

@@ -7,6 +7,7 @@ mod constructors;
 mod contexts;
 mod crowds;
 mod endings;
+mod evicted;
 mod joining;
 mod late_binding;
 mod leaving;

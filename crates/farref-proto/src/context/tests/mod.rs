@@ -134,6 +134,27 @@ fn a_cleanup_reaches_all_and_is_answered_by_all() {
     net.finish();
 }
 
+/// CT-3, D5: what is late by a whole life leaves nothing behind, however many lives there were.
+#[test]
+fn a_cleanup_after_its_origins_death_is_not_remembered() {
+    let mut net = Tables::new(2);
+    let mut empty = net.tables[A].clone();
+    for life in 1..=3 {
+        let (origin, after) = (NodeId::new(1, life), NodeId::new(1, life + 1));
+        let context = ContextId::new(origin, 4);
+        net.on(A, |table, out| table.on_gone(origin, out));
+        net.on(A, |table, out| table.on_cleanup(id(B), context, 4, out));
+        net.on(A, |table, out| table.on_gone(after, out));
+        // Nor does a call of the first life reach a worker that has known the third.
+        let first = ContextId::new(NodeId::new(1, 1), 0);
+        let called = net.on(A, |table, out| table.receive_call(first, id(B), out));
+        assert_eq!(called, Err(ContextError::Closed { context: first }));
+        empty.on_gone(after, &mut Outbox::<()>::new());
+    }
+    assert_eq!(net.tables[A], empty);
+    net.finish();
+}
+
 /// CT-3: whoever was told of the release refuses late calls, and the caller need not wait.
 #[test]
 fn a_late_call_is_refused_and_counted_as_done() {

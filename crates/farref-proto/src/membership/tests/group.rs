@@ -118,6 +118,12 @@ impl Group {
         self.wires.retain(|&(_, to), _| to != me);
     }
 
+    /// What one has said to another never arrives.
+    pub(super) fn lose(&mut self, from: usize, to: usize) {
+        let pair = (self.id(from), self.id(to));
+        self.wires.remove(&pair);
+    }
+
     pub(super) fn busy(&self) -> Vec<(NodeId, NodeId)> {
         let busy = self.wires.iter().filter(|(_, queue)| !queue.is_empty());
         busy.map(|(&pair, _)| pair).collect()

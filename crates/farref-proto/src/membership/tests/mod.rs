@@ -1,6 +1,7 @@
 //! The law book of membership, on nodes joined by queues that the test empties by hand. What deaths do
 //! to references and contexts, and the laws of quiescence, are in the tests of [`crate::node`].
 
+mod bounds;
 mod group;
 
 use proptest::prelude::*;
@@ -104,6 +105,59 @@ fn a_return_with_a_new_incarnation_evicts_the_old() {
         assert!(events.contains(&Event::Settled(id(B))));
         assert!(group.view(n).is_gone(id(B)) && group.view(n).is_member(reborn));
     }
+    group.assert_agreed();
+}
+
+/// ME-6: a newcomer cannot reach a member, hears it after all, and is let in: nobody is accused.
+#[test]
+fn a_newcomer_reports_nobody_whom_it_has_heard_since() {
+    let mut group = Group::new(3);
+    let newcomer = group.join(id(D), A);
+    group.deliver_all_but(|from, _| from == id(C));
+    group.suspect(newcomer, B);
+    let (entries, echo) = (
+        vec![(WorkerId(1), Standing::of(id(B), Status::Alive))],
+        true,
+    );
+    group
+        .on(newcomer, |node, out| {
+            node.handle(id(B), Control::View { entries, echo }, out)
+        })
+        .unwrap();
+    group.deliver_all();
+    assert_eq!(group.members(newcomer), [id(A), id(B), id(C), id(D)]);
+    group.assert_agreed();
+}
+
+/// ME-4: a sponsor that knows a newcomer only from its own welcome, whose sender died before it told the
+/// others, tells them itself before it lets the newcomer in.
+#[test]
+fn a_sponsor_that_knows_a_newcomer_from_its_own_welcome_tells_all_first() {
+    let mut group = Group::new(2);
+    let first = group.join(id(C), A);
+    group.deliver(first, A);
+    group.deliver(A, B);
+    let second = group.join(id(D), A);
+    group.deliver(second, A);
+    group.deliver(B, A);
+    while !group.pending(A, first).is_empty() {
+        group.deliver(A, first);
+    }
+    assert_eq!(group.phase(first), Phase::Member);
+    assert!(group.view(first).is_live(id(D)) && !group.view(B).is_live(id(D)));
+    // The rest of what A said is lost with it.
+    group.crash(A);
+    group.lose(A, B);
+    group.lose(A, second);
+    group.ask(second, first);
+    group.deliver(second, first);
+    let welcomed = |control: &Control| matches!(control, Control::Welcome(_));
+    assert!(!group.pending(first, second).iter().any(welcomed));
+    for n in [B, C] {
+        group.suspect(n, A);
+    }
+    group.deliver_all();
+    assert_eq!(group.phase(second), Phase::Member);
     group.assert_agreed();
 }
 

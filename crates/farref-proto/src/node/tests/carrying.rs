@@ -210,3 +210,16 @@ fn nothing_is_carried_to_a_node_that_is_gone() {
     assert_eq!(net.freed(), [7]);
     net.finish();
 }
+
+/// R5: the owner of what a call asked for dies, and then the call turns out not to have left.
+#[test]
+fn a_creation_undone_after_its_owner_died_leaves_no_trace() {
+    let mut net = Cluster::new(2);
+    let made = net.on(A, |node, out| {
+        node.call(id(B), Want::Reference(TYPE), &[], None, out)
+    });
+    let head = made.unwrap();
+    net.bury(B);
+    net.on(A, |node, out| node.undo_call(id(B), &head, out));
+    net.finish();
+}

@@ -369,6 +369,70 @@ fn a_node_that_is_refused_is_evicted_and_its_references_are_lost() {
     net.finish();
 }
 
+/// R7: a reference to a newcomer's value may arrive before the word that the newcomer was let in; it can
+/// be used at once.
+#[test]
+fn a_value_of_a_newcomer_can_be_fetched_by_one_that_has_only_heard_that_it_joins() {
+    let mut net = Cluster::new(3);
+    net.restart(C, 2, A);
+    net.deliver_control(C, A);
+    net.deliver_control(A, B);
+    net.deliver_control(B, A);
+    while !net.controls(A, C).is_empty() {
+        net.deliver_control(A, C);
+    }
+    while !net.controls(C, A).is_empty() {
+        net.deliver_control(C, A);
+    }
+    let rref = net.remote(A, C);
+    net.deliver_call(A, C);
+    net.fulfil(A, C, rref, 7);
+    let handed = net.ask(A, B, &[rref]);
+    net.deliver_call(A, B);
+    let newcomer = net.node(C).me();
+    assert!(!net.node(B).membership().view().is_member(newcomer));
+    let fetch = net.fetch(B, C, rref);
+    net.deliver_all();
+    assert_eq!(*net.last_arrival(), Arrival::Value(7));
+    net.answer(C, B, fetch, &[]);
+    net.answer(B, A, handed, &[]);
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// F2: nobody on an evicted node goes on waiting, neither for a confirmation nor for a release, be it
+/// held up by a call or by those who have to forget.
+#[test]
+fn an_evicted_node_tells_all_who_wait_for_a_confirmation_or_a_release() {
+    let mut net = Cluster::new(2);
+    let unconfirmed = net.remote(A, B);
+    let [busy, closing, open] = [(); 3].map(|()| net.on(A, |node, _| node.open_context()));
+    net.call(A, B, Want::Answer, &[], Some(busy)).unwrap();
+    let over = net.call(A, B, Want::Answer, &[], Some(closing)).unwrap();
+    net.hand(id(A), B, Packet::Call(over.clone())).unwrap();
+    net.answer(B, A, request(&over), &[]);
+    net.deliver_control(B, A);
+    for context in [busy, closing] {
+        net.on(A, |node, out| node.release_context(context, out))
+            .unwrap();
+    }
+    net.events(A);
+    net.on(A, |node, out| node.refused(id(B), out));
+    let events = net.events(A);
+    let (rref, error) = (unconfirmed, RefError::Destroyed);
+    assert_eq!(events[0], Event::Evicted);
+    assert!(events.contains(&Event::Lost { rref, error }));
+    for context in [busy, closing] {
+        assert!(events.contains(&Event::ContextNotReleased(context)));
+    }
+    assert!(!events.contains(&Event::ContextNotReleased(open)));
+    net.bury(A);
+    net.finish();
+}
+
 /// CT-1, F2: a call abandoned with its dead caller is over for its context, too.
 #[test]
 fn a_call_abandoned_with_its_caller_holds_no_context_up() {

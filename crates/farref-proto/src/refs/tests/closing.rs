@@ -135,15 +135,21 @@ fn a_destroyed_table_hands_everything_out_and_answers_errors() {
     assert_eq!(leaked, [owned, building, held, unconfirmed]);
     assert_eq!(net.freed(), [7]);
     let (waiter, outcome) = (waiter(A, 1), Err(RefError::Destroyed));
+    let destroyed = RefError::Destroyed;
     assert_eq!(
         net.events(A),
-        [Event::Fetched {
-            waiter,
-            rref: building,
-            outcome
-        }]
+        [
+            Event::Fetched {
+                waiter,
+                rref: building,
+                outcome
+            },
+            Event::Lost {
+                rref: unconfirmed,
+                error: destroyed.clone()
+            }
+        ]
     );
-    let destroyed = RefError::Destroyed;
     assert_eq!(net.table(A).check(held), Err(destroyed.clone()));
     assert_eq!(net.table(A).value(owned), Err(destroyed.clone()));
     assert_eq!(

@@ -374,3 +374,88 @@ fn a_stale_decline_changes_nothing() {
     net.drop_handle(C, rref);
     net.finish();
 }
+
+/// D5, RT-10: the quota is for what others may make the owner keep. What the owner itself is handed its
+/// program keeps, and whoever hands it over does nothing wrong.
+#[test]
+fn a_hand_over_beyond_the_quota_waits_for_the_creation_like_any_other() {
+    let config = RefTableConfig {
+        max_pending_owners: 0,
+        ..RefTableConfig::default()
+    };
+    let mut net = Tables::with(2, config);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.shared(A, B, rref);
+    assert_eq!(net.table(B).check(rref), Ok(()));
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    assert_eq!(net.table(B).counters().pending_owners, 0);
+    net.fulfil(B, rref, 7);
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), []);
+    net.drop_handle(B, rref);
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-3, D5: C is turned away, D, to whom C handed the reference before, is not. The creator lets go
+/// and the value stays for D.
+#[test]
+fn parents_wait_for_those_whom_a_worker_that_was_turned_away_had_handed_the_reference_to() {
+    let config = RefTableConfig {
+        max_pending_owners: 0,
+        ..RefTableConfig::default()
+    };
+    let mut net = Tables::with(4, config);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.share(A, C, rref);
+    net.deliver(A, C);
+    net.share(C, D, rref);
+    net.deliver(C, D);
+    let late = net.hold(D, B);
+    net.deliver_all();
+    let error = RefError::TooManyPending { rref };
+    assert_eq!(net.table(C).check(rref), Err(error));
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    net.deliver_all();
+    assert_eq!(net.freed(), [], "D is about to register");
+    late.into_iter().for_each(|packet| net.push(D, B, packet));
+    net.deliver_all();
+    assert!(net.table(D).is_confirmed(rref));
+    assert_eq!(net.holders(B, rref), [D]);
+    net.drop_handle(D, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-1: two fetches before the creation, one is cancelled, the creator dies: the other is answered.
+#[test]
+fn a_fetch_that_waits_keeps_the_entry_when_another_is_cancelled() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    net.hold(A, B);
+    for request in [1, 2] {
+        assert_eq!(net.fetch(B, rref, waiter(C, request)), Ok(Fetch::Waiting));
+    }
+    net.on(B, |table, out| table.cancel_fetch(rref, waiter(C, 1), out));
+    assert_eq!(net.table(B).inconsistency(), None);
+    net.bury(A);
+    let (waiter, outcome) = (waiter(C, 2), Err(RefError::CreatorLost { rref }));
+    assert_eq!(
+        net.events(B),
+        [Event::Fetched {
+            waiter,
+            rref,
+            outcome
+        }]
+    );
+    net.finish();
+}

@@ -1,0 +1,87 @@
+//! What a program is told whose worker was declared dead by the others.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+use farref::context::ContextScope;
+use farref::{Codec, Error, Worker};
+
+use crate::PATIENCE;
+
+#[farref::remote]
+async fn number() -> u64 {
+    7
+}
+
+/// A wire on which nothing ever arrives.
+#[derive(Debug)]
+struct Silence(Codec);
+
+impl Agent for Silence {
+    fn codec(&self) -> &Codec {
+        &self.0
+    }
+
+    fn enqueue(&self, _: NodeId, _: Message) {}
+
+    fn flush(&self, _: NodeId) {}
+
+    fn forget(&self, _: NodeId, _: Departure) {}
+
+    fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {})
+    }
+
+    fn links(&self) -> Vec<LinkStatistics> {
+        Vec::new()
+    }
+}
+
+/// F2: whoever waits for something that only the group could give is told that this worker is out of
+/// it: the confirmation of a reference, the release of a context, the answer to a call.
+#[tokio::test]
+async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() -> anyhow::Result<()>
+{
+    let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    let mut end = None;
+    let agent = |inbound: Weak<dyn Inbound>| {
+        end = inbound.upgrade();
+        Arc::new(Silence(Codec::Postcard))
+    };
+    let worker = Worker::builder("")
+        .attach(Group { me, members }, agent)
+        .await?;
+    let inbound = end.expect("the worker lives");
+    let there = worker.peer("peer")?;
+
+    let reference = number::on(&there).remote();
+    let scope = ContextScope::open(&worker)?;
+    let call = scope.run(async { number::on(&there).await });
+    let waits = async {
+        tokio::join!(call, reference.confirmed(), async {
+            // Only now: the call is made in the context and holds its release up.
+            scope.release().await
+        })
+    };
+    let evicted = async {
+        tokio::task::yield_now().await;
+        inbound.refused(peer);
+    };
+    let (outcomes, ()) =
+        tokio::time::timeout(PATIENCE, async { tokio::join!(waits, evicted) }).await?;
+    let (answer, confirmed, released) = outcomes;
+    for outcome in [answer.map(drop), confirmed, released] {
+        assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
+    }
+    // And whoever comes later need not wait at all.
+    let late = reference.confirmed().await;
+    assert!(matches!(late, Err(Error::Evicted { .. })), "{late:?}");
+    assert!(matches!(
+        worker.shutdown().await,
+        Err(Error::Evicted { .. })
+    ));
+    Ok(())
+}
