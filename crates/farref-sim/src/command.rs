@@ -20,6 +20,7 @@ use serde::Serialize;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   farref simulate --seeds 10000 --workers 3..8
+  farref simulate --seeds 10000 --workers 3..8 --relay-pressure
   farref simulate --workers 3..8 --replay 4711
   farref simulate --seeds 1 --workers 1000 --steps 4 --json")]
 pub struct Arguments {
@@ -42,6 +43,11 @@ pub struct Arguments {
     /// Inject no faults
     #[arg(long)]
     calm: bool,
+
+    /// Let workers die most of the time right after handing on what they were handed, while the receiver
+    /// can hardly reach the owner
+    #[arg(long, conflicts_with = "calm")]
+    relay_pressure: bool,
 
     /// Run this one seed again and print its trace of messages and events
     #[arg(long, value_name = "SEED")]
@@ -104,6 +110,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         min_workers: arguments.workers.min,
         max_workers: arguments.workers.max,
         faults: !arguments.calm,
+        relay_pressure: arguments.relay_pressure,
         steps: arguments.steps.unwrap_or(standard.steps),
         ..standard
     };
@@ -216,6 +223,9 @@ fn replay_command(arguments: &Arguments, seed: u64) -> String {
     }
     if arguments.calm {
         command += " --calm";
+    }
+    if arguments.relay_pressure {
+        command += " --relay-pressure";
     }
     command
 }

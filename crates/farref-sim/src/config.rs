@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use farref_proto::{Node, Session, SessionConfig};
+use farref_proto::{Session, SessionConfig};
+
+use crate::process::Process;
 
 /// The part of a simulation that its seed does not decide.
 #[derive(Clone, Debug)]
@@ -60,9 +62,10 @@ impl Config {
         }
     }
 
-    pub(crate) fn break_node<V: Clone>(&self, node: &mut Node<V>) {
+    pub(crate) fn break_process(&self, process: &mut Process) {
         if let Some(Mutant::Node(mutation)) = self.mutation {
-            node.mutate(mutation);
+            process.node.mutate(mutation);
+            process.out.mutate(mutation);
         }
     }
 }
@@ -71,7 +74,7 @@ impl Config {
 impl Config {
     pub(crate) fn break_session<F>(&self, _: &mut Session<F>) {}
 
-    pub(crate) fn break_node<V: Clone>(&self, _: &mut Node<V>) {}
+    pub(crate) fn break_process(&self, _: &mut Process) {}
 }
 
 /// How bad the weather is in one run. Each run has only some kinds of faults, some of them often:
@@ -90,8 +93,17 @@ pub(crate) struct Weather {
     pub(crate) crashes: u32,
     /// Crashes of workers that have just handed on what they were handed.
     pub(crate) relay_crashes: u32,
+    /// Crashes of workers that have just handed on a reference to what they asked for, before its
+    /// owner has heard of it.
+    pub(crate) creator_crashes: u32,
     pub(crate) leaves: u32,
     pub(crate) joins: u32,
+    /// Joins while somebody departs, over links that fail.
+    pub(crate) crowded_joins: u32,
+    /// How often the first to know of a death dies, too, while somebody joins through it.
+    pub(crate) sponsor_crashes: u32,
+    /// How often one worker dies and comes back in quick succession.
+    pub(crate) flaps: u32,
     /// Whether crashed workers come back.
     pub(crate) restarts: bool,
     /// The longest a frame takes.
@@ -100,6 +112,12 @@ pub(crate) struct Weather {
     pub(crate) max_flush: Duration,
     /// How often a call is taken back instead of being sent, in 1/16.
     pub(crate) undo: u32,
+    /// The longest a call waits before it is sent, as those do for which there is no room.
+    pub(crate) max_parking: Duration,
+    /// Whether functions fetch what they are given at once, and change their minds.
+    pub(crate) eager: bool,
+    /// How many references to values not yet created a worker keeps for each shard, if they are few.
+    pub(crate) pending_quota: Option<usize>,
     pub(crate) contexts: bool,
     pub(crate) ref_shards: u32,
     /// Sessions so impatient that partitions and stalls get workers declared dead that are not.
@@ -124,6 +142,10 @@ impl Weather {
         let relay_crashes = some(0.3, 1..=2);
         let leaves = some(0.15, 1..=2);
         let joins = some(0.2, 1..=2);
+        let creator_crashes = some(0.25, 1..=2);
+        let crowded_joins = some(0.25, 1..=3);
+        let sponsor_crashes = some(0.5, 1..=2);
+        let flaps = some(0.15, 2..=5);
         Self {
             workers,
             loss,
@@ -134,12 +156,23 @@ impl Weather {
             stalls,
             crashes,
             relay_crashes,
+            creator_crashes,
             leaves,
             joins,
+            crowded_joins,
+            sponsor_crashes,
+            flaps,
             restarts: rng.bool(),
             max_delay: Duration::from_micros(rng.u64(100..=20_000)),
-            max_flush: Duration::from_micros(rng.u64(1..=3_000)),
+            max_flush: Duration::from_micros(if rng.u32(0..4) == 0 {
+                rng.u64(3_000..=20_000)
+            } else {
+                rng.u64(1..=3_000)
+            }),
             undo: if rng.bool() { 0 } else { 2 },
+            max_parking: Duration::from_micros(if rng.bool() { 0 } else { rng.u64(1..30_000) }),
+            eager: rng.bool(),
+            pending_quota: (rng.u32(0..6) == 0).then(|| rng.usize(1..5)),
             contexts: rng.bool(),
             ref_shards: rng.u32(1..=3),
             impatient: rng.u32(0..4) == 0,

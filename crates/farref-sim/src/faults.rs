@@ -17,7 +17,18 @@ pub(crate) enum Fault {
     CrashOf(NodeId),
     Leave,
     Join,
-    Restart { worker: u32 },
+    /// Somebody joins while somebody else departs and links fail.
+    CrowdedJoin,
+    /// The link between two workers fails for a while.
+    Block,
+    /// A worker dies and comes back, so many times.
+    Flap {
+        worker: u32,
+        times: u32,
+    },
+    Restart {
+        worker: u32,
+    },
 }
 
 impl World {
@@ -30,11 +41,18 @@ impl World {
             (Fault::Crash, weather.crashes),
             (Fault::Leave, weather.leaves),
             (Fault::Join, weather.joins),
+            (Fault::CrowdedJoin, weather.crowded_joins),
         ] {
             for _ in 0..times {
                 let at = self.now + Duration::from_micros(self.rng.u64(0..400_000));
                 self.schedule(at, Happening::Fault(fault));
             }
+        }
+        if weather.flaps > 0 {
+            let worker = self.rng.u32(0..weather.workers);
+            let times = weather.flaps;
+            let at = self.now + Duration::from_micros(self.rng.u64(0..200_000));
+            self.schedule(at, Happening::Fault(Fault::Flap { worker, times }));
         }
     }
 
@@ -55,19 +73,82 @@ impl World {
             }
             Fault::CrashOf(node) => self.crash(node),
             Fault::Leave => self.leave(),
-            Fault::Join => {
-                let worker = self.processes.len() as u32;
-                self.processes.push(None);
-                self.incarnations.push(0);
-                self.stats.faults.joins += 1;
-                self.start_life(worker);
+            Fault::Join => self.newcomer(),
+            Fault::CrowdedJoin => self.crowded_join(),
+            Fault::Block => {
+                let running = self.running();
+                let pair_of = [self.rng.choice(running.clone()), self.rng.choice(running)];
+                if let [Some(a), Some(b)] = pair_of {
+                    let wait = Duration::from_millis(self.rng.u64(2..150));
+                    self.block(a, b, wait);
+                }
             }
+            Fault::Flap { worker, times } => self.flap(worker, times),
             Fault::Restart { worker } => {
                 if self.processes[worker as usize].is_none() {
                     self.stats.faults.restarts += 1;
                     self.start_life(worker);
                 }
             }
+        }
+    }
+
+    fn newcomer(&mut self) {
+        let worker = self.processes.len() as u32;
+        self.processes.push(None);
+        self.incarnations.push(0);
+        self.stats.faults.joins += 1;
+        self.start_life(worker);
+    }
+
+    fn block(&mut self, a: NodeId, b: NodeId, time: Duration) {
+        let link = self.links.entry(pair(a, b)).or_default();
+        link.blocked_until = link.blocked_until.max(self.now + time);
+    }
+
+    /// What is hard about joining: to be let in while others go, by those who cannot reach all.
+    fn crowded_join(&mut self) {
+        let around = |world: &mut Self| {
+            let most = 3 * world.weather.max_delay.as_nanos() as u64;
+            world.now + Duration::from_nanos(world.rng.u64(0..=most))
+        };
+        self.newcomer();
+        let departure = match self.rng.u32(0..4) {
+            0 => Fault::Leave,
+            _ => Fault::Crash,
+        };
+        for fault in [departure, Fault::Block, Fault::Block] {
+            let at = around(self);
+            self.schedule(at, Happening::Fault(fault));
+        }
+        // Long enough to be suspected by the impatient, and then the newcomer is let in all the same.
+        let newcomer = self.running().last().copied();
+        let member = self.members();
+        if let (Some(newcomer), Some(member)) = (newcomer, self.rng.choice(member))
+            && self.rng.bool()
+        {
+            let wait = Duration::from_millis(self.rng.u64(100..300));
+            self.block(newcomer, member, wait);
+        }
+    }
+
+    fn flap(&mut self, worker: u32, times: u32) {
+        let node = self.processes[worker as usize].as_ref().map(|p| p.me());
+        match node {
+            Some(node) if self.members().len() > 2 => {
+                self.stats.faults.crashes += 1;
+                self.kill(node);
+            }
+            Some(_) => {}
+            None => {
+                self.stats.faults.restarts += 1;
+                self.start_life(worker);
+            }
+        }
+        if times > 0 {
+            let at = self.now + Duration::from_micros(self.rng.u64(500..40_000));
+            let times = times - 1;
+            self.schedule(at, Happening::Fault(Fault::Flap { worker, times }));
         }
     }
 
@@ -149,6 +230,24 @@ impl World {
         }
     }
 
+    /// A worker is the first to know of a departure while somebody joins: it can tell nobody but the
+    /// newcomer, and dies.
+    pub(crate) fn lose_sponsor(&mut self, node: NodeId) {
+        let members = self.members();
+        let joining = self.running().len() > members.len();
+        if !joining || self.draining || self.weather.sponsor_crashes == 0 {
+            return;
+        }
+        self.weather.sponsor_crashes -= 1;
+        for member in members {
+            if member != node {
+                self.block(node, member, Duration::from_millis(150));
+            }
+        }
+        let wait = self.delay() * 3;
+        self.schedule(self.now + wait, Happening::Fault(Fault::CrashOf(node)));
+    }
+
     fn leave(&mut self) {
         let members = self.members();
         if members.len() < 2 {
@@ -169,7 +268,9 @@ impl World {
 
     /// Starts a new life of a worker, which asks to be let in.
     fn start_life(&mut self, worker: u32) {
-        let incarnation = self.incarnations[worker as usize] + 1;
+        // Now and then a life is skipped: it died before anybody heard of it.
+        let skipped = u32::from(self.rng.u32(0..4) == 0);
+        let incarnation = self.incarnations[worker as usize] + 1 + skipped;
         self.incarnations[worker as usize] = incarnation;
         let me = NodeId::new(worker, incarnation);
         trace!(self, "{me} starts");

@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calling;
 pub mod command;
 mod config;
 mod faults;
@@ -33,8 +34,10 @@ mod network;
 mod oracle;
 mod process;
 mod program;
+mod serving;
 mod stats;
 mod verdicts;
+mod warrants;
 mod world;
 
 pub use config::Config;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use farref_proto::{ContextId, NodeId, RRefId, Time};
+use farref_proto::{ContextId, Control, Fingerprint, ForkId, NodeId, RRefId, Standing, Time};
 
 use crate::process::Value;
 
@@ -29,6 +29,7 @@ impl fmt::Display for Violation {
 pub(crate) struct RefFact {
     pub(crate) owner: NodeId,
     pub(crate) value: Option<Value>,
+    pub(crate) fingerprint: Fingerprint,
     pub(crate) freed: bool,
     pub(crate) confirmed: bool,
 }
@@ -52,8 +53,22 @@ pub(crate) struct CallFact {
 pub(crate) struct ContextFact {
     /// A worker that took part in it departed: no promise about its calls is left.
     pub(crate) failed: bool,
+    /// The origin has closed it: from then on calls made in it are refused, and not before.
+    pub(crate) closed: bool,
     /// Workers that were told that it is released.
     pub(crate) closed_on: BTreeSet<NodeId>,
+    /// Workers that take part in it and have not been told that it is over.
+    pub(crate) entered: BTreeSet<NodeId>,
+}
+
+/// A control message that a worker is acting on.
+#[derive(Clone, Debug)]
+#[allow(dead_code, reason = "the sender is for whoever reads a complaint")]
+pub(crate) struct Handling {
+    pub(crate) from: NodeId,
+    pub(crate) control: Control,
+    /// If it accuses somebody: what the worker knew of the accused before.
+    pub(crate) knew: Option<Standing>,
 }
 
 /// Everything that happened.
@@ -62,6 +77,19 @@ pub(crate) struct Oracle {
     pub(crate) refs: BTreeMap<RRefId, RefFact>,
     pub(crate) calls: Vec<CallFact>,
     pub(crate) contexts: BTreeMap<ContextId, ContextFact>,
+    /// Who cannot reach whom, and has not heard from it since.
+    pub(crate) suspicions: BTreeSet<(NodeId, NodeId)>,
+    /// Lives that somebody has declared dead or that have left.
+    pub(crate) departed: BTreeSet<NodeId>,
+    /// When a suspicion was last withdrawn.
+    pub(crate) withdrawn: BTreeMap<(NodeId, NodeId), Time>,
+    /// The departures that each worker has settled.
+    pub(crate) settled: BTreeMap<NodeId, BTreeSet<NodeId>>,
+    /// The fork that stands for a worker at the owner of what it holds, and whether the worker has sent
+    /// its release.
+    pub(crate) forks: BTreeMap<(NodeId, RRefId), (ForkId, bool)>,
+    /// What a worker is acting on.
+    pub(crate) handling: Option<Handling>,
     next_value: Value,
     pub(crate) violation: Option<Violation>,
 }
@@ -72,10 +100,17 @@ impl Oracle {
         self.next_value
     }
 
-    pub(crate) fn reference_made(&mut self, rref: RRefId, owner: NodeId, value: Option<Value>) {
+    pub(crate) fn reference_made(
+        &mut self,
+        rref: RRefId,
+        owner: NodeId,
+        value: Option<Value>,
+        fingerprint: Fingerprint,
+    ) {
         let fact = RefFact {
             owner,
             value,
+            fingerprint,
             freed: false,
             confirmed: false,
         };

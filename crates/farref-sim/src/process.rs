@@ -1,11 +1,11 @@
 //! One simulated worker process: its node, its sessions, its program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use farref_proto::{
-    AnswerHead, CallHead, ContextId, Control, Lane, MessageId, Node, NodeId, Outbox, RRefId,
-    Session, Time,
+    AnswerHead, CallHead, ContextId, Control, Fingerprint, Lane, MessageId, Node, NodeId, Outbox,
+    RRefId, Session, Time,
 };
 
 /// What a worker keeps for a value: a number that no other value has.
@@ -16,7 +16,7 @@ pub(crate) type Value = u64;
 pub(crate) enum Packet {
     Control(Control),
     Call(CallHead, Body),
-    Answer(AnswerHead, Option<Value>),
+    Answer(AnswerHead, Reply),
     Cancel(MessageId),
 }
 
@@ -27,6 +27,14 @@ pub(crate) struct Body {
     pub(crate) call: usize,
     /// How many calls this one is nested in.
     pub(crate) depth: u32,
+}
+
+/// The user's part of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    /// The oracle's number of the call that it answers.
+    pub(crate) call: Option<usize>,
+    pub(crate) value: Option<Value>,
 }
 
 /// A packet with its place in its lane, by which the oracle checks the order.
@@ -57,7 +65,8 @@ pub(crate) struct Outstanding {
     pub(crate) to: NodeId,
     pub(crate) request: MessageId,
     pub(crate) call: usize,
-    pub(crate) fetches: Option<RRefId>,
+    /// What it fetches, and as what type.
+    pub(crate) fetches: Option<(RRefId, Fingerprint)>,
     /// The task that waits for it.
     pub(crate) parent: Option<u64>,
 }
@@ -94,6 +103,16 @@ pub(crate) struct Program {
     pub(crate) inside: BTreeMap<RRefId, Vec<RRefId>>,
     pub(crate) contexts: Vec<ContextId>,
     pub(crate) outstanding: Vec<Outstanding>,
+    /// Of those, the ones that wait to be sent.
+    pub(crate) parked: BTreeMap<(NodeId, MessageId), Rc<CallHead>>,
+    /// Calls that could not be sent and are about to be taken back.
+    pub(crate) unsent: BTreeSet<(NodeId, MessageId)>,
+    /// The oracle's numbers of the calls of others that are not answered.
+    pub(crate) serving: BTreeMap<(NodeId, MessageId), usize>,
+    /// References whose confirmation is awaited.
+    pub(crate) unconfirmed: BTreeSet<RRefId>,
+    /// Contexts whose release is awaited.
+    pub(crate) releases: BTreeSet<ContextId>,
     pub(crate) tasks: BTreeMap<u64, Task>,
     pub(crate) steps_left: u32,
     /// Lets go of everything.
@@ -109,6 +128,13 @@ impl Program {
                 .tasks
                 .values()
                 .any(|task| task.arguments.contains(&rref))
+    }
+
+    /// How many handles the program has.
+    pub(crate) fn handed_over(&self) -> usize {
+        let inside: usize = self.inside.values().map(Vec::len).sum();
+        let arguments: usize = self.tasks.values().map(|task| task.arguments.len()).sum();
+        self.handles.len() + inside + arguments
     }
 
     /// Whether the program has nothing left, but for functions whose callers are gone: those were
@@ -131,11 +157,14 @@ pub(crate) struct Process {
     pub(crate) out: Outbox<Value>,
     pub(crate) channels: BTreeMap<NodeId, Channel>,
     pub(crate) program: Program,
-    pub(crate) flush_scheduled: bool,
+    /// Since when messages wait to be sent, if any do.
+    pub(crate) flush_scheduled: Option<Time>,
     pub(crate) poll_scheduled: bool,
     pub(crate) stalled_until: Time,
     /// Its shutdown is complete.
     pub(crate) finished: bool,
+    /// The others have declared it dead, and it has just been told.
+    pub(crate) evicted: bool,
 }
 
 impl Process {
@@ -145,10 +174,11 @@ impl Process {
             out: Outbox::new(),
             channels: BTreeMap::new(),
             program: Program::default(),
-            flush_scheduled: false,
+            flush_scheduled: None,
             poll_scheduled: false,
             stalled_until: Time::ZERO,
             finished: false,
+            evicted: false,
         }
     }
 

@@ -22,6 +22,7 @@ pub struct Faults {
     pub evictions: u64,
     pub calls_undone: u64,
     pub calls_cancelled: u64,
+    pub calls_parked: u64,
 }
 
 /// What one run did, or many.
@@ -68,6 +69,7 @@ add_fields! {
     Faults {
         frames_lost, frames_duplicated, frames_reordered, connections_cut, partitions, stalls,
         crashes, restarts, leaves, joins, evictions, calls_undone, calls_cancelled,
+        calls_parked,
     }
     Stats {
         seeds, steps, messages, controls, frames, calls, references, shares, freed, contexts,

@@ -1,7 +1,9 @@
 //! What the oracle has to say to what programs see: the checks at the events that could break a
 //! guarantee.
 
-use farref_proto::{CallError, Carried, ContextId, NodeId, RRefId, RefError};
+use farref_proto::{
+    CallError, Carried, ContextError, ContextId, Fingerprint, NodeId, RRefId, RefError,
+};
 
 use crate::oracle::CallFact;
 use crate::process::Value;
@@ -23,8 +25,18 @@ impl World {
                 return self.oracle.violated("R1", now, what);
             }
         }
+        // What an evicted worker owned is lost, whoever holds it.
+        if self.process(node).is_some_and(|process| process.evicted) {
+            return;
+        }
         for other in self.running() {
-            let holds = self.process(other).is_some_and(|p| p.program.holds(rref));
+            let holds = self.process(other).is_some_and(|process| {
+                let turned_away = matches!(
+                    process.node.refs(rref).check(rref),
+                    Err(RefError::TooManyPending { .. })
+                );
+                process.program.holds(rref) && !turned_away
+            });
             if holds && (other == node || self.together(node, other)) {
                 let what = format!("{node} freed {rref}, which {other} holds");
                 self.oracle.violated("R1", now, what);
@@ -37,10 +49,25 @@ impl World {
         }
     }
 
-    /// R1, R4: what arrives has not been freed.
-    pub(crate) fn check_received(&mut self, from: NodeId, to: NodeId, carried: &[Carried]) {
+    /// R1, R4: what arrives has not been freed. Those who take it in are told what becomes of it.
+    pub(crate) fn received(&mut self, from: NodeId, to: NodeId, carried: &[Carried]) {
         for fork in carried {
             let rref = fork.share.rref;
+            let fork = self
+                .process(to)
+                .and_then(|process| process.node.refs(rref).fork_of(rref));
+            if let Some(fork) = fork {
+                let held = self.oracle.forks.entry((to, rref)).or_insert((fork, false));
+                if held.0 != fork {
+                    *held = (fork, false);
+                }
+            }
+            if let Some(process) = self.process(to) {
+                let table = process.node.refs(rref);
+                if table.check(rref).is_ok() && !table.is_confirmed(rref) {
+                    process.program.unconfirmed.insert(rref);
+                }
+            }
             let Some(fact) = self.oracle.refs.get(&rref) else {
                 continue;
             };
@@ -51,18 +78,21 @@ impl World {
         }
     }
 
-    /// What a use of a reference may answer.
+    /// What a use of a reference, as some type, may answer.
     pub(crate) fn check_use(
         &mut self,
         user: NodeId,
         rref: RRefId,
+        used_as: Option<Fingerprint>,
         outcome: Result<Value, RefError>,
     ) {
         let Some(fact) = self.oracle.refs.get(&rref).cloned() else {
             return;
         };
         let complaint = match outcome {
-            Ok(value) => fact.value != Some(value),
+            Ok(value) => {
+                fact.value != Some(value) || used_as.is_some_and(|it| !it.agrees(fact.fingerprint))
+            }
             Err(RefError::OwnerLost { owner, .. }) => {
                 let process = self.process(user);
                 owner != fact.owner
@@ -75,6 +105,10 @@ impl World {
                     .is_none_or(|p| p.node.membership().view().is_gone(rref.origin));
                 !gone || fact.value.is_some()
             }
+            Err(RefError::TypeMismatch {
+                expected, found, ..
+            }) => found != fact.fingerprint || expected.agrees(found),
+            Err(RefError::TooManyPending { .. }) => self.weather.pending_quota.is_none(),
             Err(RefError::Destroyed) => false,
             Err(_) => self.together(user, fact.owner),
         };
@@ -100,6 +134,7 @@ impl World {
     pub(crate) fn on_context_released(&mut self, node: NodeId, context: ContextId) {
         if let Some(process) = self.process(node) {
             process.program.contexts.retain(|&other| other != context);
+            process.program.releases.remove(&context);
         }
         if self
             .oracle
@@ -115,6 +150,62 @@ impl World {
                 "{context} was released while a call from {} to {} runs in it",
                 call.caller, call.callee
             );
+            self.oracle.violated("A3", self.now, what);
+        }
+        for other in self.running() {
+            let open = self
+                .process(other)
+                .is_some_and(|process| process.node.open_contexts().contains(&context));
+            if open && self.together(node, other) {
+                let what = format!("{context} was released, and {other} was not told");
+                self.oracle.violated("A3", self.now, what);
+            }
+        }
+    }
+
+    /// A context is over on a worker.
+    pub(crate) fn on_context_closed(&mut self, node: NodeId, context: ContextId) {
+        let fact = self.oracle.contexts.entry(context).or_default();
+        fact.closed |= node == context.origin;
+        if !fact.entered.remove(&node) {
+            let what = format!("{context} ends on {node}, which takes no part in it");
+            self.oracle.violated("A3", self.now, what);
+        }
+    }
+
+    /// A3: a call is taken in in its context, which must not have been released before.
+    pub(crate) fn check_entered(&mut self, node: NodeId, context: Option<ContextId>) {
+        let Some(context) = context else {
+            return;
+        };
+        let fact = self.oracle.contexts.entry(context).or_default();
+        fact.entered.insert(node);
+        let released = fact.closed_on.contains(&node);
+        if released || self.origin_is_gone(node, context) {
+            let what = format!("a late call brought {context} back on {node}");
+            self.oracle.violated("A3", self.now, what);
+        }
+    }
+
+    /// Whether a worker counts a context's origin as gone.
+    fn origin_is_gone(&mut self, node: NodeId, context: ContextId) -> bool {
+        let origin = context.origin;
+        // A leaver still listens to itself.
+        origin != node
+            && self
+                .process(node)
+                .is_some_and(|p| p.node.membership().view().is_gone(origin))
+    }
+
+    /// A3: a call is refused only in a context that its origin has released, or that lost somebody.
+    pub(crate) fn check_refusal(&mut self, node: NodeId, error: &CallError) {
+        let CallError::Context(ContextError::Closed { context }) = *error else {
+            return;
+        };
+        let fact = self.oracle.contexts.entry(context).or_default();
+        let right = fact.closed || fact.failed;
+        if !right && !self.origin_is_gone(node, context) {
+            let what = format!("{node} refused a call in {context}, which is open");
             self.oracle.violated("A3", self.now, what);
         }
     }

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farref_proto::{
-    Control, Departure, Event, Lane, Membership, Node, NodeConfig, NodeId, Phase, SessionConfig,
-    Time,
+    CallHead, Control, Departure, Event, Lane, Membership, MessageId, Node, NodeConfig, NodeId,
+    Phase, SessionConfig, Time,
 };
 
 use crate::config::{Config, Weather};
 use crate::network::{Link, Parcel, pair};
 use crate::oracle::{Oracle, Violation};
-use crate::process::{Packet, Process};
+use crate::process::{Body, Packet, Process};
 use crate::stats::Stats;
 
 /// How long programs run before everything is let go.
@@ -56,6 +56,26 @@ pub(crate) enum Happening {
         node: NodeId,
         task: u64,
     },
+    /// A call that never left is taken back.
+    Undo {
+        node: NodeId,
+        to: NodeId,
+        head: Rc<CallHead>,
+    },
+    /// There is room for a call that waited.
+    Unpark {
+        node: NodeId,
+        to: NodeId,
+        lane: Lane,
+        head: Rc<CallHead>,
+        body: Body,
+    },
+    /// The program no longer wants an answer.
+    GiveUp {
+        node: NodeId,
+        to: NodeId,
+        request: MessageId,
+    },
     AskToJoin {
         node: NodeId,
     },
@@ -81,6 +101,9 @@ impl Happening {
             | Self::Poll { node }
             | Self::Step { node }
             | Self::Task { node, .. }
+            | Self::Undo { node, .. }
+            | Self::Unpark { node, .. }
+            | Self::GiveUp { node, .. }
             | Self::AskToJoin { node }
             | Self::Drain { node }
             | Self::Exit { node } => Some(node),
@@ -215,9 +238,12 @@ impl World {
         let mut config = NodeConfig::default();
         config.ref_shards = self.weather.ref_shards;
         config.probe_interval = Duration::from_millis(40);
-        let mut node = Node::new(me, membership, config);
-        self.config.break_node(&mut node);
-        Process::new(node)
+        if let Some(quota) = self.weather.pending_quota {
+            config.max_pending_owners = quota;
+        }
+        let mut process = Process::new(Node::new(me, membership, config));
+        self.config.break_process(&mut process);
+        process
     }
 
     fn run(&mut self) -> Result<Stats, Box<Failure>> {
@@ -286,6 +312,18 @@ impl World {
             Happening::Poll { node } => self.poll(node),
             Happening::Step { node } => self.step(node),
             Happening::Task { node, task } => self.finish_task(node, task),
+            Happening::Undo { node, to, head } => self.undo(node, to, &head),
+            Happening::Unpark {
+                node,
+                to,
+                lane,
+                head,
+                body,
+            } => self.unpark(node, to, lane, &head, body),
+            Happening::GiveUp { node, to, request } => {
+                self.cancel(node, to, request);
+                self.settle(node);
+            }
             Happening::AskToJoin { node } => self.ask_to_join(node),
             Happening::Fault(fault) => self.inject(fault),
             Happening::Drain { node } => self.drain(node),
@@ -342,23 +380,29 @@ impl World {
             };
             self.on_event(node, event);
         }
+        if self.process(node).is_some_and(|process| process.evicted) {
+            self.check_evicted(node);
+            return self.kill(node);
+        }
         let now = self.now;
         let most = self.weather.max_flush.as_nanos() as u64;
         let wait = Duration::from_nanos(self.rng.u64(0..=most));
         let Some(process) = self.process(node) else {
             return;
         };
-        if process.out.controls() > 0 && !process.flush_scheduled {
-            process.flush_scheduled = true;
+        if process.out.controls() > 0 && process.flush_scheduled.is_none() {
+            process.flush_scheduled = Some(now);
             self.schedule(now + wait, Happening::Flush { node });
         }
     }
 
     fn flush(&mut self, node: NodeId) {
-        if let Some(process) = self.process(node) {
-            process.flush_scheduled = false;
-        }
+        let Some(process) = self.process(node) else {
+            return;
+        };
+        let since = process.flush_scheduled.take().unwrap_or_default();
         while let Some((to, control)) = self.process(node).and_then(|p| p.out.pop_control()) {
+            self.check_order(node, &control, since);
             self.send(node, to, Lane::Control, Packet::Control(control));
         }
     }
@@ -392,6 +436,7 @@ impl World {
 
     pub(crate) fn suspect(&mut self, node: NodeId, peer: NodeId) {
         trace!(self, "{node} suspects {peer}");
+        self.oracle.suspicions.insert((node, peer));
         if let Some(process) = self.process(node) {
             process.node.suspect(peer, &mut process.out);
             self.settle(node);
@@ -410,13 +455,14 @@ impl World {
     pub(crate) fn on_packet(&mut self, from: NodeId, to: NodeId, packet: &Packet) {
         trace!(self, "{from} -> {to}: {packet:?}");
         self.stats.messages += 1;
+        self.heard(from, to, packet);
         match packet {
             Packet::Control(control) => {
                 self.stats.controls += 1;
                 self.on_control(from, to, control);
             }
             Packet::Call(head, body) => self.on_call(from, to, head, *body),
-            Packet::Answer(head, value) => self.on_answer(from, to, head, *value),
+            Packet::Answer(head, reply) => self.on_answer(from, to, head, *reply),
             Packet::Cancel(request) => {
                 if let Some(process) = self.process(to) {
                     process
@@ -426,6 +472,8 @@ impl World {
             }
         }
         self.settle(to);
+        self.oracle.handling = None;
+        self.check_memory(to);
         self.schedule_poll(to);
     }
 
@@ -443,6 +491,7 @@ impl World {
             }
         }
         let now = self.now;
+        self.begin_handling(from, to, control);
         let Some(process) = self.process(to) else {
             return;
         };
@@ -459,6 +508,9 @@ impl World {
                 node: peer,
                 departure,
             } => {
+                if self.check_departure(node, peer, departure) {
+                    self.lose_sponsor(node);
+                }
                 self.context_members_lost(peer);
                 let left = departure == Departure::Left;
                 let Some(channel) = self.channel(node, peer) else {
@@ -474,12 +526,18 @@ impl World {
             }
             Event::Evicted => {
                 self.stats.faults.evictions += 1;
-                self.kill(node);
+                if let Some(process) = self.process(node) {
+                    process.evicted = true;
+                }
             }
             Event::Departed => self.kill(node),
             Event::ShutdownComplete => self.check_shutdown(node),
-            Event::Welcomed => self.start_program(node),
-            Event::Joined(_) | Event::Settled(_) => {}
+            Event::Welcomed => {
+                self.check_welcomed(node);
+                self.start_program(node);
+            }
+            Event::Settled(peer) => self.check_settled(node, peer),
+            Event::Joined(_) => {}
             event => self.on_program_event(node, event),
         }
     }
@@ -613,12 +671,24 @@ impl World {
     /// At the end nothing is left on a worker: no table entry, no open call, no value.
     fn final_checks(&mut self, node: NodeId) {
         let mut complaints = Vec::new();
-        if let Some(process) = self.process(node)
-            && !process.node.is_empty()
-        {
+        if let Some(process) = self.process(node) {
             let counters = process.node.ref_counters();
-            let contexts = process.node.open_contexts();
-            complaints.push(format!("{node} still has {counters:?} {contexts:?}"));
+            if !process.node.is_empty() || !counters.is_empty() {
+                let contexts = process.node.open_contexts();
+                complaints.push(format!("{node} still has {counters:?} {contexts:?}"));
+            }
+            let program = &process.program;
+            if !program.unconfirmed.is_empty() || !program.releases.is_empty() {
+                let (references, contexts) = (&program.unconfirmed, &program.releases);
+                complaints.push(format!(
+                    "{node} still waits for {references:?} {contexts:?}"
+                ));
+            }
+        }
+        for (context, fact) in &self.oracle.contexts {
+            if fact.entered.contains(&node) {
+                complaints.push(format!("{node} was never told that {context} is over"));
+            }
         }
         for (number, call) in self.oracle.calls.iter().enumerate() {
             let due = u32::from(!call.no_outcome_due);
