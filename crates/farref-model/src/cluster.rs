@@ -1,10 +1,11 @@
 //! Nodes that share references while messages overtake each other and workers die.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use farref_proto::{
-    AnswerHead, Arrival, CallHead, Carried, Control, Event, Fingerprint, Lane, Membership, Node,
-    NodeConfig, NodeId, Outbox, Phase, RRefId, Target, Want,
+    AnswerHead, Arrival, CallHead, Carried, Control, Event, Fingerprint, Lane, Membership,
+    MessageId, Node, NodeConfig, NodeId, Outbox, Phase, RRefId, Target, Time, Want,
 };
 use stateright::{Model, Property};
 
@@ -21,6 +22,15 @@ pub struct Cluster {
     pub references: u32,
     /// How often a reference is handed to somebody.
     pub shares: u32,
+    /// How often a holder fetches the value of a reference.
+    pub fetches: u32,
+    /// How many fetches are cancelled.
+    pub cancels: u32,
+    /// How many workers leave.
+    pub leaves: u32,
+    /// How often a worker looks whether all are at rest, once it has nothing left to do: what a
+    /// graceful shutdown takes. None: nobody asks for one.
+    pub looks: u32,
     /// How many workers crash.
     pub crashes: u32,
     /// How many of them come back.
@@ -40,6 +50,10 @@ impl Default for Cluster {
             workers: 3,
             references: 1,
             shares: 1,
+            fetches: 0,
+            cancels: 0,
+            leaves: 0,
+            looks: 0,
             crashes: 0,
             restarts: 0,
             duplicates: 0,
@@ -59,19 +73,21 @@ pub enum Message {
     Call(CallHead),
     /// An answer.
     Answer(AnswerHead),
+    /// A fetch is no longer wanted.
+    Cancel(MessageId),
 }
 
 impl Message {
     fn lane(&self) -> Lane {
         match self {
             Self::Control(_) => Lane::Control,
-            Self::Call(_) | Self::Answer(_) => Lane::Call,
+            Self::Call(_) | Self::Answer(_) | Self::Cancel(_) => Lane::Call,
         }
     }
 
     fn carried(&self) -> &[Carried] {
         match self {
-            Self::Control(_) => &[],
+            Self::Control(_) | Self::Cancel(_) => &[],
             Self::Call(head) => &head.carried,
             Self::Answer(head) => &head.carried,
         }
@@ -104,14 +120,24 @@ pub struct State {
     freed: BTreeSet<RRefId>,
     /// Where each value is.
     owners: BTreeMap<RRefId, NodeId>,
+    /// Fetches that the programs wait for: by whom, of whom.
+    fetching: BTreeSet<(NodeId, NodeId, MessageId)>,
     created: u32,
     shares: u32,
+    fetches: u32,
+    cancels: u32,
+    leaves: u32,
+    looks: u32,
     crashes: u32,
     restarts: u32,
     duplicates: u32,
     /// Lives that crashed, and who has noticed.
     dead: BTreeSet<NodeId>,
     noticed: BTreeSet<(NodeId, NodeId)>,
+    /// Whose shutdown is complete.
+    complete: BTreeSet<NodeId>,
+    /// A shutdown was complete while something was left.
+    ended_early: bool,
     /// Something that must never happen did.
     fault: Option<String>,
 }
@@ -125,6 +151,14 @@ pub enum Action {
     Share(NodeId, RRefId, NodeId),
     /// A holder drops a handle.
     Drop(NodeId, RRefId),
+    /// A holder fetches a value.
+    Fetch(NodeId, RRefId),
+    /// A program no longer wants what it fetches.
+    Cancel(NodeId, NodeId, MessageId),
+    /// A worker lets everything go and says good-bye.
+    Leave(NodeId),
+    /// A worker that has nothing left to do asks for a shutdown, and looks how far that is.
+    Look(NodeId),
     /// A message arrives; the number is its place in the channel.
     Deliver(NodeId, NodeId, Lane, usize),
     /// A message arrives and will arrive again.
@@ -161,18 +195,75 @@ impl State {
         if node.me() == id {
             let mut out = Outbox::new();
             act(self, &mut node, &mut out);
+            while let Some(event) = out.pop_event() {
+                self.note(&mut node, event, &mut out);
+            }
             while let Some((to, control)) = out.pop_control() {
                 self.send(id, to, Message::Control(control));
             }
-            while let Some(event) = out.pop_event() {
-                if let Event::Freed { rref, .. } = event
-                    && !self.freed.insert(rref)
-                {
+            if let Some(what) = node.inconsistency() {
+                self.fault = Some(what);
+            }
+        }
+        let ended = node.me() == id && node.membership().phase() == Phase::Departed;
+        self.nodes[slot] = Some(node);
+        if ended {
+            self.end(id);
+        }
+        if self.complete.contains(&id) {
+            let left = self.live().any(|node| !node.is_empty());
+            self.ended_early |= left || !self.handles.is_empty() || !self.fetching.is_empty();
+        }
+    }
+
+    /// Acts on what a node reports.
+    fn note(&mut self, node: &mut Node<u8>, event: Event<u8>, out: &mut Outbox<u8>) {
+        match event {
+            Event::Freed { rref, .. } => {
+                if !self.freed.insert(rref) {
                     self.fault = Some(format!("{rref} was freed twice"));
                 }
             }
+            Event::Fetched { waiter, .. } => {
+                self.answer(node, waiter.node, waiter.request, out);
+            }
+            Event::Abandoned {
+                node: caller,
+                request,
+            } => self.answer(node, caller, request, out),
+            Event::PeerLost {
+                node: peer,
+                request,
+            } => {
+                // Or a hand-over, whose answer nobody waits for.
+                self.fetching.remove(&(node.me(), peer, request));
+            }
+            Event::ShutdownComplete => {
+                self.complete.insert(node.me());
+            }
+            _ => {}
         }
-        self.nodes[slot] = Some(node);
+    }
+
+    fn answer(
+        &mut self,
+        node: &mut Node<u8>,
+        to: NodeId,
+        request: MessageId,
+        out: &mut Outbox<u8>,
+    ) {
+        if let Ok(Some(answer)) = node.answer(to, request, &[], out) {
+            self.send(node.me(), to, Message::Answer(answer));
+        }
+    }
+
+    /// A worker's life ends.
+    fn end(&mut self, node: NodeId) {
+        self.nodes[node.worker.0 as usize] = None;
+        self.dead.insert(node);
+        self.handles.retain(|(holder, _), _| *holder != node);
+        self.fetching.retain(|(holder, ..)| *holder != node);
+        self.channels.retain(|(_, to, _), _| *to != node);
     }
 
     fn send(&mut self, from: NodeId, to: NodeId, message: Message) {
@@ -207,20 +298,27 @@ impl State {
                             node.finish_creation(from, creation.share.rref, None, 1, out);
                         }
                         Target::Answer(request) | Target::Fetch(request, ..) => {
-                            if let Ok(Some(answer)) = node.answer(from, request, &[], out) {
-                                state.send(to, from, Message::Answer(answer));
-                            }
+                            state.answer(node, from, request, out);
                         }
                     }
                 }
-                Ok(_) => {}
+                Ok(Arrival::Value(_) | Arrival::Failed(_)) => {
+                    if let Target::Answer(request) | Target::Fetch(request, ..) = head.target {
+                        state.answer(node, from, request, out);
+                    }
+                }
+                Ok(Arrival::Waiting | Arrival::Ignored) => {}
                 Err(error) => state.fault = Some(error.to_string()),
             },
             Message::Answer(head) => match node.receive_answer(from, &head, out) {
-                Ok(true) => state.take_handles(to, &head.carried),
+                Ok(true) => {
+                    state.take_handles(to, &head.carried);
+                    state.fetching.remove(&(to, from, head.id));
+                }
                 Ok(false) => {}
                 Err(error) => state.fault = Some(error.to_string()),
             },
+            Message::Cancel(request) => node.receive_cancel(from, request, out),
         });
     }
 
@@ -230,16 +328,20 @@ impl State {
             let Some(&owner) = self.owners.get(rref) else {
                 return false;
             };
-            if self.node(owner).is_none() {
+            let Some(at_owner) = self.node(owner) else {
                 return true;
-            }
+            };
+            // Nothing is promised to one that has left and whose good-bye the owner has heard.
+            let counts = |node: NodeId| at_owner.membership().view().is_live(node);
             let held = self
                 .live()
-                .any(|node| self.handles.contains_key(&(node.me(), *rref)));
+                .map(Node::me)
+                .any(|holder| counts(holder) && self.handles.contains_key(&(holder, *rref)));
             let coming = self.channels.iter().any(|((from, to, _), queue)| {
-                let heard = self
-                    .node(*to)
-                    .is_some_and(|to| to.membership().view().is_live(*from));
+                let heard = counts(*to)
+                    && self
+                        .node(*to)
+                        .is_some_and(|to| to.membership().view().is_live(*from));
                 let carries = |message: &Message| {
                     message
                         .carried()
@@ -262,8 +364,10 @@ impl State {
     }
 
     fn nothing_is_left(&self) -> bool {
-        self.live()
-            .all(|node| node.is_empty() && node.membership().is_settled())
+        self.fetching.is_empty()
+            && self
+                .live()
+                .all(|node| node.is_empty() && node.membership().is_settled())
     }
 
     /// A node holds, confirmed, a reference of another node's, and the parent that handed it over
@@ -301,13 +405,20 @@ impl Model for Cluster {
             handles: BTreeMap::new(),
             freed: BTreeSet::new(),
             owners: BTreeMap::new(),
+            fetching: BTreeSet::new(),
             created: 0,
             shares: self.shares,
+            fetches: self.fetches,
+            cancels: self.cancels,
+            leaves: self.leaves,
+            looks: self.looks,
             crashes: self.crashes,
             restarts: self.restarts,
             duplicates: self.duplicates,
             dead: BTreeSet::new(),
             noticed: BTreeSet::new(),
+            complete: BTreeSet::new(),
+            ended_early: false,
             fault: None,
         }]
     }
@@ -316,7 +427,8 @@ impl Model for Cluster {
         if state.fault.is_some() {
             return;
         }
-        if state.created < self.references && self.creation(state).is_some() {
+        let over = !state.complete.is_empty();
+        if state.created < self.references && !over && self.creation(state).is_some() {
             actions.push(Action::Create);
         }
         for &(holder, rref) in state.handles.keys() {
@@ -325,6 +437,29 @@ impl Model for Cluster {
                 actions.extend(others.map(|to| Action::Share(holder, rref, to)));
             }
             actions.push(Action::Drop(holder, rref));
+            let owner = state.owners.get(&rref).filter(|owner| **owner != holder);
+            let reachable = |owner: &&NodeId| {
+                let view = state.node(holder).map(|node| node.membership().view());
+                view.is_some_and(|view| view.is_member(**owner))
+            };
+            if state.fetches > 0 && owner.filter(reachable).is_some() {
+                actions.push(Action::Fetch(holder, rref));
+            }
+        }
+        if state.cancels > 0 {
+            let open = state.fetching.iter();
+            actions.extend(open.map(|&(by, of, request)| Action::Cancel(by, of, request)));
+        }
+        if state.leaves > 0 && state.members().count() > 1 {
+            actions.extend(state.members().map(Action::Leave));
+        }
+        if state.looks > 0 && state.created == self.references {
+            let done = |node: &NodeId| {
+                let busy = state.handles.keys().any(|(holder, _)| holder == node)
+                    || state.fetching.iter().any(|(by, ..)| by == node);
+                !busy && !state.complete.contains(node)
+            };
+            actions.extend(state.members().filter(done).map(Action::Look));
         }
         for (&(from, to, lane), queue) in &state.channels {
             let reach = if self.reordering { queue.len() } else { 1 };
@@ -404,12 +539,49 @@ impl Model for Cluster {
                 let message = state.channels.get(&(from, to, lane))?.get(at)?.clone();
                 state.receive(from, to, message);
             }
+            Action::Fetch(holder, rref) => {
+                state.fetches -= 1;
+                let owner = *state.owners.get(&rref)?;
+                state.step(holder, |state, node, out| {
+                    let want = Want::Value(rref, TYPE);
+                    if let Ok(head) = node.call(owner, want, &[], None, out)
+                        && let Target::Fetch(request, ..) = head.target
+                    {
+                        state.fetching.insert((holder, owner, request));
+                        state.send(holder, owner, Message::Call(head));
+                    }
+                });
+            }
+            Action::Cancel(by, of, request) => {
+                state.cancels -= 1;
+                state.fetching.remove(&(by, of, request));
+                state.step(by, |state, node, _| {
+                    if node.cancel(of, request) {
+                        state.send(by, of, Message::Cancel(request));
+                    } else {
+                        state.fault = Some(format!("{by} cannot cancel {request}"));
+                    }
+                });
+            }
+            Action::Leave(leaver) => {
+                state.leaves -= 1;
+                state.handles.retain(|(holder, _), _| *holder != leaver);
+                state.fetching.retain(|(by, ..)| *by != leaver);
+                state.step(leaver, |_, node, out| {
+                    node.release_everything(out);
+                    node.leave(out);
+                });
+            }
+            Action::Look(looker) => {
+                state.looks -= 1;
+                state.step(looker, |_, node, out| {
+                    node.shut_down();
+                    node.poll(Time::ZERO, out);
+                });
+            }
             Action::Crash(node) => {
                 state.crashes -= 1;
-                state.nodes[node.worker.0 as usize] = None;
-                state.dead.insert(node);
-                state.handles.retain(|(holder, _), _| *holder != node);
-                state.channels.retain(|(_, to, _), _| *to != node);
+                state.end(node);
             }
             Action::Notice(watcher, dead) => {
                 state.noticed.insert((watcher, dead));
@@ -444,10 +616,25 @@ impl Model for Cluster {
                 model.actions(state, &mut actions);
                 actions.is_empty() && state.nothing_is_left()
             }),
+            Property::always("S1: nobody goes too early", |_, state: &State| {
+                !state.ended_early
+            }),
             Property::sometimes("a value is freed", |_, state: &State| {
                 !state.freed.is_empty()
             }),
         ];
+        if self.fetches > 0 {
+            properties.push(Property::sometimes(
+                "a fetch waits for its value",
+                |_, state: &State| state.live().any(|node| node.ref_counters().waiting > 0),
+            ));
+        }
+        if self.looks > 0 {
+            properties.push(Property::sometimes(
+                "a shutdown is complete",
+                |_, state: &State| !state.complete.is_empty(),
+            ));
+        }
         if self.crashes > 0 && self.shares > 0 {
             properties.push(Property::sometimes(
                 "a reference outlives the worker that handed it on",
@@ -458,10 +645,17 @@ impl Model for Cluster {
     }
 }
 
+/// Nodes that may look at any moment whether all are at rest: here time stands still.
+fn config() -> NodeConfig {
+    let mut config = NodeConfig::default();
+    config.probe_interval = Duration::ZERO;
+    config
+}
+
 impl Cluster {
     fn start(&self, me: NodeId, membership: Membership) -> Node<u8> {
         #[allow(unused_mut, reason = "only broken nodes are changed")]
-        let mut node = Node::new(me, membership, NodeConfig::default());
+        let mut node = Node::new(me, membership, config());
         #[cfg(feature = "mutations")]
         if let Some(mutation) = self.mutation {
             node.mutate(mutation);

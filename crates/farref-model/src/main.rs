@@ -20,6 +20,9 @@ use stateright::{Checker, Expectation, Model};
   farref-model cluster --references 2 --shares 2 --crashes 1
   farref-model cluster --shares 2 --crashes 1 --restarts 1
   farref-model cluster --references 2 --shares 2 --reordering --duplicates 1
+  farref-model cluster --fetches 2 --cancels 1 --crashes 1
+  farref-model cluster --leaves 1 --crashes 1
+  farref-model cluster --workers 2 --looks 6
   farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --overtakings 1"
 )]
 struct Arguments {
@@ -54,6 +57,18 @@ struct ClusterArguments {
     /// How often a reference is handed on
     #[arg(long, default_value_t = 1)]
     shares: u32,
+    /// How often a value is fetched
+    #[arg(long, default_value_t = 0)]
+    fetches: u32,
+    /// How many fetches are cancelled
+    #[arg(long, default_value_t = 0)]
+    cancels: u32,
+    /// How many workers leave
+    #[arg(long, default_value_t = 0, conflicts_with = "reordering")]
+    leaves: u32,
+    /// How often workers that are done look whether all are: with it, the group shuts down
+    #[arg(long, default_value_t = 0, conflicts_with = "reordering")]
+    looks: u32,
     /// How many workers crash
     #[arg(long, default_value_t = 0)]
     crashes: u32,
@@ -105,6 +120,10 @@ fn main() -> ExitCode {
             model.workers = chosen.workers;
             model.references = chosen.references;
             model.shares = chosen.shares;
+            model.fetches = chosen.fetches;
+            model.cancels = chosen.cancels;
+            model.leaves = chosen.leaves;
+            model.looks = chosen.looks;
             model.crashes = chosen.crashes;
             model.restarts = chosen.restarts;
             model.duplicates = chosen.duplicates;

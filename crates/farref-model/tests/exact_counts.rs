@@ -69,7 +69,7 @@ fn one_reference_a_crash_and_a_restart() {
         model.crashes = 1;
         model.restarts = 1;
     });
-    assert_eq!(count, 70_430);
+    assert_eq!(count, 123_333);
 }
 
 #[test]
@@ -94,6 +94,43 @@ fn two_references_and_a_crash() {
         model.crashes = 1;
     });
     assert_eq!(count, 30_251);
+}
+
+/// F2: every fetch ends, be it early, late or cancelled.
+#[test]
+fn a_fetch_that_may_be_cancelled() {
+    let count = cluster(|model| {
+        model.fetches = 1;
+        model.cancels = 1;
+    });
+    assert_eq!(count, 2243);
+}
+
+/// F2: every fetch ends, whoever dies.
+#[test]
+fn a_fetch_and_a_crash() {
+    let count = cluster(|model| {
+        model.fetches = 1;
+        model.crashes = 1;
+    });
+    assert_eq!(count, 12_617);
+}
+
+/// R2: what a worker held that says good-bye is released, what others hold of it is lost.
+#[test]
+fn one_reference_and_a_leave() {
+    let count = cluster(|model| model.leaves = 1);
+    assert_eq!(count, 3);
+}
+
+/// S1: nobody goes while a reference is held or on its way.
+#[test]
+fn a_shutdown_of_two() {
+    let count = cluster(|model| {
+        model.workers = 2;
+        model.looks = 5;
+    });
+    assert_eq!(count, 27_338);
 }
 
 #[test]
