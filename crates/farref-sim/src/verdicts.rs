@@ -152,6 +152,17 @@ impl World {
             );
             self.oracle.violated("A3", self.now, what);
         }
+        // Whoever was cut off by a departure in the middle of the cleanup is told as soon as it asks.
+        let view = self
+            .process(node)
+            .map(|p| p.node.membership().view().clone());
+        let lost = |call: &CallFact| {
+            let gone = |node| view.as_ref().is_none_or(|view| view.is_gone(node));
+            call.context == Some(context) && (gone(call.caller) || gone(call.callee))
+        };
+        if self.oracle.calls.iter().any(lost) {
+            return;
+        }
         for other in self.running() {
             let open = self
                 .process(other)

@@ -3,7 +3,8 @@
 //! Run with `--nocapture` for the table in `docs/protocol.md`.
 
 use farref_proto::{
-    Control, Membership, Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status,
+    ContextError, ContextId, Control, Membership, Mutation, Node, NodeConfig, NodeId, Outbox,
+    Standing, Status,
 };
 use farref_sim::{Config, Mutant, run};
 
@@ -14,9 +15,10 @@ const MOST_SEEDS: u64 = 6_000;
 /// the connections of a departed worker are closed.
 const FOR_THE_MODEL_CHECKER: &[Mutation] = &[Mutation::NoEcho, Mutation::KeepListening];
 
-/// Broken rules that take several deaths and joins in one order to do harm, which hardly any seed has. A
-/// newcomer is asked directly (below).
+/// Broken rules that take several departures, joins or lanes in one order to do harm, which hardly any
+/// seed has. A node is asked directly (below).
 const FOR_A_SCRIPT: &[Mutation] = &[
+    Mutation::ForgetClosedContext,
     Mutation::WelcomeUnannounced,
     Mutation::NewcomerTellsOnlyItself,
 ];
@@ -113,4 +115,23 @@ fn a_sponsor_that_believes_that_all_know_whom_it_knows_is_noticed() {
     };
     assert!(waits(None));
     assert!(!waits(Some(Mutation::WelcomeUnannounced)));
+}
+
+/// CT-3: a late call of the context is refused by whoever was told of the release.
+#[test]
+fn a_worker_that_forgets_which_contexts_were_released_is_noticed() {
+    let remembers = |mutation: Option<Mutation>| {
+        let membership = Membership::founding(ME, [ME, SPONSOR]);
+        let mut node = Node::<()>::new(ME, membership, NodeConfig::default());
+        if let Some(mutation) = mutation {
+            node.mutate(mutation);
+        }
+        let context = ContextId::new(SPONSOR, 0);
+        let cleanup = Control::ContextCleanup(vec![(context, 0)]);
+        let told = node.handle(SPONSOR, cleanup, &mut Outbox::new());
+        assert_eq!(told, Ok(()));
+        node.check_context(context) == Err(ContextError::Closed { context })
+    };
+    assert!(remembers(None));
+    assert!(!remembers(Some(Mutation::ForgetClosedContext)));
 }
