@@ -12,11 +12,10 @@ fn bench(arguments: &[&str]) -> std::io::Result<Output> {
 }
 
 /// Names with the fields that a measurement has beside its value.
-const EXPECTED: [(&str, &[&str]); 9] = [
+const EXPECTED: [(&str, &[&str]); 8] = [
     ("bare_ping_pong", &["p99"]),
     ("bare_64mib", &[]),
     ("empty_call", &["p99", "ratio", "budget"]),
-    ("inline_call", &["p99", "ratio"]),
     ("plain_fn_call", &["p99", "ratio"]),
     ("hand_on_reference", &["p99", "ratio"]),
     ("create_fetch_drop", &["p99", "ratio"]),

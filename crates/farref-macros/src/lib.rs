@@ -105,7 +105,6 @@ use crate::options::{Options, Place};
 /// | `timeout = "250ms"` | the time limit of a call that does not set its own: a number and `us`, `ms`, `s`, `m` or `h`; `"none"` for no limit |
 /// | `blocking` | runs on the blocking pool. What a plain `fn` does anyway. |
 /// | `task` | runs as a task. What an `async fn` does anyway; a plain `fn` must not block then. |
-/// | `inline` | starts where the call is read from the connection. For functions that are over in microseconds. |
 /// | `skip` | (inside of a block) is not remote |
 /// | `trait = TableRRef` | (on a block) the name of the trait with the methods of the far reference. Of several blocks of one type in one module, all but one need it. |
 ///

@@ -87,7 +87,6 @@ impl Marker<'_> {
         let mode = match self.options.mode(self.signature.is_async)? {
             Mode::Task => quote!(Task),
             Mode::Blocking => quote!(Blocking),
-            Mode::Inline => quote!(Inline),
         };
         Ok(quote!(::farref::__private::Mode::#mode))
     }

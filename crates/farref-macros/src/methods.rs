@@ -129,7 +129,7 @@ fn class_of(class: &str, names: &Names<'_>) -> TokenStream {
             const SIGNATURE: &'static ::core::primitive::str = #signature;
             const TIMEOUT: ::core::option::Option<::core::time::Duration> =
                 ::core::option::Option::None;
-            const MODE: ::farref::__private::Mode = ::farref::__private::Mode::Inline;
+            const MODE: ::farref::__private::Mode = ::farref::__private::Mode::Task;
             const FOREIGN_NAME: ::core::option::Option<&'static ::core::primitive::str> =
                 ::core::option::Option::Some(#foreign);
             type Access = ::farref::__private::Shared<#this>;

@@ -1,4 +1,4 @@
-//! The options of the attribute: `#[remote(name = "..", timeout = "5s", inline)]`.
+//! The options of the attribute: `#[remote(name = "..", timeout = "5s", task)]`.
 
 use std::time::Duration;
 
@@ -43,11 +43,10 @@ pub(crate) enum Place {
 pub(crate) enum Mode {
     Task,
     Blocking,
-    Inline,
 }
 
 /// All options, how to write them, and where they may stand.
-const KNOWN: [(&str, &str, &[Place]); 8] = {
+const KNOWN: [(&str, &str, &[Place]); 7] = {
     use Place::{Block, Function, Method};
     [
         ("name", "name = \"..\"", &[Function, Block, Method]),
@@ -59,7 +58,6 @@ const KNOWN: [(&str, &str, &[Place]); 8] = {
         ("timeout", "timeout = \"5s\"", &[Function, Block, Method]),
         ("blocking", "blocking", &[Function, Block, Method]),
         ("task", "task", &[Function, Block, Method]),
-        ("inline", "inline", &[Function, Block, Method]),
         ("skip", "skip", &[Method]),
         ("trait", "trait = Name", &[Block]),
     ]
@@ -185,7 +183,6 @@ impl Options {
                 }
                 let mode = match mode {
                     "blocking" => Mode::Blocking,
-                    "inline" => Mode::Inline,
                     _ => Mode::Task,
                 };
                 self.mode = Some((mode, key.span()));
@@ -296,13 +293,13 @@ mod tests {
     #[test]
     fn options_are_read_in_any_order_with_or_without_a_last_comma() {
         let options = Options::parse(
-            quote!(inline, timeout = "5s", name = "a::b",),
+            quote!(task, timeout = "5s", name = "a::b",),
             Place::Function,
         )
         .unwrap();
         assert_eq!(options.name.as_ref().unwrap().value(), "a::b");
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
-        assert_eq!(options.mode(true).unwrap(), Mode::Inline);
+        assert_eq!(options.mode(false).unwrap(), Mode::Task);
         assert!(messages(quote!(), Place::Function).is_empty());
     }
 
@@ -320,7 +317,7 @@ mod tests {
     #[test]
     fn what_a_function_says_goes_before_what_its_block_says() {
         let block =
-            Options::parse(quote!(inline, timeout = "5s", name = "t"), Place::Block).unwrap();
+            Options::parse(quote!(blocking, timeout = "5s", name = "t"), Place::Block).unwrap();
         let method = Options::parse(quote!(task), Place::Method)
             .unwrap()
             .within(&block);
@@ -385,7 +382,7 @@ mod tests {
             quote!(
                 timeout = "soon",
                 skip,
-                inline = 3,
+                timeot = 3,
                 blocking,
                 task,
                 name,

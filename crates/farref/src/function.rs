@@ -33,9 +33,6 @@ pub enum Mode {
     Task,
     /// On the blocking pool. What a plain `fn` does unless told otherwise.
     Blocking,
-    /// Polled right where the call is read from the connection, and made a task only if it has to
-    /// wait. For functions that are over in microseconds.
-    Inline,
 }
 
 /// One remote function. The type that implements it has the function's name.

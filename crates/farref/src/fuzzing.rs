@@ -343,7 +343,7 @@ async fn hand_back(reference: RRef<u64>) -> RRef<u64> {
     reference
 }
 
-#[farref_macros::remote(inline, name = "farref::fuzzing::number")]
+#[farref_macros::remote(name = "farref::fuzzing::number")]
 async fn number(n: u64) -> u64 {
     n
 }

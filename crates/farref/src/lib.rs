@@ -83,7 +83,8 @@
 //! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
 //! `farref_bytes_received_total`, `farref_connections_total`, `farref_reconnects_total`,
-//! `farref_refused_connections_total`, `farref_misbehaved_total`). Install the recorder before the first
+//! `farref_refused_connections_total`, `farref_misbehaved_total`), and how often the program kept its
+//! runtime from running for seconds (`farref_starvations_total`). Install the recorder before the first
 //! worker is made: a worker registers its instruments once, when it joins, and with the recorder that there
 //! is then.
 
@@ -105,11 +106,13 @@ mod function;
 mod fuzzing;
 mod handle;
 mod holds;
+mod io_thread;
 mod leaks;
 mod names;
 mod native;
 pub mod observe;
 mod peer;
+mod polled;
 mod protocol;
 mod registry;
 mod rendezvous;
@@ -122,6 +125,7 @@ mod snapshot;
 mod telemetry;
 pub mod testing;
 mod trace;
+mod user_code;
 mod value;
 mod worker;
 

@@ -187,6 +187,12 @@ impl Contacts for AddressBook {
             .is_some_and(|core| matches!(*core.stage.borrow(), Stage::Joining | Stage::Member))
     }
 
+    fn starving(&self, lasted: Duration) {
+        if let Some(core) = self.0.upgrade() {
+            core.starving(lasted);
+        }
+    }
+
     fn snapshot(&self, references: usize) -> Option<Snapshot> {
         let core = self.0.upgrade()?;
         Some(Snapshot::of(&core, references))

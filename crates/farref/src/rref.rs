@@ -332,7 +332,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             caller_uses: callers::use_of(&callers, held.rref),
         };
         let ticket = value
-            .ticket(&core.queues, held.rref, user)
+            .into_ticket(&core.queues, held.rref, user)
             .map_err(|NeverComes| Error::Deadlock {
                 peer: Arc::clone(&core.name),
                 function: FunctionName::ours(LOCAL),

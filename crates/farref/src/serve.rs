@@ -7,9 +7,10 @@
 //!   panic, overrun its deadline, be cancelled, or never be polled again.
 //! - **SV-2** A cancelled job that has not begun never begins; one that waits is dropped where it
 //!   waits (D4).
+//! - **SV-3** Arguments are read where the function runs, on its task or its thread, never by whoever
+//!   brought the call: reading them is code of the program (UC-1).
 
 use std::any::Any;
-use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,10 +29,12 @@ use crate::codec::{Payload, scope};
 use crate::current::Current;
 use crate::function::{Encode, Function, Mode};
 use crate::handle::Handle;
+use crate::polled;
 use crate::protocol::{Arrived, Core, Expected, FETCH, Reservation, Reserve};
 use crate::registry::Entry;
 use crate::signal::CancelSignal;
 use crate::trace;
+use crate::user_code::UserCode;
 use crate::value::sealed::Permit;
 use crate::value::{Access, Admission, Ticket, Value};
 
@@ -138,7 +141,7 @@ impl Job {
 
     /// Sends the value itself.
     fn fetch(self) {
-        let (responder, _, _, ticket) = self.split();
+        let (responder, _, ticket) = self.split();
         let runtime = responder.core.runtime.clone();
         runtime.spawn(async move {
             let fetched = supervise(&responder.call, async {
@@ -176,7 +179,7 @@ impl Job {
         });
     }
 
-    fn split(self) -> (Responder, Payload, Vec<Arc<Handle>>, Option<Ticket>) {
+    fn split(self) -> (Responder, Packed, Option<Ticket>) {
         let name = self.name();
         let call = Call {
             current: Current {
@@ -192,6 +195,7 @@ impl Job {
                 chain: self.chain,
             },
             parent: self.trace.span,
+            function: self.entry.map_or(0, |entry| entry.reference().id),
             signal: self.signal,
         };
         let responder = Responder {
@@ -203,7 +207,11 @@ impl Job {
             call,
             began: self.began,
         };
-        (responder, self.arguments, self.references, self.ticket)
+        let packed = Packed {
+            arguments: self.arguments,
+            references: self.references,
+        };
+        (responder, packed, self.ticket)
     }
 }
 
@@ -222,6 +230,8 @@ struct Call {
     current: Current,
     /// The caller's span.
     parent: u64,
+    /// What runs, by its id.
+    function: u64,
     signal: Option<Arc<CancelSignal>>,
 }
 
@@ -369,30 +379,13 @@ impl Drop for Responder {
 
 /// Carries out a call of `F`.
 pub(crate) fn serve<F: Function>(job: Job) {
-    let (responder, arguments, references, ticket) = job.split();
-    let codec = responder.core.agent().codec();
-    let origin = responder
-        .message()
-        .map(|(context, from)| (Arc::clone(&responder.core), context, from));
-    let decoded = catch_unwind(AssertUnwindSafe(|| {
-        scope::read_value::<F::Arguments>(codec, arguments, references, origin, F::PARAMETERS)
-    }));
-    let arguments = match decoded {
-        Ok(Ok(arguments)) => arguments,
-        Ok(Err(error)) => {
-            let failure = match error {
-                scope::Unread::Mismatch(reason) => Failure::TypeMismatch(reason),
-                scope::Unread::Codec(reason) => Failure::BadArguments(reason.to_string()),
-            };
-            return responder.finish::<F::Output>(Err(failure), None);
-        }
-        Err(panic) => return responder.finish::<F::Output>(Err(panicked(&*panic)), None),
-    };
+    let (responder, packed, ticket) = job.split();
     let span = span_of(&responder);
     let runtime = responder.core.runtime.clone();
     match F::MODE {
+        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span))),
         Mode::Blocking => match ticket {
-            None => run_blocking::<F>(responder, None, arguments, span, None),
+            None => run_blocking::<F>(responder, None, packed, span, None),
             Some(ticket) => drop(runtime.spawn(async move {
                 let admitted = supervise(&responder.call, async {
                     let room = room(responder.reserve_for_function()).await;
@@ -400,56 +393,59 @@ pub(crate) fn serve<F: Function>(job: Job) {
                 });
                 match admitted.await {
                     Ok((admission, room)) => {
-                        run_blocking::<F>(responder, admission, arguments, span, room);
+                        run_blocking::<F>(responder, admission, packed, span, room);
                     }
                     Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                 }
             })),
         },
-        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, arguments).instrument(span))),
-        Mode::Inline => {
-            let mut task = Box::pin(run::<F>(responder, ticket, arguments).instrument(span));
-            let polled = inline(|| task.as_mut().poll(&mut Context::from_waker(Waker::noop())));
-            if polled.is_none_or(|polled| polled.is_pending()) {
-                // A task polls it again at once, and then with a waker that is its own.
-                drop(runtime.spawn(task));
-            }
+    }
+}
+
+/// Arguments as they came.
+struct Packed {
+    arguments: Payload,
+    references: Vec<Arc<Handle>>,
+}
+
+impl Packed {
+    /// Reads the arguments, unless nobody wants to know any more.
+    fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
+        responder.call.check()?;
+        let codec = responder.core.agent().codec();
+        let origin = responder
+            .message()
+            .map(|(context, from)| (Arc::clone(&responder.core), context, from));
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let Self {
+                arguments,
+                references,
+            } = self;
+            scope::read_value(codec, arguments, references, origin, F::PARAMETERS)
+        }));
+        match read {
+            Ok(Ok(arguments)) => Ok(arguments),
+            Ok(Err(scope::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
+            Ok(Err(scope::Unread::Codec(reason))) => Err(Failure::BadArguments(reason.to_string())),
+            Err(panic) => Err(panicked(&*panic)),
         }
     }
 }
 
-/// Runs something right here, unless too much of that kind is on the stack already: a function that
-/// calls its own worker is polled inside of the poll that makes the call.
-fn inline<T>(run: impl FnOnce() -> T) -> Option<T> {
-    const MOST: u32 = 8;
-    thread_local! {
-        static NESTED: Cell<u32> = const { Cell::new(0) };
-    }
-    struct Leave(u32);
-
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            NESTED.set(self.0);
+async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, packed: Packed) {
+    let function = responder.call.function;
+    let outcome = match polled::polling(function, || packed.read::<F>(&responder)) {
+        Ok(arguments) => {
+            let reserved = responder.reserve_for_function();
+            supervise(&responder.call, async move {
+                let room = room(reserved).await;
+                let guard = enter::<F>(admission(ticket).await?)?;
+                Ok((F::run(guard, arguments).await?, room))
+            })
+            .await
         }
-    }
-
-    let nested = NESTED.get();
-    if nested == MOST {
-        return None;
-    }
-    NESTED.set(nested + 1);
-    let _leave = Leave(nested);
-    Some(run())
-}
-
-async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, arguments: F::Arguments) {
-    let reserved = responder.reserve_for_function();
-    let outcome = supervise(&responder.call, async move {
-        let room = room(reserved).await;
-        let guard = enter::<F>(admission(ticket).await?)?;
-        Ok((F::run(guard, arguments).await?, room))
-    })
-    .await;
+        Err(failure) => Err(failure),
+    };
     responder.finish(outcome, F::encoder());
 }
 
@@ -464,7 +460,7 @@ async fn room(reserved: Result<Option<Reservation>, Reserve>) -> Option<Reservat
 fn run_blocking<F: Function>(
     responder: Responder,
     admission: Option<Admission>,
-    arguments: F::Arguments,
+    packed: Packed,
     span: tracing::Span,
     room: Option<Reservation>,
 ) {
@@ -487,13 +483,17 @@ fn run_blocking<F: Function>(
                 drop(runtime.spawn(async move {
                     match supervise(&responder.call, async { Ok(reserve.await) }).await {
                         Ok(room) => {
-                            run_blocking::<F>(responder, admission, arguments, span, Some(room));
+                            run_blocking::<F>(responder, admission, packed, span, Some(room));
                         }
                         Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                     }
                 }));
                 return;
             }
+        };
+        let arguments = match packed.read::<F>(&responder) {
+            Ok(arguments) => arguments,
+            Err(failure) => return responder.finish::<F::Output>(Err(failure), None),
         };
         let current = responder.call.current.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -516,7 +516,10 @@ fn run_blocking<F: Function>(
         let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
         responder.finish(outcome.map(|value| (value, room)), F::encoder());
     };
-    let place = Place(Arc::new(Queued(Mutex::new(Some(Box::new(task))))));
+    let place = Place(Arc::new(Queued {
+        task: Mutex::new(Some(Box::new(task))),
+        user_code: Arc::clone(&core.user_code),
+    }));
     let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
     if !cancelled {
         core.pool.submit(move || place.run());
@@ -525,17 +528,26 @@ fn run_blocking<F: Function>(
 
 /// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
 /// it what it carries (SV-2).
-struct Queued(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct Queued {
+    task: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    user_code: Arc<UserCode>,
+}
 
 impl Queued {
     fn take(&self) -> Option<Box<dyn FnOnce() + Send>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 }
 
 impl Wake for Queued {
     fn wake(self: Arc<Self>) {
-        drop(self.take());
+        if let Some(task) = self.take() {
+            // The value that it was called on may go with it, and that is the program's.
+            self.user_code.run(move || drop(task));
+        }
     }
 }
 
@@ -592,10 +604,11 @@ async fn supervise<T>(
     }
     let outcome = poll_fn(|context| {
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            call.current.enter(|| match future.as_mut().as_pin_mut() {
+            let poll = || match future.as_mut().as_pin_mut() {
                 Some(future) => future.poll(context),
                 None => Poll::Pending,
-            })
+            };
+            polled::polling(call.function, || call.current.enter(poll))
         }));
         match polled {
             Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),

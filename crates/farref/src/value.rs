@@ -67,18 +67,18 @@ impl Value {
     }
 
     /// Takes a place in the queue of those who want to use the value (VA-1), which is called `rref`.
-    pub(crate) fn ticket(
-        &self,
+    pub(crate) fn into_ticket(
+        self,
         queues: &Arc<Queues>,
         rref: RRefId,
         user: User,
     ) -> Result<Ticket, NeverComes> {
         let object = match self {
-            Self::Failed(failure) => return Ok(Ticket::Failed(Arc::clone(failure))),
+            Self::Failed(failure) => return Ok(Ticket::Failed(failure)),
             Self::Ready { object, .. } => object,
         };
         Ok(Ticket::Turn {
-            object: Arc::clone(object),
+            object,
             exclusive: user.exclusive,
             turn: queues.draw(rref, user)?,
         })

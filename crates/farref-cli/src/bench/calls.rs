@@ -15,9 +15,6 @@ const TASKS: usize = 64;
 #[farref::remote]
 async fn nothing() {}
 
-#[farref::remote(inline)]
-async fn nothing_inline() {}
-
 /// Not `async`: runs on a thread for blocking calls.
 #[farref::remote]
 fn nothing_plain() {}
@@ -39,7 +36,6 @@ async fn take(_: RRef<u64>) {}
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) empty: Samples,
-    pub(super) inline: Samples,
     pub(super) plain: Samples,
     pub(super) handed_on: Samples,
     pub(super) created: Samples,
@@ -87,8 +83,6 @@ async fn measure_all(
     let say = |what: &str| progress(&format!("farref over {}: {what}", transport.name()));
     say("empty calls");
     let empty = repeat(time, || done(nothing::on(&peer))).await?;
-    say("empty inline calls");
-    let inline = repeat(time, || done(nothing_inline::on(&peer))).await?;
     say("empty calls of a plain fn");
     let plain = repeat(time, || done(nothing_plain::on(&peer))).await?;
     say("a reference handed on");
@@ -121,7 +115,6 @@ async fn measure_all(
     }
     Ok(Measured {
         empty,
-        inline,
         plain,
         handed_on,
         created,
@@ -155,7 +148,7 @@ async fn pipelined(peer: &Peer, time: Duration) -> anyhow::Result<f64> {
             tokio::spawn(async move {
                 let mut calls = 0_u64;
                 while calls == 0 || began.elapsed() < time {
-                    nothing_inline::on(&peer).await?;
+                    nothing::on(&peer).await?;
                     calls += 1;
                 }
                 anyhow::Ok(calls)

@@ -154,7 +154,6 @@ async fn measure(transport: Transport, time: Duration, report: &mut Report) -> a
     report.add(times("bare_ping_pong", &ping_pong));
     report.add(rate("bare_64mib", "GB/s", bare_speed));
     report.add(beside_bare("empty_call", &measured.empty).budget(budget));
-    report.add(beside_bare("inline_call", &measured.inline));
     report.add(beside_bare("plain_fn_call", &measured.plain));
     report.add(beside_call("hand_on_reference", &measured.handed_on));
     report.add(beside_call("create_fetch_drop", &measured.created));

@@ -139,7 +139,6 @@ fn spoken(name: &str) -> &str {
         "bare_ping_pong" => "bare socket, ping-pong",
         "bare_64mib" => "bare socket, 64 MiB",
         "empty_call" => "empty call",
-        "inline_call" => "empty inline call",
         "plain_fn_call" => "empty call of a plain fn",
         "hand_on_reference" => "hand a reference on",
         "create_fetch_drop" => "create, fetch and drop a reference",

@@ -29,7 +29,7 @@ const API: &str = "torch.distributed.rpc.api";
 const UNKNOWN: &str = "farref_torch::unknown";
 
 /// Says that there is no such function, when its value is asked for.
-#[farref::remote(name = "farref_torch::unknown", inline)]
+#[farref::remote(name = "farref_torch::unknown")]
 async fn unknown(text: String) -> Result<(), PyException> {
     Err(PyException::new("AttributeError", text))
 }

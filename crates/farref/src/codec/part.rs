@@ -263,6 +263,14 @@ impl Part {
         }
     }
 
+    /// Whether its destructor may be the program's.
+    pub(crate) fn is_programs(&self) -> bool {
+        match &self.0 {
+            Kind::Bytes(_) | Kind::Source(_) => true,
+            Kind::Owned(_) => false,
+        }
+    }
+
     /// Where its bytes are.
     pub(crate) fn place(&self) -> Place<'_> {
         match &self.0 {

@@ -2,11 +2,11 @@
 //!
 //! A thread that wants frames written takes the *baton*, writes what the session has for this stream
 //! until that is all, and lays the baton down. A thread that finds the baton taken leaves a mark and
-//! goes its way. If the stream takes no more for now, the baton goes to the stream's own task, which
-//! waits.
+//! goes its way. If the stream takes no more for now, the baton is left for the stream's own task, which
+//! waits, or for whoever [helps out](Channel::help_out) where the program keeps that task from running.
 //!
 //! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
-//! many. So after a few writes without hearing from the peer the baton goes to the task too, which
+//! many. So after a few writes without hearing from the peer the baton is left for the task too, which
 //! first lets all others run and then writes together what they have left.
 //!
 //! # Invariants
@@ -14,26 +14,26 @@
 //! - **CH-1** What a session had for a stream when [`pump`](Channel::pump) was called is written
 //!   without another call: the caller takes the baton, or its mark makes the holder look once more.
 //!   The baton is laid down only in one step with seeing that there is no mark, and the mark is wiped
-//!   only before looking.
+//!   only before looking. A baton that was left needs no mark: whoever takes it up looks first.
 //! - **CH-2** One thread at a time writes to a stream, and frames leave in the order in which the
 //!   session gave them.
 //! - **CH-3** No lock of the link is held while writing.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use farref_proto::Lane;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tracing::error;
 
-use super::frame::Batch;
+use super::frame::{Batch, NotHere};
 use super::link::{Link, Outdated};
 use super::shared::lock;
 use super::stream::WriteHalf;
 use crate::codec::BadSource;
+use crate::user_code::UserCode;
 
 /// The lanes of a connection's first stream, and of its second.
 pub(super) const MAIN: &[Lane] = &[Lane::Control, Lane::Call];
@@ -52,12 +52,19 @@ pub(super) struct Channel {
     /// Which connection of the link it belongs to.
     pub(super) epoch: u64,
     pub(super) lanes: &'static [Lane],
-    write: WriteHalf,
+    pub(super) write: WriteHalf,
     baton: Baton,
     /// What is being written. Only the holder of the baton locks it.
     batch: Mutex<Batch>,
     handover: Notify,
+    /// How often the stream's task was woken: a baton that is left while this stands still waits for a task
+    /// that does not run.
+    turns: AtomicU64,
+    user_code: Arc<UserCode>,
 }
+
+/// How bytes are given to the stream.
+type Write = fn(&WriteHalf, &[IoSlice<'_>]) -> io::Result<usize>;
 
 /// How far the holder of the baton got.
 enum Outcome {
@@ -72,7 +79,12 @@ enum Outcome {
 }
 
 impl Channel {
-    pub(super) fn new(epoch: u64, lanes: &'static [Lane], write: WriteHalf) -> Arc<Self> {
+    pub(super) fn new(
+        epoch: u64,
+        lanes: &'static [Lane],
+        write: WriteHalf,
+        user_code: &Arc<UserCode>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             epoch,
             lanes,
@@ -80,19 +92,41 @@ impl Channel {
             baton: Baton::default(),
             batch: Mutex::default(),
             handover: Notify::new(),
+            turns: AtomicU64::new(0),
+            user_code: Arc::clone(user_code),
         })
     }
 
     /// Sees to it that what the session has for this stream is written (CH-1).
     pub(super) fn pump(&self, link: &Arc<Link>) {
         if self.baton.take_or_mark() {
-            if link.burst.fetch_add(1, Ordering::Relaxed) >= BURST {
-                self.handover.notify_one();
-                return;
+            if link.burst.fetch_add(1, Ordering::Relaxed) < BURST {
+                match self.drive(link, CALLERS_SHARE, WriteHalf::try_write_vectored) {
+                    Outcome::Done | Outcome::Over => return,
+                    Outcome::Blocked | Outcome::Tired => {}
+                }
             }
-            match self.drive(link, CALLERS_SHARE) {
+            self.baton.leave();
+            self.handover.notify_one();
+        }
+    }
+
+    /// Whether the baton is left for somebody to take up, and a number that changes when the task runs.
+    pub(super) fn is_left(&self) -> (bool, u64) {
+        let turns = self.turns.load(Ordering::Relaxed);
+        (self.baton.is_left(), turns)
+    }
+
+    /// Writes in place of the stream's task, whatever the program's runtime believes of the stream.
+    pub(super) fn help_out(&self, link: &Arc<Link>) {
+        if self.baton.take_up() {
+            match self.drive(link, CALLERS_SHARE, WriteHalf::try_write_now) {
                 Outcome::Done | Outcome::Over => {}
-                Outcome::Blocked | Outcome::Tired => self.handover.notify_one(),
+                Outcome::Blocked | Outcome::Tired => {
+                    // Also if the task looked for it meanwhile, in vain.
+                    self.baton.leave();
+                    self.handover.notify_one();
+                }
             }
         }
     }
@@ -101,16 +135,22 @@ impl Channel {
     pub(super) async fn run(self: Arc<Self>, link: Arc<Link>) {
         loop {
             self.handover.notified().await;
+            self.turns.fetch_add(1, Ordering::Relaxed);
             // Whoever is about to say something may say it first.
             yield_now().await;
-            loop {
-                match self.drive(&link, TASKS_SHARE) {
+            while self.baton.take_up() {
+                match self.drive(&link, TASKS_SHARE, WriteHalf::try_write_vectored) {
                     Outcome::Done => break,
-                    Outcome::Tired => yield_now().await,
+                    Outcome::Tired => {
+                        self.baton.leave();
+                        yield_now().await;
+                    }
                     Outcome::Blocked => {
+                        self.baton.leave();
                         if self.write.writable().await.is_err() {
                             return;
                         }
+                        self.turns.fetch_add(1, Ordering::Relaxed);
                     }
                     Outcome::Over => return,
                 }
@@ -119,7 +159,7 @@ impl Channel {
     }
 
     /// Writes as the holder of the baton.
-    fn drive(&self, link: &Arc<Link>, share: u32) -> Outcome {
+    fn drive(&self, link: &Arc<Link>, share: u32, write: Write) -> Outcome {
         let mut batch = lock(&self.batch);
         let mut batches = 0;
         // Whether the session had nothing beyond what is in the batch.
@@ -142,12 +182,21 @@ impl Channel {
                     continue;
                 }
             }
-            match batch.write(|slices| self.write.try_write_vectored(slices)) {
+            match batch.write(|slices| write(&self.write, slices)) {
                 Ok(0) => return Outcome::Over,
-                Ok(written) => link.wrote(self, written, batch.is_under_way()),
+                Ok(written) => {
+                    link.wrote(self, written, batch.is_under_way());
+                    let programs = batch.take_written();
+                    if !programs.is_empty() {
+                        self.user_code.run(move || drop(programs));
+                    }
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Outcome::Blocked,
                     io::ErrorKind::Interrupted => {}
+                    _ if error.get_ref().is_some_and(|inner| inner.is::<NotHere>()) => {
+                        return Outcome::Tired;
+                    }
                     _ if error.get_ref().is_some_and(|inner| inner.is::<BadSource>()) => {
                         // The peer cannot notice this one: it waits for the rest.
                         drop(batch);
@@ -164,6 +213,16 @@ impl Channel {
     }
 }
 
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let batch = self.batch.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let abandoned = batch.abandon();
+        if !abandoned.0.is_empty() || !abandoned.1.is_empty() {
+            self.user_code.run(move || drop(abandoned));
+        }
+    }
+}
+
 /// The right to write, and a mark that there is more.
 #[derive(Debug, Default)]
 struct Baton(AtomicU8);
@@ -171,13 +230,18 @@ struct Baton(AtomicU8);
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 const MARKED: u8 = 2;
+const LEFT: u8 = 3;
 
 impl Baton {
-    /// Takes the baton if it is free, or else leaves a mark. Says whether it was taken.
+    /// Takes the baton if it is free, or else leaves a mark with its holder. Says whether it was taken.
     fn take_or_mark(&self) -> bool {
         let mut state = FREE;
         loop {
-            let next = if state == FREE { TAKEN } else { MARKED };
+            let next = match state {
+                FREE => TAKEN,
+                LEFT => LEFT,
+                _ => MARKED,
+            };
             match self
                 .0
                 .compare_exchange_weak(state, next, Ordering::SeqCst, Ordering::SeqCst)
@@ -186,6 +250,22 @@ impl Baton {
                 Err(now) => state = now,
             }
         }
+    }
+
+    /// As the holder, when somebody else has to go on.
+    fn leave(&self) {
+        self.0.store(LEFT, Ordering::SeqCst);
+    }
+
+    fn is_left(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == LEFT
+    }
+
+    /// Takes a baton that was left. Says whether it was.
+    fn take_up(&self) -> bool {
+        self.0
+            .compare_exchange(LEFT, TAKEN, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 
     /// As the holder, before looking whether there is more.

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use farref_proto::HandshakeError;
 use tokio::task::AbortHandle;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::channel::{BULK, Channel, MAIN};
 use super::dial;
 use super::handshake::{Refusal, Salute};
 use super::link::{Fate, Link, Outdated, Stage, State};
-use super::reader;
-use super::stream::Stream;
+use super::reader::Reader;
+use super::stream::{ReadHalf, Stream};
 use crate::rendezvous::{Address, Card};
 
 /// An attempt of ours that has lasted longer than this does not keep a peer from making the
@@ -37,6 +37,8 @@ pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) main: Arc<Channel>,
     pub(super) bulk: Option<Arc<Channel>>,
+    /// The receiving halves of both.
+    pub(super) readers: Vec<(Arc<Channel>, Arc<Reader>)>,
     /// Whether the second stream has been asked for.
     bulk_asked: bool,
     /// Where this end connected to, if it did.
@@ -54,6 +56,16 @@ impl Connection {
     /// Notes that somebody sees to the second stream.
     pub(super) fn note_bulk_asked(&mut self) {
         self.bulk_asked = true;
+    }
+
+    /// Begins to read from one stream, and to write to it where callers cannot.
+    fn start(&mut self, link: &Arc<Link>, channel: &Arc<Channel>, read: ReadHalf) {
+        let reader = Reader::new(link, read);
+        self.readers
+            .push((Arc::clone(channel), Arc::clone(&reader)));
+        let shared = &link.shared;
+        self.adopt(shared.spawn(reader.run(Arc::clone(link), Arc::clone(channel))));
+        self.adopt(shared.spawn(Arc::clone(channel).run(Arc::clone(link))));
     }
 
     /// Remembers a task that ends with the connection.
@@ -91,7 +103,7 @@ impl Opening {
         let timeout = state.session.poll_timeout();
         let epoch = state.epoch;
         drop(state);
-        link.shared.timer.arm(timeout);
+        link.shared.timer.arm(link, timeout);
         let link = Arc::clone(link);
         Some((Self { link, epoch }, Salute { epoch, hello }))
     }
@@ -109,7 +121,7 @@ impl Opening {
             .session
             .handle_hello_with(now, &theirs.hello, |packet| acknowledged.push(packet));
         drop(state);
-        drop(acknowledged);
+        self.link.shared.let_go(acknowledged);
         heard.map_err(OpeningError::Session)
     }
 
@@ -154,7 +166,8 @@ impl Opening {
             state.peer_epoch = theirs.epoch;
         }
         drop(state);
-        drop((old, acknowledged));
+        drop(old);
+        link.shared.let_go(acknowledged);
         link.abandon.notify_waiters();
         heard.map_err(OpeningError::Session)?;
         Ok((opening, Salute { epoch, hello }))
@@ -172,25 +185,24 @@ impl Opening {
         if state.epoch != self.epoch || !matches!(state.stage, Stage::Greeting) {
             return Err(Outdated);
         }
-        let main = Channel::new(self.epoch, MAIN, stream.write);
+        let main = Channel::new(self.epoch, MAIN, stream.write, &link.shared.user_code);
         let mut connection = Connection {
             id,
             main: Arc::clone(&main),
             bulk: None,
+            readers: Vec::with_capacity(2),
             bulk_asked: false,
             dialed,
             transport: stream.transport,
             tasks: Vec::with_capacity(4),
         };
-        let reader = reader::run(Arc::clone(link), Arc::clone(&main), stream.read);
-        connection.adopt(link.shared.spawn(reader));
-        connection.adopt(link.shared.spawn(main.run(Arc::clone(link))));
+        connection.start(link, &main, stream.read);
         state.stage = Stage::Standing(connection);
         let connections = state.session.counters().connections;
         let timeout = state.session.poll_timeout();
         drop(state);
 
-        link.shared.timer.arm(timeout);
+        link.shared.timer.arm(link, timeout);
         link.shared.meters.connections.increment(1);
         if connections > 1 {
             link.shared.meters.reconnects.increment(1);
@@ -275,6 +287,24 @@ impl Link {
         }
     }
 
+    /// What the peer said on the connection with this epoch could not be handed in, for a fault of ours.
+    /// The message is lost, so nothing that comes after it can be relied on: the link is over.
+    pub(super) fn give_up(self: &Arc<Self>, epoch: u64, fault: &str) {
+        let mut state = self.state();
+        if state.epoch != epoch || state.fate == Fate::Over {
+            return;
+        }
+        state.fate = Fate::Over;
+        let parted = self.part(&mut state, false);
+        drop(state);
+        error!(peer = %self.peer, fault, "a message could not be handed in: this is a bug of farref's, \
+            and the peer is given up");
+        self.finish_parting(parted);
+        if let Some(inbound) = self.shared.inbound() {
+            inbound.suspect(self.peer, Duration::ZERO);
+        }
+    }
+
     fn part(self: &Arc<Self>, state: &mut State, redial: bool) -> Parted {
         let connection = state.take_connection();
         state.epoch += 1;
@@ -307,13 +337,8 @@ impl Link {
             if connection.id != id || connection.bulk.is_some() {
                 return Err(Outdated);
             }
-            let channel = Channel::new(epoch, BULK, stream.write);
-            let reader = reader::run(Arc::clone(self), Arc::clone(&channel), stream.read);
-            connection.adopt(self.shared.spawn(reader));
-            connection.adopt(
-                self.shared
-                    .spawn(Arc::clone(&channel).run(Arc::clone(self))),
-            );
+            let channel = Channel::new(epoch, BULK, stream.write, &self.shared.user_code);
+            connection.start(self, &channel, stream.read);
             connection.bulk = Some(Arc::clone(&channel));
             channel
         };

@@ -29,7 +29,7 @@ use crate::rendezvous::{Address, Card};
 /// Sees to it that somebody tries to connect, if that is needed.
 pub(super) fn ensure(link: &Arc<Link>, state: &mut State) {
     if state.dialer.is_none() && is_needed(link, state) {
-        state.dialer = link.shared.spawn(run(Arc::clone(link)));
+        state.dialer = link.shared.spawn_io(run(Arc::clone(link)));
     }
 }
 
@@ -258,7 +258,7 @@ pub(super) fn ask_for_bulk(link: &Arc<Link>, connection: &mut Connection) -> boo
         connection.id,
         address,
     );
-    connection.adopt(link.shared.spawn(task));
+    connection.adopt(link.shared.spawn_io(task));
     false
 }
 

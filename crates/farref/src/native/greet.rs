@@ -42,6 +42,7 @@ pub(super) async fn dial_main(
     // Before any message of the peer can be handed in.
     shared.contacts.met(&card, max_calls);
     link.state().card = Some(*card);
+    let stream = stream.move_to(&shared.handle)?;
     opening
         .stand(stream, id, Some(address.clone()))
         .map_err(|_| HandshakeFailure::Superseded)
@@ -59,6 +60,7 @@ pub(super) async fn dial_bulk(
     let Verdict::Bulk = hear_welcome(&mut talk).await? else {
         return Err(HandshakeFailure::Contradiction);
     };
+    let stream = stream.move_to(&link.shared.handle)?;
     link.attach_bulk(id, stream)
         .map_err(|_| HandshakeFailure::Superseded)
 }
@@ -138,7 +140,7 @@ pub(super) async fn accept(
             return Err(HandshakeFailure::Refusing(refusal));
         };
         talk.judge(&Verdict::Observed).await?;
-        shared.spawn(observe::show(seat, stream));
+        shared.spawn_io(observe::show(seat, stream));
         return Ok(());
     }
     if let Greeting::Successor { .. } = greeting {
@@ -164,6 +166,7 @@ pub(super) async fn accept(
         }
         Ok(Taken::Bulk(link, id)) => {
             talk.judge(&Verdict::Bulk).await?;
+            let stream = stream.move_to(&shared.handle)?;
             link.attach_bulk(id, stream)
                 .map_err(|_| HandshakeFailure::Superseded)
         }
@@ -176,6 +179,7 @@ pub(super) async fn accept(
             .await?;
             // Before any message of the peer can be handed in.
             shared.contacts.met(&claim.card, claim.max_calls);
+            let stream = stream.move_to(&shared.handle)?;
             opening
                 .stand(stream, connection_id(&nonce), None)
                 .map_err(|_| HandshakeFailure::Superseded)

@@ -13,12 +13,13 @@
 //! - **LI-2** What a peer sent is handed in by one thread at a time, in the order in which the session
 //!   gave it, whatever connection brought it.
 //! - **LI-3** A cancellation travels on the lane of the call that it cancels, so it arrives after it.
-//! - **LI-4** Messages that are acknowledged or thrown away are dropped outside the lock: their
-//!   buffers may be the program's, with destructors of their own.
+//! - **LI-4** Messages that are acknowledged or thrown away are dropped outside the lock, and not where
+//!   code of the program is barred (UC-1): their buffers may be the program's, with destructors of their
+//!   own.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farref_proto::{Frame, Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
 use foldhash::fast::FixedState;
@@ -30,9 +31,12 @@ use super::channel::{Channel, MAIN};
 use super::connection::Connection;
 use super::dial;
 use super::frame::{Batch, Packet};
+use super::reader::Reader;
 use super::shared::{Shared, lock};
+use super::timer::Alarm;
 use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
+use crate::user_code;
 
 /// So many bytes are taken from the session at once: what is taken is beyond the reach of more urgent
 /// frames.
@@ -45,6 +49,8 @@ const BATCH_FRAMES: usize = 128;
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: NodeId,
+    /// When the timer looks at it.
+    pub(super) alarm: Alarm,
     state: Mutex<State>,
     /// Held while messages of the peer are handed in (LI-2). Locked before `state`.
     pub(super) gate: Mutex<()>,
@@ -110,17 +116,12 @@ pub(super) struct Outdated;
 
 impl Link {
     pub(super) fn new(shared: Arc<Shared>, peer: NodeId) -> Arc<Self> {
-        let session = Session::new(
-            shared.node(),
+        let session = shared.session(peer);
+        let timeout = session.poll_timeout();
+        let link = Arc::new(Self {
+            shared: Arc::clone(&shared),
             peer,
-            shared.identity.group,
-            shared.config.session(),
-            shared.now(),
-        );
-        shared.timer.arm(session.poll_timeout());
-        Arc::new(Self {
-            shared,
-            peer,
+            alarm: Alarm::default(),
             state: Mutex::new(State {
                 session,
                 epoch: 0,
@@ -140,7 +141,9 @@ impl Link {
             burst: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
-        })
+        });
+        shared.timer.arm(&link, timeout);
+        link
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -166,8 +169,12 @@ impl Link {
                 None
             }
         };
-        // LI-4
-        drop(rejected);
+        // LI-4; the runtime has locked its tables.
+        if let Some(packet) = rejected
+            && packet.has_programs_buffers()
+        {
+            self.shared.user_code.put_off(move || drop(packet));
+        }
     }
 
     /// Encodes a message. An answer that no peer would take is replaced; what calls may have, the
@@ -210,6 +217,14 @@ impl Link {
         }
     }
 
+    /// The streams of the connection, if it stands.
+    pub(super) fn streams(&self) -> Vec<(Arc<Channel>, Arc<Reader>)> {
+        match &self.state().stage {
+            Stage::Standing(connection) => connection.readers.clone(),
+            Stage::Apart | Stage::Greeting => Vec::new(),
+        }
+    }
+
     /// Takes frames for a stream from the session. Says whether those were all.
     pub(super) fn fill(
         self: &Arc<Self>,
@@ -245,15 +260,11 @@ impl Link {
                 ask_for_bulk = dial::ask_for_bulk(self, connection);
             }
             // What was taken makes the session want to be woken some time later.
-            if !self
-                .shared
-                .timer
-                .fires_by(now + self.shared.config.patience())
-            {
+            if !self.alarm.fires_by(now + self.shared.config.patience()) {
                 timeout = state.session.poll_timeout();
             }
         }
-        self.shared.timer.arm(timeout);
+        self.shared.timer.arm(self, timeout);
         if ask_for_bulk {
             batch.push_open_bulk();
         }
@@ -397,6 +408,19 @@ impl Link {
             bytes_sent: self.sent.load(Ordering::Relaxed),
             bytes_received: self.received.load(Ordering::Relaxed),
             replayed: counters.replayed,
+        }
+    }
+}
+
+/// LI-4: whatever task was the last to hold it.
+impl Drop for Link {
+    fn drop(&mut self) {
+        if user_code::is_barred() {
+            let shared = &self.shared;
+            let empty = shared.session(self.peer);
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let session = std::mem::replace(&mut state.session, empty);
+            shared.user_code.put_off(move || drop(session));
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::net::UnixListener;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::config::BindOptions;
 use super::greet;
@@ -148,7 +148,7 @@ impl Bound {
     /// Begins to accept.
     pub(super) fn start(self, shared: &Arc<Shared>) {
         for listener in self.listeners {
-            shared.spawn(run(Arc::clone(shared), listener));
+            shared.spawn_io(run(Arc::clone(shared), listener));
         }
     }
 }
@@ -199,6 +199,19 @@ impl Drop for RemoveOnDrop {
 }
 
 impl Listener {
+    /// The same listener, which from now on tells this runtime when somebody connects.
+    fn move_here(self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener.into_std()?)?),
+            #[cfg(unix)]
+            Self::Unix { listener, _file } => Self::Unix {
+                listener: UnixListener::from_std(listener.into_std()?)?,
+                _file,
+            },
+            Self::Memory(listener) => Self::Memory(listener),
+        })
+    }
+
     async fn accept(&mut self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => Stream::tcp(listener.accept().await?.0),
@@ -210,7 +223,13 @@ impl Listener {
 }
 
 /// Accepts for ever.
-async fn run(shared: Arc<Shared>, mut listener: Listener) {
+async fn run(shared: Arc<Shared>, listener: Listener) {
+    let mut listener = match listener.move_here() {
+        Ok(listener) => listener,
+        Err(error) => {
+            return error!(%error, "cannot accept connections: nobody can connect to this worker");
+        }
+    };
     loop {
         match listener.accept().await {
             Ok(stream) => shared.waiting.admit(&shared, stream),
@@ -258,7 +277,7 @@ impl Waiting {
             number,
         };
         // Without the lock: an agent that has stopped starts no task but drops it, and the ticket with it.
-        let Some(task) = shared.spawn(receive(Arc::clone(shared), stream, ticket)) else {
+        let Some(task) = shared.spawn_io(receive(Arc::clone(shared), stream, ticket)) else {
             return;
         };
         let mut strangers = lock(&self.strangers);

@@ -13,6 +13,7 @@ pub(super) struct Meters {
     pub(super) bytes_received: Tally,
     pub(super) connections: Counter,
     pub(super) reconnects: Counter,
+    pub(super) starvations: Counter,
 }
 
 impl Meters {
@@ -24,6 +25,7 @@ impl Meters {
             bytes_received: Tally::new(count("farref_bytes_received_total")),
             connections: count("farref_connections_total"),
             reconnects: count("farref_reconnects_total"),
+            starvations: count("farref_starvations_total"),
         }
     }
 

@@ -9,11 +9,15 @@
 //! | [`observe`] | showing the worker to those who only look |
 //! | [`presence`] | asking whether an earlier life is still there |
 //! | [`timer`] | when sessions want to be woken |
+//! | [`helping`] | reading and writing for a program that keeps its runtime from it |
 //! | [`stream`], [`memory`] | what carries the bytes |
 //!
 //! A message goes from the runtime into a session's queue ([`Agent::enqueue`]); [`Agent::flush`]
 //! writes it to the socket from the calling thread. The peer's reader parses it out of its buffer and
 //! hands it to the runtime ([`Inbound::receive`]). No task is woken on the way but the reader.
+//!
+//! Streams are read and written on the program's runtime. All else (accepting, dialing, greeting, the timer,
+//! helping out) runs on the [I/O thread](IoThread), which no program can keep from running.
 
 mod channel;
 mod config;
@@ -24,6 +28,7 @@ mod frame;
 pub(crate) mod fuzzing;
 mod greet;
 mod handshake;
+mod helping;
 mod link;
 mod listen;
 mod memory;
@@ -40,10 +45,11 @@ mod timer;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use farref_proto::{CallHead, Departure, NodeId};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use config::NativeConfig;
@@ -56,10 +62,11 @@ pub(crate) use observe::{Watch, WatchError};
 pub(crate) use presence::Predecessors;
 
 use frame::Packet;
-use shared::Shared;
+use shared::{Shared, lock};
 
 use crate::agent::{Agent, Inbound, LinkStatistics, Message};
 use crate::codec::{Codec, CodecError, Payload};
+use crate::io_thread::IoThread;
 use crate::rendezvous::Card;
 use crate::snapshot::Snapshot;
 
@@ -84,6 +91,10 @@ pub(crate) trait Contacts: Send + Sync + 'static {
     /// Whether the worker is in its group, or about to be.
     fn is_here(&self) -> bool;
 
+    /// The program keeps its runtime from running: said when that begins, with no time at all, and when it
+    /// has lasted so long that somebody should know.
+    fn starving(&self, lasted: Duration);
+
     /// What an observer is shown, with at most so many references. None if the worker is gone.
     fn snapshot(&self, references: usize) -> Option<Snapshot>;
 }
@@ -101,24 +112,47 @@ pub(crate) enum Rejection {
 pub(crate) struct NativeAgent {
     shared: Arc<Shared>,
     codec: Codec,
+    /// A task on the program's runtime: goes when that does.
+    sentinel: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Ends an agent.
+struct StopOnDrop(Weak<Shared>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            drop(shared.stop());
+        }
+    }
 }
 
 impl NativeAgent {
-    /// Starts to accept, and to connect as needed. To be called within a tokio runtime, which runs
-    /// the agent's tasks.
+    /// Starts to accept, and to connect as needed. To be called within a tokio runtime, where streams are
+    /// read.
     pub(crate) fn start(
         bound: Bound,
         identity: Identity,
         contacts: Arc<dyn Contacts>,
         inbound: Weak<dyn Inbound>,
         config: NativeConfig,
+        io: Arc<IoThread>,
     ) -> Arc<Self> {
-        let shared = Shared::new(identity, config, contacts, inbound, bound.network.clone());
-        shared.spawn(timer::run(Arc::clone(&shared)));
+        let network = bound.network.clone();
+        let shared = Shared::new(identity, config, contacts, inbound, network, io);
+        shared.spawn_io(timer::run(Arc::clone(&shared)));
+        shared.spawn_io(helping::run(Arc::clone(&shared)));
         bound.start(&shared);
+        // Without the program's runtime there is no program, and no sign of life to give.
+        let ends_with_runtime = StopOnDrop(Arc::downgrade(&shared));
+        let sentinel = shared.handle.spawn(async move {
+            let _held = ends_with_runtime;
+            std::future::pending().await
+        });
         Arc::new(Self {
             shared,
             codec: Codec::default(),
+            sentinel: Mutex::new(Some(sentinel)),
         })
     }
 }
@@ -158,9 +192,8 @@ impl Agent for NativeAgent {
             Departure::Died => link.discard(),
             Departure::Left => link.leave(),
         }
-        // In a task, because the link may be the last to hold buffers of the program.
-        self.shared.spawn(async move {
-            if departure == Departure::Left {
+        if departure == Departure::Left {
+            self.shared.spawn_io(async move {
                 link.flush();
                 let patience = shared.config.leave_patience;
                 // It closes the connection when it has heard from all; its own good-bye may come after
@@ -169,9 +202,8 @@ impl Agent for NativeAgent {
                 link.say_last();
                 shared.depart(node);
                 link.discard();
-            }
-            drop(link);
-        });
+            });
+        }
     }
 
     fn close(&self, patience: Duration) -> BoxFuture<'_, ()> {
@@ -192,6 +224,12 @@ impl Agent for NativeAgent {
             let ended = async { while tasks.join_next().await.is_some() {} };
             // One may be in the middle of the program's own code. It ends when that does.
             let _ = timeout(STRAGGLERS, ended).await;
+            let sentinel = lock(&self.sentinel).take();
+            if let Some(sentinel) = sentinel {
+                sentinel.abort();
+                // It has nothing to say.
+                let _ = sentinel.await;
+            }
         })
     }
 
@@ -222,6 +260,9 @@ impl fmt::Debug for NativeAgent {
 
 impl Drop for NativeAgent {
     fn drop(&mut self) {
+        if let Some(sentinel) = lock(&self.sentinel).take() {
+            sentinel.abort();
+        }
         // The tasks hold what they share, so they would go on without the agent.
         drop(self.shared.stop());
     }

@@ -1,10 +1,22 @@
-//! The receiving half of one stream: a task that reads, and hands in what peers say.
+//! The receiving half of one stream: reading, and handing in what peers say.
 //!
-//! Everything that has been read is handed in before the task waits again. The reader is also the one
-//! that notices the end of a stream, so what came before the end is not lost.
+//! A task on the program's runtime does it. Where the program keeps that task from running, others
+//! [help out](Reader::help_out). Everything that has been read is handed in before anything else is read.
+//! Whoever reads is also the one that notices the end of a stream, so what came before the end is not
+//! lost.
+//!
+//! # Invariants
+//!
+//! - **RE-1** No code of the program runs while a message is handed in (UC-1): what takes long there holds
+//!   up this stream's other messages, and signs of life.
+//! - **RE-2** A message that was acknowledged is handed in, or the link is over: whatever goes wrong, no
+//!   message is missing in silence.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::task::{Context, Poll, ready};
+use std::{future, io};
 
 use farref_proto::{Frame, Lane, SessionError};
 
@@ -15,6 +27,12 @@ use super::link::{Link, Stage};
 use super::shared::lock;
 use super::stream::ReadHalf;
 use crate::agent::Message;
+use crate::user_code;
+
+/// After so many reads the task lets others run.
+const TASKS_SHARE: u32 = 64;
+/// After so many reads of one stream a helper turns to the next.
+const HELPERS_SHARE: u32 = 64;
 
 /// Why a reader stops.
 enum End {
@@ -22,41 +40,163 @@ enum End {
     Lost(String),
     /// The peer did what no correct peer does.
     Misbehaved(String),
+    /// Something of ours panicked (RE-2).
+    Broken(String),
     /// Another connection has taken the place of this one.
     Outdated,
     /// There is nobody to hand anything to.
     Orphaned,
 }
 
-/// Reads to its end the stream that `channel` writes to.
-pub(super) async fn run(link: Arc<Link>, channel: Arc<Channel>, mut stream: ReadHalf) {
-    let epoch = channel.epoch;
-    let mut decoder = Decoder::new(link.shared.limits, Arc::clone(&link.shared.recycler));
-    let end = loop {
-        let read = match decoder.space() {
-            Space::Buffer(buffer) => stream.read_buf(buffer).await,
-            Space::Piece(mut piece) => stream.read_buf(&mut piece).await,
-            Space::Elements(mut room, filled) => {
-                let read = stream.read_buf(&mut room).await;
-                *filled += read.as_ref().map_or(0, |read| *read);
-                read
+/// The receiving half of the stream that a channel writes to.
+#[derive(Debug)]
+pub(super) struct Reader {
+    state: Mutex<Reading>,
+    /// How often its task was polled: a stream that has something to read while this stands still waits
+    /// for a task that does not run.
+    polls: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Reading {
+    stream: ReadHalf,
+    decoder: Decoder,
+    over: bool,
+}
+
+impl Reader {
+    pub(super) fn new(link: &Link, stream: ReadHalf) -> Arc<Self> {
+        let decoder = Decoder::new(link.shared.limits, Arc::clone(&link.shared.recycler));
+        Arc::new(Self {
+            state: Mutex::new(Reading {
+                stream,
+                decoder,
+                over: false,
+            }),
+            polls: AtomicU64::new(0),
+        })
+    }
+
+    /// The task that reads the stream to its end.
+    pub(super) async fn run(self: Arc<Self>, link: Arc<Link>, channel: Arc<Channel>) {
+        future::poll_fn(|context| self.poll(&link, &channel, context)).await;
+    }
+
+    fn poll(&self, link: &Arc<Link>, channel: &Channel, context: &mut Context<'_>) -> Poll<()> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let mut reading = lock(&self.state);
+        for _ in 0..TASKS_SHARE {
+            if reading.over {
+                return Poll::Ready(());
             }
+            let read = ready!(reading.poll_read(context));
+            if let Err(end) = reading.take_in(link, channel, read) {
+                reading.over = true;
+                drop(reading);
+                finish(link, channel.epoch, end);
+                return Poll::Ready(());
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// How often the task was polled.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Whether a pipe within the process has something to read. None if it is no such pipe, or somebody
+    /// reads right now.
+    pub(super) fn is_readable(&self) -> Option<bool> {
+        match &self.state.try_lock().ok()?.stream {
+            ReadHalf::Memory(pipe) => Some(pipe.is_readable()),
+            _ => None,
+        }
+    }
+
+    /// Reads in place of the stream's task, whatever the program's runtime believes of the stream.
+    pub(super) fn help_out(&self, link: &Arc<Link>, channel: &Channel, scratch: &mut [u8]) {
+        let mut reading = match self.state.try_lock() {
+            Ok(reading) => reading,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Then the task does run.
+            Err(TryLockError::WouldBlock) => return,
         };
+        for _ in 0..HELPERS_SHARE {
+            if reading.over {
+                return;
+            }
+            let read = match reading.read_now(scratch) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read,
+            };
+            if let Err(end) = reading.take_in(link, channel, read) {
+                reading.over = true;
+                drop(reading);
+                return finish(link, channel.epoch, end);
+            }
+        }
+    }
+}
+
+impl Reading {
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match self.decoder.space() {
+            Space::Buffer(buffer) => self.stream.poll_read_buf(context, buffer),
+            Space::Piece(mut piece) => self.stream.poll_read_buf(context, &mut piece),
+            Space::Elements(mut room, filled) => {
+                let read = ready!(self.stream.poll_read_buf(context, &mut room));
+                *filled += read.as_ref().map_or(0, |read| *read);
+                Poll::Ready(read)
+            }
+        }
+    }
+
+    fn read_now(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        match self.decoder.space() {
+            Space::Buffer(buffer) => self.stream.read_now(buffer, scratch),
+            Space::Piece(mut piece) => self.stream.read_now(&mut piece, scratch),
+            Space::Elements(mut room, filled) => {
+                let read = self.stream.read_now(&mut room, scratch)?;
+                *filled += read;
+                Ok(read)
+            }
+        }
+    }
+
+    /// Takes note of what was read, and hands in what is whole.
+    fn take_in(
+        &mut self,
+        link: &Arc<Link>,
+        channel: &Channel,
+        read: io::Result<usize>,
+    ) -> Result<(), End> {
         match read {
-            Ok(0) => break End::Lost("closed by the peer".to_owned()),
+            Ok(0) => return Err(End::Lost("closed by the peer".to_owned())),
             Ok(read) => {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
                 link.shared.meters.bytes_received.add(read as u64);
             }
-            Err(error) => break End::Lost(error.to_string()),
+            Err(error) => return Err(End::Lost(error.to_string())),
         }
-        if let Err(end) = hand_in(&link, &channel, &mut decoder) {
-            break end;
-        }
-    };
+        let handed_in = AssertUnwindSafe(|| hand_in(link, channel, &mut self.decoder));
+        // RE-1
+        user_code::without(|| catch_unwind(handed_in)).unwrap_or_else(|panic| {
+            // RE-2
+            let message = panic.downcast_ref::<&str>().copied();
+            let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            Err(End::Broken(message.unwrap_or("a panic").to_owned()))
+        })
+    }
+}
+
+fn finish(link: &Arc<Link>, epoch: u64, end: End) {
     match end {
         End::Lost(why) => link.lose(epoch, &why),
         End::Misbehaved(reason) => link.cut_off(epoch, reason),
+        End::Broken(reason) => link.give_up(epoch, &reason),
         End::Orphaned => link.discard(),
         End::Outdated => {}
     }
@@ -105,14 +245,14 @@ fn hand_in(link: &Arc<Link>, channel: &Channel, decoder: &mut Decoder) -> Result
             state.session.handle_bytes_read(now);
         }
         // What was received makes the session want to be woken when its acknowledgement falls due.
-        let timeout = if shared.timer.fires_by(now + shared.config.ack_delay) {
+        let timeout = if link.alarm.fires_by(now + shared.config.ack_delay) {
             None
         } else {
             state.session.poll_timeout()
         };
         (state.session.owes_frame(now), timeout, state.watched)
     };
-    shared.timer.arm(timeout);
+    shared.timer.arm(link, timeout);
     if watched {
         link.progress.notify_waiters();
     }
@@ -147,7 +287,7 @@ fn accept(
         news
     };
     // LI-4
-    drop(acknowledged);
+    link.shared.let_go(acknowledged);
     match news {
         Ok(news) => Ok(news.map(|(_, Incoming(message)): (Lane, _)| message)),
         Err(error @ SessionError::AckOfUnsent { .. }) => Err(End::Misbehaved(error.to_string())),

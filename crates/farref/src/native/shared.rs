@@ -5,18 +5,18 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
-use farref_proto::{Incarnation, NodeId, Time, WorkerId};
+use farref_proto::{Incarnation, NodeId, Session, Time, WorkerId};
 use foldhash::fast::FixedState;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
 use super::Contacts;
 use super::config::{Identity, NativeConfig};
-use super::frame::{Limits, Recycler};
+use super::frame::{Limits, Packet, Recycler};
 use super::handshake::{Nonce, Refusal};
 use super::link::Link;
 use super::listen::Waiting;
@@ -24,6 +24,8 @@ use super::memory::MemoryNetwork;
 use super::metering::Meters;
 use super::timer::Timer;
 use crate::agent::Inbound;
+use crate::io_thread::IoThread;
+use crate::user_code::UserCode;
 
 /// The parts of an agent that its tasks need.
 pub(super) struct Shared {
@@ -40,8 +42,13 @@ pub(super) struct Shared {
     pub(super) waiting: Waiting,
     pub(super) observers: AtomicUsize,
     random: SystemRandom,
+    /// Of the system's clock: both runtimes read it, and either may have a clock of its own.
     epoch: Instant,
-    handle: Handle,
+    io: Arc<IoThread>,
+    /// The program's runtime, where streams are read.
+    pub(super) handle: Handle,
+    /// Where buffers of the program are let go of that must not be where they are.
+    pub(super) user_code: Arc<UserCode>,
     tasks: Mutex<Option<JoinSet<()>>>,
     closing: AtomicBool,
     table: RwLock<Table>,
@@ -73,13 +80,14 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// To be called within a tokio runtime, which then runs the agent's tasks.
+    /// To be called within a tokio runtime, which then reads streams.
     pub(super) fn new(
         identity: Identity,
         config: NativeConfig,
         contacts: Arc<dyn Contacts>,
         inbound: Weak<dyn Inbound>,
         network: Option<(MemoryNetwork, String)>,
+        io: Arc<IoThread>,
     ) -> Arc<Self> {
         let token = identity.token.as_deref().unwrap_or_default();
         Arc::new(Self {
@@ -101,7 +109,9 @@ impl Shared {
             timer: Timer::default(),
             random: SystemRandom::new(),
             epoch: Instant::now(),
+            io,
             handle: Handle::current(),
+            user_code: Arc::new(UserCode::new(Handle::current())),
             tasks: Mutex::new(Some(JoinSet::new())),
             closing: AtomicBool::new(false),
             table: RwLock::default(),
@@ -112,14 +122,25 @@ impl Shared {
         self.identity.card.node
     }
 
+    /// A fresh session with a peer.
+    pub(super) fn session(&self, peer: NodeId) -> Session<Packet> {
+        Session::new(
+            self.node(),
+            peer,
+            self.identity.group,
+            self.config.session(),
+            self.now(),
+        )
+    }
+
     /// The time as sessions see it.
     pub(super) fn now(&self) -> Time {
         Time(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The clock's reading at a time.
-    pub(super) fn instant(&self, time: Time) -> Instant {
-        self.epoch + std::time::Duration::from_nanos(time.0)
+    pub(super) fn instant(&self, time: Time) -> tokio::time::Instant {
+        (self.epoch + Duration::from_nanos(time.0)).into()
     }
 
     /// A fresh nonce. None if the system has no randomness to give.
@@ -157,15 +178,47 @@ impl Shared {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Starts a task that ends with the agent at the latest. None once the agent has stopped.
+    /// Starts a task on the program's runtime that ends with the agent at the latest. None once the agent
+    /// has stopped.
     pub(super) fn spawn(
         &self,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Option<AbortHandle> {
+        self.spawn_on(task, &self.handle)
+    }
+
+    /// The same on the thread that no program can keep from running.
+    pub(super) fn spawn_io(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
+        // Who cannot help out there with reading must not blame peers for it there either.
+        let helps = cfg!(unix);
+        let runtime = if helps {
+            self.io.handle()
+        } else {
+            &self.handle
+        };
+        self.spawn_on(task, runtime)
+    }
+
+    fn spawn_on(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+        runtime: &Handle,
+    ) -> Option<AbortHandle> {
         let mut tasks = lock(&self.tasks);
         let tasks = tasks.as_mut()?;
         while tasks.try_join_next().is_some() {}
-        Some(tasks.spawn_on(task, &self.handle))
+        Some(tasks.spawn_on(task, runtime))
+    }
+
+    /// Lets go of messages (LI-4). Nearly none has anything of the program's.
+    pub(super) fn let_go(&self, mut packets: Vec<Packet>) {
+        packets.retain(Packet::has_programs_buffers);
+        if !packets.is_empty() {
+            self.user_code.run(move || drop(packets));
+        }
     }
 
     /// Ends all tasks and forgets all links. Returns the tasks, for those who want to wait for them.

@@ -1,17 +1,25 @@
 //! One kind of stream over TCP, Unix sockets and pipes within the process.
 //!
-//! A stream is split at once: a task owns the reading half, whoever has something to say writes to
+//! A stream is split at once: one task reads from one half, whoever has something to say writes to
 //! the other. Reading goes through the runtime's `poll_read`, which knows that a short read has
 //! emptied the socket and saves a system call for each message; writing never waits, unless asked to.
+//!
+//! A runtime that the program keeps busy learns nothing of its sockets. For that time there are
+//! [`ReadHalf::read_now`] and [`WriteHalf::try_write_now`], which ask the system itself.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use bytes::BufMut;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
+use tokio::runtime::Handle;
 
 use super::memory::{MemoryNetwork, PipeReader, PipeWriter};
 use crate::rendezvous::Address;
@@ -102,6 +110,27 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// The same stream, which from now on tells another runtime that something can be read or written.
+    pub(super) fn move_to(self, runtime: &Handle) -> io::Result<Self> {
+        let _runtime = runtime.enter();
+        let not_whole = || io::Error::other("halves of different streams");
+        match (self.read, self.write) {
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => {
+                let stream = read.reunite(write).map_err(|_| not_whole())?;
+                Self::tcp(TcpStream::from_std(stream.into_std()?)?)
+            }
+            #[cfg(unix)]
+            (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
+                let stream = read.reunite(write).map_err(|_| not_whole())?;
+                Ok(Self::unix(UnixStream::from_std(stream.into_std()?)?))
+            }
+            (ReadHalf::Memory(read), WriteHalf::Memory(write)) => Ok(Self::memory((read, write))),
+            _ => Err(not_whole()),
+        }
+    }
+}
+
 /// The path of a socket as tokio wants it: a leading zero byte in place of our `@` makes it abstract.
 #[cfg(unix)]
 pub(super) fn unix_path(name: &str) -> std::path::PathBuf {
@@ -115,11 +144,42 @@ impl ReadHalf {
     /// Reads what is there, at least one byte, into the spare room of `buffer`, which must have some.
     /// Zero is the end of the stream.
     pub(super) async fn read_buf(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        std::future::poll_fn(|context| self.poll_read_buf(context, buffer)).await
+    }
+
+    /// The same, a step at a time: whoever gets nothing is woken when there is something.
+    pub(super) fn poll_read_buf(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut impl BufMut,
+    ) -> Poll<io::Result<usize>> {
+        // Who waits is kept with the socket, not in these futures.
         match self {
-            Self::Tcp(read) => read.read_buf(buffer).await,
+            Self::Tcp(read) => pin!(read.read_buf(buffer)).poll(context),
             #[cfg(unix)]
-            Self::Unix(read) => read.read_buf(buffer).await,
-            Self::Memory(read) => read.read_buf(buffer).await,
+            Self::Unix(read) => pin!(read.read_buf(buffer)).poll(context),
+            Self::Memory(read) => read.poll_read_buf(context, buffer),
+        }
+    }
+
+    /// Reads what is there without waiting, whatever the runtime believes of the stream. `scratch` is a
+    /// place for what the system gives.
+    pub(super) fn read_now(
+        &mut self,
+        buffer: &mut impl BufMut,
+        scratch: &mut [u8],
+    ) -> io::Result<usize> {
+        match self {
+            #[cfg(unix)]
+            Self::Tcp(read) => receive(read.as_ref().as_fd(), buffer, scratch),
+            #[cfg(unix)]
+            Self::Unix(read) => receive(read.as_ref().as_fd(), buffer, scratch),
+            #[cfg(not(unix))]
+            Self::Tcp(_) => {
+                let _ = scratch;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Self::Memory(read) => read.read_now(buffer),
         }
     }
 
@@ -140,6 +200,20 @@ impl ReadHalf {
     }
 }
 
+#[cfg(unix)]
+fn receive(
+    from: BorrowedFd<'_>,
+    buffer: &mut impl BufMut,
+    scratch: &mut [u8],
+) -> io::Result<usize> {
+    use rustix::net::{RecvFlags, recv};
+    let room = buffer.chunk_mut().len().min(scratch.len());
+    let scratch = scratch.get_mut(..room).unwrap_or_default();
+    let (read, _) = recv(from, &mut *scratch, RecvFlags::DONTWAIT)?;
+    buffer.put_slice(scratch.get(..read).unwrap_or_default());
+    Ok(read)
+}
+
 impl WriteHalf {
     /// Writes as much as can be written without waiting.
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -152,6 +226,44 @@ impl WriteHalf {
             #[cfg(unix)]
             (Self::Unix(write), _) => write.try_write_vectored(slices),
             (Self::Memory(write), _) => write.try_write_vectored(slices),
+        }
+    }
+
+    /// The same, whatever the runtime believes of the stream.
+    pub(super) fn try_write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        #[cfg(unix)]
+        let send = |to: BorrowedFd<'_>| {
+            use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+            let mut nothing = SendAncillaryBuffer::default();
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            Ok(sendmsg(to, slices, &mut nothing, flags)?)
+        };
+        match self {
+            #[cfg(unix)]
+            Self::Tcp(write) => send(write.as_ref().as_fd()),
+            #[cfg(unix)]
+            Self::Unix(write) => send(write.as_ref().as_fd()),
+            #[cfg(not(unix))]
+            Self::Tcp(_) => self.try_write_vectored(slices),
+            Self::Memory(write) => write.try_write_vectored(slices),
+        }
+    }
+
+    /// Whether a pipe within the process takes something. None if it is no such pipe.
+    pub(super) fn is_writable(&self) -> Option<bool> {
+        match self {
+            Self::Memory(write) => Some(write.is_writable()),
+            _ => None,
+        }
+    }
+
+    /// The socket, if the system has one for it.
+    #[cfg(unix)]
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Tcp(write) => Some(write.as_ref().as_fd()),
+            Self::Unix(write) => Some(write.as_ref().as_fd()),
+            Self::Memory(_) => None,
         }
     }
 

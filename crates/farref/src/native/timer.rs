@@ -1,24 +1,27 @@
 //! One timer for all sessions of an agent.
 //!
-//! It sleeps until the earliest moment at which a session wants to be woken, as far as it has been
-//! told. Sessions move their moments with nearly every frame, mostly away; those that move away are
-//! not reported. The timer then wakes for nothing, looks at all sessions and sleeps again.
+//! For each link it keeps the moment at which the link's session wants to be woken, as far as it has been
+//! told. Sessions move their moments with nearly every frame, mostly away; those that move away are not
+//! reported. The timer then looks at that link for nothing, and keeps the new moment.
 //!
 //! # Invariants
 //!
-//! - **TI-1** When a session's moment comes the timer looks at it: the timer announces that it knows
-//!   of no moment before it looks, so whatever it might overlook wakes it again.
+//! - **TI-1** When a session's moment comes the timer looks at it: the timer wipes what it has kept for the
+//!   link before it looks, so whatever it might overlook is reported again.
 //! - **TI-2** No peer is blamed for a sleep of this process, whatever ended the timer's own.
+//! - **TI-3** The timer looks at no link before the moment that it keeps for it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use farref_proto::Time;
+use farref_proto::{NodeId, Time};
 use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until};
 
-use super::shared::Shared;
+use super::link::Link;
+use super::shared::{Shared, lock};
 
 /// A timer that fires so much too late shows that this process slept. What arrived meanwhile is to be
 /// read before peers are blamed for the silence.
@@ -30,36 +33,95 @@ const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// has to give signs of life.
 const GRACES: u32 = 3;
 
-/// When the timer fires, and how to make it earlier.
+const NEVER: u64 = u64::MAX;
+
+/// When the timer looks at which link, and how to make it earlier.
 #[derive(Debug)]
 pub(super) struct Timer {
+    /// The first of them, at most.
     until: AtomicU64,
     earlier: Notify,
+    moments: Mutex<BTreeMap<(u64, NodeId), Weak<Link>>>,
 }
 
 impl Default for Timer {
     fn default() -> Self {
         Self {
-            until: AtomicU64::new(u64::MAX),
+            until: AtomicU64::new(NEVER),
             earlier: Notify::new(),
+            moments: Mutex::default(),
         }
     }
 }
 
-impl Timer {
-    /// Whether the timer looks at the sessions by then anyway.
-    pub(super) fn fires_by(&self, at: Time) -> bool {
-        self.until.load(Ordering::SeqCst) <= at.0
-    }
+/// The moment that the timer keeps for a link. Changes only while the timer's moments are locked.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    at: AtomicU64,
+    /// How often the timer has looked at the link.
+    #[cfg(test)]
+    pub(super) looks: AtomicU64,
+}
 
-    /// Sees to it that the timer looks at the sessions by then.
-    pub(super) fn arm(&self, at: Option<Time>) {
+impl Default for Alarm {
+    fn default() -> Self {
+        Self {
+            at: AtomicU64::new(NEVER),
+            #[cfg(test)]
+            looks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Alarm {
+    /// Whether the timer looks at the link by then anyway.
+    pub(super) fn fires_by(&self, at: Time) -> bool {
+        self.at.load(Ordering::SeqCst) <= at.0
+    }
+}
+
+impl Timer {
+    /// Sees to it that the timer looks at the link by then.
+    pub(super) fn arm(&self, link: &Arc<Link>, at: Option<Time>) {
         let Some(Time(at)) = at else { return };
-        // Most moments are later than the one that the timer waits for: do not write for those.
-        if at < self.until.load(Ordering::SeqCst) && at < self.until.fetch_min(at, Ordering::SeqCst)
-        {
+        let alarm = &link.alarm.at;
+        // Most moments are later than the one that is kept: do not lock for those.
+        if at >= alarm.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut moments = lock(&self.moments);
+        let kept = alarm.load(Ordering::SeqCst);
+        if at >= kept {
+            return;
+        }
+        moments.remove(&(kept, link.peer));
+        moments.insert((at, link.peer), Arc::downgrade(link));
+        alarm.store(at, Ordering::SeqCst);
+        drop(moments);
+        if at < self.until.fetch_min(at, Ordering::SeqCst) {
             self.earlier.notify_one();
         }
+    }
+
+    /// The links whose moments have come. What was kept for them is wiped (TI-1).
+    fn take_due(&self, now: Time) -> Vec<Arc<Link>> {
+        let mut due = Vec::new();
+        let mut moments = lock(&self.moments);
+        while let Some(first) = moments.first_entry() {
+            if first.key().0 > now.0 {
+                break;
+            }
+            if let Some(link) = first.remove().upgrade() {
+                link.alarm.at.store(NEVER, Ordering::SeqCst);
+                due.push(link);
+            }
+        }
+        due
+    }
+
+    fn first(&self) -> Option<u64> {
+        let moments = lock(&self.moments);
+        moments.first_key_value().map(|((at, _), _)| *at)
     }
 }
 
@@ -68,18 +130,19 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let timer = &shared.timer;
     let mut now = shared.now();
     loop {
-        // TI-1
-        timer.until.store(u64::MAX, Ordering::SeqCst);
-        let next = shared
-            .links()
-            .iter()
-            .filter_map(|link| link.handle_timeout(now))
-            .min();
-        if let Some(Time(next)) = next {
-            timer.until.fetch_min(next, Ordering::SeqCst);
+        // Whatever is kept from here on wakes the timer again.
+        timer.until.store(NEVER, Ordering::SeqCst);
+        for link in timer.take_due(now) {
+            #[cfg(test)]
+            link.alarm.looks.fetch_add(1, Ordering::Relaxed);
+            let next = link.handle_timeout(now);
+            timer.arm(&link, next);
+        }
+        if let Some(first) = timer.first() {
+            timer.until.fetch_min(first, Ordering::SeqCst);
         }
         let until = Time(timer.until.load(Ordering::SeqCst));
-        if until == Time(u64::MAX) {
+        if until == Time(NEVER) {
             timer.earlier.notified().await;
             now = shared.now();
             continue;

@@ -8,6 +8,7 @@ use super::work::Work;
 use super::{Arrived, Core, FETCH, Held, Running, Stage, State, Taken};
 use crate::agent::Failure;
 use crate::callers;
+use crate::context::Extension;
 use crate::error::{Error, FunctionName};
 use crate::registry::{Called, Entry};
 use crate::serve::{Job, Target};
@@ -33,13 +34,13 @@ impl Core {
             } => self.fetched(state, waiter, outcome, work),
             Event::Confirmed(rref) => {
                 for waiter in state.confirmations.remove(&rref).unwrap_or_default() {
-                    work.woken.push(Box::new(|| drop(waiter.send(Ok(())))));
+                    work.woken.push(Box::new(|_| drop(waiter.send(Ok(())))));
                 }
             }
             Event::Lost { rref, error } => {
                 for waiter in state.confirmations.remove(&rref).unwrap_or_default() {
                     let error = error.clone();
-                    work.woken.push(Box::new(|| drop(waiter.send(Err(error)))));
+                    work.woken.push(Box::new(|_| drop(waiter.send(Err(error)))));
                 }
             }
             Event::PeerLost { node, request } => {
@@ -83,9 +84,8 @@ impl Core {
                 work.forgotten.push((node, departure));
                 // It may have been the host of the group's store.
                 if departure == Departure::Died {
-                    let core = Arc::clone(self);
                     work.woken
-                        .push(Box::new(move || core.store_lost.notify_one()));
+                        .push(Box::new(|core| core.store_lost.notify_one()));
                 }
             }
             Event::Welcomed => self.reach(Stage::Member),
@@ -96,27 +96,19 @@ impl Core {
             Event::Departed => self.reach(Stage::Departed),
             Event::ShutdownComplete => self.reach(Stage::ShutDown),
             Event::ContextClosed(context) => {
-                let core = Arc::clone(self);
-                work.woken.push(Box::new(move || {
-                    let worker = Worker::of(&core);
-                    for extension in core.extensions.all() {
-                        extension.context_closed(&worker, context);
-                    }
-                }));
+                self.tell_extensions(work, move |extension, worker| {
+                    extension.context_closed(worker, context);
+                })
             }
             Event::ContextFailed { context, node } => {
-                let core = Arc::clone(self);
-                work.woken.push(Box::new(move || {
-                    let worker = Worker::of(&core);
-                    for extension in core.extensions.all() {
-                        extension.context_failed(&worker, context, node);
-                    }
-                }));
+                self.tell_extensions(work, move |extension, worker| {
+                    extension.context_failed(worker, context, node);
+                });
             }
             Event::ContextReleased(context) => {
                 for waiter in state.releases.remove(&context).unwrap_or_default() {
                     work.woken
-                        .push(Box::new(|| waiter.send(()).unwrap_or_default()));
+                        .push(Box::new(|_| waiter.send(()).unwrap_or_default()));
                 }
             }
             Event::ContextNotReleased(context) => {
@@ -126,6 +118,19 @@ impl Core {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Tells each extension something, whatever the others make of it.
+    fn tell_extensions(
+        self: &Arc<Self>,
+        work: &mut Work,
+        tell: impl Fn(&dyn Extension, &Worker) + Copy + Send + 'static,
+    ) {
+        for extension in self.extensions.all() {
+            let core = Arc::clone(self);
+            work.callbacks
+                .push(Box::new(move || tell(&*extension, &Worker::of(&core))));
         }
     }
 
@@ -167,7 +172,7 @@ impl Core {
     ) {
         match held {
             Held::Call(arrived) => match outcome {
-                Ok(value) => self.admit(state, arrived, Some(&value), work),
+                Ok(value) => self.admit(state, arrived, Some(value), work),
                 Err(error) => {
                     let failure = crate::failure::of_protocol(self, error.into());
                     self.reject(state, arrived, failure, work);
@@ -176,7 +181,7 @@ impl Core {
             Held::Receiver(arrived) => {
                 self.close_own_fetch(state, request);
                 match outcome {
-                    Ok(value) => self.admit(state, arrived, Some(&value), work),
+                    Ok(value) => self.admit(state, arrived, Some(value), work),
                     Err(error) => {
                         let failure = crate::failure::of_protocol(self, error.into());
                         self.reject(state, arrived, failure, work);
@@ -186,7 +191,12 @@ impl Core {
             Held::Local(_, sender) => {
                 debug_assert_eq!(node, self.me);
                 self.close_own_fetch(state, request);
-                work.woken.push(Box::new(|| drop(sender.send(outcome))));
+                work.woken.push(Box::new(|core| {
+                    // Nobody waits for it any more, and it may be the last of its value.
+                    if let Err(Ok(value)) = sender.send(outcome) {
+                        core.user_code.run(move || drop(value));
+                    }
+                }));
             }
         }
     }
@@ -196,12 +206,15 @@ impl Core {
         self: &Arc<Self>,
         state: &mut State,
         arrived: Arrived,
-        value: Option<&Value>,
+        value: Option<Value>,
         work: &mut Work,
     ) {
-        let entry = match self.entry_of(arrived.called, value) {
+        let entry = match self.entry_of(arrived.called, value.as_ref()) {
             Ok(entry) => entry,
-            Err(failure) => return self.reject(state, arrived, failure, work),
+            Err(failure) => {
+                work.freed.extend(value);
+                return self.reject(state, arrived, failure, work);
+            }
         };
         let exclusive = entry.is_some_and(Entry::exclusive);
         let on = arrived.on;
@@ -213,7 +226,7 @@ impl Core {
         };
         let ticket = match on.zip(value) {
             None => None,
-            Some((rref, value)) => match value.ticket(&self.queues, rref, user) {
+            Some((rref, value)) => match value.into_ticket(&self.queues, rref, user) {
                 Ok(ticket) => Some(ticket),
                 Err(NeverComes) => {
                     let cycle =

@@ -13,10 +13,13 @@ use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
 use crate::error::{Error, FunctionName};
 use crate::registry::{Called, Entry};
 use crate::serve;
+use crate::user_code;
 
+/// Whoever brings something in here reads from a connection or keeps time, and does not wait for code of
+/// the program (UC-1).
 impl Inbound for Core {
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
-        self.take_in(from, message)
+        user_code::without(|| self.take_in(from, message))
     }
 
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
@@ -35,14 +38,14 @@ impl Inbound for Core {
         self.unreachable.send_modify(|nodes| {
             nodes.insert(node);
         });
-        self.input(|protocol, out| protocol.suspect(node, out));
+        user_code::without(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
         tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
             "a worker misbehaves and is cut off");
         self.telemetry.misbehaved.increment(1);
-        self.input(|protocol, out| protocol.suspect(node, out));
+        user_code::without(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
     fn refused(self: Arc<Self>, by: NodeId) {
@@ -57,20 +60,22 @@ impl Inbound for Core {
             }
             Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
         }
-        self.input(|protocol, out| protocol.refused(by, out));
+        user_code::without(|| self.input(|protocol, out| protocol.refused(by, out)));
     }
 
     fn admitted(self: Arc<Self>, node: NodeId, name: &str) {
         self.names.name(node, name);
-        self.input(|protocol, out| protocol.admit(node, out));
+        user_code::without(|| self.input(|protocol, out| protocol.admit(node, out)));
     }
 
     fn dismissed(self: Arc<Self>, node: NodeId, departure: Departure) {
-        self.input(|protocol, out| protocol.dismiss(node, departure, out));
+        user_code::without(|| {
+            self.input(|protocol, out| protocol.dismiss(node, departure, out));
+        });
     }
 
     fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32) {
-        self.met(node, max_calls);
+        user_code::without(|| self.met(node, max_calls));
     }
 
     fn is_gone(&self, node: NodeId) -> bool {
@@ -225,8 +230,7 @@ impl Core {
                 arrived.called = entry;
                 match arrival {
                     Arrival::Value(value) => {
-                        self.admit(&mut state, arrived, Some(&value), &mut work);
-                        work.freed.push(value);
+                        self.admit(&mut state, arrived, Some(value), &mut work);
                     }
                     Arrival::Waiting => {
                         if let Some(request) = super::request_of(&head) {
@@ -260,7 +264,7 @@ impl Core {
         arrived.on = Some(rref);
         self.fetch_here(state, rref, fingerprint, Held::Receiver(arrived), work);
         // The fetch keeps the value from here on.
-        work.dropped.push(Box::new(receiver));
+        work.handles.extend(receiver);
     }
 
     /// A correct peer keeps to what it was told it may send (FL-1).
@@ -312,7 +316,7 @@ impl Core {
                 let reply = match outcome {
                     Ok(payload) => Ok((payload, references)),
                     Err(failure) => {
-                        work.dropped.push(Box::new(references));
+                        work.handles.extend(references);
                         Err(self.failed(from, failure))
                     }
                 };

@@ -26,7 +26,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farref_proto::{
     CallHead, Carried, ContextError, ContextId, Fingerprint, Membership, MessageId, Node,
@@ -42,11 +42,13 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::holds::Holds;
 use crate::names::Names;
-use crate::registry::{Called, Registry};
+use crate::polled;
+use crate::registry::{Called, Entry, Registry};
 use crate::serve;
 use crate::settings::Settings;
 use crate::signal::CancelSignal;
 use crate::telemetry::Telemetry;
+use crate::user_code::{self, UserCode};
 use crate::value::Value;
 use crate::value::queue::Queues;
 
@@ -85,6 +87,8 @@ pub(crate) struct Core {
     has_runtime: AtomicBool,
     pub(crate) pool: BlockingPool,
     pub(crate) answers: Answers,
+    /// Where code of the program runs that came up where it must not.
+    pub(crate) user_code: Arc<UserCode>,
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
     pub(crate) holds: Holds,
@@ -250,6 +254,7 @@ impl Core {
             pool: BlockingPool::new(settings.blocking_threads),
             answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
             settings,
+            user_code: Arc::new(UserCode::new(runtime.clone())),
             runtime,
             has_runtime: AtomicBool::new(true),
             registry,
@@ -321,13 +326,13 @@ impl Core {
     /// Does what the clock says, and sends what has gathered.
     pub(crate) fn tick(self: &Arc<Self>) {
         let now = self.now();
-        self.input(|node, out| node.poll(now, out));
+        user_code::without(|| self.input(|node, out| node.poll(now, out)));
     }
 
     /// When [`tick`](Self::tick) is due.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         let at = self.look(Node::poll_timeout)?;
-        Some(self.began + std::time::Duration::from_nanos(at.0))
+        Some(self.began + Duration::from_nanos(at.0))
     }
 
     /// Gives a handle back. Its release is sent soon, together with others.
@@ -371,6 +376,28 @@ impl Core {
         telemetry.queued_bytes.set(queued as f64);
     }
 
+    /// The program keeps its runtime from running. Says which functions do, if it has lasted for long.
+    pub(crate) fn starving(&self, lasted: Duration) {
+        let blocked = polled::stuck();
+        if lasted.is_zero() {
+            return;
+        }
+        let blocked: Vec<_> = blocked
+            .into_iter()
+            .filter_map(|id| self.registry.by_id(id))
+            .map(Entry::name)
+            .collect();
+        if blocked.is_empty() {
+            tracing::warn!(worker = %self.name, ?lasted,
+                "the program keeps its tokio runtime from running, and no remote function is to blame: \
+                 move what computes or blocks to `spawn_blocking` or to a thread");
+        } else {
+            tracing::warn!(worker = %self.name, ?lasted, functions = blocked.join(", "),
+                "these functions compute or block where they should await, and keep the tokio runtime from \
+                 running: make them plain `fn`s, or move the work to `spawn_blocking`");
+        }
+    }
+
     /// What is open with a peer.
     pub(crate) fn traffic(&self, node: NodeId) -> Traffic {
         let state = self.lock();
@@ -390,7 +417,7 @@ impl Core {
     }
 
     /// How long the worker has been there.
-    pub(crate) fn uptime(&self) -> std::time::Duration {
+    pub(crate) fn uptime(&self) -> Duration {
         self.began.elapsed()
     }
 

@@ -314,7 +314,9 @@ impl Core {
         work: &mut Work,
     ) {
         match held {
-            Held::Local(_, sender) => work.woken.push(Box::new(|| drop(sender.send(Err(error))))),
+            Held::Local(_, sender) => {
+                work.woken.push(Box::new(|_| drop(sender.send(Err(error)))));
+            }
             Held::Call(arrived) | Held::Receiver(arrived) => {
                 let failure = crate::failure::of_protocol(self, error.into());
                 self.reject(state, arrived, failure, work);
@@ -472,7 +474,7 @@ impl Core {
         };
         for told in peer.flow.recalled(self.settings.max_waiting_calls) {
             work.woken
-                .push(Box::new(|| told.send(()).unwrap_or_default()));
+                .push(Box::new(|_| told.send(()).unwrap_or_default()));
         }
     }
 

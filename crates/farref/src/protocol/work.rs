@@ -1,4 +1,5 @@
-//! What an input leads to and must not be done while the lock is held (PR-2).
+//! What an input leads to and must not be done while the lock is held (PR-2), and of that, what must not
+//! be done by whoever brought the input (UC-1).
 
 use std::sync::Arc;
 
@@ -30,10 +31,15 @@ pub(super) struct Work {
     pub(super) cancelled: Vec<Arc<CancelSignal>>,
     pub(super) forgotten: Vec<(NodeId, Departure)>,
     pub(super) joined: Vec<NodeId>,
-    /// Anything whose destructor may call back.
+    /// Whoever waits here for something that is not a reply.
+    pub(super) woken: Vec<Box<dyn FnOnce(&Core) + Send>>,
+    /// Holds on references. Letting go of one is an input in turn.
+    pub(super) handles: Vec<Arc<Handle>>,
+    /// Code of the program.
+    pub(super) callbacks: Vec<Box<dyn FnOnce() + Send>>,
+    /// Anything with destructors that are the program's.
     pub(super) freed: Vec<Value>,
     pub(super) dropped: Vec<Box<dyn Send>>,
-    pub(super) woken: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl Work {
@@ -55,7 +61,9 @@ impl Work {
         }
         for (sender, reply) in self.replies {
             // Whoever waited may have gone; what came for it is then let go.
-            drop(sender.send(reply));
+            if let Err(unwanted) = sender.send(reply) {
+                core.user_code.run(move || drop(unwanted));
+            }
         }
         for job in self.jobs {
             job.start();
@@ -72,8 +80,18 @@ impl Work {
         for node in self.joined {
             core.names.learn(core, node);
         }
-        self.woken.into_iter().for_each(|wake| wake());
-        drop(self.freed);
-        drop(self.dropped);
+        self.woken.into_iter().for_each(|wake| wake(core));
+        drop(self.handles);
+        // One by one: a panic in one must not take the others along (UC-2).
+        for callback in self.callbacks {
+            core.user_code.run(callback);
+        }
+        if !self.freed.is_empty() {
+            // They see to their panics themselves (VA-4).
+            core.user_code.run(move || drop(self.freed));
+        }
+        for dropped in self.dropped {
+            core.user_code.run(move || drop(dropped));
+        }
     }
 }

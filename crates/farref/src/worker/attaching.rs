@@ -119,9 +119,16 @@ impl WorkerBuilder {
         })?;
         let members = group.members.iter().map(|(node, _)| *node);
         let membership = Membership::founding(group.me, members);
-        launch(own_name, self.settings, membership, names, None, |core| {
-            let inbound: Arc<dyn Inbound> = core.clone();
-            agent(Arc::downgrade(&inbound))
-        })
+        launch(
+            own_name,
+            self.settings,
+            membership,
+            names,
+            None,
+            |core, _| {
+                let inbound: Arc<dyn Inbound> = core.clone();
+                agent(Arc::downgrade(&inbound))
+            },
+        )
     }
 }

@@ -11,6 +11,7 @@ use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
+use crate::io_thread::IoThread;
 use crate::names::{AddressBook, Names};
 use crate::native::{
     BindOptions, Bound, Identity, NativeAgent, Predecessors, Rejection, WIRE_VERSION,
@@ -48,6 +49,8 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     };
     check_name(&name)?;
     check_rank(builder.rank, builder.world_size)?;
+    // The store is opened there before there is a worker that keeps it.
+    let _io = io_thread()?;
     let deadline = Instant::now() + builder.join_timeout;
     let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
     let entering = async {
@@ -142,7 +145,7 @@ async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<
     let may_host = match (builder.rank, rendezvous) {
         _ if builder.hosted_elsewhere => false,
         (None, Rendezvous::Tcp { host, .. }) if is_this_host(host).await => {
-            match rendezvous::open(rendezvous, true, patience).await {
+            match open(rendezvous, true, patience).await {
                 Ok(opened) => return Ok(opened),
                 Err(error) => {
                     tracing::debug!(%error, "somebody else hosts the store");
@@ -152,7 +155,7 @@ async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<
         }
         (rank, _) => rank == Some(0),
     };
-    Ok(rendezvous::open(rendezvous, may_host, patience).await?)
+    open(rendezvous, may_host, patience).await
 }
 
 /// Whether a name stands for an address of this host: then one can listen at it.
@@ -231,11 +234,19 @@ fn start(
         message: MessageLimits::of(&native),
         ..builder.settings
     };
-    launch(name, settings, membership, names, opened.server, |core| {
-        let inbound: Arc<dyn Inbound> = core.clone();
-        let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
-        NativeAgent::start(bound, identity, contacts, Arc::downgrade(&inbound), native)
-    })
+    launch(
+        name,
+        settings,
+        membership,
+        names,
+        opened.server,
+        |core, io| {
+            let inbound: Arc<dyn Inbound> = core.clone();
+            let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
+            let inbound = Arc::downgrade(&inbound);
+            NativeAgent::start(bound, identity, contacts, inbound, native, Arc::clone(io))
+        },
+    )
 }
 
 /// Sets a worker going on whatever wire `agent` makes.
@@ -245,7 +256,7 @@ pub(super) fn launch<A: Agent>(
     membership: Membership,
     names: Names,
     store: Option<StoreServer>,
-    agent: impl FnOnce(&Arc<Core>) -> Arc<A>,
+    agent: impl FnOnce(&Arc<Core>, &Arc<IoThread>) -> Arc<A>,
 ) -> Result<Worker> {
     let core = Core::new(
         Arc::from(name),
@@ -256,14 +267,16 @@ pub(super) fn launch<A: Agent>(
         names,
         random()?,
     );
-    core.attach(agent(&core));
+    let io = io_thread()?;
+    core.attach(agent(&core, &io));
     let tasks = [
-        tokio::spawn(pump(Arc::downgrade(&core))),
+        io.handle().spawn(pump(Arc::downgrade(&core))),
         tokio::spawn(keep_store(Arc::downgrade(&core))),
     ];
     drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
     let life = Life {
         core: Arc::clone(&core),
+        io,
         tasks,
         store: Mutex::new(store),
     };
@@ -392,6 +405,25 @@ impl Worker {
                 _ => core.names.learn(core, node),
             }
         }
+    }
+}
+
+fn io_thread() -> Result<Arc<IoThread>> {
+    IoThread::get().map_err(|error| {
+        Error::Config(format!(
+            "the system gives no thread for signs of life: {error}"
+        ))
+    })
+}
+
+/// Opens the store on the thread that no program can keep from running: others join through it, and this
+/// worker looks them up in it, whatever the program does.
+async fn open(rendezvous: &Rendezvous, hosts: bool, patience: Duration) -> Result<Opened> {
+    let rendezvous = rendezvous.clone();
+    let opening = async move { rendezvous::open(&rendezvous, hosts, patience).await };
+    match io_thread()?.handle().spawn(opening).await {
+        Ok(opened) => Ok(opened?),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

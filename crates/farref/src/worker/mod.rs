@@ -23,6 +23,7 @@ use crate::current::Current;
 use crate::error::{Error, Result};
 use crate::fingerprint;
 use crate::handle::{Made, Origin};
+use crate::io_thread::IoThread;
 use crate::leaks::LeakReport;
 use crate::peer::Peer;
 use crate::protocol::Core;
@@ -63,9 +64,14 @@ pub struct Worker {
     life: Option<Arc<Life>>,
 }
 
+/// How long the tasks of a worker may take to end when it is dropped.
+const CLOSING: Duration = Duration::from_secs(2);
+
 /// Ends the worker when the last handle is gone.
 struct Life {
     core: Arc<Core>,
+    /// Kept from its end: the store is there as well.
+    io: Arc<IoThread>,
     tasks: [JoinHandle<()>; 2],
     /// The group's store, if this worker hosts it. One that leaves keeps it for the others.
     store: Mutex<Option<StoreServer>>,
@@ -663,13 +669,16 @@ impl Drop for Life {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
         }
         let core = Arc::clone(&self.core);
-        // Without a runtime there is nothing left to close either.
-        if tokio::runtime::Handle::try_current().is_ok() {
-            self.core.runtime.spawn(async move {
-                core.agent().close(Duration::ZERO).await;
-                core.end();
-            });
-        }
+        // Where it is certain to run: this thread may have no runtime, and that of the program may be gone,
+        // or be driven by nobody.
+        self.io.handle().spawn(async move {
+            let closed = core.agent().close(Duration::ZERO);
+            if tokio::time::timeout(CLOSING, closed).await.is_err() {
+                tracing::debug!(worker = %core.name, "some tasks of a worker have not ended yet");
+            }
+            let user_code = Arc::clone(&core.user_code);
+            user_code.put_off(move || core.end());
+        });
     }
 }
 

@@ -55,7 +55,8 @@ pub(super) async fn watch_runtime(core: Weak<Core>) {
     drop(watch);
 }
 
-/// Does what the clock says and sends what has gathered, until the worker is gone.
+/// Does what the clock says and sends what has gathered, until the worker is gone. On the thread that no
+/// program can keep from running.
 pub(super) async fn pump(core: Weak<Core>) {
     let patience = Duration::from_secs(1);
     let mut measured = None;

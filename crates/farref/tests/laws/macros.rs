@@ -66,7 +66,7 @@ fn thread() -> Option<String> {
     std::thread::current().name().map(str::to_owned)
 }
 
-#[farref::remote(inline)]
+#[farref::remote]
 async fn quick(n: u32) -> u32 {
     n + 1
 }

@@ -22,6 +22,7 @@ mod serving;
 mod signatures;
 mod store_host;
 mod strangers;
+mod user_code;
 mod values;
 mod waiting;
 

@@ -90,36 +90,12 @@ mod recursion {
         Ok(descend::on(&next()?, depth - 1).await? + 1)
     }
 
-    #[farref::remote(inline)]
-    async fn descend_inline(depth: u32) -> farref::Result<u32> {
-        if depth == 0 {
-            return Ok(0);
-        }
-        Ok(descend_inline::on(&next()?, depth - 1).await? + 1)
-    }
-
     #[tokio::test(flavor = "multi_thread")]
     async fn async_functions_recur_over_workers_as_deep_as_they_like() -> Result<()> {
         for workers in [1, 2, 3] {
             let cluster = Cluster::start(workers).await?;
             let me = cluster.worker(0).me();
             assert_eq!(descend::on(&me, 2_000).timeout(PATIENCE).await?, 2_000);
-            finish(cluster).await?;
-        }
-        Ok(())
-    }
-
-    /// An inline function runs where its call is read; one that calls itself must not stay on that
-    /// stack for ever.
-    #[tokio::test(flavor = "multi_thread")]
-    async fn inline_functions_recur_without_using_the_stack_up() -> Result<()> {
-        for workers in [1, 2] {
-            let cluster = Cluster::start(workers).await?;
-            let me = cluster.worker(0).me();
-            assert_eq!(
-                descend_inline::on(&me, 5_000).timeout(PATIENCE).await?,
-                5_000
-            );
             finish(cluster).await?;
         }
         Ok(())
@@ -327,13 +303,6 @@ mod context {
         [before, between, names()]
     }
 
-    #[farref::remote(inline)]
-    async fn names_inline() -> [(String, String); 2] {
-        let before = names();
-        tokio::task::yield_now().await;
-        [before, names()]
-    }
-
     #[farref::remote]
     fn names_on_a_thread() -> (String, String) {
         names()
@@ -374,17 +343,13 @@ mod context {
                 names_of_a_task::on(&peer).await?,
                 [(); 3].map(|()| expected.clone())
             );
-            assert_eq!(
-                names_inline::on(&peer).await?,
-                [(); 2].map(|()| expected.clone())
-            );
             assert_eq!(names_on_a_thread::on(&peer).await?, expected);
             let nested = names_after_a_call::on(&peer, "worker2".into()).await?;
             assert_eq!(nested, [owned("worker2", "worker1"), expected.clone()]);
             let itself = owned("worker0", "worker0");
             assert_eq!(
-                names_inline::on(&me.me()).await?,
-                [itself.clone(), itself.clone()]
+                names_of_a_task::on(&me.me()).await?,
+                [(); 3].map(|()| itself.clone())
             );
             assert_eq!(names_on_a_thread::on(&me.me()).await?, itself);
         }

@@ -28,11 +28,6 @@ async fn panic_at_once(text: String) {
     panic!("{text}");
 }
 
-#[farref::remote(inline)]
-async fn panic_inline() {
-    panic!("inline");
-}
-
 #[farref::remote]
 async fn panic_later() {
     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -57,7 +52,6 @@ async fn a_panicking_function_is_a_typed_error_and_the_worker_lives_on() -> Resu
                 (&*error.worker, error.function.as_str()),
                 (peer.name(), "laws::panics::panic_at_once")
             );
-            assert_eq!(panicked(panic_inline::on(peer).await).message(), "inline");
             panicked(panic_later::on(peer).await);
             assert_eq!(
                 panicked(panic_on_a_thread::on(peer).await).message(),
@@ -228,11 +222,6 @@ fn give_on_a_thread(when: When) -> Trap {
     Trap { when, armed: true }
 }
 
-#[farref::remote(inline)]
-async fn give_inline(when: When) -> Trap {
-    Trap { when, armed: true }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_and_results_that_panic_are_typed_errors() -> Result<()> {
     let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
@@ -255,11 +244,7 @@ async fn encodings_and_results_that_panic_are_typed_errors() -> Result<()> {
 
         // Results.
         for (when, message) in [(When::Written, "written"), (When::Dropped, "dropped")] {
-            for call in [
-                give::on(&peer, when),
-                give_on_a_thread::on(&peer, when),
-                give_inline::on(&peer, when),
-            ] {
+            for call in [give::on(&peer, when), give_on_a_thread::on(&peer, when)] {
                 let error = panicked(call.timeout(limit).await.map(std::mem::forget));
                 assert_eq!(error.message(), message);
             }

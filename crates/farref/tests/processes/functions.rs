@@ -53,10 +53,15 @@ impl Probe {
     }
 }
 
+/// How many probes live in this process.
+pub(crate) fn living_probes() -> u64 {
+    *PROBES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// How many probes live on that worker.
 #[farref::remote]
 pub(crate) async fn probes() -> u64 {
-    *PROBES.lock().unwrap_or_else(PoisonError::into_inner)
+    living_probes()
 }
 
 #[farref::remote]

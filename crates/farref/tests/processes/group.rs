@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) max_answer_bytes: u64,
     pub(crate) blocking_threads: usize,
     pub(crate) max_message_bytes: u64,
+    /// The threads of the workers' runtimes; one is a runtime without threads of its own.
+    pub(crate) runtime_threads: usize,
     /// Whom the others reach through a [`Proxy`](crate::proxy::Proxy).
     pub(crate) routes: BTreeMap<String, Route>,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
             max_answer_bytes: 256 << 20,
             blocking_threads: 64,
             max_message_bytes: 4 << 30,
+            runtime_threads: 2,
             routes: BTreeMap::new(),
         }
     }

@@ -18,6 +18,7 @@ mod references;
 mod rendezvous;
 mod scale;
 mod scratch;
+mod starving;
 mod worker;
 
 use libtest_mimic::{Arguments, Trial};
@@ -60,6 +61,7 @@ fn main() -> anyhow::Result<()> {
     add(alarms::tests());
     add(rendezvous::tests());
     add(scale::tests());
+    add(starving::tests());
     libtest_mimic::run(&arguments, trials).exit()
 }
 

@@ -19,12 +19,16 @@ pub(crate) fn is_one() -> bool {
 
 /// Joins as the environment says, serves, and ends with the group.
 pub(crate) fn run() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    let options: crate::Options = serde_json::from_str(&std::env::var(ROLE)?)?;
+    let mut runtime = match options.runtime_threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime
+        .worker_threads(options.runtime_threads)
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let options: crate::Options = serde_json::from_str(&std::env::var(ROLE)?)?;
         let name = std::env::var("FARREF_NAME").unwrap_or_default();
         let builder = options.route(&name, options.apply(Worker::from_env()));
         let refusals = options.counts_refusals.then(Refusals::count).transpose()?;

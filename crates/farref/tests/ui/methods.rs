@@ -27,10 +27,10 @@ impl Table {
     pub fn skipped(&self) {}
 
     #[remote]
-    #[remote(inline)]
+    #[remote(task)]
     fn twice(&self) {}
 
-    #[remote = "inline"]
+    #[remote = "task"]
     fn assigned(&self) {}
 
     #[remote(trait = Other)]

@@ -9,7 +9,7 @@ fn unknown() {}
 #[farref::remote(timeout = "5s", timeout = "6s")]
 fn repeated() {}
 
-#[farref::remote(inline, task)]
+#[farref::remote(blocking, task)]
 fn contradiction() {}
 
 #[farref::remote(timeout)]
@@ -18,7 +18,7 @@ fn no_value() {}
 #[farref::remote(timeout = 5)]
 fn no_text() {}
 
-#[farref::remote(inline = true)]
+#[farref::remote(task = true)]
 fn needless_value() {}
 
 #[farref::remote(timeout = "5 seconds")]

@@ -4,6 +4,8 @@
 //!
 //! - **BA-1** A source is looked at for the time of one write, which does not wait, and never while
 //!   another one is.
+//! - **BA-2** A source is not looked at where code of the program is barred (UC-1): what is before it is
+//!   written, and then [`NotHere`] says that somebody else has to go on.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -13,6 +15,7 @@ use farref_proto::{Frame, Time};
 use super::packet::Packet;
 use super::{PREFIX, Wire, part_entry};
 use crate::codec::{Part, Place};
+use crate::user_code;
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
 const COPY_LIMIT: usize = 16 << 10;
@@ -25,6 +28,11 @@ const KEEP: usize = 256 << 10;
 /// No [`Wire`] is longer: two tags, a lane, an age and four or five numbers.
 const MAX_WIRE: usize = 96;
 
+/// What comes next is behind a source, which this thread must not look at (BA-2).
+#[derive(Debug, thiserror::Error)]
+#[error("a buffer of the program's has to be looked at elsewhere")]
+pub(in crate::native) struct NotHere;
+
 /// Frames that are being written, and how far that has got.
 #[derive(Debug, Default)]
 pub(in crate::native) struct Batch {
@@ -35,6 +43,8 @@ pub(in crate::native) struct Batch {
     /// The first piece that is not written, and how much of it is.
     next: usize,
     offset: usize,
+    /// What has been written of the program's buffers, for whoever may let go of them.
+    written: Vec<Part>,
 }
 
 #[derive(Debug)]
@@ -194,6 +204,9 @@ impl Batch {
         }
         let written = match source {
             None => write(slices.get(..count).unwrap_or_default()),
+            // BA-2
+            Some(_) if user_code::is_barred() && count == 0 => Err(io::Error::other(NotHere)),
+            Some(_) if user_code::is_barred() => write(slices.get(..count).unwrap_or_default()),
             Some(seen) => {
                 let end = seen.len().min(skip.saturating_add(LOOK_LIMIT));
                 let look = |bytes: &[u8]| {
@@ -237,8 +250,23 @@ impl Batch {
         }
     }
 
+    /// The program's buffers that have been written, or never will be if this is the end.
+    pub(in crate::native) fn take_written(&mut self) -> Vec<Part> {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Gives all up that is not written.
+    pub(in crate::native) fn abandon(&mut self) -> (Vec<Part>, Vec<Frame<Packet>>) {
+        self.clear();
+        (self.take_written(), std::mem::take(&mut self.frames))
+    }
+
     fn clear(&mut self) {
-        self.pieces.clear();
+        let shared = self.pieces.drain(..).filter_map(|piece| match piece {
+            Piece::Shared(part) if part.is_programs() => Some(part),
+            _ => None,
+        });
+        self.written.extend(shared);
         self.copied.clear();
         self.copied.shrink_to(KEEP);
         self.pieces.shrink_to(1024);

@@ -36,7 +36,7 @@ use farref_proto::Frame;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Width;
-pub(super) use batch::Batch;
+pub(super) use batch::{Batch, NotHere};
 pub(super) use decode::{Decoder, Limits, Space};
 pub(super) use packet::{Incoming, Packet};
 pub(super) use recycle::Recycler;

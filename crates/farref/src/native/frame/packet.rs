@@ -186,6 +186,11 @@ impl Packet {
         self.0.size + OVERHEAD
     }
 
+    /// Whether it has buffers whose destructors may be the program's.
+    pub(in crate::native) fn has_programs_buffers(&self) -> bool {
+        self.0.payload.parts.iter().any(Part::is_programs)
+    }
+
     /// How long it has waited, in nanoseconds, if that matters to the receiver.
     pub(super) fn age(&self, now: Time) -> Option<u64> {
         self.0.queued.map(|queued| now.0.saturating_sub(queued.0))

@@ -10,7 +10,7 @@
 
 mod pipe;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -53,6 +53,8 @@ struct State {
     listeners: HashMap<String, mpsc::UnboundedSender<(PipeReader, PipeWriter)>>,
     pairs: HashMap<(String, String), Pair>,
     capacity: Option<usize>,
+    /// Endpoints that connect to nobody, until their names are bound again.
+    crashed: HashSet<String>,
 }
 
 /// What there is between two endpoints.
@@ -157,11 +159,12 @@ impl MemoryNetwork {
     }
 
     /// The endpoint is gone as if its process had been killed: its connections break, attempts to
-    /// connect to it are refused. The name may be bound again.
+    /// connect to it are refused, and so are its own. The name may be bound again.
     pub fn crash(&self, name: &str) {
         let wires: Vec<_> = {
             let mut state = self.0.state();
             state.listeners.remove(name);
+            state.crashed.insert(name.to_owned());
             state
                 .pairs
                 .iter_mut()
@@ -190,6 +193,7 @@ impl MemoryNetwork {
         // Unbounded, as connection attempts are few; each holds two empty pipes.
         let (sender, incoming) = mpsc::unbounded_channel();
         state.listeners.insert(name.to_owned(), sender);
+        state.crashed.remove(name);
         Ok(MemoryListener { incoming })
     }
 
@@ -219,10 +223,11 @@ impl MemoryNetwork {
         }
         let wires = Wires::new(capacity, pair.latency, false);
         let index = usize::from(from > to);
-        let sent = state
-            .listeners
-            .get(to)
-            .is_some_and(|listener| listener.send(wires.end(1 - index)).is_ok());
+        let sent = !state.crashed.contains(from)
+            && state
+                .listeners
+                .get(to)
+                .is_some_and(|listener| listener.send(wires.end(1 - index)).is_ok());
         if !sent {
             return Some(Err(io::ErrorKind::ConnectionRefused.into()));
         }

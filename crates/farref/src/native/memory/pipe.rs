@@ -2,19 +2,20 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Pipe {
     state: Mutex<State>,
-    /// One reader waits here, one writer there; a permit is kept for one that is about to wait.
-    readable: Notify,
+    /// One writer waits here; a permit is kept for one that is about to wait.
     writable: Notify,
 }
 
@@ -32,6 +33,8 @@ struct State {
     reader_gone: bool,
     /// Bytes that still pass before the connection breaks.
     fuse: Option<u64>,
+    /// The reader, if it waits.
+    reader: Option<Waker>,
 }
 
 /// How a direction ended.
@@ -53,6 +56,8 @@ pub(super) struct Wires {
 #[derive(Debug)]
 pub(in crate::native) struct PipeReader {
     pipe: Arc<Pipe>,
+    /// When what is under way arrives, while the reader waits for that.
+    arrival: Option<Pin<Box<Sleep>>>,
     /// Keeps the connection within the network's reach.
     _wires: Arc<Wires>,
 }
@@ -84,6 +89,7 @@ impl Wires {
         (
             PipeReader {
                 pipe: Arc::clone(from),
+                arrival: None,
                 _wires: Arc::clone(self),
             },
             PipeWriter {
@@ -128,8 +134,8 @@ impl Pipe {
                 end: None,
                 reader_gone: false,
                 fuse: None,
+                reader: None,
             }),
-            readable: Notify::new(),
             writable: Notify::new(),
         }
     }
@@ -138,9 +144,17 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// There is something to see for the reader.
+    fn wake_reader(&self) {
+        let reader = self.state().reader.take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
     fn set_frozen(&self, frozen: bool) {
         self.state().frozen = frozen;
-        self.readable.notify_one();
+        self.wake_reader();
     }
 
     pub(super) fn set_latency(&self, latency: Duration) {
@@ -165,27 +179,44 @@ impl Pipe {
             }
         };
         drop(lost);
-        self.readable.notify_one();
+        self.wake_reader();
         self.writable.notify_one();
     }
 }
 
 impl PipeReader {
-    pub(in crate::native) async fn read_buf(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+    pub(in crate::native) fn poll_read_buf(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut impl BufMut,
+    ) -> Poll<io::Result<usize>> {
         loop {
-            let arrives = match self.try_read(buffer)? {
-                Read::Some(read) => return Ok(read),
-                Read::Nothing => None,
-                Read::Later(at) => Some(at),
-            };
-            match arrives {
-                Some(at) => tokio::select! {
-                    () = sleep_until(at) => {}
-                    () = self.pipe.readable.notified() => {}
-                },
-                None => self.pipe.readable.notified().await,
+            // Before looking, so that nothing is missed that comes after.
+            self.pipe.state().reader = Some(context.waker().clone());
+            match self.try_read(buffer)? {
+                Read::Some(read) => return Poll::Ready(Ok(read)),
+                Read::Nothing => return Poll::Pending,
+                Read::Later(at) => {
+                    let arrival = self.arrival.insert(Box::pin(sleep_until(at)));
+                    ready!(arrival.as_mut().poll(context));
+                }
             }
         }
+    }
+
+    /// Reads what is there.
+    pub(in crate::native) fn read_now(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        match self.try_read(buffer)? {
+            Read::Some(read) => Ok(read),
+            Read::Nothing | Read::Later(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Whether there is something to read, or the end.
+    pub(in crate::native) fn is_readable(&self) -> bool {
+        let state = self.pipe.state();
+        let arrived = state.queue.front().map(|(at, _)| *at <= Instant::now());
+        !state.frozen && arrived.unwrap_or(state.end.is_some())
     }
 
     fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<Read> {
@@ -283,7 +314,7 @@ impl PipeWriter {
                 .filter(|pipe| !Arc::ptr_eq(pipe, &self.pipe))
                 .for_each(|pipe| pipe.reset(true));
         }
-        self.pipe.readable.notify_one();
+        self.pipe.wake_reader();
         if written == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -291,21 +322,22 @@ impl PipeWriter {
     }
 
     pub(in crate::native) async fn writable(&self) -> io::Result<()> {
-        loop {
-            {
-                let state = self.pipe.state();
-                if state.queued < state.capacity || state.end.is_some() || state.reader_gone {
-                    return Ok(());
-                }
-            }
+        while !self.is_writable() {
             self.pipe.writable.notified().await;
         }
+        Ok(())
+    }
+
+    /// Whether there is room, or nobody to read.
+    pub(in crate::native) fn is_writable(&self) -> bool {
+        let state = self.pipe.state();
+        state.queued < state.capacity || state.end.is_some() || state.reader_gone
     }
 }
 
 impl Drop for PipeWriter {
     fn drop(&mut self) {
         self.pipe.state().end.get_or_insert(End::Closed);
-        self.pipe.readable.notify_one();
+        self.pipe.wake_reader();
     }
 }

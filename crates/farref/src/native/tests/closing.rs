@@ -181,7 +181,7 @@ async fn closing_does_not_wait_for_what_the_program_does_with_a_message() {
     let [left, right] = Side::memory_pair(&network).await;
     left.meet(&right).await;
     let (release, held) = std::sync::mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(held);
+    let held = Mutex::new(held);
     let (begun, begins) = std::sync::mpsc::channel();
     *lock(&right.inbound.hook) = Some(Arc::new(Box::new(move |_| {
         let _ = begun.send(());

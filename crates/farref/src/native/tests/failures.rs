@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farref_proto::PeerMisbehaved;
+use farref_proto::{Lane, PeerMisbehaved};
 
 use super::fixture::{Setup, impatient};
 use super::*;
@@ -211,15 +211,52 @@ async fn a_process_that_slept_blames_nobody() {
         .build()
         .unwrap();
     let right = awake.spawn(side(2).start()).await.unwrap();
-    let left = side(1).start().await;
+    let io = IoThread::alone();
+    let mut sleeper = side(1);
+    sleeper.io = Arc::clone(&io);
+    let left = sleeper.start().await;
     left.meet(&right).await;
     for _ in 0..2 {
         // Something else ends the timer's sleep than its moment.
-        left.agent.shared.timer.arm(Some(farref_proto::Time(0)));
+        let link = left.agent.shared.link(right.node).expect("they have met");
+        let timer = &left.agent.shared.timer;
+        timer.arm(&link, Some(farref_proto::Time(0)));
+        // All its threads at once.
+        io.handle()
+            .spawn(async { std::thread::sleep(Duration::from_millis(1_000)) });
         std::thread::sleep(Duration::from_millis(1_000));
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(*lock(&left.inbound.suspected), []);
     }
     drop((left, right));
     awake.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_message_that_could_not_be_handed_in_is_never_missing_in_silence() {
+    // RE-2: a fault of ours, not the peer's.
+    let [left, right] = Side::memory_pair(&MemoryNetwork::new()).await;
+    left.meet(&right).await;
+    let hook = |message: &Message| match fixture::numbers(
+        std::slice::from_ref(message),
+        Lane::Control,
+    )[..]
+    {
+        [1] => panic!("ours"),
+        _ => Ok(()),
+    };
+    *lock(&right.inbound.hook) = Some(Arc::new(Box::new(hook)));
+    for number in 1..5 {
+        left.send(&right, control(number));
+    }
+    eventually("it is given up", || {
+        *lock(&right.inbound.suspected) == [left.node]
+    })
+    .await;
+    assert_eq!(
+        right.received_on(Lane::Control),
+        [0],
+        "nothing after the gap"
+    );
+    assert_eq!(*lock(&right.inbound.misbehaved), [], "it is not to blame");
 }

@@ -22,6 +22,7 @@ pub(super) struct Book {
     pub(super) cards: Mutex<HashMap<NodeId, Card>>,
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
     pub(super) turned_away: Mutex<Vec<(NodeId, Rejection)>>,
+    pub(super) starving: Mutex<Vec<Duration>>,
 }
 
 impl Contacts for Book {
@@ -40,6 +41,10 @@ impl Contacts for Book {
 
     fn is_here(&self) -> bool {
         true
+    }
+
+    fn starving(&self, lasted: Duration) {
+        lock(&self.starving).push(lasted);
     }
 
     fn snapshot(&self, _: usize) -> Option<Snapshot> {
@@ -127,6 +132,7 @@ pub(super) struct Setup {
     pub(super) group: GroupId,
     pub(super) token: Option<Vec<u8>>,
     pub(super) config: NativeConfig,
+    pub(super) io: Arc<IoThread>,
 }
 
 impl Setup {
@@ -138,6 +144,7 @@ impl Setup {
             group: GROUP,
             token: None,
             config: impatient(),
+            io: IoThread::get().expect("a thread"),
         }
     }
 
@@ -162,7 +169,7 @@ impl Setup {
             token: self.token,
             max_calls: 100 + self.node.worker.0,
         };
-        let agent = NativeAgent::start(bound, identity, self.book, weak, self.config);
+        let agent = NativeAgent::start(bound, identity, self.book, weak, self.config, self.io);
         Side {
             node: self.node,
             agent,

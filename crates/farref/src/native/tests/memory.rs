@@ -1,17 +1,21 @@
 //! The network within the process: that its faults are the faults of networks.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::time::Duration;
+
+use tokio::sync::Mutex;
 
 use super::*;
 use crate::native::memory::{PipeReader, PipeWriter};
 
-type End = (PipeReader, PipeWriter);
+type End = (Mutex<PipeReader>, PipeWriter);
 
 async fn pair(network: &MemoryNetwork) -> (End, End) {
     let mut listener = network.bind("b").expect("a free name");
     let near = network.connect("a", "b").await.expect("a connection");
-    (near, listener.accept().await)
+    let end = |(read, write)| (Mutex::new(read), write);
+    (end(near), end(listener.accept().await))
 }
 
 fn write(end: &End, bytes: &[u8]) -> io::Result<usize> {
@@ -20,7 +24,8 @@ fn write(end: &End, bytes: &[u8]) -> io::Result<usize> {
 
 async fn read(end: &End) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::with_capacity(1 << 20);
-    end.0.read_buf(&mut buffer).await?;
+    let mut reader = end.0.lock().await;
+    poll_fn(|context| reader.poll_read_buf(context, &mut buffer)).await?;
     Ok(buffer)
 }
 
@@ -112,7 +117,8 @@ async fn the_end_of_a_stream_is_heard_of_when_a_partition_heals() {
 #[tokio::test]
 async fn a_crash_refuses_connections_until_the_name_is_bound_again() {
     let network = MemoryNetwork::new();
-    let refused = |result: io::Result<End>| result.err().map(|error| error.kind());
+    let refused =
+        |result: io::Result<(PipeReader, PipeWriter)>| result.err().map(|error| error.kind());
     let nobody = refused(network.connect("a", "b").await);
     assert_eq!(nobody, Some(io::ErrorKind::ConnectionRefused));
     let (near, _far) = pair(&network).await;

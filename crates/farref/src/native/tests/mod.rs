@@ -4,10 +4,12 @@ mod closing;
 mod delivery;
 mod failures;
 mod fixture;
+mod helping;
 mod memory;
 mod proxy;
 mod refusals;
 mod sources;
+mod timing;
 mod writing;
 
 use super::*;

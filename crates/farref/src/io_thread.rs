@@ -1,0 +1,89 @@
+//! A thread for what no program may keep from running: signs of life, and all that a group needs of a
+//! worker whose program is busy.
+//!
+//! The program's runtime is the program's: a function that computes where it should await holds up
+//! whatever else runs there. So connections are made and accepted, time is kept, and streams that nobody
+//! reads are read on a thread of this crate's own. All workers of a process share it; it ends with the
+//! last of them. No code of the program runs on it (UC-1).
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::user_code;
+
+/// The thread, for as long as somebody has this.
+#[derive(Debug)]
+pub(crate) struct IoThread {
+    handle: Handle,
+    /// Dropping it ends the thread.
+    _alive: oneshot::Sender<()>,
+}
+
+static SHARED: Mutex<Weak<IoThread>> = Mutex::new(Weak::new());
+
+impl IoThread {
+    /// The thread of this process, started if there is none.
+    pub(crate) fn get() -> io::Result<Arc<Self>> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = shared.upgrade() {
+            return Ok(thread);
+        }
+        let thread = Arc::new(Self::start()?);
+        *shared = Arc::downgrade(&thread);
+        Ok(thread)
+    }
+
+    /// A thread that nobody else uses.
+    #[cfg(test)]
+    pub(crate) fn alone() -> Arc<Self> {
+        Arc::new(Self::start().expect("a thread"))
+    }
+
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (alive, over) = oneshot::channel::<()>();
+        std::thread::Builder::new()
+            .name("farref-io".to_owned())
+            .spawn(move || {
+                user_code::reserve_thread();
+                // An error is what is waited for: the sender is gone.
+                let _ = runtime.block_on(over);
+                // What still looks at something on a thread of the runtime's may take its time.
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            handle,
+            _alive: alive,
+        })
+    }
+
+    /// The runtime that the thread drives.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_runs_while_all_other_threads_are_busy_and_nothing_of_the_program() {
+        let thread = IoThread::get().expect("a thread");
+        let (said, heard) = std::sync::mpsc::channel();
+        thread.handle().spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let name = std::thread::current().name().map(str::to_owned);
+            said.send((name, user_code::is_barred())).unwrap();
+        });
+        // This blocks the only thread of this test's runtime.
+        let heard = heard.recv_timeout(Duration::from_secs(60));
+        assert_eq!(heard, Ok((Some("farref-io".to_owned()), true)));
+    }
+}
