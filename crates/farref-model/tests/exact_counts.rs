@@ -123,7 +123,7 @@ fn a_shutdown_of_two() {
         model.workers = 2;
         model.looks = 5;
     });
-    assert_eq!(count, 27_338);
+    assert_eq!(count, 36_281);
 }
 
 #[test]
