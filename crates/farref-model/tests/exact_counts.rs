@@ -116,6 +116,13 @@ fn a_fetch_and_a_crash() {
     assert_eq!(count, 12_617);
 }
 
+/// R2: what a worker held that says good-bye is released, what others hold of it is lost.
+#[test]
+fn one_reference_and_a_leave() {
+    let count = cluster(|model| model.leaves = 1);
+    assert_eq!(count, 30_594);
+}
+
 /// S1: nobody goes while a reference is held or on its way.
 #[test]
 fn a_shutdown_of_two() {
