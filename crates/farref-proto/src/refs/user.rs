@@ -121,26 +121,36 @@ impl<V> RefTable<V> {
 
     /// Tells the parents that this node's reference stands on its own.
     pub(super) fn pay_dues(&mut self, rref: RRefId, out: &mut Outbox<V>) {
-        for fork in self.dues.remove(&rref).unwrap_or_default() {
+        self.pay_dues_but(rref, None, out);
+    }
+
+    /// The same, but for the parent that made this fork.
+    fn pay_dues_but(&mut self, rref: RRefId, but: Option<ForkId>, out: &mut Outbox<V>) {
+        let mut dues = self.dues.remove(&rref).unwrap_or_default();
+        for fork in dues.extract_if(.., |fork| Some(*fork) != but) {
             self.send(
                 fork.origin,
                 Control::Accept(vec![Share { rref, fork }]),
                 out,
             );
         }
+        if !dues.is_empty() {
+            self.dues.insert(rref, dues);
+        }
     }
 
     /// The reference leads nowhere any more (its state says why): nobody needs to wait for it. If only
     /// this node was turned away, those whom it handed the reference to may not be: until they stand on
-    /// their own, its parents wait for them as well (RT-3).
+    /// their own, the parent that this node has it from waits for them as well (RT-3). Parents that handed
+    /// it to this node once more do not: they might be among those.
     pub(super) fn lose(&mut self, rref: RRefId, out: &mut Outbox<V>) {
         let Some(user) = self.users.get(&rref) else {
             return;
         };
         let error = user.check(rref).err();
-        if user.children == 0 || user.state == UserState::OwnerLost {
-            self.pay_dues(rref, out);
-        }
+        let for_children = user.children > 0 && user.state != UserState::OwnerLost;
+        let but = for_children.then_some(user.fork);
+        self.pay_dues_but(rref, but, out);
         if let Some(error) = error {
             out.event(Event::Lost { rref, error });
         }

@@ -436,6 +436,32 @@ fn parents_wait_for_those_whom_a_worker_that_was_turned_away_had_handed_the_refe
     net.finish();
 }
 
+/// RT-3, D5: C and D, both turned away, had handed the reference to each other: neither waits for the other.
+#[test]
+fn workers_that_were_turned_away_do_not_wait_for_each_other() {
+    let config = RefTableConfig {
+        max_pending_owners: 0,
+        ..RefTableConfig::default()
+    };
+    let mut net = Tables::with(4, config);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    for (from, to) in [(A, C), (C, D), (D, C)] {
+        net.share(from, to, rref);
+        net.deliver(from, to);
+    }
+    net.deliver_all();
+    for n in [A, C, C, D] {
+        net.drop_handle(n, rref);
+    }
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
 /// RT-1: two fetches before the creation, one is cancelled, the creator dies: the other is answered.
 #[test]
 fn a_fetch_that_waits_keeps_the_entry_when_another_is_cancelled() {
