@@ -286,6 +286,7 @@ mod numbers {
         "farref_open_calls",
         "farref_queued_bytes",
         "farref_reconnects_total",
+        "farref_starvations_total",
         "farref_references",
         "farref_references_created_total",
         "farref_references_shared_total",
