@@ -272,7 +272,7 @@ mod numbers {
     use super::*;
 
     /// Every metric there is.
-    const NAMES: [&str; 21] = [
+    const NAMES: [&str; 22] = [
         "farref_blocking_queue",
         "farref_bytes_received_total",
         "farref_bytes_sent_total",
@@ -286,7 +286,6 @@ mod numbers {
         "farref_open_calls",
         "farref_queued_bytes",
         "farref_reconnects_total",
-        "farref_starvations_total",
         "farref_references",
         "farref_references_created_total",
         "farref_references_shared_total",
@@ -294,6 +293,7 @@ mod numbers {
         "farref_serve_seconds",
         "farref_served_failed_total",
         "farref_served_total",
+        "farref_starvations_total",
         "farref_values_freed_total",
     ];
 
