@@ -628,7 +628,7 @@ pub struct Pending<T> {
 enum State {
     Failed(Error),
     /// Too many wait for the peer: this one is made when there is a place for it.
-    NoPlace(Box<Prepared>, oneshot::Receiver<()>),
+    NoPlace(Box<Prepared>, AwaitsPlace),
     Begun(Begun),
     Done,
 }
@@ -657,7 +657,12 @@ impl Prepared {
             }),
             Err(NotMade::Failed(error)) => State::Failed(error),
             Err(NotMade::NoPlace(request, told)) => {
-                State::NoPlace(Box::new(Self { request, ..self }), told)
+                let waits = AwaitsPlace {
+                    core: Arc::clone(&self.core),
+                    to: self.to,
+                    told,
+                };
+                State::NoPlace(Box::new(Self { request, ..self }), waits)
             }
         }
     }
@@ -674,15 +679,39 @@ impl Prepared {
     }
 }
 
+/// Waits to be told that there may be a place for a call. Dropped with the word unheard, it passes the
+/// place on.
+struct AwaitsPlace {
+    core: Arc<Core>,
+    to: NodeId,
+    told: oneshot::Receiver<()>,
+}
+
+impl Drop for AwaitsPlace {
+    fn drop(&mut self) {
+        // From here on whoever tells notices that nobody listens.
+        self.told.close();
+        if self.told.try_recv().is_ok() {
+            self.core.pass_place_on(self.to);
+        }
+    }
+}
+
 impl<T> Pending<T> {
     /// Waits until the call is made, or cannot be.
     fn poll_made(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while let State::NoPlace(prepared, told) = &mut self.state {
-            // Whoever was to tell goes without a word only with the peer.
-            if Pin::new(told).poll(context).is_ready() {
-                if let State::NoPlace(prepared, _) = std::mem::replace(&mut self.state, State::Done)
+        while let State::NoPlace(prepared, waits) = &mut self.state {
+            // Whoever was to tell goes without a word only with the peer, or when this worker is out of
+            // the group.
+            if Pin::new(&mut waits.told).poll(context).is_ready() {
+                if let State::NoPlace(prepared, waits) =
+                    std::mem::replace(&mut self.state, State::Done)
                 {
                     self.state = prepared.begin();
+                    if matches!(self.state, State::Failed(_)) {
+                        // The place is still there.
+                        waits.core.pass_place_on(waits.to);
+                    }
                 }
             } else if prepared.poll_deadline(context).is_ready() {
                 let limit = prepared.deadline.map(|at| at - prepared.began);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
 use super::work::Work;
-use super::{Arrived, Core, FETCH, Held, Running, Stage, State, Taken};
+use super::{Arrived, Core, FETCH, Held, PeerState, Running, Stage, State, Taken};
 use crate::agent::Failure;
 use crate::callers;
 use crate::context::Extension;
@@ -78,7 +78,8 @@ impl Core {
                 } else {
                     tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
                 }
-                if let Some(peer) = state.peers.remove(&node) {
+                if let Some(mut peer) = state.peers.remove(&node) {
+                    end_waits_for_a_place(&mut peer, work);
                     work.dropped.push(Box::new(peer));
                 }
                 work.forgotten.push((node, departure));
@@ -92,6 +93,9 @@ impl Core {
             Event::Evicted => {
                 tracing::error!(worker = %self.name, "the group has declared this worker dead");
                 self.reach(Stage::Evicted);
+                for peer in state.peers.values_mut() {
+                    end_waits_for_a_place(peer, work);
+                }
             }
             Event::Departed => self.reach(Stage::Departed),
             Event::ShutdownComplete => self.reach(Stage::ShutDown),
@@ -293,5 +297,14 @@ impl Core {
                 other => work.dropped.push(Box::new(other)),
             }
         }
+    }
+}
+
+/// Wakes those who wait for a place among the calls that are parked: they try again and learn why there
+/// will be none.
+fn end_waits_for_a_place(peer: &mut PeerState, work: &mut Work) {
+    let waiting = peer.flow.take_turned_away();
+    if !waiting.is_empty() {
+        work.woken.push(Box::new(move |_| drop(waiting)));
     }
 }

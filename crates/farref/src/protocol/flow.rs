@@ -15,10 +15,12 @@
 //!   size passes if no other large one is open. Small calls do not count, as their number is limited.
 //! - **FL-3** Small calls leave in the order in which they were made, and so do large ones.
 //! - **FL-4** No more calls are parked than the limit for those, and no more bytes of arguments than
-//!   [`MAX_PARKED_BYTES`], but one call always is. Whoever was turned away is told when there is a
-//!   place again.
+//!   [`MAX_PARKED_BYTES`], but one call always is, and what can leave at once needs no place. Whoever
+//!   was turned away is told when there is a place again, and one that nobody takes is not lost on
+//!   those who gave up.
 //! - **FL-5** Parking a call and taking one out again cost the same however many are parked, and
-//!   what was taken out leaves nothing behind that grows.
+//!   what was taken out leaves nothing behind that grows, nor does who gave up waiting for a place.
+//! - **FL-6** Of parked calls that may leave, the one that was made first does.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -58,6 +60,8 @@ pub(super) struct Flow {
     parked_bytes: u64,
     /// Who waits to be told that a call can be parked.
     turned_away: VecDeque<oneshot::Sender<()>>,
+    /// How many of those make it worth while to look for some that gave up (FL-5).
+    tidy_turned_away_at: usize,
 }
 
 /// Calls that wait, in order.
@@ -66,6 +70,15 @@ struct Line {
     calls: HashMap<u64, Parked, foldhash::fast::RandomState>,
     /// The numbers of these calls, and of some that were taken out.
     order: VecDeque<u64>,
+}
+
+/// Those who waited for a place and need not any more. To be let go of after the lock (PR-2).
+#[derive(Debug, Default)]
+pub(super) struct Recalled {
+    /// To be told that there is a place.
+    pub(super) told: Vec<oneshot::Sender<()>>,
+    /// Nobody listens.
+    pub(super) gave_up: Vec<oneshot::Sender<()>>,
 }
 
 /// A call that waits for room.
@@ -88,6 +101,7 @@ impl Default for Flow {
             next_number: 0,
             parked_bytes: 0,
             turned_away: VecDeque::new(),
+            tidy_turned_away_at: SPARE,
         }
     }
 }
@@ -105,35 +119,72 @@ impl Flow {
 
     /// Whether a call with so many bytes of arguments leaves or can be parked (FL-4).
     pub(super) fn has_place(&self, bytes: u64, most: usize) -> bool {
+        if self.line(bytes).calls.is_empty() && self.may_leave(bytes) {
+            return true;
+        }
         let parked = self.parked();
         parked == 0 || (parked < most && self.parked_bytes + bytes <= MAX_PARKED_BYTES)
     }
 
-    /// Asks to be told when that may have changed.
-    pub(super) fn turned_away(&mut self) -> oneshot::Receiver<()> {
+    /// The line that a call with so many bytes of arguments waits in.
+    fn line(&self, bytes: u64) -> &Line {
+        if weigh(bytes) == 0 {
+            &self.small
+        } else {
+            &self.large
+        }
+    }
+
+    /// Asks to be told when that may have changed. Gives back who gave up: their wakers are the
+    /// program's, and must not go under the lock (PR-2).
+    pub(super) fn turned_away(&mut self) -> (oneshot::Receiver<()>, Vec<oneshot::Sender<()>>) {
+        let mut gave_up = Vec::new();
+        if self.turned_away.len() >= self.tidy_turned_away_at {
+            let all = std::mem::take(&mut self.turned_away);
+            for waiting in all {
+                if waiting.is_closed() {
+                    gave_up.push(waiting);
+                } else {
+                    self.turned_away.push_back(waiting);
+                }
+            }
+            self.tidy_turned_away_at = 2 * self.turned_away.len() + SPARE;
+        }
         let (sender, receiver) = oneshot::channel();
         self.turned_away.push_back(sender);
-        receiver
+        (receiver, gave_up)
     }
 
     /// Who is to be told that there are places again. There may be fewer than these need, if others
     /// are quicker: then they ask again.
-    pub(super) fn recalled(&mut self, most: usize) -> Vec<oneshot::Sender<()>> {
+    pub(super) fn recalled(&mut self, most: usize) -> Recalled {
+        let mut recalled = Recalled::default();
         if self.turned_away.is_empty() || !self.has_place(0, most) {
-            return Vec::new();
+            return recalled;
         }
         let places = most.saturating_sub(self.parked()).max(1);
-        let recalled = places.min(self.turned_away.len());
-        self.turned_away.drain(..recalled).collect()
+        while recalled.told.len() < places
+            && let Some(waiting) = self.turned_away.pop_front()
+        {
+            if waiting.is_closed() {
+                recalled.gave_up.push(waiting);
+            } else {
+                recalled.told.push(waiting);
+            }
+        }
+        recalled
+    }
+
+    /// All who wait to be told that there is a place, for there will be none.
+    pub(super) fn take_turned_away(&mut self) -> VecDeque<oneshot::Sender<()>> {
+        std::mem::take(&mut self.turned_away)
     }
 
     /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
     /// [`next`](Self::next) gives it back when it may.
     pub(super) fn offer(&mut self, call: Parked) -> Option<Message> {
-        let is_small = weigh(call.weight()) == 0;
-        let line = if is_small { &self.small } else { &self.large };
         // Whatever is parked may not leave now, or it would have.
-        if line.calls.is_empty() && self.may_leave(call.weight()) {
+        if self.line(call.weight()).calls.is_empty() && self.may_leave(call.weight()) {
             return Some(self.leave(call));
         }
         let number = self.next_number;
@@ -142,7 +193,7 @@ impl Flow {
         if let Some(request) = call.message.request() {
             self.numbers.insert(request, number);
         }
-        let line = if is_small {
+        let line = if weigh(call.weight()) == 0 {
             &mut self.small
         } else {
             &mut self.large
@@ -156,10 +207,19 @@ impl Flow {
         if self.open_calls >= self.limit || self.parked() == 0 {
             return None;
         }
-        let large = self.large.first().map(Parked::weight);
-        let call = match large.is_some_and(|bytes| self.may_leave(bytes)) {
-            true => self.large.pop(),
-            false => self.small.pop(),
+        let small = self.small.first().map(|(number, _)| number);
+        let large = self
+            .large
+            .first()
+            .map(|(number, call)| (number, call.weight()));
+        // FL-6
+        let call = match large {
+            Some((number, bytes))
+                if self.may_leave(bytes) && small.is_none_or(|small| number < small) =>
+            {
+                self.large.pop()
+            }
+            _ => self.small.pop(),
         }?;
         self.parked_bytes -= call.weight();
         if let Some(request) = call.message.request() {
@@ -215,14 +275,15 @@ impl Line {
         self.calls.insert(number, call);
     }
 
-    fn first(&mut self) -> Option<&Parked> {
+    fn first(&mut self) -> Option<(u64, &Parked)> {
         while let Some(number) = self.order.front() {
             if self.calls.contains_key(number) {
                 break;
             }
             self.order.pop_front();
         }
-        self.calls.get(self.order.front()?)
+        let number = *self.order.front()?;
+        Some((number, self.calls.get(&number)?))
     }
 
     fn pop(&mut self) -> Option<Parked> {
@@ -380,15 +441,82 @@ mod tests {
             drop(flow.offer(call(id, 1)));
         }
         assert!(!flow.has_place(1, MOST));
-        let mut waiting: Vec<_> = (0..3).map(|_| flow.turned_away()).collect();
-        assert!(flow.recalled(MOST).is_empty());
+        let mut waiting: Vec<_> = (0..3).map(|_| flow.turned_away().0).collect();
+        assert!(flow.recalled(MOST).told.is_empty());
         flow.release(1, 0);
         assert_eq!(leaving(&mut flow), [0]);
-        for told in flow.recalled(MOST) {
+        for told in flow.recalled(MOST).told {
             told.send(()).unwrap();
         }
         let told: Vec<_> = waiting.iter_mut().map(|it| it.try_recv().is_ok()).collect();
         assert_eq!(told, [true, false, false], "there is one place");
+    }
+
+    /// FL-4: nor is a place, when others wait that did not.
+    #[test]
+    fn who_gives_up_waiting_for_a_place_is_not_told_of_one_and_leaves_nothing_behind() {
+        const MOST: usize = 1;
+        let mut flow = Flow {
+            open_calls: LEAST_CALLS,
+            ..Flow::default()
+        };
+        drop(flow.offer(call(0, 1)));
+        let gave_up: Vec<_> = (0..10).map(|_| flow.turned_away().0).collect();
+        let mut waiting = flow.turned_away().0;
+        drop(gave_up);
+        flow.release(1, 0);
+        assert_eq!(leaving(&mut flow), [0]);
+        for told in flow.recalled(MOST).told {
+            told.send(()).unwrap();
+        }
+        assert!(waiting.try_recv().is_ok());
+        // FL-5
+        let waiting: Vec<_> = (0..10).map(|_| flow.turned_away().0).collect();
+        (0..100 * SPARE).for_each(|_| drop(flow.turned_away().0));
+        assert!(flow.turned_away.len() < 4 * SPARE);
+        let told = flow.take_turned_away();
+        let live = told.iter().filter(|told| !told.is_closed());
+        assert_eq!(live.count(), waiting.len());
+    }
+
+    /// FL-4: however much waits that may not.
+    #[test]
+    fn a_call_that_can_leave_at_once_needs_no_place() {
+        let mut flow = Flow {
+            open_bytes: MAX_OPEN_BYTES,
+            open_calls: 1,
+            ..Flow::default()
+        };
+        drop(flow.offer(call(1, SMALL as usize + 1)));
+        assert!(!flow.has_place(SMALL + 1, 1));
+        assert!(flow.has_place(1, 1));
+        assert!(flow.offer(call(2, 1)).is_some());
+        flow.parked_bytes += MAX_PARKED_BYTES;
+        assert!(flow.has_place(1, 10));
+        flow.open_calls = LEAST_CALLS;
+        assert!(!flow.has_place(1, 10));
+        let mut waiting = flow.turned_away().0;
+        flow.release(1, 0);
+        assert!(flow.next().is_none(), "the large one may not");
+        for told in flow.recalled(10).told {
+            told.send(()).unwrap();
+        }
+        assert!(waiting.try_recv().is_ok());
+    }
+
+    /// FL-6
+    #[test]
+    fn large_calls_do_not_overtake_small_ones_that_were_made_before() {
+        let large = SMALL as usize + 1;
+        let mut flow = Flow {
+            open_calls: LEAST_CALLS,
+            ..Flow::default()
+        };
+        for (id, bytes) in [(1, 1), (2, large), (3, large), (4, 1), (5, large)] {
+            assert!(flow.offer(call(id, bytes)).is_none());
+        }
+        flow.raise_limit(2 * LEAST_CALLS);
+        assert_eq!(leaving(&mut flow), [1, 2, 3, 4, 5]);
     }
 
     /// FL-4

@@ -9,7 +9,7 @@ use farref_proto::{
 };
 use tokio::sync::oneshot;
 
-use super::flow::{Parked, weigh};
+use super::flow::{Parked, Recalled, weigh};
 use super::work::{Reply, Work};
 use super::{Arrived, Core, Held, State, Waiter};
 use crate::agent::{CallMessage, Caller, FunctionRef, Message, Origins, TraceContext};
@@ -78,7 +78,11 @@ impl Core {
         let origins = self.origins(&carried);
         let mut state = self.lock();
         if !self.has_place(&state, to, &call) {
-            let told = state.peer(to).flow.turned_away();
+            // Once it is out of the group nobody tells.
+            self.check_member()?;
+            let (told, gave_up) = state.peer(to).flow.turned_away();
+            drop(state);
+            drop(gave_up);
             return Err(NotMade::NoPlace(call, told));
         }
         let State { node, out, .. } = &mut *state;
@@ -472,9 +476,36 @@ impl Core {
         let Some(peer) = state.peers.get_mut(&to) else {
             return;
         };
-        for told in peer.flow.recalled(self.settings.max_waiting_calls) {
-            work.woken
-                .push(Box::new(|_| told.send(()).unwrap_or_default()));
+        let Recalled { told, gave_up } = peer.flow.recalled(self.settings.max_waiting_calls);
+        if !gave_up.is_empty() {
+            work.woken.push(Box::new(move |_| drop(gave_up)));
+        }
+        for told in told {
+            work.woken.push(Box::new(move |core| {
+                if told.send(()).is_err() {
+                    core.pass_place_on(to);
+                }
+            }));
+        }
+    }
+
+    /// Somebody was told of a place and does not take it: others who wait for one are told (FL-4).
+    pub(crate) fn pass_place_on(&self, to: NodeId) {
+        loop {
+            let most = self.settings.max_waiting_calls;
+            let Recalled { told, gave_up } = match self.lock().peers.get_mut(&to) {
+                Some(peer) => peer.flow.recalled(most),
+                None => return,
+            };
+            drop(gave_up);
+            let mut all_listen = true;
+            for told in told {
+                all_listen &= told.send(()).is_ok();
+            }
+            // Who did not has been taken out, so this ends.
+            if all_listen {
+                return;
+            }
         }
     }
 

@@ -1,8 +1,12 @@
 //! D5, from the caller's side: more calls than there is room for.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
 use farref::testing::Cluster;
 use farref::{Error, Peer, Result, WorkerBuilder};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::PATIENCE;
@@ -17,7 +21,7 @@ fn narrow(builder: WorkerBuilder) -> WorkerBuilder {
 }
 
 /// Lets calls of one test end.
-static GATES: [Semaphore; 3] = [const { Semaphore::const_new(0) }; 3];
+static GATES: [Semaphore; 4] = [const { Semaphore::const_new(0) }; 4];
 
 #[farref::remote]
 async fn pass(gate: usize, number: usize) -> usize {
@@ -58,7 +62,7 @@ async fn calls_that_are_awaited_wait_for_a_place_and_others_are_refused() -> Res
         awaited.spawn(async move {
             let mut call = std::pin::pin!(pass::on(&peer, 0, n).into_future());
             let mut first = true;
-            std::future::poll_fn(|context| {
+            poll_fn(|context| {
                 let poll = call.as_mut().poll(context);
                 if std::mem::take(&mut first) {
                     assert!(poll.is_pending());
@@ -88,22 +92,75 @@ async fn calls_that_are_awaited_wait_for_a_place_and_others_are_refused() -> Res
     cluster.shutdown().await
 }
 
+/// A call that has been polled once and waits for a place.
+async fn waits_for_a_place(call: farref::Call<usize>) -> Pin<Box<farref::Call<usize>>> {
+    let mut waits = Box::pin(call.into_future());
+    let poll = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
+    assert!(poll.is_pending(), "{poll:?}");
+    waits
+}
+
 /// D5, D4: calls that are cancelled where they wait make room for those that wait to be made.
 #[tokio::test]
 async fn a_place_that_is_given_up_goes_to_who_waits_for_one() -> Result<()> {
     let cluster = Cluster::start_with(2, narrow).await?;
     let peer = cluster.worker(0).peer("worker1")?;
     let mut started = fill(&peer, 1);
-    let waits = tokio::spawn(pass::on(&peer, 1, 1000).into_future());
-    let gives_up = pass::on(&peer, 1, 0).into_future();
-    drop(gives_up);
+    let waits = waits_for_a_place(pass::on(&peer, 1, 1000)).await;
     started.truncate(OPEN + 1);
     GATES[1].add_permits(OPEN + 2);
     let all = async {
         for call in started {
             call.await?;
         }
-        assert_eq!(waits.await.expect("no panic")?, 1000);
+        assert_eq!(waits.await?, 1000);
+        Ok::<(), Error>(())
+    };
+    tokio::time::timeout(PATIENCE, all)
+        .await
+        .expect("in time")?;
+    cluster.shutdown().await
+}
+
+/// D5, D4: the word that there is a place is not lost on calls that were dropped while they waited for
+/// it, be it before or after it came.
+#[tokio::test]
+async fn who_gives_up_waiting_for_a_place_does_not_use_one_up() -> Result<()> {
+    let narrowest = |builder| narrow(builder).max_waiting_calls_per_peer(1);
+    let cluster = Cluster::start_with(2, narrowest).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let mut started: Vec<_> = (0..=OPEN).map(|n| pass::on(&peer, 3, n).start()).collect();
+    let gives_up = waits_for_a_place(pass::on(&peer, 3, 0)).await;
+    let is_told = waits_for_a_place(pass::on(&peer, 3, 0)).await;
+    let waits = waits_for_a_place(pass::on(&peer, 3, 1000)).await;
+    drop(gives_up);
+    // One place, of which the second is told, for it is not polled again.
+    drop(started.pop());
+    drop(is_told);
+    // No call is answered before this one is made, so no other word comes.
+    let (made, is_made) = oneshot::channel();
+    let mut made = Some(made);
+    let worker = cluster.worker(0);
+    let mut waits = waits;
+    let waits = poll_fn(move |context| {
+        let poll = waits.as_mut().poll(context);
+        if worker.snapshot().open_calls as usize == OPEN + 1
+            && let Some(made) = made.take()
+        {
+            made.send(()).unwrap_or_default();
+        }
+        poll
+    });
+    let all = async {
+        let open = async {
+            is_made.await.expect("the call is made");
+            GATES[3].add_permits(OPEN + 1);
+        };
+        let (outcome, ()) = tokio::join!(waits, open);
+        assert_eq!(outcome?, 1000);
+        for call in started {
+            call.await?;
+        }
         Ok::<(), Error>(())
     };
     tokio::time::timeout(PATIENCE, all)
@@ -124,9 +181,7 @@ async fn time_limits_and_losses_end_the_wait_for_a_place() -> Result<()> {
         matches!(&late, Err(Error::Timeout { limit: given, .. }) if *given == limit),
         "{late:?}"
     );
-    let mut waits = Box::pin(pass::on(&peer, 2, 0).into_future());
-    let poll = std::future::poll_fn(|context| std::task::Poll::Ready(waits.as_mut().poll(context)));
-    assert!(poll.await.is_pending());
+    let waits = waits_for_a_place(pass::on(&peer, 2, 0)).await;
     cluster.crash(1).await;
     let lost = tokio::time::timeout(PATIENCE, waits)
         .await

@@ -1,7 +1,9 @@
 //! What a program is told whose worker was declared dead by the others.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
@@ -83,5 +85,46 @@ async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() ->
         worker.shutdown().await,
         Err(Error::Evicted { .. })
     ));
+    Ok(())
+}
+
+/// F2, D5: so is who waits for a place among the calls that wait for a peer.
+#[tokio::test]
+async fn f2_on_an_evicted_worker_the_wait_for_a_place_ends_too() -> anyhow::Result<()> {
+    let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
+    let mut end = None;
+    let agent = |inbound: Weak<dyn Inbound>| {
+        end = inbound.upgrade();
+        Arc::new(Silence(Codec::Postcard))
+    };
+    let worker = Worker::builder("")
+        .max_waiting_calls_per_peer(1)
+        .attach(Group { me, members }, agent)
+        .await?;
+    let inbound = end.expect("the worker lives");
+    let there = worker.peer("peer")?;
+
+    let mut made = Vec::new();
+    loop {
+        let mut call = number::on(&there).start();
+        match poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context))).await {
+            Poll::Pending => made.push(call),
+            Poll::Ready(refused) => {
+                assert!(matches!(refused, Err(Error::TooManyCalls { .. })));
+                break;
+            }
+        }
+    }
+    let mut waits = Box::pin(number::on(&there).into_future());
+    let poll = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
+    assert!(poll.is_pending());
+    inbound.refused(peer);
+    for call in made {
+        let outcome = call.await;
+        assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
+    }
+    let outcome = tokio::time::timeout(PATIENCE, waits).await?;
+    assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
     Ok(())
 }
