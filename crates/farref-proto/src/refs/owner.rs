@@ -263,7 +263,9 @@ impl<V> RefTable<V> {
         {
             return Err(PeerMisbehaved::NotHolder { holder: other });
         }
-        if !matches!(owner.slot, Slot::Pending) && !owner.fingerprint.agrees(fingerprint) {
+        // Only the creator knows the type; of a value that has not come it is whoever asked first who said.
+        let known = !matches!(owner.slot, Slot::Pending | Slot::Void);
+        if known && !owner.fingerprint.agrees(fingerprint) {
             let owner = owner.fingerprint;
             return Ok(Err(DeclineReason::TypeMismatch { owner }));
         }

@@ -462,6 +462,28 @@ fn workers_that_were_turned_away_do_not_wait_for_each_other() {
     net.finish();
 }
 
+/// R8, RT-10: D takes the value for another type and asks first. The creator, which alone knows, dies. Others
+/// are told that, and not that they are wrong about the type.
+#[test]
+fn a_guess_at_the_type_of_a_value_that_never_came_binds_nobody() {
+    let mut net = Tables::new(4);
+    let rref = net.remote(A, B);
+    net.hold(A, B);
+    net.share(A, C, rref);
+    net.deliver(A, C);
+    let guess = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(D, 1)));
+    assert_eq!(guess, Ok(Fetch::Waiting));
+    net.deliver_all();
+    net.bury(A);
+    net.shared(C, D, rref);
+    assert!(net.table(D).is_confirmed(rref));
+    let lost = Err(RefError::CreatorLost { rref });
+    assert_eq!(net.fetch(B, rref, waiter(D, 2)), lost);
+    net.drop_handle(C, rref);
+    net.drop_handle(D, rref);
+    net.finish();
+}
+
 /// RT-1: two fetches before the creation, one is cancelled, the creator dies: the other is answered.
 #[test]
 fn a_fetch_that_waits_keeps_the_entry_when_another_is_cancelled() {
