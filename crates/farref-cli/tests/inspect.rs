@@ -186,6 +186,10 @@ impl Shelf {
         Self
     }
 
+    #[expect(
+        clippy::needless_pass_by_ref_mut,
+        reason = "it has the value to itself"
+    )]
     pub(crate) async fn keep(&mut self) {
         drop(HELD.lock().await);
     }

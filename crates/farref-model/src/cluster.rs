@@ -219,11 +219,10 @@ impl State {
     /// Acts on what a node reports.
     fn note(&mut self, node: &mut Node<u8>, event: Event<u8>, out: &mut Outbox<u8>) {
         match event {
-            Event::Freed { rref, .. } => {
-                if !self.freed.insert(rref) {
-                    self.fault = Some(format!("{rref} was freed twice"));
-                }
+            Event::Freed { rref, .. } if !self.freed.insert(rref) => {
+                self.fault = Some(format!("{rref} was freed twice"));
             }
+            Event::Freed { .. } => {}
             Event::Fetched { waiter, .. } => {
                 self.answer(node, waiter.node, waiter.request, out);
             }

@@ -662,6 +662,7 @@ impl Prepared {
                     to: self.to,
                     told,
                 };
+                let request = *request;
                 State::NoPlace(Box::new(Self { request, ..self }), waits)
             }
         }

@@ -96,7 +96,7 @@ impl Sources<'_> {
     pub(crate) fn of(&self, reference: usize) -> Origin {
         let index = self.origins.index_of(reference);
         let known = index.and_then(|index| self.received.get(index));
-        match known.or(self.received.last()) {
+        match known.or_else(|| self.received.last()) {
             Some(Some(received)) => Origin::Received(Arc::clone(received)),
             _ => Origin::Unknown,
         }
@@ -124,7 +124,7 @@ impl Holds {
         let at = made.at.saturating_duration_since(self.began);
         self.shard(rref)
             .entry(rref)
-            .or_insert(Entry {
+            .or_insert_with(|| Entry {
                 type_name: made.type_name,
                 origin: made.origin,
                 at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),

@@ -145,11 +145,11 @@ impl Job {
         let runtime = responder.core.runtime.clone();
         runtime.spawn(async move {
             let fetched = supervise(&responder.call, async {
-                // The permit is given back after the lock, wherever this ends.
-                let (permit, guard) = match admission(ticket).await? {
-                    Some(Admission::Shared(guard, permit)) => (permit, guard),
-                    _ => return Err(Failure::BadArguments("nothing to fetch".to_owned())),
+                let Some(Admission::Shared(guard, permit)) = admission(ticket).await? else {
+                    return Err(Failure::BadArguments("nothing to fetch".to_owned()));
                 };
+                // The permit is given back after the lock, wherever this ends: what was bound last goes first.
+                let (permit, guard) = (permit, guard);
                 let expected = responder.core.answers.fetched(guard.type_name());
                 let room = room(responder.reserve(&expected)).await;
                 Ok((guard, permit, expected, room))

@@ -129,7 +129,8 @@ async fn a4_two_passes_at_once_over_one_far_layer_both_count() -> Result<()> {
         let (one, other) = tokio::join!(async { context.backward(&[&first]).await }, async {
             context.backward(&[&second]).await
         });
-        (one?, other?);
+        one?;
+        other?;
         assert_eq!(gradient_there(&context, &layer).await?, [10.0, 14.0]);
         assert_eq!(gradient(&context, &x)?, [4.0, 6.0]);
         for counts in group.counts(0..2) {

@@ -49,7 +49,7 @@ pub(crate) enum NotMade {
     /// It cannot be.
     Failed(Error),
     /// Too many wait already (FL-4). It is worth trying again when this is ready.
-    NoPlace(Request, oneshot::Receiver<()>),
+    NoPlace(Box<Request>, oneshot::Receiver<()>),
 }
 
 impl From<Error> for NotMade {
@@ -83,7 +83,7 @@ impl Core {
             let (told, gave_up) = state.peer(to).flow.turned_away();
             drop(state);
             drop(gave_up);
-            return Err(NotMade::NoPlace(call, told));
+            return Err(NotMade::NoPlace(Box::new(call), told));
         }
         let State { node, out, .. } = &mut *state;
         let head = match node.call(to, want, &carried, call.context, out) {

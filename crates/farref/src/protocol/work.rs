@@ -18,6 +18,9 @@ use crate::value::Value;
 /// What a caller gets: the encoded result with its references, or why there is none.
 pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;
 
+/// Tells somebody who waits.
+type Wake = Box<dyn FnOnce(&Core) + Send>;
+
 /// Deeds for after the lock.
 #[derive(Default)]
 pub(super) struct Work {
@@ -32,7 +35,7 @@ pub(super) struct Work {
     pub(super) forgotten: Vec<(NodeId, Departure)>,
     pub(super) joined: Vec<NodeId>,
     /// Whoever waits here for something that is not a reply.
-    pub(super) woken: Vec<Box<dyn FnOnce(&Core) + Send>>,
+    pub(super) woken: Vec<Wake>,
     /// Holds on references. Letting go of one is an input in turn.
     pub(super) handles: Vec<Arc<Handle>>,
     /// Code of the program.

@@ -702,7 +702,7 @@ impl WorkerBuilder {
     ///
     /// #[farref::remote]
     /// async fn page(number: u64) -> String {
-    ///     format!("{number:065536}")
+    ///     format!("{number:08192}")
     /// }
     ///
     /// # #[tokio::main]

@@ -370,6 +370,7 @@ mod seen {
             self.0
         }
 
+        #[expect(clippy::needless_pass_by_ref_mut, reason = "only who sees it matters")]
         pub(super) fn unlock(&mut self) {}
 
         #[remote]

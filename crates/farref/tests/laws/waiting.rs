@@ -94,6 +94,11 @@ mod seen {
 
 mod cycles {
     //! Calls that would wait for a call that waits for them.
+    #![allow(
+        clippy::needless_pass_by_ref_mut,
+        clippy::use_self,
+        reason = "how a method takes its value is what is tested, and references name their type"
+    )]
 
     use super::*;
 

@@ -377,7 +377,8 @@ async fn own_passes_side_by_side_add_up() -> Result<()> {
     let y = call.await?;
     for round in 1..=50 {
         let (one, other) = tokio::join!(pair.backward(&y, true), pair.backward(&y, true));
-        (one?, other?);
+        one?;
+        other?;
         let expected = vec![2.0 * f64::from(round); 2];
         assert_eq!(pair.gradient(&x), Some(expected));
     }

@@ -216,7 +216,7 @@ impl PipeReader {
     pub(in crate::native) fn is_readable(&self) -> bool {
         let state = self.pipe.state();
         let arrived = state.queue.front().map(|(at, _)| *at <= Instant::now());
-        !state.frozen && arrived.unwrap_or(state.end.is_some())
+        !state.frozen && arrived.unwrap_or_else(|| state.end.is_some())
     }
 
     fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<Read> {
