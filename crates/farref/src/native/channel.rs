@@ -18,9 +18,11 @@
 //! - **CH-2** One thread at a time writes to a stream, and frames leave in the order in which the
 //!   session gave them.
 //! - **CH-3** No lock of the link is held while writing.
+//! - **CH-4** Nobody lets go of the program's buffers while it has the baton, and the stream's task never:
+//!   their destructors may take long.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farref_proto::Lane;
@@ -32,7 +34,7 @@ use super::frame::{Batch, NotHere};
 use super::link::{Link, Outdated};
 use super::shared::lock;
 use super::stream::WriteHalf;
-use crate::codec::BadSource;
+use crate::codec::{BadSource, Part};
 use crate::user_code::UserCode;
 
 /// The lanes of a connection's first stream, and of its second.
@@ -60,6 +62,8 @@ pub(super) struct Channel {
     /// How often the stream's task was woken: a baton that is left while this stands still waits for a task
     /// that does not run.
     turns: AtomicU64,
+    /// Whether the thread for the program's code was asked to write, and has not begun.
+    asked: AtomicBool,
     user_code: Arc<UserCode>,
 }
 
@@ -74,6 +78,8 @@ enum Outcome {
     Blocked,
     /// There is more to write, but it is somebody else's turn.
     Tired,
+    /// What comes next is behind code of the program, which must not run here.
+    NotHere,
     /// The stream or the connection is over. The baton is kept for ever.
     Over,
 }
@@ -93,6 +99,7 @@ impl Channel {
             batch: Mutex::default(),
             handover: Notify::new(),
             turns: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
             user_code: Arc::clone(user_code),
         })
     }
@@ -101,13 +108,35 @@ impl Channel {
     pub(super) fn pump(&self, link: &Arc<Link>) {
         if self.baton.take_or_mark() {
             if link.burst.fetch_add(1, Ordering::Relaxed) < BURST {
-                match self.drive(link, CALLERS_SHARE, WriteHalf::try_write_vectored) {
-                    Outcome::Done | Outcome::Over => return,
-                    Outcome::Blocked | Outcome::Tired => {}
-                }
+                let mut written = Vec::new();
+                let write = WriteHalf::try_write_vectored;
+                let outcome = self.drive(link, CALLERS_SHARE, write, &mut written);
+                self.after_callers_share(&outcome);
+                self.let_go(written);
+            } else {
+                self.hand_over();
             }
-            self.baton.leave();
-            self.handover.notify_one();
+        }
+    }
+
+    /// Leaves the baton for the task if there is more to do.
+    fn after_callers_share(&self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Done | Outcome::Over => {}
+            Outcome::Blocked | Outcome::Tired | Outcome::NotHere => self.hand_over(),
+        }
+    }
+
+    fn hand_over(&self) {
+        self.baton.leave();
+        // Also if the task looked for it meanwhile, in vain.
+        self.handover.notify_one();
+    }
+
+    /// CH-4: without the baton.
+    fn let_go(&self, written: Vec<Part>) {
+        if !written.is_empty() {
+            self.user_code.run(move || drop(written));
         }
     }
 
@@ -118,16 +147,21 @@ impl Channel {
     }
 
     /// Writes in place of the stream's task, whatever the program's runtime believes of the stream.
-    pub(super) fn help_out(&self, link: &Arc<Link>) {
-        if self.baton.take_up() {
-            match self.drive(link, CALLERS_SHARE, WriteHalf::try_write_now) {
-                Outcome::Done | Outcome::Over => {}
-                Outcome::Blocked | Outcome::Tired => {
-                    // Also if the task looked for it meanwhile, in vain.
-                    self.baton.leave();
-                    self.handover.notify_one();
-                }
-            }
+    /// If that takes code of the program, it goes on where that may run.
+    pub(super) fn help_out(self: &Arc<Self>, link: &Arc<Link>) {
+        if !self.baton.take_up() {
+            return;
+        }
+        let mut written = Vec::new();
+        let outcome = self.drive(link, CALLERS_SHARE, WriteHalf::try_write_now, &mut written);
+        self.after_callers_share(&outcome);
+        self.let_go(written);
+        if matches!(outcome, Outcome::NotHere) && !self.asked.swap(true, Ordering::SeqCst) {
+            let (channel, link) = (Arc::clone(self), Arc::clone(link));
+            self.user_code.put_off(move || {
+                channel.asked.store(false, Ordering::SeqCst);
+                channel.help_out(&link);
+            });
         }
     }
 
@@ -139,11 +173,18 @@ impl Channel {
             // Whoever is about to say something may say it first.
             yield_now().await;
             while self.baton.take_up() {
-                match self.drive(&link, TASKS_SHARE, WriteHalf::try_write_vectored) {
+                let mut written = Vec::new();
+                let write = WriteHalf::try_write_vectored;
+                let outcome = self.drive(&link, TASKS_SHARE, write, &mut written);
+                if !written.is_empty() {
+                    self.user_code.put_off(move || drop(written));
+                }
+                match outcome {
                     Outcome::Done => break,
-                    Outcome::Tired => {
+                    Outcome::Tired | Outcome::NotHere => {
                         self.baton.leave();
                         yield_now().await;
+                        self.turns.fetch_add(1, Ordering::Relaxed);
                     }
                     Outcome::Blocked => {
                         self.baton.leave();
@@ -158,8 +199,15 @@ impl Channel {
         }
     }
 
-    /// Writes as the holder of the baton.
-    fn drive(&self, link: &Arc<Link>, share: u32, write: Write) -> Outcome {
+    /// Writes as the holder of the baton. What was `written` of the program's is the caller's to let go of
+    /// (CH-4).
+    fn drive(
+        &self,
+        link: &Arc<Link>,
+        share: u32,
+        write: Write,
+        written: &mut Vec<Part>,
+    ) -> Outcome {
         let mut batch = lock(&self.batch);
         let mut batches = 0;
         // Whether the session had nothing beyond what is in the batch.
@@ -184,18 +232,15 @@ impl Channel {
             }
             match batch.write(|slices| write(&self.write, slices)) {
                 Ok(0) => return Outcome::Over,
-                Ok(written) => {
-                    link.wrote(self, written, batch.is_under_way());
-                    let programs = batch.take_written();
-                    if !programs.is_empty() {
-                        self.user_code.run(move || drop(programs));
-                    }
+                Ok(bytes) => {
+                    link.wrote(self, bytes, batch.is_under_way());
+                    written.append(&mut batch.take_written());
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Outcome::Blocked,
                     io::ErrorKind::Interrupted => {}
                     _ if error.get_ref().is_some_and(|inner| inner.is::<NotHere>()) => {
-                        return Outcome::Tired;
+                        return Outcome::NotHere;
                     }
                     _ if error.get_ref().is_some_and(|inner| inner.is::<BadSource>()) => {
                         // The peer cannot notice this one: it waits for the rest.
