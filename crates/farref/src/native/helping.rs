@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::NodeId;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::channel::Channel;
@@ -83,6 +84,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     stream.reader.help_out(link, channel, &mut scratch);
                 }
                 stream.channel.help_out(&stream.link);
+                // Time is kept on this thread, too.
+                yield_now().await;
             }
         } else {
             scratch = Vec::new();
@@ -97,6 +100,9 @@ struct Watch {
     waiting: HashMap<Key, (Instant, (u64, u64))>,
     /// Of those, the ones whose tasks do not run.
     stuck: HashMap<Key, (u64, u64)>,
+    /// A task on the program's runtime that only has to run once. Streams that were helped with wake nobody
+    /// when the runtime runs again, so they cannot show it.
+    probe: Option<JoinHandle<()>>,
     since: Option<Instant>,
     told: bool,
 }
@@ -108,12 +114,17 @@ impl Watch {
 
     fn look(&mut self, shared: &Shared, streams: &[Stream], patience: Duration) {
         let now = Instant::now();
+        let runs = self.probe.as_ref().is_some_and(JoinHandle::is_finished);
+        if runs {
+            self.probe = None;
+        }
         let mut waiting = HashMap::new();
         let mut stuck = HashMap::new();
         for stream in streams {
             let (key, progress) = (stream.key(), stream.progress());
-            // Nothing is left to do for a stream that is helped with; only its tasks show that they run.
-            if self.stuck.get(&key) == Some(&progress) {
+            // Nothing is left to do for a stream that is helped with, so that says nothing of its tasks.
+            let may_run = runs && !stream.has_work();
+            if self.stuck.get(&key) == Some(&progress) && !may_run {
                 stuck.insert(key, progress);
                 continue;
             }
@@ -131,6 +142,9 @@ impl Watch {
         }
         self.waiting = waiting;
         self.stuck = stuck;
+        if self.is_needed() && self.probe.is_none() {
+            self.probe = Some(shared.handle.spawn(async {}));
+        }
         self.tell(shared, now, patience);
     }
 

@@ -227,8 +227,8 @@ impl Agent for NativeAgent {
             let sentinel = lock(&self.sentinel).take();
             if let Some(sentinel) = sentinel {
                 sentinel.abort();
-                // It has nothing to say.
-                let _ = sentinel.await;
+                // It has nothing to say, and does not end where nobody drives the runtime.
+                let _ = timeout(STRAGGLERS, sentinel).await;
             }
         })
     }
