@@ -10,7 +10,8 @@
 //! - **BP-1** No more than `limit` threads run functions without waiting for a call.
 //! - **BP-2** While a job is queued and fewer than `limit` threads run, some thread is on its way to it,
 //!   and to no other job: a sleeping thread is claimed by the job that wakes it, before it is awake.
-//! - **BP-3** When the pool is dropped its threads end, after the job that each is at.
+//! - **BP-3** When the pool is dropped its threads end, after the job that each is at, or after all jobs
+//!   that there are if it was made to [finish](BlockingPool::finishing) them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ pub(crate) struct BlockingPool(Arc<Shared>);
 
 struct Shared {
     limit: usize,
+    /// Whether jobs are done even if the pool is dropped before.
+    finishes: bool,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -51,8 +54,18 @@ thread_local! {
 
 impl BlockingPool {
     pub(crate) fn new(limit: usize) -> Self {
+        Self::make(limit, false)
+    }
+
+    /// A pool whose jobs are all done, even if it is dropped before (BP-3).
+    pub(crate) fn finishing(limit: usize) -> Self {
+        Self::make(limit, true)
+    }
+
+    fn make(limit: usize, finishes: bool) -> Self {
         Self(Arc::new(Shared {
             limit: limit.max(1),
+            finishes,
             state: Mutex::default(),
             work: Condvar::new(),
         }))
@@ -75,7 +88,10 @@ impl Drop for BlockingPool {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.closed = true;
-        let tasks = std::mem::take(&mut state.tasks);
+        let tasks = match self.0.finishes {
+            true => VecDeque::new(),
+            false => std::mem::take(&mut state.tasks),
+        };
         drop(state);
         self.0.work.notify_all();
         // Their destructors answer whoever asked.
@@ -126,7 +142,9 @@ impl Shared {
         let mut state = self.lock();
         loop {
             // A thread that came back from waiting may be one too many.
-            if state.running > self.limit || state.closed {
+            // What a closed pool still has is there to be finished.
+            let over = state.closed && state.tasks.is_empty();
+            if state.running > self.limit || over {
                 break;
             }
             if let Some(task) = state.tasks.pop_front() {
@@ -269,6 +287,28 @@ mod tests {
         }
         let most = counts.lock().unwrap().1;
         assert!((1..=3).contains(&most), "{most}");
+    }
+
+    /// BP-3
+    #[test]
+    fn a_pool_that_finishes_its_jobs_does_so_on_its_own_threads_after_it_was_dropped() {
+        let pool = BlockingPool::finishing(1);
+        let (release, held) = mpsc::channel::<()>();
+        pool.submit(move || {
+            let _ = held.recv();
+        });
+        let (done, result) = mpsc::channel();
+        for number in 0..3 {
+            let done = done.clone();
+            pool.submit(move || done.send((number, std::thread::current().id())).unwrap());
+        }
+        drop(pool);
+        drop(release);
+        for number in 0..3 {
+            let (ran, thread) = result.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!(ran, number);
+            assert_ne!(thread, std::thread::current().id());
+        }
     }
 
     /// BP-3

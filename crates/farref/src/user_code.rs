@@ -8,8 +8,8 @@
 //!
 //! - **UC-1** Inside of [`without`], and on a thread that is [reserved](reserve_thread), no code of the
 //!   program runs.
-//! - **UC-2** What was put off is done in the order in which it came up, and a panic in it ends nothing
-//!   but itself.
+//! - **UC-2** What was put off is done in the order in which it came up, also if the worker is gone by then,
+//!   and a panic in it ends nothing but itself.
 
 use std::cell::Cell;
 use std::fmt;
@@ -57,7 +57,7 @@ pub(crate) struct UserCode {
 impl UserCode {
     pub(crate) fn new(runtime: Handle) -> Self {
         Self {
-            thread: BlockingPool::new(1),
+            thread: BlockingPool::finishing(1),
             runtime,
         }
     }

@@ -669,6 +669,8 @@ impl Drop for Life {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
         }
         let core = Arc::clone(&self.core);
+        // The thread must not end with the last worker before this is done.
+        let io = Arc::clone(&self.io);
         // Where it is certain to run: this thread may have no runtime, and that of the program may be gone,
         // or be driven by nobody.
         self.io.handle().spawn(async move {
@@ -678,6 +680,7 @@ impl Drop for Life {
             }
             let user_code = Arc::clone(&core.user_code);
             user_code.put_off(move || core.end());
+            drop(io);
         });
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::{NodeId, Residue};
+use tokio::sync::oneshot;
 
 use super::Worker;
 use crate::agent::Ending;
@@ -415,6 +416,10 @@ impl Worker {
             life.stop_tasks();
         }
         self.core.end();
+        // Values of the program that were put off go before the worker has ended, unless they take too long.
+        let (all_done, done) = oneshot::channel::<()>();
+        self.core.user_code.put_off(move || drop(all_done));
+        let _ = tokio::time::timeout(LAST_WORDS, done).await;
     }
 }
 
