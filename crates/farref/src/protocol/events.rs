@@ -118,7 +118,7 @@ impl Core {
             Event::ContextNotReleased(context) => {
                 // Those who wait learn from the missing answer that this worker is no member.
                 if let Some(waiters) = state.releases.remove(&context) {
-                    work.dropped.push(Box::new(waiters));
+                    work.woken.push(Box::new(|_| drop(waiters)));
                 }
             }
             _ => {}
@@ -294,7 +294,8 @@ impl Core {
         } else if let Some((held, _)) = peer.waiting.remove(&request) {
             match held {
                 Held::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
-                other => work.dropped.push(Box::new(other)),
+                Held::Local(_, sender) => work.woken.push(Box::new(|_| drop(sender))),
+                Held::Receiver(arrived) => work.dropped.push(Box::new(arrived)),
             }
         }
     }
