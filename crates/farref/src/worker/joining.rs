@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
+use tokio::task::JoinHandle;
 
 use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Place, Worker, WorkerBuilder};
@@ -421,7 +422,17 @@ fn io_thread() -> Result<Arc<IoThread>> {
 async fn open(rendezvous: &Rendezvous, hosts: bool, patience: Duration) -> Result<Opened> {
     let rendezvous = rendezvous.clone();
     let opening = async move { rendezvous::open(&rendezvous, hosts, patience).await };
-    match io_thread()?.handle().spawn(opening).await {
+    // Given up if nobody waits for it any more.
+    struct AbortOnDrop(JoinHandle<Result<Opened, RendezvousError>>);
+
+    impl Drop for AbortOnDrop {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+
+    let mut task = AbortOnDrop(io_thread()?.handle().spawn(opening));
+    match (&mut task.0).await {
         Ok(opened) => Ok(opened?),
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
