@@ -559,10 +559,12 @@ pub fn incoming() -> Option<Message> {
 /// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 1);
 /// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 2);
 ///
-/// // When this is over, every worker that took part has been told.
+/// // When this is over, every worker that took part knows, and tells its extensions.
 /// scope.release().await?;
 /// let there = cluster.worker(1).extension::<Visits>();
-/// assert!(there.0.lock().unwrap().is_empty());
+/// while !there.0.lock().unwrap().is_empty() {
+///     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+/// }
 /// # cluster.shutdown().await
 /// # }
 /// ```

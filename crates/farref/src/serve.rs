@@ -248,6 +248,21 @@ struct Responder {
 }
 
 impl Responder {
+    /// Says that the call was cancelled, unless it is answered.
+    fn give_up(&mut self) {
+        match self.target.take() {
+            Some(Target::Answer(request)) => {
+                let outcome = Err(Failure::Cancelled);
+                self.core.respond(self.from, request, outcome);
+            }
+            Some(target @ Target::Stay { .. }) => {
+                let value = target.unmade(&self.core, Failure::Cancelled);
+                self.core.keep(self.from, &target, value);
+            }
+            None => {}
+        }
+    }
+
     /// Sets room aside for the answer, if such answers are large (AN-1). None if that is not needed; if
     /// it has to be waited for, what to wait for.
     fn reserve(&self, expected: &Expected) -> Result<Option<Reservation>, Reserve> {
@@ -363,17 +378,7 @@ impl Responder {
 /// SV-1: a job that is dropped, with its task, its thread pool or its value, was cancelled.
 impl Drop for Responder {
     fn drop(&mut self) {
-        match self.target.take() {
-            Some(Target::Answer(request)) => {
-                let outcome = Err(Failure::Cancelled);
-                self.core.respond(self.from, request, outcome);
-            }
-            Some(target @ Target::Stay { .. }) => {
-                let value = target.unmade(&self.core, Failure::Cancelled);
-                self.core.keep(self.from, &target, value);
-            }
-            None => {}
-        }
+        self.give_up();
     }
 }
 
@@ -466,7 +471,7 @@ fn run_blocking<F: Function>(
 ) {
     let core = Arc::clone(&responder.core);
     let signal = responder.call.signal.clone();
-    let task = move || {
+    let task = move |responder: Responder| {
         if let Err(failure) = responder.call.check() {
             return responder.finish::<F::Output>(Err(failure), None);
         }
@@ -517,7 +522,7 @@ fn run_blocking<F: Function>(
         responder.finish(outcome.map(|value| (value, room)), F::encoder());
     };
     let place = Place(Arc::new(Queued {
-        task: Mutex::new(Some(Box::new(task))),
+        task: Mutex::new(Some((responder, Box::new(task)))),
         user_code: Arc::clone(&core.user_code),
     }));
     let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
@@ -529,12 +534,14 @@ fn run_blocking<F: Function>(
 /// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
 /// it what it carries (SV-2).
 struct Queued {
-    task: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    task: Mutex<Option<(Responder, Task)>>,
     user_code: Arc<UserCode>,
 }
 
+type Task = Box<dyn FnOnce(Responder) + Send>;
+
 impl Queued {
-    fn take(&self) -> Option<Box<dyn FnOnce() + Send>> {
+    fn take(&self) -> Option<(Responder, Task)> {
         self.task
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -544,9 +551,11 @@ impl Queued {
 
 impl Wake for Queued {
     fn wake(self: Arc<Self>) {
-        if let Some(task) = self.take() {
+        if let Some((mut responder, task)) = self.take() {
+            // Whoever asked hears of it at once.
+            responder.give_up();
             // The value that it was called on may go with it, and that is the program's.
-            self.user_code.run(move || drop(task));
+            self.user_code.run(move || drop((responder, task)));
         }
     }
 }
@@ -557,8 +566,8 @@ struct Place(Arc<Queued>);
 
 impl Place {
     fn run(self) {
-        if let Some(task) = self.0.take() {
-            task();
+        if let Some((responder, task)) = self.0.take() {
+            task(responder);
         }
     }
 }
