@@ -559,7 +559,7 @@ pub fn incoming() -> Option<Message> {
 /// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 1);
 /// assert_eq!(scope.run(async { visit::on(&peer).await }).await?, 2);
 ///
-/// // When this is over, every worker that took part knows, and tells its extensions.
+/// // When this is over, this worker's extensions have been told, and the others' are being told.
 /// scope.release().await?;
 /// let there = cluster.worker(1).extension::<Visits>();
 /// while !there.0.lock().unwrap().is_empty() {
@@ -674,6 +674,10 @@ impl Extensions {
 
     pub(crate) fn all(&self) -> Vec<Arc<dyn Extension>> {
         self.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     pub(crate) fn clear(&self) {

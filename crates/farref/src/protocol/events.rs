@@ -110,9 +110,17 @@ impl Core {
                 });
             }
             Event::ContextReleased(context) => {
-                for waiter in state.releases.remove(&context).unwrap_or_default() {
-                    work.woken
-                        .push(Box::new(|_| waiter.send(()).unwrap_or_default()));
+                let waiters = state.releases.remove(&context).unwrap_or_default();
+                let wake = move || {
+                    for waiter in waiters {
+                        waiter.send(()).unwrap_or_default();
+                    }
+                };
+                // This worker's extensions are told before those who wait here.
+                if self.extensions.is_empty() {
+                    work.woken.push(Box::new(|_| wake()));
+                } else {
+                    work.callbacks.push(Box::new(wake));
                 }
             }
             Event::ContextNotReleased(context) => {
