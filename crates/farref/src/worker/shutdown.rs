@@ -419,7 +419,7 @@ impl Worker {
         // Values of the program that were put off go before the worker has ended, unless they take too long.
         let (all_done, done) = oneshot::channel::<()>();
         self.core.user_code.put_off(move || drop(all_done));
-        let _ = tokio::time::timeout(LAST_WORDS, done).await;
+        let _ = tokio::time::timeout(patience, done).await;
     }
 }
 
