@@ -45,8 +45,12 @@ pub(crate) fn polling<T>(function: u64, poll: impl FnOnce() -> T) -> T {
 
     // A thread without its local state is about to end, and does without.
     let before = NOTE.try_with(|note| {
-        note.begun.fetch_add(1, Ordering::Relaxed);
-        note.function.swap(function, Ordering::Relaxed)
+        // Nobody else writes these.
+        let begun = note.begun.load(Ordering::Relaxed).wrapping_add(1);
+        note.begun.store(begun, Ordering::Relaxed);
+        let before = note.function.load(Ordering::Relaxed);
+        note.function.store(function, Ordering::Relaxed);
+        before
     });
     let _leave = before.ok().map(Leave);
     poll()

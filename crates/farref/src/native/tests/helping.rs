@@ -1,11 +1,16 @@
 //! HE-1, HE-2: what a worker does while its program keeps its runtime from running.
 
+use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::fixture::{Book, Setup, impatient};
+use bytes::Bytes;
+
+use super::fixture::{Book, Setup, impatient, with_parts};
 use super::*;
+use crate::codec::{Part, Source, Width};
 use crate::native::shared::lock;
+use crate::user_code;
 
 /// Starts an agent on a runtime of its own, which nobody drives from then on until the test is over.
 fn undriven(setup: Setup) -> (Side, mpsc::Sender<()>) {
@@ -94,52 +99,43 @@ async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_w
     }
 }
 
+/// A buffer of the program's that is looked at when it leaves.
+struct Small;
+
+impl Source for Small {
+    fn len(&self) -> usize {
+        100
+    }
+
+    fn width(&self) -> Width {
+        Width::One
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        assert!(!user_code::is_barred(), "UC-1");
+        look(&[7; 100][range]);
+    }
+}
+
 #[cfg(unix)]
 #[tokio::test]
-async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_nothing_more_comes() {
-    // HE-2: each time is told of, so one that never ends shows in the next that is not.
-    let bind = || BindOptions {
-        unix: false,
-        ..BindOptions::default()
-    };
-    let [book, others]: [Arc<Book>; 2] = Default::default();
-    let left = setup(1, bind(), &others).start().await;
-    let (give, take) = mpsc::channel();
-    let (drive, driven) = mpsc::channel::<Duration>();
-    let starting = setup(2, bind(), &book);
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        drop(give.send(runtime.block_on(starting.start())));
-        while let Ok(time) = driven.recv() {
-            runtime.block_on(tokio::time::sleep(time));
+async fn what_is_behind_a_source_leaves_while_the_program_keeps_its_runtime_from_running() {
+    // HE-1, BA-2
+    const CALLS: usize = 50;
+    for (transport, [here, there]) in pairs() {
+        let [book, others]: [Arc<Book>; 2] = Default::default();
+        let left = setup(1, here, &others).start().await;
+        let (right, over) = undriven(setup(2, there, &book));
+        introduce(&left, &others, &right, &book);
+        left.meet(&right).await;
+        // More than callers write themselves: the rest waits for a task that does not run.
+        for number in 1..=CALLS {
+            let parts = vec![Part::from_source(Arc::new(Small))];
+            right.send(&left, with_parts(number as u64, Bytes::new(), parts));
         }
-    });
-    let right = take
-        .recv_timeout(Duration::from_secs(60))
-        .expect("it starts");
-    introduce(&left, &others, &right, &book);
-    left.meet(&right).await;
-    let times = || {
-        let starving = lock(&book.starving);
-        starving.iter().filter(|lasted| lasted.is_zero()).count()
-    };
-    // Both streams are helped with until nothing is left to read.
-    left.send(&right, call(1, 8 << 20));
-    eventually("all arrives", || right.received_count() == 2).await;
-    let first = times();
-    assert!(first > 0, "nobody else reads");
-    // From now on only signs of life come, on the other stream.
-    for _ in 0..100 {
-        drive.send(Duration::from_secs(1)).expect("it waits");
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        if times() > first {
-            return;
-        }
+        eventually(transport, || left.received_count() == 1 + CALLS).await;
+        drop(over);
     }
-    panic!("helping has never ended");
 }
 
 #[tokio::test]
