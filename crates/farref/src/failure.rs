@@ -27,6 +27,44 @@ pub(crate) fn of_protocol(core: &Core, error: CallError) -> Failure {
     }
 }
 
+/// Bytes of text that a failure may have on its way to the caller. It counts towards no budget.
+const MAX_TEXT: usize = 64 << 10;
+
+/// A failure whose texts, which are the program's, are of a bounded length (D5).
+pub(crate) fn shortened(failure: Failure) -> Failure {
+    let short = |mut text: String| {
+        shorten(&mut text, MAX_TEXT);
+        text
+    };
+    match failure {
+        Failure::Returned(mut messages) => {
+            let mut left = MAX_TEXT;
+            messages.retain_mut(|message| {
+                let was_cut = left == 0;
+                shorten(message, left);
+                left -= message.len().max(1).min(left);
+                !was_cut
+            });
+            Failure::Returned(messages)
+        }
+        Failure::Panicked(text) => Failure::Panicked(short(text)),
+        Failure::BadArguments(text) => Failure::BadArguments(short(text)),
+        Failure::BadResult(text) => Failure::BadResult(short(text)),
+        Failure::TypeMismatch(text) => Failure::TypeMismatch(short(text)),
+        other => other,
+    }
+}
+
+/// Cuts a text off between two characters.
+fn shorten(text: &mut String, most: usize) {
+    if text.len() > most {
+        let ends = (0..=most).rev();
+        let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
+        text.truncate(end.unwrap_or(0));
+        text.shrink_to_fit();
+    }
+}
+
 /// Turns a failure on `worker` into the caller's error.
 pub(crate) fn to_error(
     core: &Core,
@@ -143,5 +181,34 @@ fn codec(
         function,
         action,
         reason: CodecError::new(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D5
+    #[test]
+    fn the_texts_of_a_failure_are_bounded_and_short_ones_stay_as_they_are() {
+        let chain = vec!["it failed".to_owned(), String::new(), "no disk".to_owned()];
+        let failure = Failure::Returned(chain);
+        assert_eq!(shortened(failure.clone()), failure);
+        let long = "\u{e4}".repeat(MAX_TEXT);
+        let Failure::Panicked(text) = shortened(Failure::Panicked(format!("a{long}"))) else {
+            panic!("another failure");
+        };
+        assert_eq!(text.len(), MAX_TEXT - 1, "between two characters");
+        assert!(text.starts_with("a\u{e4}"));
+        let chain = (0..2 * MAX_TEXT).map(|_| "ab".to_owned());
+        let Failure::Returned(chain) = shortened(Failure::Returned(chain.collect())) else {
+            panic!("another failure");
+        };
+        assert_eq!(chain.len(), MAX_TEXT / 2);
+        let chain = vec![long.clone(), long];
+        let Failure::Returned(chain) = shortened(Failure::Returned(chain)) else {
+            panic!("another failure");
+        };
+        assert_eq!(chain.concat().len(), MAX_TEXT);
     }
 }

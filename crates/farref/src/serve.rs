@@ -27,6 +27,7 @@ use crate::agent::{Failure, TraceContext, Unmade};
 use crate::callers::Chain;
 use crate::codec::{Payload, scope};
 use crate::current::Current;
+use crate::failure::shortened;
 use crate::function::{Encode, Function, Mode};
 use crate::handle::Handle;
 use crate::polled;
@@ -303,6 +304,7 @@ impl Responder {
             let answers = &self.core.answers;
             answers.charge(self.from, room, &mut encoded.payload);
         }
+        let outcome = outcome.map_err(shortened);
         self.core.respond(self.from, request, outcome);
     }
 
@@ -325,7 +327,7 @@ impl Responder {
         // is first to tell.
         let outcome = match outcome {
             Err(Failure::Returned(_)) if self.call.is_late() => Err(Failure::DeadlineExceeded),
-            outcome => outcome,
+            outcome => outcome.map_err(shortened),
         };
         self.measure(outcome.is_ok());
         match target {

@@ -270,6 +270,10 @@ impl Membership {
                 .push((from, Control::View { entries, echo }));
             return outcome;
         }
+        // D5: there is no room for one more, and there never will be.
+        if self.view.standing(from.worker).is_none() && self.view.len() >= MAX_WORKERS {
+            return outcome;
+        }
         if !self.view.is_member(from) {
             self.newcomers.insert(from);
             let joining = Standing::of(from, Status::Joining);

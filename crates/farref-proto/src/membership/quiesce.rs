@@ -161,6 +161,12 @@ impl Quiescence {
         &self.waiting_for
     }
 
+    /// Whether those are all, and not only the first of them. Whoever has more left than references is
+    /// named before those who have not.
+    pub fn names_all(&self) -> bool {
+        self.waiting_for.len() < MAX_NAMED
+    }
+
     /// When [`poll`](Self::poll) has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         (self.called_for && !self.complete).then_some(self.next_probe)

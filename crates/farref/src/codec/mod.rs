@@ -57,6 +57,11 @@ pub struct Payload {
 }
 
 impl Payload {
+    /// Whether it has buffers whose destructors may be the program's.
+    pub(crate) fn has_programs_buffers(&self) -> bool {
+        self.parts.iter().any(Part::is_programs)
+    }
+
     /// How many bytes it has in all.
     ///
     /// ```

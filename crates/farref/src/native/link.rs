@@ -185,10 +185,14 @@ impl Link {
             Message::Answer(answer) => Some(answer.head.clone()),
             _ => None,
         };
-        let error = match Packet::new(message, now, &self.shared.limits) {
+        let (error, unsent) = match Packet::new(message, now, &self.shared.limits) {
             Ok(packet) => return Some(packet),
             Err(error) => error,
         };
+        // LI-4
+        if unsent.has_programs_buffers() {
+            self.shared.user_code.put_off(move || drop(unsent));
+        }
         error!(peer = %self.peer, %error, "a message cannot be sent");
         let failure = Message::Answer(AnswerMessage {
             head: answer?,

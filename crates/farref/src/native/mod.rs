@@ -167,8 +167,19 @@ impl Agent for NativeAgent {
     }
 
     fn enqueue(&self, to: NodeId, message: Message) {
-        if let Some(link) = self.shared.link_or_new(to) {
-            link.enqueue(message);
+        match self.shared.link_or_new(to) {
+            Some(link) => link.enqueue(message),
+            None => {
+                let payload = match message {
+                    Message::Call(call) => Some(call.arguments),
+                    Message::Answer(answer) => answer.outcome.ok(),
+                    _ => None,
+                };
+                // The runtime has locked its tables.
+                if let Some(payload) = payload.filter(Payload::has_programs_buffers) {
+                    self.shared.user_code.put_off(move || drop(payload));
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **PR-1** A life counts as present only if it has proved that it knows the token: whoever has come to
+//! - **PS-1** A life counts as present only if it has proved that it knows the token: whoever has come to
 //!   listen at its address since keeps nobody from returning (F3).
 
 use std::fmt;

@@ -55,7 +55,8 @@ impl Core {
             Ok(head) => head,
             Err(error) => {
                 // A reference in the result cannot be handed on; the caller learns that instead.
-                outcome = Err(Failure::Protocol(error.into()));
+                let unsent = std::mem::replace(&mut outcome, Err(Failure::Protocol(error.into())));
+                let_go(unsent, work);
                 origins = Origins::default();
                 node.answer(to, request, &[], out).unwrap_or(None)
             }
@@ -73,6 +74,13 @@ impl Core {
             } else {
                 self.agent().enqueue(to, message);
                 work.flush(to);
+            }
+        } else {
+            let_go(outcome, work);
+            if state.node.membership().view().is_gone(to) {
+                // The answer may have asked for a budget anew.
+                work.woken
+                    .push(Box::new(move |core| core.answers.forget(to)));
             }
         }
     }
@@ -143,6 +151,15 @@ impl Core {
             }
         }
         work.dropped.push(Box::new(arrived));
+    }
+}
+
+/// Lets go of an answer that nobody gets: its buffers may be the program's (PR-2).
+fn let_go(outcome: Result<Payload, Failure>, work: &mut Work) {
+    if let Ok(payload) = outcome
+        && payload.has_programs_buffers()
+    {
+        work.dropped.push(Box::new(payload));
     }
 }
 

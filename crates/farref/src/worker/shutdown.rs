@@ -175,7 +175,8 @@ impl Worker {
                     leaks: self.references(),
                 });
             }
-            if only_references_left(core) {
+            let only_references = only_references_left(core);
+            if only_references == Some(true) {
                 let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
                 let grace = core.settings.leak_grace;
                 if idle_for >= grace && leaks.is_empty() {
@@ -189,7 +190,7 @@ impl Worker {
                 if idle_for >= grace + grace.min(LAG) {
                     core.input(|node, out| node.release_everything(out));
                 }
-            } else {
+            } else if only_references == Some(false) {
                 idle_since = None;
             }
             let _ = tokio::time::timeout(LOOK, stage.changed()).await;
@@ -456,16 +457,31 @@ impl Others {
     }
 }
 
-/// Whether every worker has asked for the shutdown and is done but for references.
-fn only_references_left(core: &Core) -> bool {
+/// Whether every worker has asked for the shutdown and is done but for references. None while that is
+/// not known.
+fn only_references_left(core: &Core) -> Option<bool> {
     core.look(|node| {
         let mine = (node.me(), node.residue());
-        let known = node.quiescence().waiting_for();
-        // The list names this worker once a whole round has been asked for it; before, it says nothing.
-        mine.1.only_references()
-            && known.iter().any(|(who, _)| *who == mine.0)
-            && known.iter().all(|(_, residue)| residue.only_references())
+        let quiescence = node.quiescence();
+        only_references(mine, quiescence.waiting_for(), quiescence.names_all())
     })
+}
+
+fn only_references(
+    mine: (NodeId, Residue),
+    known: &[(NodeId, Residue)],
+    names_all: bool,
+) -> Option<bool> {
+    // Who is named and has nothing left has not answered in this round: only the leader sees that, and
+    // what it says then is no news.
+    let has_more = |residue: &Residue| !residue.only_references() && !residue.is_idle();
+    if !mine.1.only_references() || known.iter().any(|(_, residue)| has_more(residue)) {
+        return Some(false);
+    }
+    // The list names this worker once a whole round has been asked for it; before, it says nothing.
+    let is_named = !names_all || known.iter().any(|(who, _)| *who == mine.0);
+    let all = known.iter().all(|(_, residue)| residue.only_references());
+    (is_named && all).then_some(true)
 }
 
 /// Who is not done, and what it has left.
@@ -496,4 +512,35 @@ fn waiting_for(core: &Core) -> Vec<String> {
             )
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(references: u32, calls: u32) -> Residue {
+        let mut residue = Residue::default();
+        residue.wants_shutdown = true;
+        (residue.references, residue.calls) = (references, calls);
+        residue
+    }
+
+    /// S2: an answer that is not there yet is no reason to begin anew, and who is not named because there
+    /// are too many may release its references as well.
+    #[test]
+    fn s2_references_are_released_though_a_round_is_not_over_or_does_not_name_all() {
+        let [me, other] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+        let mine = (me, left(1, 0));
+        let judge = |others, names_all| only_references(mine, &[mine, (other, others)], names_all);
+        assert_eq!(judge(left(2, 0), true), Some(true));
+        assert_eq!(judge(left(0, 0), true), None, "it has not answered");
+        assert_eq!(judge(left(2, 1), true), Some(false));
+        assert_eq!(judge(Residue::default(), true), Some(false), "it works");
+        let named = [(other, left(2, 0))];
+        assert_eq!(only_references(mine, &named, true), None);
+        assert_eq!(only_references(mine, &named, false), Some(true));
+        assert_eq!(only_references(mine, &[], true), None);
+        let busy = (me, left(1, 1));
+        assert_eq!(only_references(busy, &named, false), Some(false));
+    }
 }

@@ -102,6 +102,17 @@ fn more_workers_than_a_group_can_have_are_refused() {
     assert_eq!(group.view(newcomer).len(), MAX_WORKERS);
 }
 
+/// D5: and nobody makes one more by asking to be let in.
+#[test]
+fn a_group_that_has_had_all_the_workers_it_can_have_takes_no_new_one_in() {
+    let node = |worker: usize| NodeId::new(worker as u32, 0);
+    let mut full = Membership::founding(node(0), (0..MAX_WORKERS).map(node));
+    let outcome = full.on_join(node(MAX_WORKERS));
+    assert!(outcome.messages.is_empty() && outcome.changes.is_empty());
+    assert_eq!(full.view().len(), MAX_WORKERS);
+    assert!(full.is_settled());
+}
+
 /// Section 4.9: news of many workers costs each member one message.
 #[test]
 fn news_that_came_together_is_passed_on_together() {

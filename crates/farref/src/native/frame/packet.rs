@@ -110,12 +110,13 @@ pub(in crate::native) struct TooLarge {
 }
 
 impl Packet {
-    /// Encodes a message that is queued now. The clock is asked only if that matters.
+    /// Encodes a message that is queued now. The clock is asked only if that matters. What cannot be sent
+    /// is given back: its buffers may be the program's.
     pub(in crate::native) fn new(
         message: Message,
         now: impl FnOnce() -> Time,
         limits: &Limits,
-    ) -> Result<Self, TooLarge> {
+    ) -> Result<Self, (TooLarge, Payload)> {
         let (mut head, payload) = take_apart(message);
         let timed = matches!(&head, Head::Call { remaining, .. } if remaining.is_some());
         let parts = payload.parts.len();
@@ -137,10 +138,10 @@ impl Packet {
                 queued: timed.then(now),
             }))),
             // Our own types always encode; an error would be one of ours to find.
-            _ => Err(TooLarge {
-                size: size as u64,
-                parts,
-            }),
+            _ => {
+                let size = size as u64;
+                Err((TooLarge { size, parts }, payload))
+            }
         }
     }
 
@@ -188,7 +189,7 @@ impl Packet {
 
     /// Whether it has buffers whose destructors may be the program's.
     pub(in crate::native) fn has_programs_buffers(&self) -> bool {
-        self.0.payload.parts.iter().any(Part::is_programs)
+        self.0.payload.has_programs_buffers()
     }
 
     /// How long it has waited, in nanoseconds, if that matters to the receiver.

@@ -188,7 +188,7 @@ async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
     .await;
 }
 
-/// PR-1, F3: a life is present only if it proves it, and a member is not disturbed by those who ask.
+/// PS-1, F3: a life is present only if it proves it, and a member is not disturbed by those who ask.
 #[tokio::test]
 async fn only_a_life_that_proves_itself_is_present() {
     let [left, right] = guarded_pair(impatient()).await;
