@@ -99,6 +99,54 @@ async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_w
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_nothing_more_comes() {
+    // HE-2: each time is told of, so one that never ends shows in the next that is not.
+    let bind = || BindOptions {
+        unix: false,
+        ..BindOptions::default()
+    };
+    let [book, others]: [Arc<Book>; 2] = Default::default();
+    let left = setup(1, bind(), &others).start().await;
+    let (give, take) = mpsc::channel();
+    let (drive, driven) = mpsc::channel::<Duration>();
+    let starting = setup(2, bind(), &book);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        drop(give.send(runtime.block_on(starting.start())));
+        while let Ok(time) = driven.recv() {
+            runtime.block_on(async { tokio::time::sleep(time).await });
+        }
+    });
+    let right = take
+        .recv_timeout(Duration::from_secs(60))
+        .expect("it starts");
+    introduce(&left, &others, &right, &book);
+    left.meet(&right).await;
+    let times = || {
+        let starving = lock(&book.starving);
+        starving.iter().filter(|lasted| lasted.is_zero()).count()
+    };
+    // Both streams are helped with until nothing is left to read.
+    left.send(&right, call(1, 8 << 20));
+    eventually("all arrives", || right.received_count() == 2).await;
+    let first = times();
+    assert!(first > 0, "nobody else reads");
+    // From now on only signs of life come, on the other stream.
+    for _ in 0..100 {
+        drive.send(Duration::from_secs(1)).expect("it waits");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if times() > first {
+            return;
+        }
+    }
+    panic!("helping has never ended");
+}
+
 /// A buffer of the program's that is looked at when it leaves.
 struct Small;
 
