@@ -14,7 +14,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, ready};
 use std::{future, io};
 
@@ -90,7 +90,7 @@ impl Reader {
                 return Poll::Ready(());
             }
             let read = ready!(reading.poll_read(context));
-            if let Err(end) = reading.take_in(link, channel, read) {
+            if let Err(end) = reading.take_in(link, channel, read, None) {
                 reading.over = true;
                 drop(reading);
                 finish(link, channel.epoch, end);
@@ -127,12 +127,18 @@ impl Reader {
             if reading.over {
                 return;
             }
+            // LI-2; whoever hands in right now is not waited for: all workers of the process need this thread.
+            let gate = match link.gate.try_lock() {
+                Ok(gate) => gate,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
             let read = match reading.read_now(scratch) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read,
             };
-            if let Err(end) = reading.take_in(link, channel, read) {
+            if let Err(end) = reading.take_in(link, channel, read, Some(gate)) {
                 reading.over = true;
                 drop(reading);
                 return finish(link, channel.epoch, end);
@@ -172,6 +178,7 @@ impl Reading {
         link: &Arc<Link>,
         channel: &Channel,
         read: io::Result<usize>,
+        gate: Option<MutexGuard<'_, ()>>,
     ) -> Result<(), End> {
         match read {
             Ok(0) => return Err(End::Lost("closed by the peer".to_owned())),
@@ -181,7 +188,7 @@ impl Reading {
             }
             Err(error) => return Err(End::Lost(error.to_string())),
         }
-        let handed_in = AssertUnwindSafe(|| hand_in(link, channel, &mut self.decoder));
+        let handed_in = AssertUnwindSafe(|| hand_in(link, channel, &mut self.decoder, gate));
         // RE-1
         user_code::without(|| catch_unwind(handed_in)).unwrap_or_else(|panic| {
             // RE-2
@@ -202,13 +209,18 @@ fn finish(link: &Arc<Link>, epoch: u64, end: End) {
     }
 }
 
-/// Hands in all frames that have come in full.
-fn hand_in(link: &Arc<Link>, channel: &Channel, decoder: &mut Decoder) -> Result<(), End> {
+/// Hands in all frames that have come in full, through the gate that the caller may have locked already.
+fn hand_in(
+    link: &Arc<Link>,
+    channel: &Channel,
+    decoder: &mut Decoder,
+    gate: Option<MutexGuard<'_, ()>>,
+) -> Result<(), End> {
     let epoch = channel.epoch;
     let now = link.shared.now();
     link.burst.store(0, Ordering::Relaxed);
     // LI-2
-    let gate = lock(&link.gate);
+    let gate = gate.unwrap_or_else(|| lock(&link.gate));
     let mut frames = 0_u32;
     while let Some(received) = decoder.next().map_err(End::from)? {
         frames += 1;
