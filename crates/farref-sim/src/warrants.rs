@@ -134,16 +134,19 @@ impl World {
         });
     }
 
-    /// The running members that a worker counts among the living and that count it so, too.
+    /// The running members that a worker counts among the living and that count it so, too. After a
+    /// partition there may be two groups, and newcomers that both have heard of.
     fn companions(&mut self, node: NodeId) -> Vec<NodeId> {
         let mut members = self.members();
-        members.retain(|&other| {
-            let known = self
-                .process(node)
-                .is_some_and(|p| p.node.membership().view().is_live(other));
-            other != node && known && self.together(node, other)
-        });
         members
+            .retain(|&other| other != node && self.counts(node, other) && self.counts(other, node));
+        members
+    }
+
+    /// Whether a worker counts another among the living.
+    fn counts(&mut self, node: NodeId, other: NodeId) -> bool {
+        self.process(node)
+            .is_some_and(|p| p.node.membership().view().is_live(other))
     }
 
     /// R4: a departure is settled when every member refuses the departed one's frames.
@@ -171,7 +174,12 @@ impl World {
     /// S3, R4: when a newcomer is let in every member knows it, and it knows of every departure that a
     /// member has settled without it.
     pub(crate) fn check_welcomed(&mut self, node: NodeId) {
-        for other in self.companions(node) {
+        let sponsor = self.oracle.handling.as_ref().map(|handling| handling.from);
+        // Those of the sponsor's group: it alone has been asked.
+        for other in sponsor.map_or_else(Vec::new, |sponsor| self.companions(sponsor)) {
+            if other == node || !self.counts(node, other) {
+                continue;
+            }
             let stranger = self.process(other).is_some_and(|p| {
                 let view = p.node.membership().view();
                 !view.is_live(node) && !view.is_gone(node)
