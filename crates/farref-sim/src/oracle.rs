@@ -81,6 +81,9 @@ pub(crate) struct Oracle {
     pub(crate) suspicions: BTreeSet<(NodeId, NodeId)>,
     /// Lives that somebody has declared dead or that have left.
     pub(crate) departed: BTreeSet<NodeId>,
+    /// A worker that runs has been counted as dead: from then on there may be two groups, which promise
+    /// each other nothing, and newcomers that both have heard of.
+    pub(crate) split: bool,
     /// When a suspicion was last withdrawn.
     pub(crate) withdrawn: BTreeMap<(NodeId, NodeId), Time>,
     /// The departures that each worker has settled.

@@ -109,6 +109,8 @@ pub(crate) struct Program {
     pub(crate) unsent: BTreeSet<(NodeId, MessageId)>,
     /// The oracle's numbers of the calls of others that are not answered.
     pub(crate) serving: BTreeMap<(NodeId, MessageId), usize>,
+    /// How many references to values of its own it was handed so far.
+    pub(crate) handed_over: usize,
     /// References whose confirmation is awaited.
     pub(crate) unconfirmed: BTreeSet<RRefId>,
     /// Contexts whose release is awaited.
@@ -128,13 +130,6 @@ impl Program {
                 .tasks
                 .values()
                 .any(|task| task.arguments.contains(&rref))
-    }
-
-    /// How many handles the program has.
-    pub(crate) fn handed_over(&self) -> usize {
-        let inside: usize = self.inside.values().map(Vec::len).sum();
-        let arguments: usize = self.tasks.values().map(|task| task.arguments.len()).sum();
-        self.handles.len() + inside + arguments
     }
 
     /// Whether the program has nothing left, but for functions whose callers are gone: those were

@@ -53,16 +53,17 @@ impl World {
     pub(crate) fn received(&mut self, from: NodeId, to: NodeId, carried: &[Carried]) {
         for fork in carried {
             let rref = fork.share.rref;
-            let fork = self
+            let own = self
                 .process(to)
                 .and_then(|process| process.node.refs(rref).fork_of(rref));
-            if let Some(fork) = fork {
-                let held = self.oracle.forks.entry((to, rref)).or_insert((fork, false));
-                if held.0 != fork {
-                    *held = (fork, false);
+            if let Some(own) = own {
+                let held = self.oracle.forks.entry((to, rref)).or_insert((own, false));
+                if held.0 != own {
+                    *held = (own, false);
                 }
             }
             if let Some(process) = self.process(to) {
+                process.program.handed_over += usize::from(fork.owner == to);
                 let table = process.node.refs(rref);
                 if table.check(rref).is_ok() && !table.is_confirmed(rref) {
                     process.program.unconfirmed.insert(rref);

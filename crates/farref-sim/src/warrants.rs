@@ -78,6 +78,7 @@ impl World {
         if !first || departure == Departure::Left || !self.process(node).is_some_and(member) {
             return first;
         }
+        self.oracle.split = true;
         let suspected = self.oracle.suspicions.contains(&(by, node));
         let handling = self.oracle.handling.clone();
         let unasked = match handling.map(|handling| (handling.control, handling.knew)) {
@@ -134,8 +135,7 @@ impl World {
         });
     }
 
-    /// The running members that a worker counts among the living and that count it so, too. After a
-    /// partition there may be two groups, and newcomers that both have heard of.
+    /// The running members that a worker counts among the living and that count it so, too.
     fn companions(&mut self, node: NodeId) -> Vec<NodeId> {
         let mut members = self.members();
         members
@@ -152,7 +152,7 @@ impl World {
     /// R4: a departure is settled when every member refuses the departed one's frames.
     pub(crate) fn check_settled(&mut self, node: NodeId, departed: NodeId) {
         // A newcomer owns nothing and asks nobody.
-        if !self.members().contains(&node) {
+        if self.oracle.split || !self.members().contains(&node) {
             return;
         }
         self.oracle
@@ -174,12 +174,12 @@ impl World {
     /// S3, R4: when a newcomer is let in every member knows it, and it knows of every departure that a
     /// member has settled without it.
     pub(crate) fn check_welcomed(&mut self, node: NodeId) {
-        let sponsor = self.oracle.handling.as_ref().map(|handling| handling.from);
-        // Those of the sponsor's group: it alone has been asked.
-        for other in sponsor.map_or_else(Vec::new, |sponsor| self.companions(sponsor)) {
-            if other == node || !self.counts(node, other) {
-                continue;
-            }
+        if self.oracle.split {
+            return;
+        }
+        let mut members = self.members();
+        members.retain(|&other| other != node && self.counts(node, other));
+        for other in members {
             let stranger = self.process(other).is_some_and(|p| {
                 let view = p.node.membership().view();
                 !view.is_live(node) && !view.is_gone(node)
@@ -255,8 +255,8 @@ impl World {
         let remembered = process.node.closed_origins();
         let stale = remembered.into_iter().find(|&origin| view.is_gone(origin));
         let pending = process.node.ref_counters().pending_owners;
-        // What the program itself was handed is its own business.
-        let handed_over = process.program.handed_over();
+        // What the program itself was handed, and may have handed on, is its own business.
+        let handed_over = process.program.handed_over;
         if let Some(origin) = stale {
             let what = format!("{node} remembers contexts of {origin}, which is gone");
             self.oracle.violated("D5", self.now, what);
