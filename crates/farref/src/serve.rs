@@ -35,7 +35,7 @@ use crate::protocol::{Arrived, Core, Expected, FETCH, Reservation, Reserve};
 use crate::registry::Entry;
 use crate::signal::CancelSignal;
 use crate::trace;
-use crate::user_code::UserCode;
+use crate::user_code::{self, UserCode};
 use crate::value::sealed::Permit;
 use crate::value::{Access, Admission, Ticket, Value};
 
@@ -690,11 +690,8 @@ fn encoded<T>(
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Failure {
-    let message = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    Failure::Panicked(message.unwrap_or_else(|| "(a panic without a message)".to_owned()))
+    let message = user_code::panic_message(panic).unwrap_or("(a panic without a message)");
+    Failure::Panicked(message.to_owned())
 }
 
 fn span_of(responder: &Responder) -> tracing::Span {

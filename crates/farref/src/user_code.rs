@@ -11,6 +11,7 @@
 //! - **UC-2** What was put off is done in the order in which it came up, also if the worker is gone by then,
 //!   and a panic in it ends nothing but itself.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -80,6 +81,12 @@ impl UserCode {
             guarded(f);
         });
     }
+}
+
+/// What a panic says, if it says anything.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 /// UC-2

@@ -14,7 +14,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::{future, io};
 
@@ -24,7 +24,7 @@ use super::channel::Channel;
 use super::dial;
 use super::frame::{Decoder, FrameError, Incoming, Received, Space};
 use super::link::{Link, Stage};
-use super::shared::lock;
+use super::shared::{lock, try_lock};
 use super::stream::ReadHalf;
 use crate::agent::Message;
 use crate::user_code;
@@ -117,21 +117,17 @@ impl Reader {
 
     /// Reads in place of the stream's task, whatever the program's runtime believes of the stream.
     pub(super) fn help_out(&self, link: &Arc<Link>, channel: &Channel, scratch: &mut [u8]) {
-        let mut reading = match self.state.try_lock() {
-            Ok(reading) => reading,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Then the task does run.
-            Err(TryLockError::WouldBlock) => return,
+        // Where somebody else has it the task does run.
+        let Some(mut reading) = try_lock(&self.state) else {
+            return;
         };
         for _ in 0..HELPERS_SHARE {
             if reading.over {
                 return;
             }
             // LI-2; whoever hands in right now is not waited for: all workers of the process need this thread.
-            let gate = match link.gate.try_lock() {
-                Ok(gate) => gate,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
+            let Some(gate) = try_lock(&link.gate) else {
+                return;
             };
             let read = match reading.read_now(scratch) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -192,9 +188,8 @@ impl Reading {
         // RE-1
         user_code::without(|| catch_unwind(handed_in)).unwrap_or_else(|panic| {
             // RE-2
-            let message = panic.downcast_ref::<&str>().copied();
-            let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            Err(End::Broken(message.unwrap_or("a panic").to_owned()))
+            let message = user_code::panic_message(&*panic).unwrap_or("a panic");
+            Err(End::Broken(message.to_owned()))
         })
     }
 }
