@@ -11,6 +11,8 @@
 //!    store grows with the number of ranks, and not with its square.
 //! 6. A worker that is there is not followed by a next life: whoever takes its name is refused before it
 //!    has published a card. One that is gone, noticed or not, is no obstacle.
+//! 7. Of two lives that did not notice each other, because one was slow to publish its card, the earlier
+//!    one finds the later one's while it waits: a worker that was started twice never waits in vain.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,7 +188,7 @@ impl Entrance<'_> {
         let mut me = self.come_to_life(kind, id, None).await?;
         self.ledger.begin("waiting for the founding of the group");
         let founding = match kind {
-            Kind::Static(size) => self.found_together(size, id, heard).await?,
+            Kind::Static(size) => self.found_together(size, &me, heard).await?,
             Kind::Dynamic => self.found_alone(&me).await?,
         };
         let earlier = founding
@@ -285,11 +287,7 @@ impl Entrance<'_> {
             Sign::Silent if !waits => return Ok(()),
             Sign::Silent | Sign::Present => {}
         }
-        let addresses: Vec<_> = earlier.addresses.iter().map(Address::to_string).collect();
-        Err(RendezvousError::NameTaken {
-            name: earlier.name.clone(),
-            address: addresses.join(" and "),
-        })
+        Err(name_taken(earlier))
     }
 
     /// Leaves word of what this worker has found out, for those who wait for the same group.
@@ -430,21 +428,21 @@ impl Entrance<'_> {
     async fn found_together(
         &self,
         size: u32,
-        id: u32,
+        me: &Card,
         heard: Option<Bytes>,
     ) -> Result<Founding, RendezvousError> {
         if let Some(founding) = self.ledger.founding().await? {
             return Ok(founding);
         }
-        if id != 0 {
+        if me.node.worker.0 != 0 {
             // Also an additional worker that is early waits for those who found the group.
             return tokio::select! {
-                told = self.look_for_founding(heard) => told,
+                told = self.look_for_founding(me, heard) => told,
                 founding = self.await_founding(size) => founding,
             };
         }
         tokio::select! {
-            told = self.look_for_founding(heard) => told,
+            told = self.look_for_founding(me, heard) => told,
             founding = self.gather_and_found(size) => founding,
         }
     }
@@ -514,12 +512,22 @@ impl Entrance<'_> {
         }
     }
 
-    /// Waits for a founding, or for word that there will be none.
-    async fn look_for_founding(&self, heard: Option<Bytes>) -> Result<Founding, RendezvousError> {
+    /// Waits for a founding, or for a sign that there will be none.
+    async fn look_for_founding(
+        &self,
+        me: &Card,
+        heard: Option<Bytes>,
+    ) -> Result<Founding, RendezvousError> {
         loop {
             sleep(LOOK).await;
             if let Some(founding) = self.ledger.founding().await? {
                 return Ok(founding);
+            }
+            // Invariant 7.
+            if let Some(latest) = self.ledger.latest(me.node.worker.0).await?
+                && latest.node > me.node
+            {
+                return Err(name_taken(&latest));
             }
             let word = self.ledger.word().await?;
             if word == heard {
@@ -586,5 +594,13 @@ impl Entrance<'_> {
             world_size: size,
             waited: self.began.elapsed(),
         }
+    }
+}
+
+fn name_taken(by: &Card) -> RendezvousError {
+    let addresses: Vec<_> = by.addresses.iter().map(Address::to_string).collect();
+    RendezvousError::NameTaken {
+        name: by.name.clone(),
+        address: addresses.join(" and "),
     }
 }

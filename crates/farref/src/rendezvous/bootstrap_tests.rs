@@ -374,6 +374,23 @@ async fn a_worker_started_twice_is_told_and_so_are_those_who_wait() {
     }
 }
 
+/// F4, invariant 7: also if the second life did not find the first, whose card came too late.
+#[tokio::test]
+async fn lives_that_did_not_notice_each_other_are_told_while_they_wait() {
+    let store = memory();
+    let mut all = vec![waiting(&store, ranked(0, 3)).await];
+    for _ in 0..2 {
+        all.push(waiting(&store, ranked(1, 3)).await);
+    }
+    for told in all {
+        match told.await.unwrap() {
+            Err(RendezvousError::NameTaken { name, .. }) => assert_eq!(name, "worker1"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_one_founding(&static_group(&store, 3).await);
+}
+
 /// F4, F3: in a group that runs only a worker that is certainly there keeps its name.
 #[tokio::test]
 async fn a_name_is_taken_only_from_a_worker_that_does_not_answer() {

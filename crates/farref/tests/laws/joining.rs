@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use farref::{Error, RendezvousError, Worker, WorkerBuilder};
+use tokio::task::JoinHandle;
 
 use crate::PATIENCE;
 
@@ -26,6 +27,21 @@ impl Place {
         Worker::builder(name)
             .rendezvous(&format!("file://{}", self.0.display()))
             .join_timeout(LIMIT)
+    }
+
+    /// A worker of that rank that is not to be let in, and waits for the others by now: one that comes
+    /// after they were told waits for their next attempt.
+    async fn waiting(&self, builder: WorkerBuilder, rank: u32) -> JoinHandle<Error> {
+        let task = tokio::spawn(refused(builder));
+        let card = format!("latest/{rank}").into_bytes();
+        let is_there = || {
+            let bytes = std::fs::read(&self.0).unwrap_or_default();
+            bytes.windows(card.len()).any(|part| part == card)
+        };
+        while !is_there() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        task
     }
 
     fn founder(&self, name: &str, rank: u32, world_size: u32) -> WorkerBuilder {
@@ -149,12 +165,11 @@ async fn f4_a_wrong_token_is_told_at_once() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_two_founders_with_one_name_are_told_at_once() -> anyhow::Result<()> {
     let place = Place::new("founders");
-    let founders = vec![
-        place.founder("same", 0, 4),
-        place.founder("other", 1, 4),
-        place.founder("same", 2, 4),
-    ];
-    for error in all_refused(founders).await {
+    let other = place.waiting(place.founder("other", 1, 4), 1).await;
+    let same = vec![place.founder("same", 0, 4), place.founder("same", 2, 4)];
+    let mut told = all_refused(same).await;
+    told.push(other.await?);
+    for error in told {
         let is_name =
             |error: &RendezvousError| matches!(error, RendezvousError::DuplicateName { .. });
         assert_told(&error, is_name, &["\"same\"", "worker 0", "worker 2"]);
@@ -166,12 +181,11 @@ async fn f4_two_founders_with_one_name_are_told_at_once() -> anyhow::Result<()> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_one_founder_started_twice_is_told_at_once() -> anyhow::Result<()> {
     let place = Place::new("twice");
-    let founders = vec![
-        place.founder("zero", 0, 3),
-        place.founder("one", 1, 3),
-        place.founder("one", 1, 3),
-    ];
-    for error in all_refused(founders).await {
+    let zero = place.waiting(place.founder("zero", 0, 3), 0).await;
+    let twice = vec![place.founder("one", 1, 3), place.founder("one", 1, 3)];
+    let mut told = all_refused(twice).await;
+    told.push(zero.await?);
+    for error in told {
         let is_taken = |error: &RendezvousError| matches!(error, RendezvousError::NameTaken { .. });
         assert_told(&error, is_taken, &["\"one\" is running"]);
     }
