@@ -1,7 +1,7 @@
 //! What Python and PyTorch's C++ make of plain things in pickles: wrappers that only tell a type, sequences made by
 //! calls, named tuples, large numbers.
 
-use super::{TOO_LARGE, ValueError};
+use super::{Pair, TOO_LARGE, ValueError};
 use crate::pickle::{Shape, View};
 
 pub(super) fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueError> {
@@ -98,6 +98,46 @@ pub(super) fn sequence_of<'p, 'a>(
         (b"collections", b"deque") => Some(*items),
         _ => None,
     })
+}
+
+/// What Python would unpack for `f(*given)`: the items of a sequence, the keys of a dict. Callers of `rpc_sync` may
+/// give any of them as `args`.
+pub(super) fn unpacked<'p, 'a>(given: View<'p, 'a>) -> Result<Vec<View<'p, 'a>>, ValueError> {
+    let shape = given.shape()?;
+    let inside = match shape {
+        Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => return Ok(items),
+        Shape::Dict(pairs) => return Ok(pairs.into_iter().map(|(key, _)| key).collect()),
+        // A subclass of a list or a dict is filled after it was made.
+        Shape::Call {
+            items: Some(items), ..
+        } => Some(items),
+        Shape::Call { .. } => match sequence_of(&shape)? {
+            Some(items) => items,
+            None => match named_tuple(given)? {
+                Some(items) => return Ok(items),
+                None => return Err(shape.is_not("a tuple of arguments").into()),
+            },
+        },
+        other => return Err(other.is_not("a tuple of arguments").into()),
+    };
+    inside.map_or_else(|| Ok(Vec::new()), unpacked)
+}
+
+/// What Python would unpack for `f(**named)`.
+pub(super) fn keywords<'p, 'a>(named: View<'p, 'a>) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
+    match named.shape()? {
+        Shape::Dict(pairs) => Ok(pairs),
+        Shape::Call {
+            items: Some(items), ..
+        } => keywords(items),
+        // One that was made and never filled.
+        Shape::Call {
+            callee,
+            state: None,
+            ..
+        } if matches!(callee.shape()?, Shape::Global(b"collections", _)) => Ok(Vec::new()),
+        other => Err(other.is_not("a dict of keywords").into()),
+    }
 }
 
 pub(super) fn text(bytes: &[u8]) -> Result<&str, ValueError> {

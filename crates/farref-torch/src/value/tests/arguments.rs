@@ -184,3 +184,58 @@ fn keywords_are_texts_in_a_dict() {
     let error = arguments::<(i64, i64)>(&list, Form::Udf, AB).unwrap_err();
     assert!(error.contains("a dict of keywords"), "{error}");
 }
+
+/// PyTorch calls `function(*args, **kwargs)`: whatever Python unpacks is fine.
+#[test]
+fn arguments_are_whatever_python_unpacks() {
+    type Write<'a> = &'a dyn Fn(&mut Writer);
+    let given: [(&str, Write<'_>); 6] = [
+        ("a list", &|writer| {
+            writer.empty_list().mark().int(1).int(2).appends();
+        }),
+        ("a set", &|writer| {
+            writer.empty_set().mark().int(1).int(2).add_items();
+        }),
+        ("the keys of a dict", &|writer| {
+            writer.empty_dict().mark();
+            writer.int(1).none().int(2).none().set_items();
+        }),
+        ("a deque", &|writer| {
+            writer.global("collections", "deque").tuple_of(0).reduce();
+            writer.mark().int(1).int(2).appends();
+        }),
+        ("a subclass of list", &|writer| {
+            writer.global("shop", "Items").tuple_of(0).new_object();
+            writer.mark().int(1).int(2).appends();
+        }),
+        ("a named tuple", &|writer| {
+            writer.global("shop", "Pair");
+            writer.int(1).int(2).tuple_of(2).new_object();
+        }),
+    ];
+    for (what, write) in given {
+        let pickle = call(|writer| {
+            write(writer);
+            writer.empty_dict();
+        });
+        assert_eq!(arguments(&pickle, Form::Udf, AB), Ok((1, 2)), "{what}");
+    }
+    let ordered = call(|writer| {
+        writer.tuple_of(0);
+        writer.global("collections", "OrderedDict").tuple_of(0);
+        writer.reduce().mark().text(b"b").int(2);
+        writer.text(b"a").int(1).set_items();
+    });
+    assert_eq!(arguments(&ordered, Form::Udf, AB), Ok((1, 2)));
+    let unfilled = call(|writer| {
+        writer.int(1).int(2).tuple_of(2);
+        writer.global("collections", "OrderedDict").tuple_of(0);
+        writer.reduce();
+    });
+    assert_eq!(arguments(&unfilled, Form::Udf, AB), Ok((1, 2)));
+    let number = call(|writer| {
+        writer.int(1).empty_dict();
+    });
+    let error = arguments::<(i64, i64)>(&number, Form::Udf, AB).unwrap_err();
+    assert!(error.contains("a tuple of arguments"), "{error}");
+}

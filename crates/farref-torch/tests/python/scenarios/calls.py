@@ -1,5 +1,6 @@
 """Calls both ways, with every kind of plain value, by rpc_sync, rpc_async and remote."""
 
+import collections
 import math
 
 import torch
@@ -7,6 +8,8 @@ import torch.distributed.rpc as rpc
 
 import peer_api
 import worker_api
+
+Pair = collections.namedtuple("Pair", ["a", "b"])
 
 VALUES = {
     "none": None,
@@ -58,6 +61,17 @@ def main(group):
     check.equal("a keyword", rpc.rpc_sync(peer, peer_api.join, args=("a", "c"), kwargs={"sep": "/"}), "a/c")
     check.equal("only keywords", rpc.rpc_sync(peer, peer_api.join, kwargs={"second": "y", "first": "x"}), "x-y")
     check.equal("keywords of add", rpc.rpc_async(peer, peer_api.add, kwargs={"b": 1, "a": 2}).wait(), 3)
+    # PyTorch calls `function(*args, **kwargs)`: a list will do, as in two of its tutorials, and all that unpacks.
+    check.equal("args is a list", rpc.rpc_sync(peer, peer_api.add, args=[1, 2]), 3)
+    check.equal("the same, asynchronously", rpc.rpc_async(peer, peer_api.add, args=[3, 4]).wait(), 7)
+    check.equal("the same, remotely", rpc.remote(peer, peer_api.add, args=[5, 6]).to_here(), 11)
+    check.equal("a list for a constructor", rpc.remote(peer, peer_api.Counter, args=[40]).rpc_sync().add(2), 42)
+    check.equal("a list for an operator", rpc.rpc_sync(peer, torch.add, args=[torch.ones(2), 1]), torch.full((2,), 2.0))
+    check.equal("args is a deque", rpc.rpc_sync(peer, peer_api.add, args=collections.deque([1, 2])), 3)
+    check.equal("args is a named tuple", rpc.rpc_sync(peer, peer_api.add, args=Pair(1, 2)), 3)
+    check.equal("args is a dict", rpc.rpc_sync(peer, peer_api.add, args={1: "", 2: ""}), 3)
+    named = collections.OrderedDict(b=1, a=2)
+    check.equal("kwargs is an OrderedDict", rpc.rpc_sync(peer, peer_api.add, kwargs=named), 3)
     # Under the old profiler, which asks for what happened on the callee; a peer may have nothing to tell.
     with torch.autograd.profiler_legacy.profile():
         check.equal("profiled", rpc.rpc_sync(peer, peer_api.add, args=(1, 2)), 3)
