@@ -6,7 +6,7 @@
 //! | [`links`] | what there is with each peer |
 //! | [`pipes`] | the tasks that write and read pipes |
 //! | [`outgoing`], [`answering`] | what this worker says, as PyTorch's messages |
-//! | [`incoming`], [`responses`] | what peers say, as the runtime takes it |
+//! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
 //! | [`pickled`], [`tensors`] | values and tensors inside of messages |
 //! | [`group`] | what workers of a group tell each other about it |
 //! | [`autograd`] | gradients |
@@ -33,9 +33,13 @@
 //! - **TA-3** A call cannot be called back: its answer is awaited and thrown away.
 //! - **TA-4** A peer's request is answered exactly once, whatever is wrong with it. One that breaks the rules of
 //!   references costs the peer its place.
+//! - **TA-5** What a message carries (references, a result that is to stay, a context) is taken in also if the message
+//!   is refused, by one way for all refusals: the runtime carries out a call that fails, or is given an answer that is
+//!   an error. PyTorch's workers count on it, as theirs do so.
 
 mod answering;
 mod autograd;
+mod calls;
 mod ending;
 mod group;
 mod ids;
@@ -46,6 +50,8 @@ mod pickled;
 mod pipes;
 mod responses;
 mod tensors;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -125,6 +125,25 @@ impl Found {
     }
 }
 
+/// All references in a pickle, whatever it is: for whoever has to let go of them. A peer hands a reference on by writing
+/// it, be it to where nobody looks.
+pub(super) fn references_of(pickle: &Pickle<'_>) -> Vec<(usize, Fork)> {
+    let budget = pickle.budget();
+    let mut references = Vec::new();
+    for view in pickle.calls(&budget) {
+        let Ok(Shape::Call {
+            callee, arguments, ..
+        }) = view.shape()
+        else {
+            break; // the budget is used up
+        };
+        if let Ok(Some(fork)) = read_rref(view, callee, arguments) {
+            references.push((view.key(), fork));
+        }
+    }
+    references
+}
+
 fn is_tensor_of_jit(callee: View<'_, '_>) -> Result<bool, RpcError> {
     Ok(matches!(
         callee.shape()?,

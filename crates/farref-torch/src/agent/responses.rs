@@ -8,10 +8,10 @@ use farref_proto::{DeclineReason, Declined, Share};
 
 use super::Shared;
 use super::links::{Link, Pending};
-use super::pickled::Found;
+use super::pickled::{Found, references_of};
 use crate::PyException;
 use crate::pickle::Pickle;
-use crate::rpc::{Kind, Message, RemoteException, RpcError};
+use crate::rpc::{Fork, Kind, Message, RemoteException, RpcError};
 use crate::transport::Incoming;
 use crate::value::{Body, Form};
 
@@ -61,15 +61,8 @@ impl Shared {
     }
 
     fn answer(&self, link: &Link, request: MessageId, message: Incoming) -> AnswerMessage {
-        let mut carried = Vec::new();
-        let outcome = match self.value(link, message) {
-            Ok(Ok((payload, found))) => {
-                carried = self.carried(&found);
-                Ok(payload)
-            }
-            Ok(Err(messages)) => Err(Failure::Returned(messages)),
-            Err(error) => Err(Failure::BadResult(error.to_string())),
-        };
+        let (outcome, carried) = self.value(link, message);
+        let carried = self.carried(&carried);
         let head = AnswerHead {
             id: request,
             carried,
@@ -82,68 +75,112 @@ impl Shared {
         }
     }
 
-    /// The value that an answer brings, or what the peer says went wrong.
+    /// The value that an answer brings, or what the peer says went wrong, and the references that it carries: all
+    /// of them also if it cannot be read (TA-5).
     fn value(
         &self,
         link: &Link,
         message: Incoming,
-    ) -> Result<Result<(Payload, Found), Vec<String>>, RpcError> {
-        let payload = &message.payload;
-        let mut context = None;
-        let mut decoded = Message::decode(Kind::from_code(message.kind)?, payload)?;
-        if let Message::Forward {
-            kind,
-            inner,
-            context: number,
-            autograd,
-            ..
-        } = decoded
-        {
-            context = Some((number, autograd));
-            decoded = Message::decode(kind, inner)?;
-        }
-        let (form, pickle) = match decoded {
-            Message::PythonRet { value } | Message::PythonFetchRet { value, .. } => {
-                (Form::Whole, value)
-            }
-            Message::ScriptRet { value } => (Form::Whole, value),
-            Message::ScriptFetchRet { value } => (Form::Only, value),
-            Message::RRefBackwardDone => {
+    ) -> (Result<Payload, Failure>, Vec<(usize, Fork)>) {
+        let payload = message.payload.clone();
+        let bad = |error: RpcError| Failure::BadResult(error.to_string());
+        let value = match written_value(message.kind, &payload) {
+            Ok(Answered::Value(value)) => value,
+            Ok(Answered::Nothing) => {
                 // The call that stands for it returns how it failed, which it did not.
-                let payload = Payload {
-                    body: Body::nothing().into_bytes().map_err(unsupported)?,
-                    parts: Vec::new(),
-                };
-                return Ok(Ok((payload, Found::default())));
+                let nothing = Body::nothing().into_bytes();
+                let nothing = nothing.map_err(|error| Failure::BadResult(error.to_string()));
+                let parts = Vec::new();
+                return (nothing.map(|body| Payload { body, parts }), Vec::new());
             }
-            Message::Exception { text } => {
-                return Ok(Err(vec![String::from_utf8_lossy(text).into_owned()]));
+            Ok(Answered::Exception(text)) => {
+                return (Err(Failure::Returned(vec![text])), Vec::new());
             }
-            other => {
-                return Err(RpcError::Wrong {
-                    what: "an answer with a value is expected",
-                    found: other.kind().name().to_owned(),
-                });
-            }
+            Err(error) => return (Err(bad(error)), Vec::new()),
         };
-        let read = Pickle::read(pickle)?;
-        let budget = read.budget();
-        let view = read.view(&budget);
-        if let Some(exception) = RemoteException::read(view)? {
-            return Ok(Err(messages_of(&exception)));
+        let pickle = match Pickle::read(value.pickle) {
+            Ok(pickle) => pickle,
+            Err(error) => return (Err(bad(error.into())), Vec::new()),
+        };
+        let refused = |failure| (Err(failure), references_of(&pickle));
+        let budget = pickle.budget();
+        let view = pickle.view(&budget);
+        match RemoteException::read(view) {
+            Ok(None) => {}
+            Ok(Some(exception)) => return refused(Failure::Returned(messages_of(&exception))),
+            Err(error) => return refused(bad(error)),
         }
         let mut found = Found::default();
-        found.look(view)?;
-        let references = found.references.iter().map(|(node, _)| *node).collect();
+        if let Err(error) = found.look(view) {
+            return refused(bad(error));
+        }
+        let nodes = found.references.iter().map(|(node, _)| *node).collect();
         let tensors = (&message.tensor_list[..], message.storages);
-        let payload =
-            self.receive_value(link, form, pickle, references, &found, tensors, context)?;
-        Ok(Ok((payload, found)))
+        let Value {
+            form,
+            pickle: bytes,
+            context,
+        } = value;
+        match self.receive_value(link, form, bytes, nodes, &found, tensors, context) {
+            Ok(payload) => (Ok(payload), found.references),
+            Err(error) => refused(bad(error)),
+        }
     }
 }
 
-fn unsupported(error: impl std::fmt::Display) -> RpcError {
-    RpcError::Unsupported(error.to_string())
+/// What an answer says.
+enum Answered<'a> {
+    Value(Value<'a>),
+    /// That it is done.
+    Nothing,
+    Exception(String),
+}
+
+/// A value in an answer.
+struct Value<'a> {
+    form: Form,
+    pickle: &'a [u8],
+    /// The context, and what the sender has recorded the message as.
+    context: Option<(i64, i64)>,
+}
+
+fn written_value(kind: i32, payload: &[u8]) -> Result<Answered<'_>, RpcError> {
+    let mut context = None;
+    let mut decoded = Message::decode(Kind::from_code(kind)?, payload)?;
+    if let Message::Forward {
+        kind,
+        inner,
+        context: number,
+        autograd,
+        ..
+    } = decoded
+    {
+        context = Some((number, autograd));
+        decoded = Message::decode(kind, inner)?;
+    }
+    let (form, pickle) = match decoded {
+        Message::PythonRet { value } | Message::PythonFetchRet { value, .. } => {
+            (Form::Whole, value)
+        }
+        Message::ScriptRet { value } => (Form::Whole, value),
+        Message::ScriptFetchRet { value } => (Form::Only, value),
+        Message::RRefBackwardDone => return Ok(Answered::Nothing),
+        Message::Exception { text } => {
+            let text = String::from_utf8_lossy(text).into_owned();
+            return Ok(Answered::Exception(text));
+        }
+        other => {
+            return Err(RpcError::Wrong {
+                what: "an answer with a value is expected",
+                found: other.kind().name().to_owned(),
+            });
+        }
+    };
+    Ok(Answered::Value(Value {
+        form,
+        pickle,
+        context,
+    }))
 }
 
 /// An exception as the messages of a remote error.

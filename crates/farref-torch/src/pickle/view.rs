@@ -51,6 +51,25 @@ impl<'a> Pickle<'a> {
     }
 }
 
+impl<'a> Pickle<'a> {
+    /// All calls that are in it, each of which Python would make, in the order in which it would.
+    pub(crate) fn calls<'p>(
+        &'p self,
+        budget: &'p Cell<usize>,
+    ) -> impl Iterator<Item = View<'p, 'a>> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter_map(move |(id, node)| {
+            let is_call = matches!(node, Node::Call { .. });
+            is_call.then_some(View {
+                pickle: self,
+                id,
+                depth: 0,
+                budget,
+            })
+        })
+    }
+}
+
 /// What a value is, one level deep.
 pub(crate) enum Shape<'p, 'a> {
     None,

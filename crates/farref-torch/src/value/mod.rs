@@ -42,6 +42,7 @@ mod tests;
 mod write;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -114,21 +115,33 @@ impl Arrivals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message came with such tensors.
-    pub(crate) fn expect(&self, received: Received, arrival: Arrival) {
-        self.lock().insert(received, arrival);
-    }
-
-    /// The program reads one of them: which one it is in the order of reading.
-    fn read(&self, received: Received, place: usize) -> Option<u32> {
+    /// The program reads one of the tensors of a message: which one it is in the order of reading. Nothing is known of
+    /// messages that nobody reads, so those that are refused need not be forgotten.
+    fn read(&self, received: Received, place: usize, all: &[TensorEntry]) -> Option<u32> {
         let mut arrivals = self.lock();
-        let read = &mut arrivals.get_mut(&received)?.read;
-        read.push(place);
-        u32::try_from(read.len() - 1).ok()
+        let arrival = match arrivals.entry(received) {
+            Entry::Occupied(known) => known.into_mut(),
+            // Asked for with the lock held: a context that closes after this finds the entry.
+            Entry::Vacant(vacant) if is_in_open_context() => {
+                let tensors = all.iter().filter(|entry| entry.requires_grad);
+                vacant.insert(Arrival {
+                    tensors: tensors.map(|it| (it.dtype, it.shape.clone())).collect(),
+                    read: Vec::new(),
+                })
+            }
+            Entry::Vacant(_) => return None,
+        };
+        arrival.read.push(place);
+        u32::try_from(arrival.read.len() - 1).ok()
     }
 
     pub(crate) fn get(&self, received: Received) -> Option<Arrival> {
         self.lock().get(&received).cloned()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     /// The context is over.
@@ -136,6 +149,13 @@ impl Arrivals {
         self.lock()
             .retain(|received, _| received.context != context);
     }
+}
+
+/// Whether the message that is being read was sent in a context that is not over.
+fn is_in_open_context() -> bool {
+    farref::context::incoming().is_some_and(|message| {
+        !matches!(message.scope.check(), Err(farref::Error::ContextReleased))
+    })
 }
 
 /// The encoding of values on PyTorch's wire.

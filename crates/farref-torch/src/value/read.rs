@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::de::{self, Deserializer, Visitor};
 
 use access::{Arguments, PairSequence, Pairs, Sequence, Variant};
-use shapes::{is_builtin, long, named_tuple, sequence_of, text, typed};
+use shapes::{is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked};
 
 use super::body::{Body, Form};
 use super::captured::Captured;
@@ -41,7 +41,7 @@ pub(super) fn from_body<E: std::fmt::Display>(
     })?;
     let budget = pickle.budget();
     let root = pickle.view(&budget);
-    let (items, keywords) = match body.form {
+    let (items, named) = match body.form {
         // Arguments as this worker wrote them for itself.
         Form::Whole if !parameters.is_empty() && matches!(root.shape()?, Shape::Tuple(_)) => {
             (root.tuple()?, Vec::new())
@@ -59,15 +59,15 @@ pub(super) fn from_body<E: std::fmt::Display>(
         }
         Form::Udf => {
             let udf = Udf::read(root)?;
-            (udf.arguments.tuple()?, keywords_of(udf.keywords)?)
+            (unpacked(udf.arguments)?, keywords(udf.keywords)?)
         }
         Form::Method => {
             let udf = Udf::read(root)?;
             let items = udf.arguments.tuple()?;
-            let [_, _, given, keywords] = items[..] else {
+            let [_, _, given, named] = items[..] else {
                 return Err(ValueError::new("a call of a method has four parts"));
             };
-            (given.tuple()?, keywords_of(keywords)?)
+            (unpacked(given)?, keywords(named)?)
         }
         Form::RustMethod => {
             let [_, given] = Udf::read(root)?.arguments.tuple_of()?;
@@ -81,17 +81,10 @@ pub(super) fn from_body<E: std::fmt::Display>(
         Form::Nothing => (Vec::new(), Vec::new()),
     };
     let value = Value {
-        what: What::Arguments(&items, &keywords, parameters),
+        what: What::Arguments(&items, &named, parameters),
         context: &context,
     };
     read(value).map_err(ValueError::new)
-}
-
-fn keywords_of<'p, 'a>(view: View<'p, 'a>) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
-    match view.shape()? {
-        Shape::Dict(items) => Ok(items),
-        other => Err(other.is_not("a dict of keywords").into()),
-    }
 }
 
 /// What belongs to the message that a value is read from.
@@ -192,7 +185,7 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
             Some(received) if records => {
                 let before = tensors[..place].iter();
                 let place = before.filter(|tensor| tensor.requires_grad).count();
-                let index = self.context.arrivals.read(*received, place);
+                let index = self.context.arrivals.read(*received, place, tensors);
                 index.map(|index| (received.message, index))
             }
             _ => entry.link,

@@ -19,6 +19,7 @@ SMOKE = {
     "builtins",
     "threads",
     "sharing",
+    "refusals",
     "objects",
     "ending",
     "autograd",
@@ -92,6 +93,7 @@ def all_plans():
         plan("sharing", "sharing", "static", "python0 python1 rust*"),
         plan("sharing_two_peers", "sharing", "static", "python0 rust* rust2*"),
         plan("sharing_dynamic", "sharing", "dynamic", "rust* python0 python1", "uv"),
+        plan("refusals", "refusals", "static", "python0 python1 rust*"),
         plan("objects", "objects", "static", "python0 python1 rust*"),
         plan("ending", "ending", "static", "python0 python1 rust*"),
         # Distributed autograd.
