@@ -122,7 +122,12 @@ impl World {
     pub(crate) fn check_call_error(&mut self, node: NodeId, to: NodeId, error: &CallError) {
         let complaint = match error {
             CallError::Reference(RefError::Unknown { .. }) => true,
-            CallError::PeerGone { .. } => self.together(node, to),
+            // Every member knows every other, until a split: a newcomer that two groups have heard of may
+            // hand on a reference to one whom the receiver has not.
+            CallError::PeerGone { .. } => {
+                let known = self.counts(node, to) || !self.oracle.split;
+                known && self.together(node, to)
+            }
             _ => false,
         };
         if complaint {

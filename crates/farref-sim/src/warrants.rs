@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Whether a worker counts another among the living.
-    fn counts(&mut self, node: NodeId, other: NodeId) -> bool {
+    pub(crate) fn counts(&mut self, node: NodeId, other: NodeId) -> bool {
         self.process(node)
             .is_some_and(|p| p.node.membership().view().is_live(other))
     }

@@ -23,7 +23,10 @@
 //! - **ME-6** A suspicion ends when the suspect is heard, and is not brought to anybody afterwards.
 //! - **ME-7** A member that ranks before the judge, and that the judge can reach, is not declared dead:
 //!   it is told who accuses it. One that the judge alone cannot reach is not either, while there is
-//!   another to ask.
+//!   another to ask. What one message says is known as a whole before anybody is declared dead.
+//! - **ME-8** A member that hears of another that is in, and has not heard that it was joining, tells it all
+//!   that it knows. By ME-4 this happens only where two groups meet that a split has made of one, through a
+//!   newcomer that both have heard of; each tells the other whom it has seen come and go.
 
 mod quiesce;
 #[cfg(test)]
@@ -304,7 +307,11 @@ impl Membership {
             outcome.changes.push(Change::Welcomed);
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
-            self.tell_all_known(&mut outcome);
+            // Some of it may have died with the one who told it. What follows behind it is said back.
+            let others = self.view.live().filter(|&node| node != self.me);
+            for node in others.filter(|_| !mutated!(self.mutant, NewcomerTellsOnlyItself)) {
+                self.tell_all_known(node, &mut outcome);
+            }
             self.announce(&[(self.me.worker, alive)], None, &mut outcome);
             if !self.suspects.is_empty() {
                 self.report_suspects(None, &mut outcome);
@@ -489,9 +496,20 @@ impl Membership {
         outcome: &mut Outcome,
     ) {
         let mut news = Vec::new();
+        let mut strangers = Vec::new();
+        let departed = self.departed.len();
         for &(worker, standing) in entries {
+            let incarnation = standing.incarnation;
+            let node = NodeId {
+                worker,
+                incarnation,
+            };
+            let known = self.view.is_live(node);
             if self.install(worker, standing, outcome) {
                 news.push((worker, standing));
+                if !known && standing.status == Status::Alive {
+                    strangers.push(node);
+                }
             } else if let Some(from) = from
                 && let Some(entry) = self.unsettled.get_mut(&worker)
                 && (entry.standing <= standing || mutated!(self.mutant, OldEchoSettles))
@@ -499,9 +517,20 @@ impl Membership {
                 entry.waiting.remove(&from);
             }
         }
+        // The one who was asked may be gone. Whom to ask now is known only when all entries are: one that
+        // comes after the departure may tell of somebody (ME-7).
+        let somebody_left = self.departed.len() > departed;
+        if somebody_left && !self.suspects.is_empty() && self.phase == Phase::Member {
+            self.report_suspects(None, outcome);
+        }
         // A newcomer holds and owns nothing yet, and not everyone would answer it.
         if !news.is_empty() && self.phase != Phase::Joining {
             self.announce(&news, from, outcome);
+            // ME-8: it is a member of another group, which this one has been split from.
+            strangers.retain(|&node| self.view.is_live(node));
+            for node in strangers {
+                self.tell_all_known(node, outcome);
+            }
         }
     }
 
@@ -567,9 +596,6 @@ impl Membership {
         for entry in self.unsettled.values_mut() {
             entry.waiting.remove(&node);
         }
-        if !self.suspects.is_empty() && self.phase == Phase::Member {
-            self.report_suspects(None, outcome);
-        }
     }
 
     /// Tells every member, all in one message, and notes whose word is awaited.
@@ -603,20 +629,13 @@ impl Membership {
         }
     }
 
-    /// A newcomer tells all it knows: some of it may have died with the one who told it. It need not
-    /// be said back: what follows behind it is.
-    fn tell_all_known(&self, outcome: &mut Outcome) {
-        if mutated!(self.mutant, NewcomerTellsOnlyItself) {
-            return;
-        }
-        for node in self.view.live().filter(|&node| node != self.me) {
-            for entries in self.batches() {
-                let echo = false;
-                outcome
-                    .messages
-                    .push((node, Control::View { entries, echo }));
-            }
-        }
+    /// Tells a node all that this one knows. It need not be said back.
+    fn tell_all_known(&self, node: NodeId, outcome: &mut Outcome) {
+        let views = self.batches().into_iter().map(|entries| Control::View {
+            entries,
+            echo: false,
+        });
+        outcome.messages.extend(views.map(|view| (node, view)));
     }
 
     /// All standings, in lists that one message may have.

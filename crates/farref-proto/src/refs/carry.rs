@@ -115,6 +115,10 @@ impl<V> RefTable<V> {
             }
         }
         if let Some(owner) = self.owners.get_mut(&rref) {
+            // What comes with a reference comes from its creator; whoever fetched it before may have guessed.
+            if matches!(owner.slot, Slot::Pending | Slot::Void) {
+                owner.fingerprint = carried.fingerprint;
+            }
             owner.handles += 1;
             if from == self.me {
                 owner.forks.remove(fork);

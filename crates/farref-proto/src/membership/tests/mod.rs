@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::event::Event;
 use crate::ids::Incarnation;
+use crate::outbox::Outbox;
 use group::*;
 
 fn gone(n: usize, departure: Departure) -> Event<()> {
@@ -327,6 +328,66 @@ fn the_lowest_that_can_be_reached_decides() {
     assert_eq!(group.members(C), [id(C)]);
     let events = group.events(C);
     assert!(events.contains(&Event::Settled(id(A))) && events.contains(&Event::Settled(id(B))));
+    group.assert_agreed();
+}
+
+/// ME-7: a message that tells of a death and of a newcomer is taken in as a whole, in whatever order it
+/// names them, before anybody is declared dead because nobody is left to ask: the newcomer is.
+#[test]
+fn suspicions_are_acted_on_when_all_of_a_message_is_known() {
+    let mut group = Group::new(3);
+    group.suspect(C, A);
+    assert_eq!(group.pending(C, B), [Control::Suspect(id(A))]);
+    let newcomer = id(D);
+    let entries = [(id(B), Status::Dead), (newcomer, Status::Alive)];
+    let entries = entries.map(|(node, status)| (node.worker, Standing::of(node, status)));
+    let view = Control::View {
+        entries: entries.to_vec(),
+        echo: false,
+    };
+    let mut out = Outbox::new();
+    group.nodes[C].handle(newcomer, view, &mut out).unwrap();
+    assert!(group.view(C).is_member(id(A)), "D can be asked");
+    let said: Vec<_> = std::iter::from_fn(|| out.pop_control()).collect();
+    assert!(
+        said.contains(&(newcomer, Control::Suspect(id(A)))),
+        "{said:?}"
+    );
+}
+
+/// ME-8, S1: two groups that went on by themselves after a split meet through a newcomer of each. They agree in
+/// the end on who has joined and who has died, so that nobody waits for somebody's word for ever.
+#[test]
+fn two_groups_that_meet_after_a_split_tell_each_other_all_they_know() {
+    let mut group = Group::new(2);
+    // Two groups of one each.
+    group.suspect(A, B);
+    group.suspect(B, A);
+    group.lose(A, B);
+    group.lose(B, A);
+    let first = group.join(id(C), A);
+    group.deliver(first, A);
+    let second = group.join(id(D), B);
+    // The first newcomer has heard of the second, from whoever has died since.
+    let entries = vec![(WorkerId(3), Standing::of(id(D), Status::Joining))];
+    let echo = false;
+    group
+        .on(first, |node, out| {
+            node.handle(id(A), Control::View { entries, echo }, out)
+        })
+        .unwrap();
+    group.deliver(second, B);
+    group.deliver(B, second);
+    assert_eq!(group.phase(second), Phase::Member);
+    group.crash(A);
+    group.crash(B);
+    group.deliver_all();
+    for (n, dead) in [(first, A), (second, B)] {
+        assert_eq!(group.phase(n), Phase::Member);
+        group.suspect(n, dead);
+    }
+    group.deliver_all();
+    assert_eq!(group.members(first), [id(C), id(D)]);
     group.assert_agreed();
 }
 

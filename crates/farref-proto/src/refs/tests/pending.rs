@@ -484,6 +484,33 @@ fn a_guess_at_the_type_of_a_value_that_never_came_binds_nobody() {
     net.finish();
 }
 
+/// R8, RT-10: D takes the value for another type and asks first. C hands the reference to the owner, which hands
+/// it on, all before the creation: it is of the type that came with the reference.
+#[test]
+fn what_comes_with_a_reference_outweighs_a_guess_at_its_type() {
+    let mut net = Tables::new(4);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    let guess = net.on(B, |table, _| table.fetch(rref, OTHER, waiter(D, 1)));
+    assert_eq!(guess, Ok(Fetch::Waiting));
+    net.shared(A, C, rref);
+    net.shared(C, B, rref);
+    let carried = net.share(B, D, rref);
+    assert_eq!(carried.fingerprint, TYPE);
+    net.drop_handle(C, rref);
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.shared(D, C, rref);
+    assert_eq!(net.table(C).check(rref), Ok(()));
+    net.fulfil(B, rref, 7);
+    for n in [A, B, C, D] {
+        net.drop_handle(n, rref);
+    }
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
 /// RT-1: two fetches before the creation, one is cancelled, the creator dies: the other is answered.
 #[test]
 fn a_fetch_that_waits_keeps_the_entry_when_another_is_cancelled() {
