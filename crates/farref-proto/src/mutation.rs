@@ -68,12 +68,24 @@ pub enum Mutation {
     NewcomerTellsOnlyItself,
     /// A call brings a context back whose origin is gone (breaks CT-3).
     ReopenDeadContext,
+    /// A call whose caller is gone goes on running in its context for ever (breaks CT-1).
+    AbandonedCallRunsOn,
+    /// Shutdown does not mind that members came and went between its two looks (breaks QU-1).
+    ShutdownIgnoresView,
+    /// Whoever is accused stays, and the accuser goes, whatever their numbers (breaks ME-7).
+    AccusedAlwaysStays,
+    /// A departure settles when all know it, be others open or not (breaks ME-5).
+    SettleOneByOne,
+    /// Two groups that meet after a split tell each other nothing (breaks ME-8).
+    StrangersToldNothing,
+    /// A group at rest still lets in who asked before (breaks QU-5).
+    LetInAtRest,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 36] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -104,6 +116,12 @@ impl Mutation {
         Self::JoiningNotAwaited,
         Self::NewcomerTellsOnlyItself,
         Self::ReopenDeadContext,
+        Self::AbandonedCallRunsOn,
+        Self::ShutdownIgnoresView,
+        Self::AccusedAlwaysStays,
+        Self::SettleOneByOne,
+        Self::StrangersToldNothing,
+        Self::LetInAtRest,
     ];
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Run with `--nocapture` for the table in `docs/protocol.md`.
 
+use std::time::Duration;
+
 use farref_proto::{
-    ContextError, ContextId, Control, Membership, Mutation, Node, NodeConfig, NodeId, Outbox,
-    Standing, Status,
+    CallHead, ContextError, ContextId, Control, Event, Membership, MessageId, Mutation, Node,
+    NodeConfig, NodeId, Outbox, Standing, Status, Target, Time,
 };
 use farref_sim::{Config, Mutant, run};
 
@@ -21,6 +23,12 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::ForgetClosedContext,
     Mutation::WelcomeUnannounced,
     Mutation::NewcomerTellsOnlyItself,
+    Mutation::AbandonedCallRunsOn,
+    Mutation::ShutdownIgnoresView,
+    Mutation::AccusedAlwaysStays,
+    Mutation::SettleOneByOne,
+    Mutation::StrangersToldNothing,
+    Mutation::LetInAtRest,
 ];
 
 /// Broken rules that it takes a relay's death to notice.
@@ -64,6 +72,36 @@ const MEMBER: NodeId = NodeId::new(1, 1);
 const DEAD: NodeId = NodeId::new(2, 1);
 const ME: NodeId = NodeId::new(3, 1);
 const NEXT: NodeId = NodeId::new(4, 1);
+
+/// A member of a group.
+fn member(me: NodeId, group: &[NodeId], mutation: Option<Mutation>) -> Node<()> {
+    let membership = Membership::founding(me, group.iter().copied());
+    let mut node = Node::new(me, membership, NodeConfig::default());
+    if let Some(mutation) = mutation {
+        node.mutate(mutation);
+    }
+    node
+}
+
+/// What somebody tells of a node.
+fn view(of: NodeId, status: Status) -> Control {
+    let entries = vec![(of.worker, Standing::of(of, status))];
+    let echo = false;
+    Control::View { entries, echo }
+}
+
+/// Tells a node several things, one after the other; what it says to them.
+fn tell(node: &mut Node<()>, told: impl IntoIterator<Item = (NodeId, Control)>) -> Outbox<()> {
+    let mut out = Outbox::new();
+    for (from, control) in told {
+        assert_eq!(node.handle(from, control, &mut out), Ok(()));
+    }
+    out
+}
+
+fn controls(mut out: Outbox<()>) -> Vec<(NodeId, Control)> {
+    std::iter::from_fn(|| out.pop_control()).collect()
+}
 
 /// A newcomer that has just been welcomed by a sponsor that knew of a death and of another newcomer; and
 /// what it says first.
@@ -121,11 +159,7 @@ fn a_sponsor_that_believes_that_all_know_whom_it_knows_is_noticed() {
 #[test]
 fn a_worker_that_forgets_which_contexts_were_released_is_noticed() {
     let remembers = |mutation: Option<Mutation>| {
-        let membership = Membership::founding(ME, [ME, SPONSOR]);
-        let mut node = Node::<()>::new(ME, membership, NodeConfig::default());
-        if let Some(mutation) = mutation {
-            node.mutate(mutation);
-        }
+        let mut node = member(ME, &[ME, SPONSOR], mutation);
         let context = ContextId::new(SPONSOR, 0);
         let cleanup = Control::ContextCleanup(vec![(context, 0)]);
         let told = node.handle(SPONSOR, cleanup, &mut Outbox::new());
@@ -134,4 +168,135 @@ fn a_worker_that_forgets_which_contexts_were_released_is_noticed() {
     };
     assert!(remembers(None));
     assert!(!remembers(Some(Mutation::ForgetClosedContext)));
+}
+
+/// CT-1: two workers call this one in a context, and one of them dies. When the other is answered it is at rest.
+#[test]
+fn a_call_that_runs_on_without_its_caller_is_noticed() {
+    let rests = |mutation| {
+        let mut node = member(ME, &[SPONSOR, MEMBER, ME], mutation);
+        let mut out = Outbox::new();
+        let context = ContextId::new(SPONSOR, 0);
+        let request = MessageId(0);
+        let head = CallHead {
+            target: Target::Answer(request),
+            context: Some(context),
+            carried: Vec::new(),
+        };
+        for caller in [SPONSOR, MEMBER] {
+            assert!(node.receive_call(caller, &head, &mut out).is_ok());
+        }
+        tell(&mut node, [(SPONSOR, view(MEMBER, Status::Dead))]);
+        assert!(matches!(
+            node.answer(SPONSOR, request, &[], &mut out),
+            Ok(Some(_))
+        ));
+        let done = Control::ContextDone(vec![(context, 1)]);
+        controls(out).contains(&(SPONSOR, done))
+    };
+    assert!(rests(None));
+    assert!(!rests(Some(Mutation::AbandonedCallRunsOn)));
+}
+
+/// QU-1: what a newcomer that came and went between the two looks has left behind is not in the reports.
+#[test]
+fn a_shutdown_that_does_not_mind_who_came_and_went_is_noticed() {
+    let completes = |mutation| {
+        let group = [SPONSOR, MEMBER];
+        let [mut leader, mut other] = group.map(|me| member(me, &group, mutation));
+        leader.shut_down();
+        other.shut_down();
+        let residue = other.residue();
+        let mut now = Time::ZERO;
+        let mut look = |leader: &mut Node<()>| {
+            now += Duration::from_secs(1);
+            leader.poll(now, &mut Outbox::new());
+        };
+        for round in [1, 2] {
+            look(&mut leader);
+            let activity = 0;
+            let report = Control::Report {
+                round,
+                activity,
+                residue,
+            };
+            tell(&mut leader, [(MEMBER, report)]);
+        }
+        let told = [
+            (NEXT, Control::Join),
+            (MEMBER, view(NEXT, Status::Joining)),
+            (NEXT, view(NEXT, Status::Alive)),
+            (MEMBER, view(NEXT, Status::Alive)),
+            (MEMBER, view(NEXT, Status::Dead)),
+        ];
+        tell(&mut leader, told);
+        assert!(leader.membership().is_settled());
+        look(&mut leader);
+        leader.quiescence().is_complete()
+    };
+    assert!(!completes(None));
+    assert!(completes(Some(Mutation::ShutdownIgnoresView)));
+}
+
+/// ME-7: of two members that cannot reach each other the lower number stays.
+#[test]
+fn an_accused_that_always_stays_is_noticed() {
+    let gives_way = |mutation| {
+        let mut node = member(ME, &[SPONSOR, MEMBER, ME], mutation);
+        tell(&mut node, [(MEMBER, Control::Accused(SPONSOR))]);
+        node.membership().view().is_member(SPONSOR)
+    };
+    assert!(gives_way(None));
+    assert!(!gives_way(Some(Mutation::AccusedAlwaysStays)));
+}
+
+/// ME-5: the one whose word was awaited dies: what the first of the dead handed it may be on its way to a third.
+#[test]
+fn departures_that_settle_one_by_one_are_noticed() {
+    let waits = |mutation| {
+        let mut node = member(SPONSOR, &[SPONSOR, MEMBER, DEAD, ME], mutation);
+        let mut out = Outbox::new();
+        node.suspect(DEAD, &mut out);
+        let said = node.handle(MEMBER, view(DEAD, Status::Dead), &mut out);
+        assert_eq!(said, Ok(()));
+        node.suspect(ME, &mut out);
+        let mut events = std::iter::from_fn(|| out.pop_event());
+        events.all(|event| event != Event::Settled(DEAD))
+    };
+    assert!(waits(None));
+    assert!(!waits(Some(Mutation::SettleOneByOne)));
+}
+
+/// ME-8: one that is in, and of which this node has not heard that it joined, is of another group.
+#[test]
+fn groups_that_meet_and_tell_each_other_nothing_are_noticed() {
+    let tells = |mutation| {
+        let mut node = member(MEMBER, &[SPONSOR, MEMBER], mutation);
+        let out = tell(&mut node, [(SPONSOR, view(NEXT, Status::Alive))]);
+        let own = (MEMBER.worker, Standing::of(MEMBER, Status::Alive));
+        let told = |(to, control): (NodeId, Control)| {
+            to == NEXT && matches!(control, Control::View { entries, .. } if entries.contains(&own))
+        };
+        controls(out).into_iter().any(told)
+    };
+    assert!(tells(None));
+    assert!(!tells(Some(Mutation::StrangersToldNothing)));
+}
+
+/// QU-5: the leader's word on the newcomer comes behind its word that all is done.
+#[test]
+fn a_group_at_rest_that_lets_somebody_in_is_noticed() {
+    let refuses = |mutation| {
+        let mut node = member(MEMBER, &[SPONSOR, MEMBER], mutation);
+        let told = [
+            (NEXT, Control::Join),
+            (SPONSOR, Control::Finish),
+            (SPONSOR, view(NEXT, Status::Joining)),
+        ];
+        let said = controls(tell(&mut node, told));
+        said.iter()
+            .all(|(_, control)| !matches!(control, Control::Welcome(_)))
+    };
+    assert!(refuses(None));
+    assert!(!refuses(Some(Mutation::LetInAtRest)));
 }

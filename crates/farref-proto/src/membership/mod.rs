@@ -293,6 +293,13 @@ impl Membership {
         outcome
     }
 
+    /// QU-5: the group is at rest, and whoever has asked to be let in is not.
+    pub(crate) fn let_nobody_in(&mut self) {
+        if !mutated!(self.mutant, LetInAtRest) {
+            self.newcomers.clear();
+        }
+    }
+
     /// The sponsor lets this node in.
     pub(crate) fn on_welcome(&mut self, entries: Vec<(WorkerId, Standing)>) -> Outcome {
         let mut outcome = Outcome::default();
@@ -401,7 +408,10 @@ impl Membership {
     /// stays.
     pub(crate) fn on_accused(&mut self, by: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
-        if self.phase == Phase::Member && self.me < by && self.view.is_live(by) {
+        // It always does among members that keep to the rules: a suspicion is brought to somebody who ranks
+        // before the accuser, or is of somebody who does, and is passed on only to those who rank before that one.
+        let ranks_before = self.me < by || mutated!(self.mutant, AccusedAlwaysStays);
+        if self.phase == Phase::Member && ranks_before && self.view.is_live(by) {
             self.declare_dead(by, &mut outcome);
             self.settle(&mut outcome);
         }
@@ -527,7 +537,8 @@ impl Membership {
         if !news.is_empty() && self.phase != Phase::Joining {
             self.announce(&news, from, outcome);
             // ME-8: it is a member of another group, which this one has been split from.
-            strangers.retain(|&node| self.view.is_live(node));
+            let told = !mutated!(self.mutant, StrangersToldNothing);
+            strangers.retain(|&node| told && self.view.is_live(node));
             for node in strangers {
                 self.tell_all_known(node, outcome);
             }
@@ -670,12 +681,14 @@ impl Membership {
             }
             outcome.messages.push((node, Control::Welcome(last)));
         }
-        if self.unsettled.is_empty() {
-            let settled = std::mem::take(&mut self.departed);
-            outcome
-                .changes
-                .extend(settled.into_iter().map(Change::Settled));
-        }
+        let one_by_one = mutated!(self.mutant, SettleOneByOne);
+        let open = |node: &mut NodeId| one_by_one && !unsettled.contains_key(&node.worker);
+        let settled = match unsettled.is_empty() {
+            true => std::mem::take(&mut self.departed),
+            false => self.departed.extract_if(.., open).collect(),
+        };
+        let settled = settled.into_iter().map(Change::Settled);
+        outcome.changes.extend(settled);
         // For a leaver it is enough that all know of its leave; nobody answers its other questions.
         if self.phase == Phase::Leaving && !self.unsettled.contains_key(&self.me.worker) {
             self.phase = Phase::Departed;

@@ -19,6 +19,8 @@
 //!   wants the shutdown or only serves.
 //! - **QU-4** Where all only serve nobody is asked and nothing completes. A wish that any of them was
 //!   asked about outlives whoever had it.
+//! - **QU-5** A group at rest lets nobody in. A newcomer takes the leader's word to be let in, which follows
+//!   behind the leader's word that all is done; so nobody has let it in before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -330,7 +332,11 @@ impl Quiescence {
             return false;
         }
         let everyone_idle = self.waiting_for.is_empty();
-        let idle_now = everyone_idle.then(|| (membership.view().number(), counters));
+        let number = match mutated!(self.mutant, ShutdownIgnoresView) {
+            true => 0,
+            false => membership.view().number(),
+        };
+        let idle_now = everyone_idle.then_some((number, counters));
         let at_rest = everyone_idle
             && (idle_now == self.idle_before || mutated!(self.mutant, ShutdownAfterOneRound));
         self.idle_before = idle_now;

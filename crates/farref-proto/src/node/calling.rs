@@ -419,7 +419,9 @@ impl<V: Clone> Node<V> {
         }
         for (request, call) in incoming {
             // Nobody will answer it any more, so nobody else would say that it is over.
-            if let Some(context) = call.context {
+            if let Some(context) = call.context
+                && !mutated!(self.mutant, AbandonedCallRunsOn)
+            {
                 self.context_table(context).finish_call(context, node, out);
             }
             out.event(Event::Abandoned { node, request });

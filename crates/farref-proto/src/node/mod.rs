@@ -404,6 +404,7 @@ impl<V: Clone> Node<V> {
             out.send(to, control);
         }
         if self.quiescence.is_complete() && !was_complete {
+            self.membership.let_nobody_in();
             out.event(Event::ShutdownComplete);
         }
     }
@@ -501,7 +502,7 @@ impl<V: Clone> Node<V> {
                     node.context_table(context).on_attach(from, context, out)
                 })?;
             }
-            // A group that is at rest takes nobody in.
+            // QU-5
             Control::Join if self.quiescence.is_complete() => {}
             Control::Join => {
                 let outcome = self.membership.on_join(from);
@@ -546,6 +547,7 @@ impl<V: Clone> Node<V> {
             } => self.quiescence.on_report(from, round, (activity, residue)),
             Control::Finish => {
                 if self.quiescence.on_finish() {
+                    self.membership.let_nobody_in();
                     out.event(Event::ShutdownComplete);
                 }
             }

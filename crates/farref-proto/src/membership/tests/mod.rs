@@ -286,6 +286,26 @@ fn a_bad_link_to_the_leader_costs_one_member_and_not_two() {
     }
 }
 
+/// ME-7: of the accused and the accuser the lower number stays, whoever says what: nobody is declared dead on the
+/// word that it has accused somebody who ranks after it.
+#[test]
+fn the_accused_gives_way_to_a_lower_number() {
+    let mut group = Group::new(3);
+    for by in [A, C] {
+        let accused = Control::Accused(id(by));
+        group
+            .on(C, |node, out| node.handle(id(B), accused, out))
+            .unwrap();
+        assert_eq!(group.phase(C), Phase::Member);
+        assert_eq!(group.members(C), [id(A), id(B), id(C)]);
+    }
+    let accused = Control::Accused(id(C));
+    group
+        .on(A, |node, out| node.handle(id(B), accused, out))
+        .unwrap();
+    assert_eq!(group.members(A), [id(A), id(B)]);
+}
+
 /// A leader that is really dead is buried as soon as a second member cannot reach it.
 #[test]
 fn a_dead_leader_is_declared_dead_when_another_has_confirmed_it() {

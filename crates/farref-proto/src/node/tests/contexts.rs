@@ -214,6 +214,28 @@ fn a_cleanup_reaches_a_worker_whose_caller_died() {
     }
 }
 
+/// CT-1, A3: C calls B in the context and dies while B works on it. Nobody waits for that call's answer, and B,
+/// which the origin waits for, is at rest when it has answered the origin.
+#[test]
+fn a_call_ends_in_its_context_with_its_caller() {
+    let mut net = Cluster::new(3);
+    let context = open(&mut net, A);
+    let outer = net.call(A, B, Want::Answer, &[], Some(context)).unwrap();
+    net.call(A, C, Want::Answer, &[], Some(context)).unwrap();
+    net.deliver_all();
+    let inner = net.call(C, B, Want::Answer, &[], Some(context)).unwrap();
+    net.deliver_all();
+    net.bury(C);
+    assert_eq!(net.answer(B, C, request(&inner), &[]), None);
+    release(&mut net, A, context);
+    net.deliver_all();
+    assert!(!net.events(A).contains(&Event::ContextReleased(context)));
+    net.answer(B, A, request(&outer), &[]);
+    net.deliver_all();
+    assert_eq!(net.events(A), released(context));
+    net.finish();
+}
+
 /// CT-4: when the origin dies, all forget.
 #[test]
 fn a_context_dies_with_its_origin() {

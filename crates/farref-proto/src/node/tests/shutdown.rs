@@ -2,6 +2,8 @@
 
 use super::cluster::*;
 use crate::event::Event;
+use crate::ids::NodeId;
+use crate::membership::Phase;
 use crate::message::Control;
 
 fn shut_down(net: &mut Cluster, n: usize) {
@@ -53,6 +55,59 @@ fn activity_between_two_looks_starts_the_count_again() {
     assert_eq!(complete(&net), []);
     round(&mut net);
     assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// QU-1: a newcomer comes, hands B something behind B's second report, and dies, all between the leader's two looks.
+#[test]
+fn whoever_came_and_went_between_two_looks_starts_the_count_again() {
+    let mut net = Cluster::new(3);
+    net.bury(C);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    (0..2).for_each(|_| round(&mut net));
+    net.restart(C, 2, A);
+    net.deliver_all();
+    let rref = net.local(C, 7);
+    let request = net.ask(C, B, &[rref]);
+    net.deliver_all();
+    net.bury(C);
+    assert!(!net.node(B).is_empty() && net.node(A).membership().is_settled());
+    net.tick();
+    assert_eq!(complete(&net), [], "B has what the newcomer handed it");
+    net.deliver_all();
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), []);
+    let caller = NodeId::new(2, 2);
+    let answered = net.on(B, |node, out| node.answer(caller, request, &[], out));
+    assert_eq!(answered, Ok(None));
+    net.drop_handle(B, rref);
+    (0..3).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
+/// QU-5: a newcomer turns to B between B's last report and the word that all is done.
+#[test]
+fn a_group_at_rest_lets_nobody_in_who_asked_before() {
+    let mut net = Cluster::new(3);
+    net.bury(C);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    (0..2).for_each(|_| round(&mut net));
+    net.restart(C, 2, B);
+    net.bring_control((NodeId::new(2, 2), id(B)));
+    let asks = net.controls(B, A);
+    assert!(matches!(asks[..], [Control::View { .. }]), "{asks:?}");
+    net.tick();
+    assert_eq!(
+        complete(&net),
+        [A],
+        "the leader has not heard of the newcomer"
+    );
+    net.deliver_all();
+    assert_eq!(complete(&net), [A, B]);
+    assert_eq!(net.node(C).membership().phase(), Phase::Joining);
+    net.crash(C);
+    net.suspect(A, C);
     net.finish();
 }
 
