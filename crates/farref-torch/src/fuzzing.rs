@@ -171,6 +171,7 @@ pub fn values(data: &[u8]) {
         Form::Head(2),
         Form::Only,
         Form::Nothing,
+        Form::Proxied,
     ];
     let number = |dtype, size: usize| TensorEntry {
         dtype,

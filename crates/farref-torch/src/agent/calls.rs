@@ -92,6 +92,7 @@ impl Shared {
         let budget = pickle.budget();
         let called = Udf::read(pickle.view(&budget));
         if let Ok(called) = &called
+            && called.bound.is_none()
             && self.is_group_call(&called.function)
         {
             return self.group_call(link, called, request.id, &request.back);
@@ -119,6 +120,11 @@ impl Shared {
         request: &mut Request,
     ) -> Result<Asked, Refusal> {
         let name = &called.function;
+        let is_proxy = (name.module, &*name.name) == (PROXY, "_invoke_rpc");
+        if called.bound.is_some() && is_ours(name.module) && !is_proxy {
+            let what = format!("a partial of {}.{}", name.module, name.name);
+            return Err(RpcError::Unsupported(what).into());
+        }
         let (form, function, receiver) = match (name.module, &*name.name) {
             (PROXY, "_local_invoke" | "_local_invoke_async_execution") => {
                 let items = called.arguments.tuple()?;
@@ -129,6 +135,12 @@ impl Shared {
                     std::str::from_utf8(method.text()?).map_err(|_| wrong("a name is UTF-8"))?;
                 request.method = Some(method.into());
                 (Form::Method, Some(self.functions.method(method)), true)
+            }
+            // A method of `rref.rpc_sync()`, which was sent to the owner as it is.
+            (PROXY, "_invoke_rpc") => {
+                let method = proxied_method(called)?;
+                request.method = Some(method.into());
+                (Form::Proxied, Some(self.functions.method(method)), true)
             }
             (API, "_rref_typeof_on_owner") => (
                 Form::Nothing,
@@ -165,8 +177,14 @@ impl Shared {
         };
         let mut function = function.ok_or_else(|| unknown_function(name))?;
         let mut found = Found::default();
+        for bound in called.bound.iter().flat_map(|bound| &bound.arguments) {
+            found.look(*bound)?;
+        }
         found.look(called.arguments)?;
         found.look(called.keywords)?;
+        if let Some(bound) = &called.bound {
+            found.look(bound.keywords)?;
+        }
         let target = match (wanted, receiver) {
             (Wanted::Stay(rref, fork), _) => {
                 function.on_first_reference = receiver;
@@ -431,6 +449,26 @@ pub(super) fn own_arguments(writer: Writer, count: u32) -> Payload {
         body: body.into_bytes().unwrap_or_default(),
         parts: Vec::new(),
     }
+}
+
+/// Whether functions of a module are PyTorch's own, or other Rust workers', and not the program's.
+fn is_ours(module: &str) -> bool {
+    let rust = [RUST, RUST_METHOD, RUST_METHOD_THERE];
+    module.starts_with("torch.distributed.rpc.") || rust.contains(&module)
+}
+
+/// Which method is called by a method of `rref.rpc_sync()` that was sent away.
+fn proxied_method<'a>(called: &Udf<'_, 'a>) -> Result<&'a str, RpcError> {
+    let bound = called.bound.as_ref().map(|bound| &bound.arguments[..]);
+    let Some([_, api, method, _, ..]) = bound else {
+        return Err(wrong("a method of a proxy has four parts"));
+    };
+    let waits = Named::read(*api)?.is_some_and(|api| api.module == API && api.name == "rpc_sync");
+    if !waits {
+        let what = "a method of `rref.rpc_async()` or `rref.remote()` that is sent away";
+        return Err(RpcError::Unsupported(what.to_owned()));
+    }
+    std::str::from_utf8(method.text()?).map_err(|_| wrong("a name is UTF-8"))
 }
 
 fn wrong(what: &'static str) -> RpcError {

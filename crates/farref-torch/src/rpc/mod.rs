@@ -35,7 +35,8 @@ pub(crate) use kind::Kind;
 pub(crate) use message::write_script_call;
 pub(crate) use message::{Message, ScriptCall, ScriptTarget};
 pub(crate) use python::{
-    Named, RemoteException, Udf, WorkerInfo, read_rref, read_tensor, write_rref, write_tensor,
+    Named, PROXY_PARTS, RemoteException, Udf, WorkerInfo, read_rref, read_tensor, write_rref,
+    write_tensor,
 };
 
 use crate::pickle::{PickleError, View};

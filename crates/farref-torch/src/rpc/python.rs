@@ -69,10 +69,49 @@ impl<'a> Named<'a> {
     }
 }
 
+/// What comes before the arguments of a method in a method of `rref.rpc_sync()`: the reference, `rpc_sync`, the name of
+/// the method, the time limit.
+pub(crate) const PROXY_PARTS: usize = 4;
+
+/// What `functools.partial` has bound: the arguments that come before those of the call, and keywords, which those of
+/// the call go before.
+#[derive(Clone)]
+pub(crate) struct Bound<'p, 'a> {
+    pub(crate) arguments: Vec<View<'p, 'a>>,
+    /// A dict, or `None`.
+    pub(crate) keywords: View<'p, 'a>,
+}
+
+impl<'p, 'a> Bound<'p, 'a> {
+    /// The function inside of a `functools.partial`, and what is bound, if the value is one.
+    fn read(view: View<'p, 'a>) -> Result<Option<(View<'p, 'a>, Self)>, RpcError> {
+        let Shape::Call {
+            callee,
+            state: Some(state),
+            ..
+        } = view.shape()?
+        else {
+            return Ok(None);
+        };
+        let Shape::Global(b"functools", b"partial") = callee.shape()? else {
+            return Ok(None);
+        };
+        // The last part are attributes that somebody gave it.
+        let [function, arguments, keywords, _] = state.tuple_of()?;
+        let bound = Self {
+            arguments: arguments.tuple()?,
+            keywords,
+        };
+        Ok(Some((function, bound)))
+    }
+}
+
 /// A call of a Python function.
 #[derive(Clone)]
 pub(crate) struct Udf<'p, 'a> {
     pub(crate) function: Named<'a>,
+    /// Set if a `functools.partial` of the function is called.
+    pub(crate) bound: Option<Bound<'p, 'a>>,
     /// A tuple.
     pub(crate) arguments: View<'p, 'a>,
     /// A dict.
@@ -89,6 +128,10 @@ impl<'p, 'a> Udf<'p, 'a> {
         let [function, arguments, keywords] = parts[..] else {
             return Err(RpcError::wrong("a call has three parts", parts.len()));
         };
+        let (function, bound) = match Bound::read(function)? {
+            Some((function, bound)) => (function, Some(bound)),
+            None => (function, None),
+        };
         let function = Named::read(function)?.ok_or_else(|| {
             let what =
                 "a function without a name (such as a method of an object that travels along)";
@@ -96,6 +139,7 @@ impl<'p, 'a> Udf<'p, 'a> {
         })?;
         Ok(Self {
             function,
+            bound,
             arguments,
             keywords,
         })

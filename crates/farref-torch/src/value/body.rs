@@ -47,6 +47,8 @@ pub(crate) enum Form {
     Only,
     /// The arguments of a function that has none.
     Nothing,
+    /// The arguments of a call whose function is a method of an object behind a reference: `rref.rpc_sync().method`.
+    Proxied,
 }
 
 /// A place in a pickle that is filled when it is sent.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::de::{self, Deserializer, Visitor};
 
 use access::{Arguments, PairSequence, Pairs, Sequence, Variant};
-use shapes::{is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked};
+use shapes::{call, is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked};
 
 use super::body::{Body, Form};
 use super::captured::Captured;
@@ -57,10 +57,8 @@ pub(super) fn from_body<E: std::fmt::Display>(
             };
             return read(value).map_err(ValueError::new);
         }
-        Form::Udf => {
-            let udf = Udf::read(root)?;
-            (unpacked(udf.arguments)?, keywords(udf.keywords)?)
-        }
+        Form::Udf => call(&Udf::read(root)?, 0)?,
+        Form::Proxied => call(&Udf::read(root)?, rpc::PROXY_PARTS)?,
         Form::Method => {
             let udf = Udf::read(root)?;
             let items = udf.arguments.tuple()?;

@@ -1,8 +1,14 @@
 //! What Python and PyTorch's C++ make of plain things in pickles: wrappers that only tell a type, sequences made by
 //! calls, named tuples, large numbers.
 
+use std::collections::HashSet;
+
 use super::{Pair, TOO_LARGE, ValueError};
 use crate::pickle::{Shape, View};
+use crate::rpc::Udf;
+
+/// Arguments by place, and by name.
+type Given<'p, 'a> = (Vec<View<'p, 'a>>, Vec<Pair<'p, 'a>>);
 
 pub(super) fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueError> {
     Ok(match view.shape()? {
@@ -98,6 +104,29 @@ pub(super) fn sequence_of<'p, 'a>(
         (b"collections", b"deque") => Some(*items),
         _ => None,
     })
+}
+
+/// The arguments and keywords of a call: what a partial has bound, but for the first so many of it, and what is given.
+pub(super) fn call<'p, 'a>(udf: &Udf<'p, 'a>, skipped: usize) -> Result<Given<'p, 'a>, ValueError> {
+    let (given, mut named) = (unpacked(udf.arguments)?, keywords(udf.keywords)?);
+    let Some(bound) = &udf.bound else {
+        return Ok((given, named));
+    };
+    let mut items: Vec<_> = bound.arguments.iter().skip(skipped).copied().collect();
+    items.extend(given);
+    if !matches!(bound.keywords.shape()?, Shape::None) {
+        // Those that are given go before.
+        let mut known = HashSet::new();
+        for (name, _) in &named {
+            known.insert(name.text()?);
+        }
+        for (name, value) in keywords(bound.keywords)? {
+            if known.insert(name.text()?) {
+                named.push((name, value));
+            }
+        }
+    }
+    Ok((items, named))
 }
 
 /// What Python would unpack for `f(*given)`: the items of a sequence, the keys of a dict. Callers of `rpc_sync` may

@@ -143,6 +143,56 @@ fn the_arguments_of_a_method_are_inside_of_those_of_its_call() {
     }
 }
 
+/// `functools.partial(add, *bound, **named)`, called as `(*given, b=5)`, as Python writes it.
+fn partial(
+    bound: &[i64],
+    named: &[(&str, i64)],
+    given: &[i64],
+    keywords: &[(&str, i64)],
+) -> Vec<u8> {
+    let numbers = |writer: &mut Writer, numbers: &[i64]| {
+        writer.mark();
+        numbers.iter().for_each(|number| {
+            writer.int(*number);
+        });
+        writer.tuple();
+    };
+    let dict = |writer: &mut Writer, items: &[(&str, i64)]| {
+        writer.empty_dict().mark();
+        for (name, number) in items {
+            writer.text(name.as_bytes()).int(*number);
+        }
+        writer.set_items();
+    };
+    let mut writer = Writer::new(4);
+    writer.global("torch.distributed.rpc.internal", "PythonUDF");
+    writer.global("functools", "partial");
+    writer.global("maths", "add").tuple_of(1).reduce();
+    writer.mark().global("maths", "add");
+    numbers(&mut writer, bound);
+    dict(&mut writer, named);
+    writer.none().tuple().build();
+    numbers(&mut writer, given);
+    dict(&mut writer, keywords);
+    Udf::end(&mut writer);
+    writer.finish()
+}
+
+#[test]
+fn what_a_partial_has_bound_comes_before_the_arguments_of_its_call() {
+    let read = |pickle: &[u8]| arguments::<(i64, i64)>(pickle, Form::Udf, AB);
+    assert_eq!(read(&partial(&[1], &[], &[2], &[])), Ok((1, 2)));
+    assert_eq!(read(&partial(&[1, 2], &[], &[], &[])), Ok((1, 2)));
+    assert_eq!(read(&partial(&[], &[("b", 2)], &[1], &[])), Ok((1, 2)));
+    // As in Python, the call's own keywords go before.
+    let both = partial(&[1], &[("b", 2)], &[], &[("b", 3)]);
+    assert_eq!(read(&both), Ok((1, 3)));
+    assert!(read(&partial(&[1, 2], &[], &[3], &[])).is_err());
+    // A method of `rref.rpc_sync()` has the reference, the function, the name and the time limit before them.
+    let method = partial(&[0, 0, 0, 0, 1], &[], &[2], &[]);
+    assert_eq!(arguments(&method, Form::Proxied, AB), Ok((1, 2)));
+}
+
 /// The arguments of a builtin come as a tuple, some of them with the function's defaults.
 #[test]
 fn the_first_so_many_of_a_tuple_are_the_arguments() {

@@ -1,5 +1,6 @@
 """Objects behind references: methods of the peer's objects, methods of Python's, and references inside of objects."""
 
+import functools
 import gc
 
 import torch
@@ -33,6 +34,13 @@ def main(group):
     check.equal("the default start", rpc.remote(peer, peer_api.Counter).rpc_sync().value(), 0)
     futures = [counter.rpc_async().add(1) for _ in range(50)]
     check.equal("50 at once", sorted(future.wait() for future in futures), list(range(23, 73)))
+    # Functions that have arguments already. A method of a proxy is one, and can be sent to where its object is.
+    check.equal("a partial", rpc.rpc_sync(peer, functools.partial(peer_api.add, 1), args=(2,)), 3)
+    check.equal("with a keyword", rpc.rpc_sync(peer, functools.partial(peer_api.join, sep="/"), args=("a", "c")), "a/c")
+    check.equal("left there", rpc.remote(peer, functools.partial(peer_api.add, b=4), args=(3,)).to_here(), 7)
+    check.equal("a method that is sent", rpc.rpc_sync(peer, counter.rpc_sync().add, args=(1,)), 73)
+    check.equal("with a keyword", rpc.rpc_async(peer, counter.rpc_sync().add, kwargs={"n": -1}).wait(), 72)
+    check.error("no method", "AttributeError", ["not_served"], lambda: rpc.rpc_sync(peer, counter.rpc_sync().not_served))
     # Another worker uses it, too.
     group.ask(other, "hold", "counter", counter)
     check.equal("from another worker", group.ask(other, "held_call", "counter", "add", [3]), 75)
