@@ -46,6 +46,7 @@
 //! | [`PyValue`] | any of these |
 //! | an error; [`PyException`] | `RuntimeError`; an exception of that class |
 //! | [`farref_autograd::Context`], [`torch_context`] | `dist_autograd.context()` |
+//! | `RRef<`[`Parameter`](farref_autograd::Parameter)`>` | what `DistributedOptimizer` steps |
 //!
 //! The wire has neither authentication nor encryption, and PyTorch's workers execute whatever they are sent: it is for
 //! networks where all are trusted. What comes in here is read, never executed.
@@ -65,6 +66,7 @@ mod gloo;
 mod group;
 mod join;
 mod nop;
+mod optim;
 mod pickle;
 mod pipe;
 mod python;

@@ -9,7 +9,7 @@ use farref::{Call, Peer, RRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::value::{UDF, Udf};
+use crate::value::{UDF, UDF_ASYNC, Udf};
 
 /// An object that lives in a Python process and stays there.
 ///
@@ -18,11 +18,11 @@ use crate::value::{UDF, Udf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PyObject {}
 
-/// Stands for all functions of Python that return this.
-struct Python<R>(PhantomData<R>);
+/// Stands for all functions of Python that return this, or a future of it.
+struct Python<R, const FUTURE: bool>(PhantomData<R>);
 
-impl<R: Send + Sync + 'static> Function for Python<R> {
-    const NAME: &'static str = UDF;
+impl<R: Send + Sync + 'static, const FUTURE: bool> Function for Python<R, FUTURE> {
+    const NAME: &'static str = if FUTURE { UDF_ASYNC } else { UDF };
     const SIGNATURE: &'static str = "a function of Python";
     const TIMEOUT: Option<std::time::Duration> = None;
     const MODE: Mode = Mode::Task;
@@ -49,6 +49,12 @@ fn no_python(udf: &Udf) -> String {
 /// What a Rust worker does when it is called so.
 #[farref::remote(name = "farref_torch::python")]
 async fn python(udf: Udf) -> Result<(), String> {
+    Err(no_python(&udf))
+}
+
+/// The same for functions that return a future.
+#[farref::remote(name = "farref_torch::python_async")]
+async fn python_async(udf: Udf) -> Result<(), String> {
     Err(no_python(&udf))
 }
 
@@ -93,6 +99,8 @@ where
 /// ```
 pub struct PyCall {
     udf: Udf,
+    /// The function is one of `@rpc.functions.async_execution`.
+    future: bool,
 }
 
 impl PyCall {
@@ -103,7 +111,27 @@ impl PyCall {
             arguments: Box::new(Tuple(arguments)),
             keywords: Vec::new(),
         };
-        Self { udf }
+        let future = false;
+        Self { udf, future }
+    }
+
+    /// The function is decorated with `@rpc.functions.async_execution`: it returns a `Future`, and the answer is what that
+    /// is completed with. Python's own callers see this at the function; a Rust program has to say it. A function that is
+    /// not decorated so fails if it is called so.
+    ///
+    /// ```no_run
+    /// # async fn example(worker: &farref::Worker, gradients: Vec<f64>) -> farref::Result<()> {
+    /// use farref_torch::PyCall;
+    ///
+    /// let server = worker.peer("server")?;
+    /// let update = PyCall::new("batches.Server.update_and_fetch", (gradients,)).async_execution();
+    /// let weights: Vec<f64> = update.on(&server).await?; // when all trainers have called
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn async_execution(mut self) -> Self {
+        self.future = true;
+        self
     }
 
     /// With an argument of this name.
@@ -124,7 +152,12 @@ impl PyCall {
         {
             return Call::__found(worker, &own, &self.udf.arguments);
         }
-        farref::__private::call::<Python<R>>(worker, &(self.udf,)).__named(name)
+        let arguments = (self.udf,);
+        let call = match self.future {
+            true => farref::__private::call::<Python<R, true>>(worker, &arguments),
+            false => farref::__private::call::<Python<R, false>>(worker, &arguments),
+        };
+        call.__named(name)
     }
 
     /// On that worker, where the result stays. It is made anew each time.

@@ -64,10 +64,11 @@ impl Shared {
                     writer.int(rref.on.into()).int(number).tuple_of(2);
                     writer.raw(&arguments).tuple_of(2);
                 });
-                python_call(&udf)
+                python_call(false, &udf)
             }
             (Target::Answer(_), Some(function)) => {
-                python_call(&self.udf(function, &body, &head.carried, parts)?)
+                let udf = self.udf(function, &body, &head.carried, parts)?;
+                python_call(self.returns_future(function), &udf)
             }
             (Target::Stay(creation), Some(function)) => {
                 let message = Message::PythonRemoteCall {
@@ -75,7 +76,7 @@ impl Shared {
                     tensors: body.tensors.len(),
                     rref: ids::rref_id(creation.share.rref),
                     fork: ids::fork_id(creation.share.fork),
-                    is_async: false,
+                    is_async: self.returns_future(function),
                 };
                 message.encode()
             }
@@ -128,7 +129,7 @@ impl Shared {
     ) -> Result<Vec<u8>, CodecError> {
         let info = self.functions.by_id(function.id);
         let info = info.ok_or_else(|| CodecError::new("a function that this worker has not"))?;
-        if info.name == value::UDF {
+        if [value::UDF, value::UDF_ASYNC].contains(&info.name) {
             let mut writer = Writer::new(4);
             writer.raw(&pickled::opcodes(body, carried, parts, &self.types, true)?);
             return Ok(writer.finish());
@@ -157,6 +158,12 @@ impl Shared {
         let info = self.functions.by_id(function.id);
         let name = info.map(|info| info.name);
         name.ok_or_else(|| CodecError::new("a function that this worker has not"))
+    }
+
+    /// Whether it is a function of Python that returns a future.
+    fn returns_future(&self, function: &FunctionRef) -> bool {
+        let info = self.functions.by_id(function.id);
+        info.is_some_and(|info| info.name == value::UDF_ASYNC)
     }
 
     /// Whether it is the one that begins a backward pass at a far loss.
@@ -188,10 +195,6 @@ fn arguments(
     })
 }
 
-fn python_call(udf: &[u8]) -> (Kind, Vec<u8>) {
-    let message = Message::PythonCall {
-        is_async: false,
-        udf,
-    };
-    message.encode()
+fn python_call(is_async: bool, udf: &[u8]) -> (Kind, Vec<u8>) {
+    Message::PythonCall { is_async, udf }.encode()
 }

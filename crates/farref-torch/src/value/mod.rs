@@ -50,7 +50,7 @@ use farref::{CodecError, ValueCodec};
 
 pub(crate) use body::{Body, Filling, Form, Received, TensorData, TensorEntry};
 pub use python::PyValue;
-pub(crate) use python::{UDF, Udf, split_name};
+pub(crate) use python::{UDF, UDF_ASYNC, Udf, split_name};
 pub use tensor::RawTensor;
 pub(crate) use tensor::{element_of, tensor_of};
 

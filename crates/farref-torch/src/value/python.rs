@@ -18,6 +18,8 @@ pub(super) const SET: &str = "farref_torch::Set";
 pub(super) const UDF_STRUCT: &str = "farref_torch::Udf";
 /// The function that stands for all functions of Python, in the runtime's eyes.
 pub(crate) const UDF: &str = "farref_torch::python";
+/// The same for those that return a future of what they return.
+pub(crate) const UDF_ASYNC: &str = "farref_torch::python_async";
 
 /// Any plain Python data, with tensors and references in it.
 ///
