@@ -12,6 +12,7 @@
 
 mod peer;
 mod plans;
+mod tutorials;
 
 use libtest_mimic::{Arguments, Trial};
 

@@ -1,6 +1,6 @@
 //! Runs the processes of a plan and looks at how they end.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,14 +10,18 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// No process lives longer: the scripts end themselves before.
-const PATIENCE: Duration = Duration::from_secs(170);
+/// No process lives longer, in seconds, unless the plan says so: the scripts end themselves before.
+const PATIENCE: u64 = 170;
+
+/// Lines of a process that begin so are shown while it runs.
+const PROGRESS: &str = "progress: ";
 
 /// One group of processes.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) name: String,
     processes: Vec<Process>,
+    patience: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -122,8 +126,9 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         group.0.push(start(process, &master, &second, &scratch.0)?);
     }
     let began = Instant::now();
+    let patience = Duration::from_secs(plan.patience.unwrap_or(PATIENCE));
     let mut ended: Vec<Option<ExitStatus>> = vec![None; group.0.len()];
-    while ended.iter().any(Option::is_none) && began.elapsed() < PATIENCE {
+    while ended.iter().any(Option::is_none) && began.elapsed() < patience {
         for (process, ended) in group.0.iter_mut().zip(&mut ended) {
             if ended.is_none() {
                 *ended = process.child.try_wait()?;
@@ -250,11 +255,22 @@ fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Resul
 
 fn read_all(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut from) = from {
-            drop(from.read_to_end(&mut bytes));
+        let mut text = String::new();
+        let mut from = from.map(BufReader::new);
+        let mut line = Vec::new();
+        while let Some(from) = &mut from {
+            line.clear();
+            match from.read_until(b'\n', &mut line) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => break,
+            }
+            let line = String::from_utf8_lossy(&line);
+            if line.starts_with(PROGRESS) {
+                eprint!("{line}");
+            }
+            text.push_str(&line);
         }
-        String::from_utf8_lossy(&bytes).into_owned()
+        text
     })
 }
 

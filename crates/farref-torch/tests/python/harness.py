@@ -27,6 +27,9 @@ gc.freeze()
 # No wait in a scenario is meant to come near this; it turns a hang into a failure with a traceback.
 PATIENCE = 30.0
 LIFETIME = 150
+# For plans that have a lot to do.
+LONG_PATIENCE = 60.0
+LONG_LIFETIME = 600
 
 
 class Checks:
@@ -142,6 +145,19 @@ def watch(lifetime=LIFETIME):
 def wait_for_file(path):
     if path:
         until("the file %s" % os.path.basename(path), lambda: os.path.exists(path), LIFETIME)
+
+
+def wait_for_turn(path):
+    """Waits for the one before, and a moment longer, so that it is waiting already."""
+    if path:
+        wait_for_file(path)
+        time.sleep(0.5)
+
+
+def let_go(path):
+    """It is another one's turn."""
+    if path:
+        open(path, "w").close()
 
 
 class Group:

@@ -100,6 +100,11 @@ def drop(key):
         del _kept[key]
 
 
+def drop_all():
+    with _lock:
+        _kept.clear()
+
+
 def own(key, value):
     hold(key, rpc.RRef(value))
 

@@ -8,6 +8,8 @@ The real tests do not use this file. Its arguments are those of the Rust peer; w
   `rpc_prefix_N` and the rounds of the shutdown count from B. PyTorch keeps both counters itself, so the stand-in gets
   there by groups that have no other use; a static group counts three rounds.
 * `--start-when PATH`: it joins only when the file is there.
+* `--then PATH`, `--end-when PATH`, `--end-then PATH`: files by which workers come and go one after the other.
+* `--program NAME`: it is the worker of that rank of a program of `tutorials`.
 * It ends with code 0 after a graceful `stop()`, and with another one if anything failed or leaked. It does not outlive
   its test by more than some minutes.
 
@@ -15,7 +17,9 @@ The last line on stdout is JSON: {"peer": name, "ok": true, "debug": the counter
 """
 
 import argparse
+import importlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -36,6 +40,10 @@ def arguments():
     parser.add_argument("--prefix", type=int, default=0)
     parser.add_argument("--first-barrier", type=int, default=1)
     parser.add_argument("--start-when")
+    parser.add_argument("--then")
+    parser.add_argument("--end-when")
+    parser.add_argument("--end-then")
+    parser.add_argument("--program")
     parser.add_argument("--transports", choices=["default", "uv"], default="default")
     return parser.parse_args()
 
@@ -74,9 +82,21 @@ def main():
     line = {"peer": options.name, "ok": False, "debug": None}
     try:
         harness.wait_for_file(options.start_when)
+        if options.program:
+            os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = options.master.rsplit(":", 1)
+            importlib.import_module("tutorials." + options.program).run_worker(options.rank, int(options.world))
+            print(json.dumps(dict(line, ok=True)), flush=True)
+            harness.end_now(0)
+        harness.wait_for_turn(options.start_when if options.then else None)
+        harness.let_go(options.then)
         count_up(options.prefix, options.first_barrier, options.rank)
         harness.start_rpc(options.name, options.rank, options.world, options.master, options.transports)
-        peer_api._stopping.wait()
+        if options.end_when:
+            harness.wait_for_turn(options.end_when)
+            harness.let_go(options.end_then)
+            references.drop_all()
+        else:
+            peer_api._stopping.wait()
         line["debug"] = references.snapshot()
         harness.stop_rpc(options.rank, peer_api._graceful)
         line["ok"] = True

@@ -30,6 +30,14 @@ def arguments():
     parser.add_argument("--transports", choices=["default", "uv"], default="default")
     parser.add_argument("--scratch", default=".", help="a folder for signals between the processes of one run")
     parser.add_argument("--start-when", help="join only when this file is there")
+    parser.add_argument("--then", help="a file to write when it begins to join (scenario arrivals)")
+    parser.add_argument("--end-first", help="a file to write when the group may begin to end")
+    parser.add_argument("--end-when", help="end only when this file is there, and a moment later")
+    parser.add_argument("--end-then", help="a file to write when it begins to end")
+    parser.add_argument("--rounds", type=int, help="how often workers come and go (scenario churn)")
+    parser.add_argument("--program", help="which of the tutorials (scenario tutorial)")
+    parser.add_argument("--results-to", help="a file for what the program returned")
+    parser.add_argument("--results-like", help="a file that another run has written or will write, to compare")
     return parser.parse_args()
 
 

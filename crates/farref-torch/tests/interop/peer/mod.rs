@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use farref::Worker;
-use farref_torch::TorchGroup;
+use farref_torch::{TorchGroup, py_call};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 static STOPPING: std::sync::LazyLock<watch::Sender<Option<bool>>> =
     std::sync::LazyLock::new(|| watch::Sender::new(None));
 
+#[derive(Clone)]
 struct Options {
     name: String,
     rank: u16,
@@ -26,6 +27,16 @@ struct Options {
     prefix: u32,
     first_barrier: u64,
     start_when: Option<String>,
+    /// Written when it begins to join.
+    then: Option<String>,
+    /// It is not told to stop, but ends a moment after this file is there.
+    end_when: Option<String>,
+    /// Written when it begins to end.
+    end_then: Option<String>,
+    /// How often it joins and leaves, each time as somebody else.
+    lives: u16,
+    /// It is a worker of a program of `../tutorials`: nobody tells it to stop, it ends when all others do.
+    of_program: bool,
 }
 
 fn options() -> Result<Options> {
@@ -37,6 +48,11 @@ fn options() -> Result<Options> {
         prefix: 0,
         first_barrier: 1,
         start_when: None,
+        then: None,
+        end_when: None,
+        end_then: None,
+        lives: 0,
+        of_program: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -54,6 +70,11 @@ fn options() -> Result<Options> {
             "--prefix" => options.prefix = value.parse()?,
             "--first-barrier" => options.first_barrier = value.parse()?,
             "--start-when" => options.start_when = Some(value),
+            "--then" => options.then = Some(value),
+            "--end-when" => options.end_when = Some(value),
+            "--end-then" => options.end_then = Some(value),
+            "--lives" => options.lives = value.parse()?,
+            "--program" => options.of_program = true,
             "--transports" => {}
             other => anyhow::bail!("{other} is no argument of the peer"),
         }
@@ -80,11 +101,30 @@ pub(crate) fn run() -> Result<()> {
 }
 
 async fn live(options: Options) -> Result<serde_json::Value> {
-    if let Some(path) = &options.start_when {
-        while !std::path::Path::new(path).exists() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    if options.lives == 0 {
+        return live_once(options).await;
     }
+    for life in 0..options.lives {
+        STOPPING.send_replace(None);
+        let with_number = |text: &String| format!("{text}_{life}");
+        let options = Options {
+            name: with_number(&options.name),
+            rank: options.rank + life,
+            start_when: options.start_when.as_ref().map(with_number),
+            ..options.clone()
+        };
+        let name = options.name.clone();
+        live_once(options).await.with_context(|| name)?;
+    }
+    Ok(serde_json::Value::Null)
+}
+
+async fn live_once(options: Options) -> Result<serde_json::Value> {
+    wait_for_file(options.start_when.as_deref()).await;
+    if options.then.is_some() && options.start_when.is_some() {
+        tokio::time::sleep(MOMENT).await;
+    }
+    let_go(options.then.as_deref())?;
     let (host, port) = options.master;
     let mut group = TorchGroup::new(&options.name)
         .master(host, port)
@@ -96,13 +136,28 @@ async fn live(options: Options) -> Result<serde_json::Value> {
         None => group.dynamic(),
     };
     let worker = group.join().await.context("joining")?;
-    let mut stopping = STOPPING.subscribe();
-    let graceful = stopping.wait_for(Option::is_some).await?.unwrap_or(true);
-    // The one who asked gets the answer first.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    if !graceful {
-        worker.crash().await;
+    if options.of_program {
+        worker.serve().await.context("serving")?;
         return Ok(serde_json::Value::Null);
+    }
+    if options.end_when.is_some() {
+        wait_for_file(options.end_when.as_deref()).await;
+        tokio::time::sleep(MOMENT).await;
+        for peer in worker.peers().iter().filter(|peer| !peer.is_me()) {
+            let name = worker.name().to_owned();
+            let back: String = py_call(peer, "worker_api.echo", (name.clone(),)).await?;
+            anyhow::ensure!(back == name, "{} answers {back}", peer.name());
+        }
+        let_go(options.end_then.as_deref())?;
+    } else {
+        let mut stopping = STOPPING.subscribe();
+        let graceful = stopping.wait_for(Option::is_some).await?.unwrap_or(true);
+        // The one who asked gets the answer first.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if !graceful {
+            worker.crash().await;
+            return Ok(serde_json::Value::Null);
+        }
     }
     references::drop_all();
     let debug = serde_json::to_value(calls::snapshot_of(&worker))?;
@@ -113,6 +168,20 @@ async fn live(options: Options) -> Result<serde_json::Value> {
     }
     worker.shutdown().await.context("shutting down")?;
     Ok(debug)
+}
+
+/// How long after the one before it a worker comes that has its turn, so that the other waits already.
+const MOMENT: Duration = Duration::from_millis(500);
+
+async fn wait_for_file(path: Option<&str>) {
+    while path.is_some_and(|path| !std::path::Path::new(path).exists()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// It is another one's turn.
+fn let_go(path: Option<&str>) -> Result<()> {
+    path.map_or(Ok(()), |path| Ok(std::fs::write(path, "")?))
 }
 
 /// The worker that a remote function runs on.

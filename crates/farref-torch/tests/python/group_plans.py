@@ -1,0 +1,44 @@
+"""Plans about who comes and goes when: in what order workers arrive at a group, and at its end."""
+
+
+def arrival(name, ranks, start, end, smoke):
+    """`ranks`, `start` and `end` name the same workers, the peer with a star: in the order of their ranks, in which they
+    come, and in which they go to the end."""
+    workers, start, end = ranks.split(), start.split(), end.split()
+    assert sorted(workers) == sorted(start) == sorted(end)
+    pythons = sorted(worker for worker in workers if not worker.endswith("*"))
+    peers = [worker.rstrip("*") for worker in workers if worker.endswith("*")]
+
+    def signal(kind, worker):
+        return "{scratch}/%s-%s" % (kind, worker.rstrip("*"))
+
+    processes = []
+    for rank, worker in enumerate(workers):
+        is_peer, bare = worker.endswith("*"), worker.rstrip("*")
+        args = ["--name", bare, "--rank", str(rank), "--world", str(len(workers)), "--master", "{master}"]
+        place = start.index(worker)
+        args += ["--start-when", signal("start", worker)] if place > 0 else []
+        # The last one has nobody to let go, and is told so all the same: a peer waits a moment only if it is in line.
+        args += ["--then", signal("start", start[place + 1]) if place + 1 < len(start) else "{scratch}/all-began"]
+        place = end.index(worker)
+        args += ["--end-when", signal("end", worker)]
+        args += ["--end-then", signal("end", end[place + 1])] if place + 1 < len(end) else []
+        if not is_peer:
+            args += ["--scenario", "arrivals", "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
+            args += ["--scratch", "{scratch}", "--end-first", signal("end", end[0])]
+        kind, main = "peer" if is_peer else "python", worker == pythons[0]
+        processes.append({"name": bare, "kind": kind, "main": main, "args": args, "end": "ok"})
+    return {"name": name, "scenario": "arrivals", "smoke": smoke, "processes": processes}
+
+
+def all_plans():
+    return [
+        # The peer first, in the middle and last, at the start and at the end. PyTorch has the store.
+        arrival("arrives_first_ends_last", "python0 rust* python1", "rust* python0 python1", "python0 python1 rust*", True),
+        arrival("arrives_in_between_ends_first", "python0 rust* python1", "python0 rust* python1", "rust* python0 python1", True),
+        arrival("arrives_last_ends_in_between", "python0 rust* python1", "python0 python1 rust*", "python1 rust* python0", True),
+        # The same where the peer has the store, and leads when all gather.
+        arrival("host_arrives_first_ends_first", "a_rust* python0 python1", "a_rust* python0 python1", "a_rust* python0 python1", True),
+        arrival("host_arrives_in_between", "a_rust* python0 python1", "python0 a_rust* python1", "python0 a_rust* python1", False),
+        arrival("host_arrives_last_ends_last", "a_rust* python0 python1", "python1 python0 a_rust*", "python0 python1 a_rust*", False),
+    ]  # fmt: skip
