@@ -63,7 +63,7 @@ async fn open(address: SocketAddr) -> Result<TcpStream, PipeError> {
         error,
     };
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-    stream.set_nodelay(true).map_err(unreachable)?;
+    handshake::prepare(&stream).map_err(unreachable)?;
     Ok(stream)
 }
 

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -15,6 +17,11 @@ use crate::nop::NopError;
 pub(super) const GREETING: u64 = 4 << 10;
 /// No brochure and no answer is longer. Those of a worker with many devices have a few thousand bytes.
 pub(super) const AGREEMENT: u64 = 64 << 10;
+/// How long nothing may come before the system asks whether the other host is there, how often it asks again, and
+/// how often in vain. So a host that has lost its power or its network counts as gone after 45 s.
+const SILENCE: Duration = Duration::from_secs(15);
+const PROBES: Duration = Duration::from_secs(5);
+const RETRIES: u32 = 6;
 /// With the length before it, for one that is likely.
 const LIKELY: usize = 512;
 
@@ -50,6 +57,16 @@ pub(super) async fn write(stream: &mut TcpStream, objects: &[Vec<u8>]) -> Result
         bytes.extend_from_slice(object);
     }
     stream.write_all(&bytes).await.map_err(lost)
+}
+
+/// Makes a connection what a pipe needs: quick, and over when the other host is (TR-10).
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let probes = TcpKeepalive::new()
+        .with_time(SILENCE)
+        .with_interval(PROBES)
+        .with_retries(RETRIES);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 /// Makes a pipe of its connections: for descriptors, for replies, for tensors.

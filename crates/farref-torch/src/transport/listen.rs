@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{self, AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -27,6 +27,9 @@ const CONNECTIONS: usize = 3;
 
 /// A pipe that a peer has set up, and who the peer says it is.
 type Arrival = (String, PipeSender, PipeReceiver);
+
+/// The connections of one that has no place yet.
+type HalfOpen = (String, [TcpStream; CONNECTIONS]);
 
 /// Where peers connect to.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ pub(crate) struct Census {
     pub(crate) half_open: usize,
     /// Connections that are expected.
     pub(crate) expected: usize,
-    /// Pipes, half-open ones included.
+    /// Pipes that are set up.
     pub(crate) pipes: usize,
     /// Connections that were refused so far.
     pub(crate) refused: u64,
@@ -71,7 +74,9 @@ impl Listener {
         };
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
-        let pipes = limits.pipes.clamp(1, Semaphore::MAX_PERMITS / CONNECTIONS);
+        // Those that are nobody's yet take no member's place.
+        let pipes = limits.pipes.saturating_add(limits.unclaimed);
+        let pipes = pipes.clamp(1, Semaphore::MAX_PERMITS / CONNECTIONS);
         let places = Arc::new(Semaphore::new(pipes));
         let gauges = Arc::new(Gauges::default());
         // There is never more in it than there are places.
@@ -84,6 +89,8 @@ impl Listener {
             strangers: JoinSet::new(),
             by_age: VecDeque::new(),
             half_open: JoinSet::new(),
+            half_open_by_age: VecDeque::new(),
+            numbers: HashMap::new(),
             expected: HashMap::new(),
             next_number: 0,
             hand_over,
@@ -135,7 +142,11 @@ struct Desk {
     strangers: JoinSet<Result<(TcpStream, Greeting), PipeError>>,
     /// The same, the oldest first. Some of them may be gone.
     by_age: VecDeque<AbortHandle>,
-    half_open: JoinSet<([u64; 2], Result<Arrival, PipeError>)>,
+    half_open: JoinSet<Result<HalfOpen, PipeError>>,
+    /// The same, the oldest first. Some of them may be gone.
+    half_open_by_age: VecDeque<AbortHandle>,
+    /// The numbers under which they expect the rest of their connections.
+    numbers: HashMap<task::Id, [u64; 2]>,
     /// Who waits for a connection, by the number under which it is to come.
     expected: HashMap<u64, oneshot::Sender<TcpStream>>,
     /// Counts as TensorPipe does: per listener, from zero.
@@ -156,14 +167,18 @@ impl Desk {
                         self.note_refusal(greeted);
                     }
                 }
-                Some(Ok((numbers, pipe))) = self.half_open.join_next() => {
-                    for number in numbers {
+                Some(ended) = self.half_open.join_next_with_id() => {
+                    let (task, pipe) = match ended {
+                        Ok((task, pipe)) => (task, Some(pipe)),
+                        // One that had to go is no error of its own.
+                        Err(error) => (error.id(), None),
+                    };
+                    for number in self.numbers.remove(&task).into_iter().flatten() {
                         self.expected.remove(&number);
                     }
-                    match pipe {
-                        // It is bounded by the places.
-                        Ok(arrival) => drop(self.hand_over.try_send(arrival)),
-                        Err(error) => self.note_refusal(Err(error)),
+                    if let Some(pipe) = pipe {
+                        let arrived = pipe.and_then(|pipe| self.arrive(pipe));
+                        self.note_refusal(arrived);
                     }
                 }
                 accepted = socket.accept() => match accepted {
@@ -198,17 +213,8 @@ impl Desk {
     /// A connection that has not said anything (TR-6).
     fn admit(&mut self, stream: TcpStream) {
         let most = CONNECTIONS * self.pipes;
-        if self.strangers.len() >= most {
-            while let Some(oldest) = self.by_age.pop_front() {
-                if !oldest.is_finished() {
-                    oldest.abort();
-                    self.note_refusal(Err(PipeError::Full(self.pipes)));
-                    break;
-                }
-            }
-        }
-        if self.by_age.len() >= 2 * most {
-            self.by_age.retain(|stranger| !stranger.is_finished());
+        if self.strangers.len() >= most && push_out(&mut self.by_age, most) {
+            self.note_refusal(Err(PipeError::Full(self.pipes)));
         }
         let deadline = self.limits.handshake;
         let stranger = self.strangers.spawn(async move {
@@ -229,20 +235,33 @@ impl Desk {
                 return waiting.send(stream).map_err(|_| PipeError::Unknown(number));
             }
         };
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| PipeError::Full(self.pipes))?;
+        // TR-7
+        if self.half_open.len() >= self.pipes && push_out(&mut self.half_open_by_age, self.pipes) {
+            self.note_refusal(Err(PipeError::Full(self.pipes)));
+        }
         let (reply_number, reply) = self.expect();
         let (channel_number, channel) = self.expect();
         let numbers = [reply_number, channel_number];
-        let limits = Arc::clone(&self.limits);
-        self.half_open.spawn(async move {
-            let deadline = limits.handshake;
-            let rest = [reply, channel];
-            let set_up = set_up(from, stream, numbers, rest, limits, place);
-            let pipe = timeout(deadline, set_up).await;
-            let pipe = pipe.unwrap_or(Err(PipeError::Deadline(deadline)));
-            (numbers, pipe)
+        let deadline = self.limits.handshake;
+        let half_open = self.half_open.spawn(async move {
+            let set_up = set_up(stream, numbers, [reply, channel]);
+            let connections = timeout(deadline, set_up).await;
+            let connections = connections.unwrap_or(Err(PipeError::Deadline(deadline)));
+            Ok((from, connections?))
         });
+        self.numbers.insert(half_open.id(), numbers);
+        self.half_open_by_age.push_back(half_open);
+        Ok(())
+    }
+
+    /// A pipe is set up.
+    fn arrive(&self, (from, connections): HalfOpen) -> Result<(), PipeError> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| PipeError::Full(self.pipes))?;
+        let limits = Arc::clone(&self.limits);
+        let (sender, receiver) = handshake::assemble(connections, limits, Some(place));
+        // It is bounded by the places.
+        drop(self.hand_over.try_send((from, sender, receiver)));
         Ok(())
     }
 
@@ -255,8 +274,22 @@ impl Desk {
     }
 }
 
+/// Gives up the oldest that is not done, and says whether there was one. Notes of at most twice so many are kept.
+fn push_out(by_age: &mut VecDeque<AbortHandle>, most: usize) -> bool {
+    if by_age.len() >= 2 * most {
+        by_age.retain(|task| !task.is_finished());
+    }
+    while let Some(oldest) = by_age.pop_front() {
+        if !oldest.is_finished() {
+            oldest.abort();
+            return true;
+        }
+    }
+    false
+}
+
 async fn hear(mut stream: TcpStream) -> Result<(TcpStream, Greeting), PipeError> {
-    stream.set_nodelay(true).map_err(lost)?;
+    handshake::prepare(&stream).map_err(lost)?;
     let greeting = handshake::read(
         &mut stream,
         "a greeting",
@@ -270,13 +303,10 @@ async fn hear(mut stream: TcpStream) -> Result<(TcpStream, Greeting), PipeError>
 /// Agrees with the peer on a pipe and waits for the rest of its connections. What the peer sends meanwhile waits
 /// in the first one.
 async fn set_up(
-    from: String,
     mut first: TcpStream,
     [reply_number, channel_number]: [u64; 2],
     [reply, channel]: [oneshot::Receiver<TcpStream>; 2],
-    limits: Arc<Limits>,
-    place: OwnedSemaphorePermit,
-) -> Result<Arrival, PipeError> {
+) -> Result<[TcpStream; CONNECTIONS], PipeError> {
     let brochure = handshake::read(
         &mut first,
         "a brochure",
@@ -301,9 +331,7 @@ async fn set_up(
         rest = rest => rest?,
         error = closed(&first) => return Err(error),
     };
-    let connections = [first, reply, channel];
-    let (sender, receiver) = handshake::assemble(connections, limits, Some(place));
-    Ok((from, sender, receiver))
+    Ok([first, reply, channel])
 }
 
 /// Waits until the peer closes the connection, if it does so before it sends anything.

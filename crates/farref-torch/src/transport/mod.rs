@@ -31,11 +31,15 @@
 //!   and only when the socket has room.
 //! - **TR-6** A connection that has not greeted costs one of a bounded number of places, for a bounded time. It
 //!   holds up nobody: the oldest one goes when all places are taken.
-//! - **TR-7** Accepted pipes are bounded, half-open ones included. All that a pipe holds is given back when it
-//!   fails to be set up in time, or when both halves are dropped.
+//! - **TR-7** Pipes that are set up are bounded, and so are half-open ones, apart from each other: of these the oldest
+//!   goes when there are too many. All that a pipe holds is given back when it fails to be set up in time, or when
+//!   both halves are dropped.
 //! - **TR-8** A pipe is over when any of its connections is closed by the peer. Messages that were complete
 //!   before are still delivered, and nothing is sent any more.
 //! - **TR-9** A message that is given up halfway is never followed by another one on the same pipe.
+//! - **TR-10** Every connection has TCP's keepalive on. It asks the other system, not the other program, so a worker that
+//!   is busy or stopped is not taken for dead. While a connection has bytes under way it asks nothing; on the second
+//!   connection of a pipe there never are any.
 
 mod connect;
 mod error;
@@ -72,8 +76,10 @@ pub(crate) struct Limits {
     pub(crate) tensors: usize,
     /// How long setting up a pipe may take.
     pub(crate) handshake: Duration,
-    /// The most pipes that a listener has at a time, half-open ones included.
+    /// The most pipes that members have opened at a time. So many may be half open besides.
     pub(crate) pipes: usize,
+    /// The most pipes besides that belong to nobody yet.
+    pub(crate) unclaimed: usize,
 }
 
 impl Default for Limits {
@@ -84,6 +90,7 @@ impl Default for Limits {
             tensors: 16 << 10,
             handshake: Duration::from_secs(10),
             pipes: 1024,
+            unclaimed: 256,
         }
     }
 }

@@ -68,9 +68,9 @@ async fn tr_7_half_a_handshake_is_given_up_when_the_peer_goes() {
         let mut stream = raw(&both.listener).await;
         stream.write_all(&all[..size]).await.expect("sent");
         if size == all.len() {
-            // The answer has come: the place is taken.
+            // The answer has come: the rest of its connections is expected.
             stream.read_u64_le().await.expect("an answer");
-            assert_eq!(both.listener.census().pipes, 2);
+            assert_eq!(both.listener.census().half_open, 1);
         }
         drop(stream);
         let listener = &both.listener;
@@ -137,6 +137,37 @@ async fn tr_6_many_silent_ones_push_each_other_out() {
     assert_closed(&mut silent[0]).await;
 }
 
+/// Whoever greets and then says nothing takes nobody's place: neither that of a pipe, nor for long that of one that is
+/// being set up.
+#[tokio::test]
+async fn tr_7_many_that_only_greet_push_each_other_out() {
+    let few = Limits {
+        pipes: 2,
+        ..limits()
+    };
+    let mut listener = listener(few.clone()).await;
+    let mut greeted = Vec::new();
+    for _ in 0..50 {
+        let mut stream = raw(&listener).await;
+        stream.write_all(&hello()).await.expect("sent");
+        greeted.push(stream);
+    }
+    let address = listener.local_addr().to_string();
+    let mut caller = connect(&address, "worker1", few.clone())
+        .await
+        .expect("a pipe");
+    let (name, _, mut receiver) = hang(listener.accept()).await.expect("a pipe");
+    assert_eq!(name, "worker1");
+    caller.0.send(&[small(1)]).await.expect("sent");
+    assert_same(&receive(&mut receiver).await, &small(1));
+    let census = listener.census();
+    assert!(census.half_open <= few.pipes && census.expected <= 2 * few.pipes);
+    assert_eq!(census.pipes, 1);
+    assert_closed(&mut greeted[0]).await;
+    drop((greeted, caller, receiver));
+    until_empty(&listener).await;
+}
+
 #[tokio::test]
 async fn tr_7_there_are_no_more_pipes_than_places() {
     let few = Limits {
@@ -145,24 +176,25 @@ async fn tr_7_there_are_no_more_pipes_than_places() {
     };
     let mut listener = listener(few.clone()).await;
     let address = listener.local_addr().to_string();
-    let first = connect(&address, "one", few.clone()).await.expect("a pipe");
-    let accepted = hang(listener.accept()).await.expect("a pipe");
-    let mut half = raw(&listener).await;
-    half.write_all(&hello()).await.expect("sent");
-    until(|| listener.census().pipes == 2).await;
-    let error = connect(&address, "three", few.clone())
-        .await
-        .expect_err("no place");
-    assert!(
-        matches!(error, PipeError::Closed(_) | PipeError::Broken { .. }),
-        "{error}"
-    );
-    drop(half);
+    let mut pipes = Vec::new();
+    for name in ["one", "two"] {
+        let first = connect(&address, name, few.clone()).await.expect("a pipe");
+        let accepted = hang(listener.accept()).await.expect("a pipe");
+        pipes.push((first, accepted));
+    }
+    // It is set up and closed again: nothing is ever read of it.
+    let mut third = connect(&address, "three", few.clone()).await;
+    if let Ok((_, receiver)) = &mut third {
+        let end = hang(receiver.next()).await;
+        assert!(!matches!(end, Ok(Some(_))));
+    }
+    until(|| listener.census().refused == 1).await;
+    drop(pipes.pop());
     until(|| listener.census().pipes == 1).await;
     let _third = connect(&address, "three", few).await.expect("a pipe");
-    drop((first, accepted));
     let (name, ..) = hang(listener.accept()).await.expect("a pipe");
     assert_eq!(name, "three");
+    drop(pipes);
     until_empty(&listener).await;
 }
 

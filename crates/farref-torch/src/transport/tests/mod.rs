@@ -26,6 +26,7 @@ fn limits() -> Limits {
         // Nothing but the tests of deadlines depends on them.
         handshake: 4 * HANG,
         pipes: 8,
+        unclaimed: 0,
     }
 }
 

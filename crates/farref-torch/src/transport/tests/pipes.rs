@@ -333,3 +333,29 @@ async fn a_listener_on_all_addresses_names_the_one_that_was_reached() {
     let _pipe = connect(&address, "any", limits()).await.expect("a pipe");
     hang(listener.accept()).await.expect("a pipe");
 }
+
+/// The timers of the connections to a port of this host that are open, as the system tells them.
+#[cfg(target_os = "linux")]
+fn timers(port: u16) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the system's table");
+    let port = format!(":{port:04X}");
+    let of_port = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, "01", _, timer, ..] = fields[..] else {
+            return None;
+        };
+        let is_it = local.ends_with(&port) || remote.ends_with(&port);
+        is_it.then(|| timer[..2].to_owned())
+    });
+    of_port.collect()
+}
+
+/// The hosts ask each other whether they are there, at both ends of all three connections.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn tr_10_a_pipe_notices_when_the_other_host_is_gone() {
+    let both = both(limits()).await;
+    let port = both.listener.local_addr().port();
+    // "02" is a timer that waits for silence; another one may run for a moment.
+    until(|| timers(port) == ["02"; 6]).await;
+}
