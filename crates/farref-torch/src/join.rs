@@ -1,6 +1,6 @@
 //! Joining a PyTorch group.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +8,18 @@ use farref::agent::{Functions, Group, NodeId};
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
 use crate::agent::{Neighbour, Parts, TorchAgent, Way};
-use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE};
+use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE, Turn};
 use crate::transport::{Limits, Listener, PipeError};
 
 /// How long a worker waits for the others to shut down.
 const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Until what was dropped before the end is gone: who lets go of it tells the owner by a pipe of its own, and may be
+/// overtaken by the news that all are ready.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a worker that fails to join tries to tell so.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Why a worker is not in a PyTorch group.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +123,7 @@ impl TorchGroup {
             patience: Duration::from_secs(60),
             // Workers wait for each other's shutdown as long as it takes, as PyTorch's do.
             worker: Worker::builder("")
-                .leak_grace(Duration::ZERO)
+                .leak_grace(GRACE)
                 .shutdown_timeout(NO_END),
             limits: Limits::default(),
         }
@@ -187,7 +194,8 @@ impl TorchGroup {
         self
     }
 
-    /// How long to wait for the others when joining, one minute unless something else is said.
+    /// How long to wait for the others when joining, and in a dynamic group for the turn to leave; one minute unless
+    /// something else is said. At the end of a static group they are waited for without a limit.
     pub fn join_timeout(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -202,7 +210,7 @@ impl TorchGroup {
 
     /// Other settings of the worker: time limits, threads, what happens to leaks. Those about rendezvous and
     /// connections have no meaning here. A worker in [`Worker::shutdown`] waits for the others without end. If
-    /// `shutdown_timeout` is set, it counts from when all want to end; if one of them dies, it is waited for no longer.
+    /// `shutdown_timeout` is set, it counts from when all want to end; if one of them dies, nobody waits any longer.
     pub fn worker(mut self, settings: impl FnOnce(WorkerBuilder) -> WorkerBuilder) -> Self {
         self.worker = settings(self.worker);
         self
@@ -227,12 +235,8 @@ impl TorchGroup {
             std::env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|it| it == "True");
         let server = match self.hosts.unwrap_or(rank == 0 && !launcher_hosts) {
             true => {
-                // As far as the address reaches that the others are told.
-                let reach = match &host[..] {
-                    "127.0.0.1" | "localhost" => "127.0.0.1",
-                    _ => "0.0.0.0",
-                };
-                let bound = StoreServer::bind(&format!("{reach}:{port}")).await;
+                let addresses = store_addresses(&host, port);
+                let bound = StoreServer::bind(&addresses[..]).await;
                 Some(bound.map_err(store_error)?)
             }
             false => None,
@@ -269,6 +273,21 @@ impl TorchGroup {
             None => joining.join_dynamic().await,
         }
     }
+}
+
+/// Where the store listens, as far as the address reaches that the others are told. The first that the system has is
+/// taken: all IPv6 addresses are all IPv4 ones, too, and not all systems have IPv6.
+fn store_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
+    let all: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let reach = match host.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => vec![address],
+        Err(_) if host == "localhost" => vec![Ipv4Addr::LOCALHOST.into()],
+        _ => all.to_vec(),
+    };
+    reach
+        .into_iter()
+        .map(|ip| SocketAddr::new(ip, port))
+        .collect()
 }
 
 /// A worker that has found the store.
@@ -311,20 +330,25 @@ impl Joining {
     }
 
     async fn join_dynamic(self) -> Result<Worker, JoinError> {
-        let meeting = Arc::clone(&self.meeting);
-        meeting.lock(Change::Join).await?;
+        let patience = self.settings.patience;
+        let turn = Turn::take(&self.meeting, Change::Join).await?;
         let joined = async {
-            let members = meeting.enter_dynamic(&self.address).await?;
+            let members = self.meeting.enter_dynamic(&self.address).await?;
             let (worker, agent) = self.start(members, Way::Dynamic).await?;
-            if let Err(problem) = agent.shared().announce(true).await {
+            let shared = agent.shared();
+            // A member that is there and does not answer must not keep the group from changing.
+            let told = tokio::time::timeout(patience, shared.announce(true)).await;
+            let told = told.unwrap_or_else(|_| Err("not all answered in time".to_owned()));
+            if let Err(problem) = told {
+                // Some may have been told that this worker is there.
+                drop(tokio::time::timeout(FAREWELL, shared.announce(false)).await);
                 worker.crash().await;
-                meeting.leave_dynamic().await?;
                 return Err(JoinError::Talk(problem));
             }
             Ok(worker)
         };
         let joined = joined.await;
-        meeting.unlock(Change::Join).await?;
+        turn.end(joined.is_ok()).await?;
         joined
     }
 

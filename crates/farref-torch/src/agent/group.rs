@@ -5,17 +5,19 @@
 //! group, whoever joins or leaves tells all others.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use farref::agent::Departure;
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
 use super::answering::ready;
+use super::inlets::Inlet;
 use super::links::{Link, Pending, Queue, ToSend, lock};
 use super::responses::plain_answer;
-use super::{MAX_CALLS, Neighbour, Shared, pickled};
-use crate::pickle::{Pickle, Shape, Writer};
-use crate::rpc::{Kind, Message, Named, RpcError, Udf, WorkerInfo};
+use super::{MAX_CALLS, Neighbour, Shared, Way, pickled};
+use crate::pickle::{Shape, Writer};
+use crate::rpc::{Message, Named, RpcError, Udf, WorkerInfo};
 use crate::transport::Incoming;
 
 const API: &str = "torch.distributed.rpc.api";
@@ -32,6 +34,8 @@ pub(super) struct Group {
     changed: Notify,
     /// Who has not come to the gathering that this worker is at.
     missing: Mutex<Vec<String>>,
+    /// The members of a static group that are gone, in the order in which they went.
+    lost: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -48,8 +52,31 @@ impl Group {
     }
 
     /// Something has happened that whoever waits for the others must know.
-    pub(super) fn changed(&self) {
+    fn changed(&self) {
         self.changed.notify_waiters();
+    }
+
+    /// A member is gone. In a dynamic group nobody is waited for by name.
+    pub(super) fn lose(&self, way: &Way, name: &str) {
+        if matches!(way, Way::Static { .. }) {
+            let mut lost = lock(&self.lost);
+            if !lost.iter().any(|lost| lost == name) {
+                lost.push(name.to_owned());
+            }
+        }
+        self.changed();
+    }
+
+    /// Who of a static group went first.
+    pub(super) fn first_lost(&self) -> Option<String> {
+        lock(&self.lost).first().cloned()
+    }
+
+    /// Comes back when something has happened since this was called.
+    pub(super) fn change(&self) -> Pin<Box<Notified<'_>>> {
+        let mut changed = Box::pin(self.changed.notified());
+        changed.as_mut().enable();
+        changed
     }
 
     fn note(&self, gathering: &str, note: impl FnOnce(&mut Gathering)) -> Result<(), RpcError> {
@@ -76,20 +103,12 @@ impl Shared {
         )
     }
 
-    /// Whether a message calls such a function.
-    pub(super) fn is_group_request(&self, message: &Incoming) -> bool {
-        let is_group_call = || {
-            let kind = Kind::from_code(message.kind).ok()?;
-            let Ok(Message::PythonCall { udf, .. }) = Message::decode(kind, &message.payload)
-            else {
-                return None;
-            };
-            let pickle = Pickle::read(udf).ok()?;
-            let budget = pickle.budget();
-            let udf = Udf::read(pickle.view(&budget)).ok()?;
-            Some(self.is_group_call(&udf.function))
-        };
-        is_group_call() == Some(true)
+    /// Whether it is called by one that joins a dynamic group.
+    pub(super) fn joins(&self, name: &Named<'_>) -> bool {
+        matches!(
+            (name.module, &*name.name),
+            (BACKENDS, "_get_device_infos") | (UTILS, "_update_group_membership")
+        )
     }
 
     /// Carries out a call about the group.
@@ -121,28 +140,58 @@ impl Shared {
                     .note(&text(0)?, |gathering| gathering.complete = true)?;
                 answer.none();
             }
-            "_get_device_infos" => {
-                // No devices besides the processor, so none to map either.
-                answer.int(0).empty_dict().empty_list().tuple_of(3);
-            }
+            "_get_device_infos" => return self.tell_devices(id, back),
             _ => {
-                let Some(&worker) = arguments.first() else {
-                    return Err(RpcError::Unsupported("news about no worker".to_owned()));
-                };
-                let Some(info) = WorkerInfo::read(worker)? else {
-                    return Err(RpcError::Unsupported("news about no worker".to_owned()));
-                };
-                let joins = match arguments.last().map(|last| last.shape()).transpose()? {
-                    Some(Shape::Bool(joins)) => joins,
-                    _ => true,
-                };
-                let (name, worker) = (info.name.to_owned(), info.id);
-                let task = Arc::clone(self).change_member(name, worker, joins, id, back.clone());
-                self.spawn(task);
-                return Ok(());
+                let (info, joins) = news(udf)?;
+                if joins {
+                    return Err(RpcError::Unsupported(
+                        "joining: the worker is a member".to_owned(),
+                    ));
+                }
+                // A worker speaks for itself.
+                if info.name != link.name {
+                    let what = format!("worker {} says that {} leaves", link.name, info.name);
+                    return Err(RpcError::Unsupported(what));
+                }
+                tracing::debug!(worker = %self.name, peer = %link.name, "a peer leaves");
+                link.leave();
+                answer.none();
             }
         }
         tracing::trace!(worker = %self.name, peer = %link.name, function = %udf.function.name, "group");
+        self.answer_own(id, back, answer);
+        Ok(())
+    }
+
+    /// Carries out a call of one that wants to be a member (IN-3).
+    pub(super) fn ask_to_join(
+        self: &Arc<Self>,
+        inlet: &Arc<Inlet>,
+        udf: &Udf<'_, '_>,
+        id: i64,
+        back: &Queue,
+    ) -> Result<(), RpcError> {
+        if &*udf.function.name == "_get_device_infos" {
+            return self.tell_devices(id, back);
+        }
+        let (info, joins) = news(udf)?;
+        let is_fixed = matches!(self.way, Way::Static { .. });
+        if !joins || info.name != inlet.name || is_fixed {
+            let what = format!(
+                "worker {} says that {} joins or leaves",
+                inlet.name, info.name
+            );
+            return Err(RpcError::Unsupported(what));
+        }
+        let task = Arc::clone(self).join(Arc::clone(inlet), info.id, id, back.clone());
+        self.spawn(task);
+        Ok(())
+    }
+
+    /// No devices besides the processor, so none to map either.
+    fn tell_devices(&self, id: i64, back: &Queue) -> Result<(), RpcError> {
+        let mut answer = Writer::new(4);
+        answer.int(0).empty_dict().empty_list().tuple_of(3);
         self.answer_own(id, back, answer);
         Ok(())
     }
@@ -153,27 +202,11 @@ impl Shared {
         drop(back.send(ToSend::Ready(ready(kind, id, bytes))));
     }
 
-    /// A worker joins or leaves a dynamic group.
-    async fn change_member(
-        self: Arc<Self>,
-        name: String,
-        worker: u16,
-        joins: bool,
-        id: i64,
-        back: Queue,
-    ) {
-        let changed = match joins {
-            true if worker == self.me => Ok(()),
-            true => self.admit(name, worker).await,
-            false => {
-                if let Some(link) = self.link(self.lives.node(worker)) {
-                    self.lost(&link, Departure::Left);
-                }
-                Ok(())
-            }
-        };
-        match changed {
-            Ok(()) => {
+    /// A worker joins a dynamic group, and says so over this pipe.
+    async fn join(self: Arc<Self>, inlet: Arc<Inlet>, worker: u16, id: i64, back: Queue) {
+        match self.admit(&inlet.name, worker).await {
+            Ok(link) => {
+                self.claim(&inlet, &link);
                 let mut none = Writer::new(4);
                 none.none();
                 self.answer_own(id, &back, none);
@@ -185,23 +218,32 @@ impl Shared {
         }
     }
 
-    async fn admit(self: &Arc<Self>, name: String, worker: u16) -> Result<(), String> {
-        let address = self.meeting.address_of(&name).await;
+    async fn admit(self: &Arc<Self>, name: &str, worker: u16) -> Result<Arc<Link>, String> {
+        let address = self.meeting.address_of(name).await;
         let address = address.map_err(|error| error.to_string())?;
-        let known = self.link(self.lives.node(worker));
-        if known.is_some_and(|link| link.address == address) {
-            return Ok(());
+        if let Some(known) = self.link(self.lives.node(worker)) {
+            if known.name != name {
+                return Err(format!("worker `{}` has the number {worker}", known.name));
+            }
+            if known.address == address && !known.is_gone() {
+                return Ok(known);
+            }
+            // It has come again before the end of its last life was noticed.
+            self.lost(&known, known.departure());
+            self.lives.end(known.node);
+        } else if worker == self.me || name == self.name {
+            return Err(format!("worker `{}` is worker {}", self.name, self.me));
         }
         let link = self.add_member(Neighbour {
             id: worker,
-            name: name.clone(),
+            name: name.to_owned(),
             address,
         });
         if let Some(inbound) = self.inbound.upgrade() {
-            Arc::clone(&inbound).admitted(link.node, &name);
+            Arc::clone(&inbound).admitted(link.node, name);
             inbound.accepts(link.node, MAX_CALLS);
         }
-        Ok(())
+        Ok(link)
     }
 
     /// Calls a function of PyTorch's on a peer and waits for the answer.
@@ -228,8 +270,7 @@ impl Shared {
     ) -> Result<Incoming, String> {
         let (sender, answer) = oneshot::channel();
         self.ask(link, message, Pending::Own(sender));
-        let gone = || format!("worker `{}` is gone", link.name);
-        answer.await.map_err(|_| gone())
+        answer.await.map_err(|_| self.gone(&link.name))
     }
 
     /// Comes together with all other workers of a static group. `number` counts the times.
@@ -252,7 +293,7 @@ impl Shared {
 
     async fn lead(self: &Arc<Self>, names: &[String], gathering: &str) -> Result<(), String> {
         let followers: Vec<&String> = names.iter().filter(|name| **name != self.name).collect();
-        self.wait_for(&followers, || {
+        self.wait_for(|| {
             let gatherings = self.group.gatherings();
             let there = gatherings.get(gathering).map(|gathering| &gathering.there);
             let missing = |name: &&&String| !there.is_some_and(|there| there.contains(**name));
@@ -266,7 +307,7 @@ impl Shared {
         let mut told = Vec::new();
         for follower in followers {
             let Some(link) = self.link_by_name(follower) else {
-                return Err(format!("worker `{follower}` is gone"));
+                return Err(self.gone(follower));
             };
             let shared = Arc::clone(self);
             let (gathering, names) = (gathering.to_owned(), names.to_vec());
@@ -289,14 +330,21 @@ impl Shared {
         Ok(())
     }
 
+    /// That somebody who is waited for is gone: the one who went first, because others may have gone for want of it.
+    pub(super) fn gone(&self, name: &str) -> String {
+        let first = self.group.first_lost();
+        let name = first.as_deref().unwrap_or(name);
+        format!("worker `{name}` is gone, and was waited for")
+    }
+
     async fn follow(
         self: &Arc<Self>,
         leader: &String,
         names: &[String],
         gathering: &str,
     ) -> Result<(), String> {
-        let gone = || format!("worker `{leader}` is gone");
-        let link = self.link_by_name(leader).ok_or_else(gone)?;
+        let link = self.link_by_name(leader);
+        let link = link.ok_or_else(|| self.gone(leader))?;
         let arguments = |writer: &mut Writer| {
             writer
                 .mark()
@@ -311,7 +359,7 @@ impl Shared {
         };
         self.call_own(&link, API, "_gather_to_leader", arguments)
             .await?;
-        self.wait_for(&[leader], || {
+        self.wait_for(|| {
             let gatherings = self.group.gatherings();
             let complete = gatherings
                 .get(gathering)
@@ -325,25 +373,34 @@ impl Shared {
         .await
     }
 
-    /// Waits until nobody is missing, or one of them is gone.
-    async fn wait_for(
-        &self,
-        all: &[&String],
-        missing: impl Fn() -> Vec<String>,
-    ) -> Result<(), String> {
+    /// Waits until nobody is missing, or a member is gone: nobody comes to a gathering that is not of all.
+    async fn wait_for(&self, missing: impl Fn() -> Vec<String>) -> Result<(), String> {
         loop {
-            let changed = self.group.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
+            let changed = self.group.change();
             let missing = missing();
             *lock(&self.group.missing) = missing.clone();
-            if missing.is_empty() {
+            let Some(one) = missing.first() else {
                 return Ok(());
-            }
-            if let Some(gone) = all.iter().find(|name| self.link_by_name(name).is_none()) {
-                return Err(format!("worker `{gone}` is gone, and was waited for"));
+            };
+            if self.group.first_lost().is_some() {
+                return Err(self.gone(one));
             }
             changed.await;
+        }
+    }
+
+    /// Opens a pipe to every member that there is none to, so that its death shows: in a static group each waits for
+    /// all at the end, and most of them have nothing to say to each other before.
+    pub(super) fn watch_all(self: &Arc<Self>) {
+        for link in self.others().iter().filter(|link| !link.has_pipe()) {
+            let udf = pickled::udf(BACKENDS, "_get_device_infos", |writer| {
+                writer.tuple_of(0);
+            });
+            let message = Message::PythonCall {
+                is_async: false,
+                udf: &udf,
+            };
+            self.ask(link, &message, Pending::Quiet);
         }
     }
 
@@ -358,7 +415,9 @@ impl Shared {
 
     /// Tells all other workers of a dynamic group that this one joins or leaves.
     pub(crate) async fn announce(self: &Arc<Self>, joins: bool) -> Result<(), String> {
-        let others = self.others();
+        let mut others = self.others();
+        // Who has left and not yet gone is none of them any more.
+        others.retain(|link| !link.is_leaving());
         if joins {
             for link in &others {
                 self.call_own(link, BACKENDS, "_get_device_infos", |writer| {
@@ -374,10 +433,18 @@ impl Shared {
                 WorkerInfo { name, id }.write(writer);
                 writer.empty_list().empty_dict().bool(joins).tuple();
             });
-            match told.await {
-                // A leaver cannot wait for one that is gone.
-                Err(_) if !joins && link.is_gone() => {}
-                other => drop(other?),
+            if joins {
+                told.await?;
+                continue;
+            }
+            // A leaver waits neither for one that is gone nor for long for one that does not answer: meanwhile
+            // nobody else can join or leave.
+            match tokio::time::timeout(self.meeting.patience(), told).await {
+                Err(_) => {
+                    tracing::warn!(worker = %self.name, peer = %link.name, "a peer does not answer that this worker leaves");
+                }
+                Ok(Err(_)) if link.is_gone() => {}
+                Ok(told) => drop(told?),
             }
         }
         Ok(())
@@ -392,4 +459,17 @@ impl Shared {
             Arc::clone(&inbound).accepts(link.node, MAX_CALLS);
         }
     }
+}
+
+/// Who joins or leaves.
+fn news<'a>(udf: &Udf<'a, '_>) -> Result<(WorkerInfo<'a>, bool), RpcError> {
+    let nobody = || RpcError::Unsupported("news about no worker".to_owned());
+    let arguments = udf.arguments.tuple()?;
+    let worker = *arguments.first().ok_or_else(nobody)?;
+    let info = WorkerInfo::read(worker)?.ok_or_else(nobody)?;
+    let joins = match arguments.last().map(|last| last.shape()).transpose()? {
+        Some(Shape::Bool(joins)) => joins,
+        _ => true,
+    };
+    Ok((info, joins))
 }

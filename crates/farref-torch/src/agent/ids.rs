@@ -53,21 +53,44 @@ fn low_bits(number: i64) -> u64 {
     (number & ((1 << WORKER_SHIFT) - 1)) as u64
 }
 
-/// Which life of a worker is meant by its number: the latest.
+/// Which life of a worker is meant by its number: the latest that was a member.
+///
+/// A worker that is gone is still meant by its number until another comes under it: what it made outlives it, and is
+/// known by ids that have the number in them.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<HashMap<u16, u32>>);
+pub(super) struct Lives(Mutex<HashMap<u16, Life>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    incarnation: u32,
+    over: bool,
+}
 
 impl Lives {
     pub(super) fn node(&self, worker: u16) -> NodeId {
         let lives = lock(&self.0);
-        NodeId::new(worker.into(), lives.get(&worker).copied().unwrap_or(0))
+        let life = lives.get(&worker).copied().unwrap_or_default();
+        NodeId::new(worker.into(), life.incarnation)
+    }
+
+    /// Somebody comes under the number: another one, if there was one before that is gone.
+    pub(super) fn begin(&self, worker: u16) -> NodeId {
+        let mut lives = lock(&self.0);
+        let life = lives.entry(worker).or_default();
+        if life.over {
+            *life = Life {
+                incarnation: life.incarnation + 1,
+                over: false,
+            };
+        }
+        NodeId::new(worker.into(), life.incarnation)
     }
 
     /// The worker is gone: whoever comes under its number is another one.
     pub(super) fn end(&self, node: NodeId) {
         let mut lives = lock(&self.0);
         let life = lives.entry(number_of(node)).or_default();
-        *life = (*life).max(node.incarnation.0 + 1);
+        life.over |= node.incarnation.0 == life.incarnation;
     }
 
     pub(super) fn rref(&self, id: GlobalId) -> RRefId {
@@ -224,10 +247,27 @@ mod tests {
     #[test]
     fn a_number_that_is_used_again_is_another_worker() {
         let lives = Lives::default();
-        let first = lives.node(3);
+        let first = lives.begin(3);
+        assert_eq!(lives.begin(3), first, "it is there already");
         lives.end(first);
-        assert_ne!(lives.node(3), first);
+        let second = lives.begin(3);
+        assert_eq!(second, NodeId::new(3, 1));
+        // Late news about the first say nothing about the second.
         lives.end(first);
-        assert_eq!(lives.node(3), NodeId::new(3, 1));
+        assert_eq!(lives.begin(3), second);
+    }
+
+    #[test]
+    fn what_a_worker_made_is_known_by_its_ids_when_it_is_gone() {
+        let lives = Lives::default();
+        let maker = lives.begin(3);
+        let (rref, fork) = (GlobalId::new(3, 7), GlobalId::new(3, 8));
+        let share = lives.share(rref, fork);
+        lives.end(maker);
+        assert_eq!(lives.share(rref, fork), share);
+        assert_eq!(lives.context(3 << 48), ContextId::new(maker, 0));
+        // Until somebody else has the number.
+        assert_ne!(lives.begin(3), maker);
+        assert_ne!(lives.share(rref, fork), share);
     }
 }

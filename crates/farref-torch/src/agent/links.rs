@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farref::Part;
-use farref::agent::{AnswerMessage, CallMessage, ContextId, MessageId, NodeId};
+use farref::agent::{AnswerMessage, CallMessage, ContextId, Departure, MessageId, NodeId};
 use farref_proto::Share;
 use tokio::sync::{mpsc, oneshot};
 
@@ -99,6 +99,10 @@ pub(super) struct Link {
     pending: Mutex<HashMap<i64, Pending>>,
     served: Mutex<HashMap<MessageId, Served>>,
     confirming: Mutex<HashMap<Share, Confirming>>,
+    /// Whether the peer has its pipe for requests.
+    inlet: AtomicBool,
+    /// Whether the peer has said that it leaves.
+    leaving: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -118,6 +122,8 @@ impl Link {
             pending: Mutex::default(),
             served: Mutex::default(),
             confirming: Mutex::default(),
+            inlet: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         })
     }
@@ -167,6 +173,11 @@ impl Link {
         }
     }
 
+    /// Whether there is a pipe for requests of ours, or will be.
+    pub(super) fn has_pipe(&self) -> bool {
+        lock(&self.out).is_some()
+    }
+
     /// The peer is gone: whoever waits for it waits no longer. Says whether that is news.
     pub(super) fn end(&self) -> bool {
         let mut pending = lock(&self.pending);
@@ -178,6 +189,28 @@ impl Link {
         lock(&self.served).clear();
         lock(&self.confirming).clear();
         news
+    }
+
+    /// Says whether the peer has no pipe for requests yet, and that it has one from now on.
+    pub(super) fn claim_inlet(&self) -> bool {
+        !self.inlet.swap(true, Ordering::Relaxed)
+    }
+
+    /// The peer leaves: it is gone when it closes its pipes. Until then it waits for answers.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// How the peer goes, if it goes now.
+    pub(super) fn departure(&self) -> Departure {
+        match self.is_leaving() {
+            true => Departure::Left,
+            false => Departure::Died,
+        }
     }
 
     pub(super) fn is_gone(&self) -> bool {

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | [`ids`] | PyTorch's names for workers, references, contexts and types, and the runtime's |
 //! | [`links`] | what there is with each peer |
-//! | [`pipes`] | the tasks that write and read pipes |
+//! | [`pipes`] | the tasks that write pipes and read answers |
+//! | [`inlets`] | pipes that peers open, and whose they are |
 //! | [`outgoing`], [`answering`] | what this worker says, as PyTorch's messages |
 //! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
 //! | [`pickled`], [`tensors`] | values and tensors inside of messages |
@@ -36,6 +37,9 @@
 //! - **TA-5** What a message carries (references, a result that is to stay, a context) is taken in also if the message
 //!   is refused, by one way for all refusals: the runtime carries out a call that fails, or is given an answer that is
 //!   an error. PyTorch's workers count on it, as theirs do so.
+//! - **TA-6** Whatever is queued for a peer is queued by any thread, with or without a runtime.
+//! - **TA-7** A worker that has counted out with all others has ended in good order when it closes its pipes. Before
+//!   that, whoever waits for a member that is gone is told at once which one went first.
 
 mod answering;
 mod autograd;
@@ -44,6 +48,7 @@ mod ending;
 mod group;
 mod ids;
 mod incoming;
+mod inlets;
 mod links;
 mod outgoing;
 mod pickled;
@@ -66,6 +71,7 @@ use farref::agent::{
 };
 use farref::{Codec, CodecError, Payload, StoreServer, ValueCodec, WeakWorker, Worker};
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 pub(crate) use ending::Way;
@@ -100,11 +106,16 @@ pub(crate) struct Shared {
     unrecorded: AtomicU64,
     limits: Limits,
     members: RwLock<Members>,
+    unclaimed: inlets::Unclaimed,
     group: group::Group,
     meeting: Arc<Meeting>,
     way: Way,
+    /// All have counted out: from here on whoever is through closes its pipes (TA-7).
+    parting: AtomicBool,
     /// From here on pipes that break mean nothing.
     closing: AtomicBool,
+    /// Where tasks run. Messages are queued by any thread, also by one that belongs to no runtime (TA-6).
+    runtime: Handle,
     tasks: Mutex<JoinSet<()>>,
     writers: Mutex<JoinSet<()>>,
     worker: OnceLock<WeakWorker>,
@@ -155,10 +166,13 @@ impl TorchAgent {
             unrecorded: AtomicU64::new(outgoing::UNRECORDED),
             limits: parts.limits,
             members: RwLock::default(),
+            unclaimed: inlets::Unclaimed::default(),
             group: group::Group::default(),
             meeting: parts.meeting,
             way: parts.way,
+            parting: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            runtime: Handle::current(),
             tasks: Mutex::default(),
             writers: Mutex::default(),
             worker: OnceLock::new(),
@@ -211,7 +225,7 @@ impl Shared {
     }
 
     fn add_member(&self, neighbour: Neighbour) -> Arc<Link> {
-        let node = self.lives.node(neighbour.id);
+        let node = self.lives.begin(neighbour.id);
         let link = Link::new(node, neighbour.name.clone(), neighbour.address);
         let mut members = self.members_mut();
         members.by_name.insert(neighbour.name, node);
@@ -226,7 +240,7 @@ impl Shared {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        tasks.spawn_on(task, &self.runtime);
     }
 
     /// Reads a value of this worker's own that has no references and no tensors in it.
@@ -250,15 +264,14 @@ impl Shared {
 
     /// A member is gone.
     fn lost(self: &Arc<Self>, link: &Arc<Link>, departure: Departure) {
-        // One that is no member has nothing to lose but its pipe.
-        let is_member = !link.address.is_empty();
-        if self.closing.load(Ordering::Relaxed) || !link.end() || !is_member {
+        if self.closing.load(Ordering::Relaxed) || !link.end() {
             return;
         }
-        self.group.changed();
         if let Some(inbound) = self.inbound.upgrade() {
             inbound.dismissed(link.node, departure);
         }
+        // Whoever waits for it looks again, and finds it gone.
+        self.group.lose(&self.way, &link.name);
     }
 
     /// What the runtime's tables say to a peer.

@@ -1,29 +1,22 @@
-//! The tasks that write and read pipes.
+//! The tasks that write pipes, and read answers to requests of ours. What peers ask is read in [`super::inlets`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref::CodecError;
 use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Origins, Target};
 use tokio::sync::mpsc;
 
-use super::links::{Link, Queue, ToSend, lock};
-use super::{Shared, answering, tensors};
-use crate::transport::{Incoming, Listener, Outgoing, PipeReceiver, PipeSender, connect};
+use super::links::{Link, ToSend, lock};
+use super::{Shared, tensors};
+use crate::transport::{Outgoing, PipeError, PipeReceiver, PipeSender, connect};
 
 /// How long the host of the store waits for the others to let go of it.
 const LAST_CLIENTS: Duration = Duration::from_secs(5);
 
 /// This worker's own connection to a store that it hosts.
 const OWN_CONNECTIONS: usize = 1;
-
-/// Requests of one peer beyond which no more are read for a while.
-const MAX_SERVED: usize = 8192;
-/// Until it is looked again whether there are fewer.
-const SHORT_STOP: Duration = Duration::from_millis(1);
-/// What they wait for may be behind: a request is read now and then in any case.
-const LONGEST_STOP: Duration = Duration::from_secs(1);
 
 /// The most messages that are written at once.
 const BATCH: usize = 64;
@@ -39,10 +32,10 @@ impl Shared {
         });
     }
 
-    fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut writers = lock(&self.writers);
         while writers.try_join_next().is_some() {}
-        writers.spawn(task);
+        writers.spawn_on(task, &self.runtime);
     }
 
     /// Opens a pipe to a peer, and writes requests to it until nobody has any more. Answers are read beside.
@@ -59,7 +52,11 @@ impl Shared {
         link.count(sender.traffic());
         let reader = Arc::clone(&self).read_answers(Arc::clone(&link), receiver);
         self.spawn(reader);
-        self.write(&link, &mut sender, &mut messages).await;
+        let compose = |message| self.compose(&link, message);
+        let written = self.write(&link.name, &mut sender, &mut messages, compose);
+        if let Err(error) = written.await {
+            self.broken(&link, Some(error));
+        }
         sender.close();
     }
 
@@ -77,9 +74,18 @@ impl Shared {
         self.broken(&link, end);
     }
 
-    fn broken(self: &Arc<Self>, link: &Arc<Link>, error: Option<crate::PipeError>) {
+    pub(super) fn broken(self: &Arc<Self>, link: &Arc<Link>, error: Option<PipeError>) {
         if self.closing.load(Ordering::Relaxed) || link.is_gone() {
             return;
+        }
+        if self.parting.load(Ordering::Acquire) {
+            tracing::debug!(worker = %self.name, peer = %link.name, "a peer has parted");
+            return self.group.lose(&self.way, &link.name);
+        }
+        // Who has said that it leaves goes when its calls are answered.
+        if link.is_leaving() {
+            tracing::debug!(worker = %self.name, peer = %link.name, "a peer that leaves closed its pipe");
+            return self.lost(link, Departure::Left);
         }
         match error {
             Some(error) => {
@@ -93,28 +99,28 @@ impl Shared {
     }
 
     /// Writes until there is nothing more to write, or the pipe breaks.
-    async fn write(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
+    pub(super) async fn write(
+        &self,
+        peer: &str,
         sender: &mut PipeSender,
         messages: &mut mpsc::UnboundedReceiver<ToSend>,
-    ) {
+        compose: impl Fn(ToSend) -> Option<Outgoing<farref::Part>>,
+    ) -> Result<(), PipeError> {
         let mut queued = Vec::with_capacity(BATCH);
         let mut batch = Vec::with_capacity(BATCH);
         while messages.recv_many(&mut queued, BATCH).await > 0 {
-            for message in queued.drain(..) {
-                batch.extend(self.compose(link, message));
-            }
+            batch.extend(queued.drain(..).filter_map(&compose));
             match sender.send(&batch).await {
                 Ok(()) => {}
                 // Refused before anything was written, though it was checked before.
                 Err(error) if sender.is_open() => {
-                    tracing::error!(worker = %self.name, peer = %link.name, %error, "messages were not sent");
+                    tracing::error!(worker = %self.name, peer, %error, "messages were not sent");
                 }
-                Err(error) => return self.broken(link, Some(error)),
+                Err(error) => return Err(error),
             }
             batch.clear();
         }
+        Ok(())
     }
 
     /// The message that is to be written. A call that cannot be written fails instead.
@@ -124,16 +130,6 @@ impl Shared {
         message: ToSend,
     ) -> Option<Outgoing<farref::Part>> {
         match message {
-            ToSend::Ready(message) => Some(message),
-            ToSend::Answer(served, answer) => {
-                let message = self.compose_answer(&served, &answer);
-                match self.check_size(&message) {
-                    Ok(()) => Some(message),
-                    Err(error) => {
-                        Some(self.compose_failure(&served, "RuntimeError", &error.to_string()))
-                    }
-                }
-            }
             ToSend::Call(id, call) => match self
                 .compose_call(link.node, id, &call)
                 .and_then(|message| self.check_size(&message).map(|()| message))
@@ -158,11 +154,12 @@ impl Shared {
                     None
                 }
             },
+            reply => self.compose_reply(reply),
         }
     }
 
     /// Whether the wire takes a message. Asked before, so that one that is too large costs nobody the pipe.
-    fn check_size(&self, message: &Outgoing<farref::Part>) -> Result<(), CodecError> {
+    pub(super) fn check_size(&self, message: &Outgoing<farref::Part>) -> Result<(), CodecError> {
         let storages: usize = message.storages.iter().map(farref::Part::len).sum();
         let payload = message.payload.len().max(message.tensor_list.len()) as u64;
         let all = payload + message.tensor_list.len() as u64 + storages as u64;
@@ -173,102 +170,6 @@ impl Shared {
             ))),
             false => Ok(()),
         }
-    }
-
-    /// Takes in pipes of peers, each with its requests.
-    pub(super) async fn listen(self: Arc<Self>, mut listener: Listener) {
-        loop {
-            match listener.accept().await {
-                Ok((name, sender, receiver)) => {
-                    let census = listener.census();
-                    tracing::debug!(worker = %self.name, peer = name, ?census, "a peer opened a pipe");
-                    let task = Arc::clone(&self).hear(name, sender, receiver);
-                    self.spawn(task);
-                }
-                Err(error) => {
-                    tracing::warn!(worker = %self.name, %error, "the listener failed");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    /// Reads the requests of one pipe. Answers are written beside.
-    async fn hear(
-        self: Arc<Self>,
-        name: String,
-        mut sender: PipeSender,
-        mut receiver: PipeReceiver,
-    ) {
-        receiver.set_widths(tensors::widths);
-        let (back, mut messages) = mpsc::unbounded_channel();
-        let traffic = sender.traffic();
-        let writer = Arc::clone(&self);
-        // A worker that is joining is no member yet, and asks all the same.
-        let stranger = Link::new(
-            farref::agent::NodeId::new(u32::MAX, 0),
-            name.clone(),
-            String::new(),
-        );
-        let unknown = Arc::clone(&stranger);
-        self.spawn_writer(async move {
-            writer.write(&unknown, &mut sender, &mut messages).await;
-            sender.close();
-        });
-        let mut link = None;
-        let end = loop {
-            match receiver.next().await {
-                Ok(Some(message)) => {
-                    let known = self.known(&name, &mut link, &traffic);
-                    match known {
-                        Some(link) if link.is_gone() => return,
-                        Some(link) => {
-                            self.request(link, message, &back);
-                            // PyTorch has no limit of its own: its socket fills up instead.
-                            let since = Instant::now();
-                            while link.serving() > MAX_SERVED && since.elapsed() < LONGEST_STOP {
-                                tokio::time::sleep(SHORT_STOP).await;
-                            }
-                        }
-                        None => self.stranger(&stranger, message, &back),
-                    }
-                }
-                Ok(None) => break None,
-                Err(error) => break Some(error),
-            }
-        };
-        if let Some(link) = self.known(&name, &mut link, &traffic) {
-            let link = Arc::clone(link);
-            self.broken(&link, end);
-        }
-    }
-
-    /// What there is with the worker of that name, if it is a member by now.
-    fn known<'a>(
-        &self,
-        name: &str,
-        link: &'a mut Option<Arc<Link>>,
-        traffic: &Arc<crate::transport::Traffic>,
-    ) -> Option<&'a Arc<Link>> {
-        if link.is_none()
-            && let Some(found) = self.link_by_name(name)
-        {
-            found.count(Arc::clone(traffic));
-            *link = Some(found);
-        }
-        link.as_ref()
-    }
-
-    /// A request of a worker that is no member: it may only ask what one asks who is joining.
-    fn stranger(self: &Arc<Self>, stranger: &Arc<Link>, message: Incoming, back: &Queue) {
-        let id = message.id;
-        if !self.is_group_request(&message) {
-            let text = format!("worker {} is no member of this group", stranger.name);
-            let (kind, bytes) = answering::exception_message(&text);
-            let message = answering::ready(kind, id, bytes);
-            return drop(back.send(ToSend::Ready(message)));
-        }
-        self.request(stranger, message, back);
     }
 
     /// Writes what is queued, for so long at most, and ends everything.
@@ -298,6 +199,8 @@ impl Shared {
         drop(tokio::time::timeout(patience, written).await);
         writers.abort_all();
         while writers.join_next().await.is_some() {}
+        // What a dropped future has left undone in the store.
+        drop(tokio::time::timeout(patience, self.meeting.settled()).await);
         self.close_store(patience).await;
     }
 

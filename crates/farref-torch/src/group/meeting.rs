@@ -4,17 +4,21 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farref::{Store, StoreError};
 use tokio::time::{Instant, sleep};
 
+use super::turn::{Abandoned, Change};
 use super::{GroupError, devices, end_of, hostname};
 use crate::gloo::{Form, Gloo, Seat};
 
 /// Ids have to fit an `i16`.
 const MAX_IDS: u32 = 1 << 15;
 const MAX_NAME: usize = 127;
+/// How long others are waited for that may work for as long as they like.
+const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Between two attempts to get one's turn.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -50,18 +54,12 @@ pub(crate) struct Member {
     pub(crate) address: String,
 }
 
-/// What a worker does in its turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    Join,
-    Leave,
-}
-
 /// A group as its store shows it to one of its workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Meeting {
     store: Arc<dyn Store>,
     place: Place,
+    pub(super) abandoned: Abandoned,
 }
 
 impl Meeting {
@@ -90,12 +88,22 @@ impl Meeting {
                 limit: MAX_IDS,
             });
         }
-        Ok(Self { store, place })
+        let abandoned = Abandoned::default();
+        Ok(Self {
+            store,
+            place,
+            abandoned,
+        })
     }
 
     #[cfg(test)]
     pub(crate) fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// How long others are waited for.
+    pub(crate) fn patience(&self) -> Duration {
+        self.place.patience
     }
 
     /// Meets the others of a static group. `ip` is for Gloo, `address` for RPC.
@@ -167,7 +175,7 @@ impl Meeting {
 
     /// Enters the list of a dynamic group, in this worker's turn to join.
     ///
-    /// Before the turn is given up, the others have to be told by RPC.
+    /// Before the turn is given up, the others have to be told by RPC. If this fails, [`super::Turn`] takes it back.
     pub(crate) async fn enter_dynamic(&self, address: &str) -> Result<Vec<Member>, GroupError> {
         let end = end_of(self.place.patience);
         let Place { name, id, .. } = &self.place;
@@ -190,6 +198,7 @@ impl Meeting {
             });
         }
         list.0.push((name.clone(), *id));
+        self.abandoned.listed.store(true, Ordering::Release);
         self.set(LIST, list.text().as_bytes()).await?;
         let ids = list.0.into_iter().collect();
         let members = self.exchange_addresses(ids, address, end).await;
@@ -205,7 +214,9 @@ impl Meeting {
         let mut list = self.list().await?.unwrap_or_default();
         let own = (self.place.name.clone(), self.place.id);
         list.0.retain(|member| *member != own);
-        self.set(LIST, list.text().as_bytes()).await
+        self.set(LIST, list.text().as_bytes()).await?;
+        self.abandoned.listed.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Waits for this worker's turn to change a dynamic group, and takes it.
@@ -237,6 +248,16 @@ impl Meeting {
         self.set(&self.token(change), b"Done").await
     }
 
+    /// Gives the turn up if this worker has it, which is not known: nobody has answered.
+    pub(super) async fn unlock_if_held(&self, change: Change) -> Result<(), GroupError> {
+        let token = self.token(change);
+        let holder = self.compare_set(TURN, token.as_bytes(), b"").await?;
+        match holder.is_empty() {
+            true => self.set(&token, b"Done").await,
+            false => Ok(()),
+        }
+    }
+
     /// Where a worker listens, as it has published it.
     pub(crate) async fn address_of(&self, name: &str) -> Result<String, GroupError> {
         let end = end_of(self.place.patience);
@@ -253,7 +274,7 @@ impl Meeting {
     pub(crate) async fn round(&self, number: u64, active_calls: u64) -> Result<u64, GroupError> {
         let id = self.place.rounds_before + number;
         let world = i64::from(self.place.world.unwrap_or(1));
-        let key = |what: &str| format!("shutdown/{what}_ID_{id}");
+        let key = |what: &str| shutdown_key(what, id);
         let active = i64::try_from(active_calls).unwrap_or(i64::MAX);
         self.add(&key("ACTIVE_CALLS"), active).await?;
         let count = self.add(&key("PROCESS_COUNT"), 1).await?;
@@ -265,14 +286,23 @@ impl Meeting {
         if count == world {
             self.set(&ready, b"").await?;
         }
+        // As long as it takes: some of the others still work.
         self.store
-            .wait(&[self.key(&ready)], self.place.patience)
+            .wait(&[self.key(&ready)], NO_END)
             .await
             .map_err(GroupError::store("waiting for the others to shut down"))?;
         let active = key("ACTIVE_CALLS");
         let sum = self.get(&active, end_of(self.place.patience)).await?;
         sum.parse()
             .map_err(|_| self.corrupt(&active, format!("{sum:?} is no number of calls")))
+    }
+
+    /// Whether all have come to a round.
+    pub(crate) async fn is_complete(&self, number: u64) -> Result<bool, GroupError> {
+        let ready = shutdown_key("READY", self.place.rounds_before + number);
+        let ready = self.store.try_get(&self.key(&ready)).await;
+        let ready = ready.map_err(GroupError::store("looking whether all shut down"))?;
+        Ok(ready.is_some())
     }
 
     async fn agree_on_kind(&self, mine: &str) -> Result<(), GroupError> {
@@ -376,6 +406,11 @@ impl Meeting {
         let value = value.map_err(GroupError::store(format!("writing `{key}`")))?;
         self.text(key, &value)
     }
+}
+
+/// A key of a round of shutting down.
+fn shutdown_key(what: &str, round: u64) -> String {
+    format!("shutdown/{what}_ID_{round}")
 }
 
 /// The members of a dynamic group as they are in the store: `worker0-0,worker1-1,`.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`arrival`] | being counted, so that the host of the store goes on |
 //! | [`meeting`] | the keys that members read and write |
+//! | [`turn`] | who may change a dynamic group |
 //! | [`devices`] | what the members of a static group tell each other with Gloo |
 //! | [`address`] | under which address this worker is to be found |
 //!
@@ -16,6 +17,8 @@
 //!   finds what it would find if this worker were one.
 //! - **GR-2** A worker that fails to join does not stay in the list of a dynamic group.
 //! - **GR-3** What others have put into the store is checked before it is believed, and errors name the key.
+//! - **GR-4** The turn to change a dynamic group is given up whatever becomes of its holder, as long as its process
+//!   lives and reaches the store.
 
 use std::time::Duration;
 
@@ -28,6 +31,7 @@ mod address;
 mod arrival;
 mod devices;
 mod meeting;
+mod turn;
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +40,8 @@ mod torch_tests;
 
 pub(crate) use address::{GLOO_INTERFACE, RPC_INTERFACE, hostname, published_ip};
 pub(crate) use arrival::arrive;
-pub(crate) use meeting::{Change, Meeting, Member, Place};
+pub(crate) use meeting::{Meeting, Member, Place};
+pub(crate) use turn::{Change, Turn};
 
 /// Why a worker could not join a PyTorch group, or leave it in order.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +166,18 @@ impl GroupError {
     fn store(doing: impl Into<String>) -> impl FnOnce(StoreError) -> Self {
         let doing = doing.into();
         move |source| Self::Store { doing, source }
+    }
+
+    /// Whether it is the store that is gone.
+    pub(crate) fn is_lost_store(&self) -> bool {
+        use StoreError::{Lost, Unreachable};
+        matches!(
+            self,
+            Self::Store {
+                source: Lost { .. } | Unreachable { .. },
+                ..
+            }
+        )
     }
 }
 

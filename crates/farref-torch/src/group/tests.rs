@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::meeting::Listing;
-use super::{Change, GroupError, Meeting, Member, Place, arrive, fuzz};
+use super::{Change, GroupError, Meeting, Member, Place, Turn, arrive, fuzz};
 use crate::gloo::Form;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -352,6 +352,53 @@ async fn the_calls_of_all_are_added_up() {
     let meeting = Meeting::new(Arc::new(store), place(0, Some(3))).unwrap();
     let error = meeting.round(1, 0).await.unwrap_err();
     assert!(matches!(error, GroupError::Corrupt { .. }), "{error}");
+}
+
+/// Others work for as long as they like: it is for joining that there is a limit.
+#[tokio::test]
+async fn a_round_waits_for_those_who_still_work() {
+    let store = MemoryStore::new();
+    let meet = |id| {
+        let place = Place {
+            patience: SHORT,
+            ..place(id, Some(2))
+        };
+        Meeting::new(Arc::new(store.clone()), place).unwrap()
+    };
+    let first = meet(0);
+    let first = tokio::spawn(async move { first.round(1, 0).await });
+    tokio::time::sleep(3 * SHORT).await;
+    assert!(!meet(1).is_complete(1).await.unwrap());
+    assert_eq!(meet(1).round(1, 0).await.unwrap(), 0);
+    assert_eq!(first.await.unwrap().unwrap(), 0);
+}
+
+/// GR-4: whatever has come of it.
+#[tokio::test]
+async fn gr_4_a_turn_that_is_dropped_is_given_up() {
+    let store = MemoryStore::new();
+    let list = "rpc_prefix_0/names/_ALL_WORKER_INFOS";
+    let turn = "rpc_prefix_0/RpcGroupManagementToken";
+    for change in [Change::Join, Change::Leave] {
+        let meeting = Meeting::new(Arc::new(store.clone()), place(3, None)).unwrap();
+        let meeting = Arc::new(meeting);
+        let taken = Turn::take(&meeting, change).await.unwrap();
+        meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap();
+        drop(taken);
+        meeting.settled().await;
+        assert_eq!(store.try_get(turn).await.unwrap().unwrap(), "");
+        assert_eq!(store.try_get(list).await.unwrap().unwrap(), "");
+    }
+    // One that waits for its turn takes nobody else's away.
+    let other = Meeting::new(Arc::new(store.clone()), place(4, None)).unwrap();
+    let other = Turn::take(&Arc::new(other), Change::Join).await.unwrap();
+    let meeting = Arc::new(Meeting::new(Arc::new(store.clone()), place(3, None)).unwrap());
+    let waiting = tokio::time::timeout(SHORT, Turn::take(&meeting, Change::Join)).await;
+    assert!(waiting.is_err());
+    meeting.settled().await;
+    let holder = store.try_get(turn).await.unwrap().unwrap();
+    assert_eq!(holder, format!("Token_for_{}_join", place(4, None).name));
+    other.end(true).await.unwrap();
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! What strangers can and cannot do to a member (IN-1 to IN-4).
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use farref::{Store as _, TcpStoreClient, Worker};
+use tokio::time::timeout;
+
+use crate::rpc::Message;
+use crate::transport::{Incoming, Limits, PipeReceiver, PipeSender, connect};
+use crate::{TorchGroup, py_call};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Nothing takes this long unless it hangs.
+const HANG: Duration = Duration::from_secs(60);
+/// How long is looked whether something happens that must not.
+const WHILE: Duration = Duration::from_millis(300);
+
+#[farref::remote(python = "agent_tests.double")]
+async fn double(number: i64) -> i64 {
+    2 * number
+}
+
+/// Two workers of a static group, and where the second one listens.
+async fn pair() -> (Worker, Worker, String) {
+    let probe = std::net::TcpListener::bind((HERE, 0)).expect("a port");
+    let port = probe.local_addr().expect("an address").port();
+    drop(probe);
+    let member = |name: &str, rank| {
+        let group = TorchGroup::new(name).master("127.0.0.1", port);
+        group.address(HERE).rank(rank).world_size(2).join()
+    };
+    let joined = timeout(HANG, async { tokio::join!(member("a", 0), member("b", 1)) });
+    let (a, b) = joined.await.expect("no hanging");
+    let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
+    let address = store
+        .expect("the store")
+        .get("rpc_prefix_0/addrs/b", HANG)
+        .await;
+    let address = String::from_utf8(address.expect("published").to_vec()).expect("a text");
+    (a.expect("joined"), b.expect("joined"), address)
+}
+
+async fn pipe(address: &str, name: &str) -> (PipeSender, PipeReceiver) {
+    let pipe = connect(address, name, Limits::default()).await;
+    pipe.expect("a pipe")
+}
+
+/// Both reach each other.
+async fn assert_both_there(a: &Worker, b: &Worker) {
+    for (caller, callee) in [(a, "b"), (b, "a")] {
+        let callee = caller.peer(callee).expect("a member");
+        let answer: farref::Result<i64> = py_call(&callee, "agent_tests.double", (21,)).await;
+        assert_eq!(answer.expect("an answer"), 42);
+    }
+}
+
+async fn end(a: Worker, b: Worker) {
+    let ended = timeout(HANG, async { tokio::join!(a.shutdown(), b.shutdown()) });
+    let (a, b) = ended.await.expect("no hanging");
+    a.and(b).expect("a graceful end");
+}
+
+/// Asks something, and returns the answer.
+async fn ask(pipe: &mut (PipeSender, PipeReceiver), udf: &[u8]) -> Incoming {
+    let message = Message::PythonCall {
+        is_async: false,
+        udf,
+    };
+    let (kind, bytes) = message.encode();
+    let message = super::super::answering::ready(kind, 7, bytes);
+    pipe.0.send(&[message]).await.expect("sent");
+    let answer = timeout(HANG, pipe.1.next()).await.expect("no hanging");
+    answer.expect("a pipe").expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_2_closing_a_pipe_that_only_greeted_ends_no_member() {
+    let (a, b, address) = pair().await;
+    assert_both_there(&a, &b).await;
+    for _ in 0..3 {
+        drop(pipe(&address, "a").await);
+    }
+    tokio::time::sleep(WHILE).await;
+    assert_both_there(&a, &b).await;
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_1_a_second_pipe_of_a_member_is_a_strangers() {
+    let (a, b, address) = pair().await;
+    assert_both_there(&a, &b).await;
+    let mut second = pipe(&address, "a").await;
+    let udf = super::super::pickled::udf("agent_tests", "double", |writer| {
+        writer.int(1).tuple_of(1);
+    });
+    let answer = ask(&mut second, &udf).await;
+    let text = String::from_utf8_lossy(&answer.payload);
+    assert!(text.contains("no member of this group"), "{text}");
+    drop(second);
+    tokio::time::sleep(WHILE).await;
+    assert_both_there(&a, &b).await;
+    end(a, b).await;
+}
+
+/// IN-3: a group of fixed size takes nobody in, and nobody is told to go by somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_3_a_stranger_speaks_for_nobody() {
+    let (a, b, address) = pair().await;
+    assert_both_there(&a, &b).await;
+    for (name, id, joins) in [("a", 0, false), ("evil", 7, true), ("evil", 0, true)] {
+        let mut stranger = pipe(&address, "evil").await;
+        let module = "torch.distributed.rpc._utils";
+        let udf = super::super::pickled::udf(module, "_update_group_membership", |writer| {
+            writer.mark();
+            crate::rpc::WorkerInfo { name, id }.write(writer);
+            writer.empty_list().empty_dict().bool(joins).tuple();
+        });
+        let answer = ask(&mut stranger, &udf).await;
+        let text = String::from_utf8_lossy(&answer.payload);
+        assert!(text.contains("evil"), "{text}");
+    }
+    assert_eq!(b.peers().len(), 2);
+    assert_both_there(&a, &b).await;
+    end(a, b).await;
+}
+
+/// IN-4: whoever opens pipes and says nothing pushes out others that say nothing, and no member.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_4_strangers_push_each_other_out() {
+    let (a, b, address) = pair().await;
+    assert_both_there(&a, &b).await;
+    let most = Limits::default().unclaimed;
+    let mut silent = Vec::new();
+    for _ in 0..most + 10 {
+        silent.push(pipe(&address, "nobody").await);
+    }
+    let first = timeout(HANG, silent[0].1.next()).await.expect("no hanging");
+    assert!(!matches!(first, Ok(Some(_))), "the oldest is closed");
+    assert_both_there(&a, &b).await;
+    drop(silent);
+    end(a, b).await;
+}

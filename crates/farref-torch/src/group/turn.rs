@@ -1,0 +1,124 @@
+//! A worker's turn to change a dynamic group.
+//!
+//! Whoever changes the group writes its token into the store first, and takes it back when it is done. While it is
+//! there nobody else joins or leaves, so it has to go whatever happens to its holder (GR-4): when the turn is dropped
+//! before it was ended, a task takes this worker off the list and gives the turn up.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::{GroupError, Meeting};
+
+/// What a worker does in its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    Join,
+    Leave,
+}
+
+/// What is left to do for turns that were not ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Abandoned {
+    /// Whether the list has this worker by its own doing.
+    pub(super) listed: Arc<AtomicBool>,
+    tasks: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Abandoned {
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker's turn.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    meeting: Arc<Meeting>,
+    change: Change,
+    /// Whether the token is known to be in the store. Until then it may be there all the same.
+    held: bool,
+    ended: bool,
+}
+
+impl Turn {
+    /// Waits for this worker's turn, and takes it.
+    pub(crate) async fn take(meeting: &Arc<Meeting>, change: Change) -> Result<Self, GroupError> {
+        let mut turn = Self {
+            meeting: Arc::clone(meeting),
+            change,
+            held: false,
+            ended: false,
+        };
+        match meeting.lock(change).await {
+            Ok(()) => turn.held = true,
+            // It is somebody else's.
+            Err(error @ GroupError::Busy { .. }) => {
+                turn.ended = true;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(turn)
+    }
+
+    /// Gives the turn up. If the change has failed, the list does not have this worker any more (GR-2).
+    pub(crate) async fn end(mut self, changed: bool) -> Result<(), GroupError> {
+        if !changed {
+            self.meeting.unlist().await?;
+        }
+        self.meeting.unlock(self.change).await?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Without a runtime the process is about to end, and there is nobody left to do it.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if self.ended {
+            return;
+        }
+        let (meeting, change, held) = (Arc::clone(&self.meeting), self.change, self.held);
+        let abandoned = self.meeting.abandoned.clone();
+        abandoned.tasks().spawn_on(
+            async move {
+                let given_up = async {
+                    if held {
+                        meeting.unlist().await?;
+                        return meeting.unlock(change).await;
+                    }
+                    meeting.unlock_if_held(change).await
+                };
+                if let Err(error) = given_up.await {
+                    tracing::warn!(%error, "the turn to change the group could not be given up");
+                }
+            },
+            &runtime,
+        );
+    }
+}
+
+impl Meeting {
+    /// Comes back when nothing is left of turns that were dropped.
+    pub(crate) async fn settled(&self) {
+        let mut tasks = {
+            let mut tasks = self.abandoned.tasks();
+            std::mem::take(&mut *tasks)
+        };
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Takes this worker off the list, if it is there by its own doing.
+    async fn unlist(&self) -> Result<(), GroupError> {
+        match self.abandoned.listed.load(Ordering::Acquire) {
+            true => self.leave_dynamic().await,
+            false => Ok(()),
+        }
+    }
+}
