@@ -338,8 +338,9 @@ _stopping = threading.Event()
 _graceful = True
 
 
-def stop(graceful: bool = True) -> None:
-    """The peer begins to leave, after this call is answered. Not graceful: it goes without waiting for anybody."""
+def stop(graceful: bool = True, dead: str = None) -> None:
+    """The peer begins to leave, after this call is answered. Not graceful: it goes without waiting for anybody. If a
+    worker is named it will die meanwhile, and the peer ends with an error that names it, in order."""
     global _graceful
     _graceful = graceful
     _stopping.set()

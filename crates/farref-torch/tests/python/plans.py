@@ -27,7 +27,11 @@ SMOKE = {
     "ending",
     "autograd",
     "training",
+    "late_calls",
+    "leave_busy",
+    "greetings",
     "kill_python",
+    "kill_ending",
     "kill_peer",
 }
 
@@ -99,6 +103,12 @@ def all_plans():
         plan("refusals", "refusals", "static", "python0 python1 rust*"),
         plan("objects", "objects", "static", "python0 python1 rust*"),
         plan("ending", "ending", "static", "python0 python1 rust*"),
+        plan("late_calls", "late_calls", "static", "python0 python1 rust*"),
+        plan("late_calls_rank0", "late_calls", "static", "rust* python0 python1", "uv"),
+        plan("leave_busy", "leave_busy", "dynamic", "python0 python1 rust*"),
+        plan("leave_busy_rank0", "leave_busy", "dynamic", "rust* python0 python1", "uv"),
+        # Strangers. The main worker leads the all-gather, so the other has no pipe to the peer before.
+        plan("greetings", "greetings", "static", "python0 python1 rust*"),
         # Distributed autograd.
         plan("autograd", "autograd", "static", "python0 python1 rust*"),
         plan("autograd_two_peers", "autograd", "static", "rust* python0 rust2*", "uv"),
@@ -106,6 +116,9 @@ def all_plans():
         # Processes that die.
         plan("kill_python", "kill_python", "static", "python0 python1 rust*", killed=["python1"]),
         plan("kill_python_rank0", "kill_python", "static", "python0 python1 rust*", "uv", killed=["python0"]),
+        plan("kill_ending", "kill_ending", "static", "python0 python1 rust*", killed=["python1"]),
+        plan("kill_ending_leader", "kill_ending", "static", "python0 a_rust* python1", killed=["python1"]),
+        plan("kill_ending_pair", "kill_ending", "static", "python1 rust* python2 python3", "uv", killed=["python3"]),
         plan("kill_peer", "kill_peer", "static", "python0 python1 rust*", killed=["rust"]),
         plan("kill_peer_rank0", "kill_peer", "static", "rust* python0 python1", "uv", killed=["rust"]),
         plan("kill_peer_dynamic", "kill_peer", "dynamic", "python0 rust* python1", killed=["rust"]),

@@ -15,8 +15,15 @@ use serde_json::json;
 use tokio::sync::watch;
 
 /// How the peer is to leave, once somebody has told it to.
-static STOPPING: std::sync::LazyLock<watch::Sender<Option<bool>>> =
+static STOPPING: std::sync::LazyLock<watch::Sender<Option<Stop>>> =
     std::sync::LazyLock::new(|| watch::Sender::new(None));
+
+#[derive(Clone)]
+struct Stop {
+    graceful: bool,
+    /// Who dies meanwhile.
+    dead: Option<String>,
+}
 
 #[derive(Clone)]
 struct Options {
@@ -140,6 +147,7 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
         worker.serve().await.context("serving")?;
         return Ok(serde_json::Value::Null);
     }
+    let mut dead = None;
     if options.end_when.is_some() {
         wait_for_file(options.end_when.as_deref()).await;
         tokio::time::sleep(MOMENT).await;
@@ -151,13 +159,15 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
         let_go(options.end_then.as_deref())?;
     } else {
         let mut stopping = STOPPING.subscribe();
-        let graceful = stopping.wait_for(Option::is_some).await?.unwrap_or(true);
+        let stop = stopping.wait_for(Option::is_some).await?.clone();
+        let stop = stop.context("nobody has said how")?;
         // The one who asked gets the answer first.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        if !graceful {
+        if !stop.graceful {
             worker.crash().await;
             return Ok(serde_json::Value::Null);
         }
+        dead = stop.dead;
     }
     references::drop_all();
     let debug = serde_json::to_value(calls::snapshot_of(&worker))?;
@@ -166,7 +176,16 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    worker.shutdown().await.context("shutting down")?;
+    let ended = worker.shutdown().await;
+    let Some(dead) = dead else {
+        ended.context("shutting down")?;
+        return Ok(debug);
+    };
+    let error = ended
+        .err()
+        .context("a graceful end without one that died")?;
+    let named = format!("worker `{dead}` is gone");
+    anyhow::ensure!(error.to_string().contains(&named), "not {named:?}: {error}");
     Ok(debug)
 }
 
@@ -191,6 +210,7 @@ fn me() -> Worker {
 
 /// The peer begins to leave.
 #[farref::remote(python = "peer_api.stop")]
-async fn stop(graceful: Option<bool>) {
-    STOPPING.send_replace(Some(graceful.unwrap_or(true)));
+async fn stop(graceful: Option<bool>, dead: Option<String>) {
+    let graceful = graceful.unwrap_or(true);
+    STOPPING.send_replace(Some(Stop { graceful, dead }));
 }

@@ -24,6 +24,10 @@ def run(group):
     group.ask(peer, "own", "value", ["of the peer"])
     group.ask(peer, "share", "value", victim, "worker_api.hold", "of the peer")
     mine = group.ask(peer, "give", "value")
+    # What the victim had made on the peer, and handed on to this worker.
+    group.ask(victim, "make_on", "made", peer, "peer_api.echo", [["made by the victim"]])
+    made = group.ask(victim, "give", "made")
+    check.equal("before: what the victim had made", made.to_here(), ["made by the victim"])
     check.equal("before: the peer uses it", group.ask(peer, "held", "of the victim"), ["of the victim"])
     check.equal("before: the victim uses it", group.ask(victim, "held", "of the peer"), ["of the peer"])
     # Calls are under way: from the peer to the victim, from here to the victim, and from the victim to the peer.
@@ -43,6 +47,7 @@ def run(group):
     # The peer goes on.
     check.equal("the peer serves", group.ask(peer, "add", 1, 2), 3)
     check.equal("its values are there", mine.to_here(), ["of the peer"])
+    check.equal("what the victim had made there is there, too", made.to_here(), ["made by the victim"])
     check.equal("it calls me", group.ask(peer, "call_back", group.name, "worker_api.double", [21]), 42)
     # Nobody can leave gracefully from here: a static group needs all its members for that.
     group.dismiss(peer, "stop", False)
