@@ -35,6 +35,9 @@ const SHORT_STOP: Duration = Duration::from_millis(1);
 /// What they wait for may be behind: a request is read now and then in any case.
 const LONGEST_STOP: Duration = Duration::from_secs(1);
 
+/// The longest question of a stranger's that is looked at. What joiners ask has a few hundred bytes.
+const MAX_QUESTION: usize = 64 << 10;
+
 /// A pipe that somebody has opened.
 pub(super) struct Inlet {
     number: u64,
@@ -58,13 +61,10 @@ impl Inlet {
         })
     }
 
-    /// The pipe is this member's from now on, unless it has one.
-    fn belongs_to(&self, link: &Arc<Link>) -> bool {
-        if !link.claim_inlet() {
-            return false;
-        }
+    /// The pipe is this member's from now on.
+    fn belongs_to(&self, link: &Arc<Link>) {
         link.count(Arc::clone(&self.traffic));
-        self.member.set(Arc::clone(link)).is_ok()
+        drop(self.member.set(Arc::clone(link)));
     }
 }
 
@@ -100,8 +100,9 @@ impl Unclaimed {
         inlet
     }
 
-    fn remove(&self, inlet: &Inlet) {
-        lock(&self.pipes).remove(&inlet.number);
+    /// Says whether it was one of them: it may have had to go.
+    fn remove(&self, inlet: &Inlet) -> bool {
+        lock(&self.pipes).remove(&inlet.number).is_some()
     }
 }
 
@@ -185,10 +186,14 @@ impl Shared {
         inlet.member.get()
     }
 
-    /// A pipe is a member's from now on.
+    /// A pipe is a member's from now on, unless the member has one, or the pipe has just had to go.
     pub(super) fn claim(&self, inlet: &Inlet, link: &Arc<Link>) {
-        if inlet.belongs_to(link) {
-            self.unclaimed.remove(inlet);
+        if !link.claim_inlet() {
+            return;
+        }
+        match self.unclaimed.remove(inlet) {
+            true => inlet.belongs_to(link),
+            false => link.unclaim_inlet(),
         }
     }
 
@@ -215,6 +220,9 @@ impl Shared {
             );
             RpcError::Unsupported(text)
         };
+        if message.payload.len() > MAX_QUESTION {
+            return Err(no_member());
+        }
         let kind = Kind::from_code(message.kind)?;
         let Message::PythonCall { udf, .. } = Message::decode(kind, &message.payload)? else {
             return Err(no_member());

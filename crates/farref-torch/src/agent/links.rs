@@ -196,6 +196,11 @@ impl Link {
         !self.inlet.swap(true, Ordering::Relaxed)
     }
 
+    /// It has none after all.
+    pub(super) fn unclaim_inlet(&self) {
+        self.inlet.store(false, Ordering::Relaxed);
+    }
+
     /// The peer leaves: it is gone when it closes its pipes. Until then it waits for answers.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);

@@ -225,6 +225,7 @@ fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Resul
     for argument in &process.args {
         let argument = argument
             .replace("{master}", master)
+            .replace("{master6}", &master.replace("127.0.0.1", "[::1]"))
             .replace("{second_master}", second)
             .replace("{scratch}", &scratch);
         command.arg(argument);

@@ -2,8 +2,8 @@
 
 A plan: {"name", "scenario", "smoke": bool, "processes": [{"name", "kind": "python" or "peer", "main": bool,
 "args": [..], "end": "ok" or "killed"}]}. Those with "smoke" are run by default: together they try everything once. The
-others repeat it at other ranks, over other transports, with other members. Arguments have the placeholders {master}, {second_master} (two free ports, as host:port) and
-{scratch} (an empty folder). Start all processes of a plan at once, in any order: who must wait for something waits
+others repeat it at other ranks, over other transports, with other members. Arguments have the placeholders {master}, {second_master} (two free ports, as host:port), {master6} (the first of
+them at [::1]) and {scratch} (an empty folder). Start all processes of a plan at once, in any order: who must wait for something waits
 for a file.
 """
 
@@ -13,6 +13,7 @@ import tutorials.plans
 # One plan for each thing that a peer has to be able to do.
 SMOKE = {
     "join_rank0",  # a static group, whose store the peer hosts
+    "join_rank0_ipv6",  # the same, where the group is told an address of IPv6
     "join_rank1_leader",  # and one whose store PyTorch hosts; the peer leads the all-gather
     "come_and_go",  # a dynamic group
     "again",  # a second group of the same Python processes
@@ -36,7 +37,7 @@ SMOKE = {
 }
 
 
-def plan(name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0):
+def plan(name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0, master="{master}"):
     """`workers` in the order of their ranks, peers with a star: "python0 rust* python1"."""
     named = [(word.rstrip("*"), word.endswith("*")) for word in workers.split()]
     # The main worker is the Python worker with the smallest name that is not to be killed.
@@ -49,10 +50,10 @@ def plan(name, scenario, group, workers, transports="default", late=(), killed=(
         if worker in late:
             args += ["--start-when", "{scratch}/start-" + worker]
         if is_peer:
-            args += ["--master", "{second_master}" if prefix else "{master}"]
+            args += ["--master", "{second_master}" if prefix else master]
             args += ["--prefix", str(prefix), "--first-barrier", str(3 * prefix + 1)]
         else:
-            args += ["--master", "{master}", "--second-master", "{second_master}", "--scratch", "{scratch}"]
+            args += ["--master", master, "--second-master", "{second_master}", "--scratch", "{scratch}"]
             args += ["--scenario", scenario, "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
         processes.append(
             {
@@ -80,6 +81,7 @@ def all_plans():
         plan("join_rank0_leader", "join", "static", "a_rust* python0 python1", "uv"),
         plan("join_rank1_leader", "join", "static", "python0 a_rust* python1"),
         plan("join_rank2", "join", "static", "python0 python1 rust*", "uv"),
+        plan("join_rank0_ipv6", "join", "static", "rust* python0", master="{master6}"),
         plan("join_two_peers", "join", "static", "rust* python0 rust2*"),
         plan("join_dynamic", "join", "dynamic", "python0 rust*"),
         plan("join_dynamic_rank0", "join", "dynamic", "rust* python0", "uv"),

@@ -51,6 +51,7 @@ def main():
 def run(plan, python, peer):
     """Starts all processes of a plan and compares how they end with what the plan says."""
     fill = {"{master}": address(), "{second_master}": address()}
+    fill["{master6}"] = fill["{master}"].replace("127.0.0.1", "[::1]")
     with tempfile.TemporaryDirectory() as scratch:
         fill["{scratch}"] = scratch
         running = []

@@ -21,23 +21,35 @@ async fn double(number: i64) -> i64 {
     2 * number
 }
 
-/// Two workers of a static group, and where the second one listens.
-async fn pair() -> (Worker, Worker, String) {
+/// A group that is about to come together, in which each has this address.
+fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
     let probe = std::net::TcpListener::bind((HERE, 0)).expect("a port");
     let port = probe.local_addr().expect("an address").port();
     drop(probe);
-    let member = |name: &str, rank| {
+    let member = move |name: &str, rank| {
         let group = TorchGroup::new(name).master("127.0.0.1", port);
-        group.address(HERE).rank(rank).world_size(2).join()
+        group.address(HERE).rank(rank).dynamic()
     };
-    let joined = timeout(HANG, async { tokio::join!(member("a", 0), member("b", 1)) });
-    let (a, b) = joined.await.expect("no hanging");
+    (member, port)
+}
+
+/// Where a worker listens.
+async fn address_of(name: &str, port: u16) -> String {
     let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
-    let address = store
-        .expect("the store")
-        .get("rpc_prefix_0/addrs/b", HANG)
-        .await;
-    let address = String::from_utf8(address.expect("published").to_vec()).expect("a text");
+    let key = format!("rpc_prefix_0/addrs/{name}");
+    let address = store.expect("the store").get(&key, HANG).await;
+    String::from_utf8(address.expect("published").to_vec()).expect("a text")
+}
+
+/// Two workers of a static group, and where the second one listens.
+async fn pair() -> (Worker, Worker, String) {
+    let (member, port) = group();
+    let joined = async {
+        let (a, b) = (member("a", 0).world_size(2), member("b", 1).world_size(2));
+        tokio::join!(a.join(), b.join())
+    };
+    let (a, b) = timeout(HANG, joined).await.expect("no hanging");
+    let address = address_of("b", port).await;
     (a.expect("joined"), b.expect("joined"), address)
 }
 
@@ -140,4 +152,31 @@ async fn in_4_strangers_push_each_other_out() {
     assert_both_there(&a, &b).await;
     drop(silent);
     end(a, b).await;
+}
+
+/// IN-2, IN-3: of two joiners of one name the first has failed, and closes its pipe when the second is a member. The end
+/// of the second is noticed.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_2_a_joiner_that_failed_takes_nobody_along() {
+    let (member, port) = group();
+    let a = member("a", 0).join().await.expect("joined");
+    let mut failed = pipe(&address_of("a", port).await, "b").await;
+    let module = "torch.distributed.rpc.backend_registry";
+    let udf = super::super::pickled::udf(module, "_get_device_infos", |writer| {
+        writer.tuple_of(0);
+    });
+    drop(ask(&mut failed, &udf).await);
+    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = b.expect("no hanging").expect("joined");
+    drop(failed);
+    tokio::time::sleep(WHILE).await;
+    assert_both_there(&a, &b).await;
+    b.crash().await;
+    let gone = async {
+        while a.peers().len() > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HANG, gone).await.expect("its end is noticed");
+    a.crash().await;
 }

@@ -71,7 +71,8 @@ fn options() -> Result<Options> {
             "--rank" => options.rank = value.parse()?,
             "--world" => options.world = value.parse().ok(),
             "--master" => {
-                let (host, port) = value.split_once(':').context("host:port")?;
+                let (host, port) = value.rsplit_once(':').context("host:port")?;
+                let host = host.trim_start_matches('[').trim_end_matches(']');
                 options.master = (host.to_owned(), port.parse()?);
             }
             "--prefix" => options.prefix = value.parse()?,
