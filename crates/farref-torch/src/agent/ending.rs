@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use farref::agent::Ending;
 
+use super::group::ANSWER;
 use super::{Shared, TorchAgent};
 use crate::group::{Change, GroupError, Turn};
 
 /// How often is looked whether the calls of a worker that leaves are answered.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// How long the store may take to say whether a round is over, if somebody is gone: it may have been the host.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// How the group was made, and is unmade.
 #[derive(Clone, Debug)]
@@ -105,7 +103,7 @@ impl Shared {
                 return match tokio::time::timeout(ANSWER, complete).await {
                     Ok(Ok(true)) => judged(round.await),
                     Err(_) | Ok(Err(_)) if is_last => Ok(0),
-                    _ => Err(self.gone(&lost)),
+                    _ => Err(self.agree_on_lost(self.gone(&lost)).await),
                 };
             }
             tokio::select! {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
@@ -26,6 +27,9 @@ const UTILS: &str = "torch.distributed.rpc._utils";
 
 /// The most gatherings that peers may begin before this worker takes part in them.
 const MAX_GATHERINGS: usize = 64;
+
+/// How long the store may take to answer when somebody is gone: it may have been the host.
+pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
 /// What is known about gatherings.
 #[derive(Debug, Default)]
@@ -288,7 +292,23 @@ impl Shared {
             None => Ok(()),
         };
         self.group.gatherings().remove(&gathering);
-        result
+        match result {
+            Ok(()) => Ok(()),
+            Err(problem) => Err(self.agree_on_lost(problem).await),
+        }
+    }
+
+    /// What went wrong, if it is that a member is gone: in the words of whoever noticed first. This worker may have
+    /// noticed others that went because of it, whose pipes closed after they had told the store.
+    pub(super) async fn agree_on_lost(&self, problem: String) -> String {
+        let Some(lost) = self.group.first_lost() else {
+            return problem;
+        };
+        let agreed = self.meeting.first_lost(&lost);
+        match tokio::time::timeout(ANSWER, agreed).await {
+            Ok(Ok(first)) => is_gone(&first),
+            _ => is_gone(&lost),
+        }
     }
 
     async fn lead(self: &Arc<Self>, names: &[String], gathering: &str) -> Result<(), String> {
@@ -333,8 +353,7 @@ impl Shared {
     /// That somebody who is waited for is gone: the one who went first, because others may have gone for want of it.
     pub(super) fn gone(&self, name: &str) -> String {
         let first = self.group.first_lost();
-        let name = first.as_deref().unwrap_or(name);
-        format!("worker `{name}` is gone, and was waited for")
+        is_gone(first.as_deref().unwrap_or(name))
     }
 
     async fn follow(
@@ -459,6 +478,10 @@ impl Shared {
             Arc::clone(&inbound).accepts(link.node, MAX_CALLS);
         }
     }
+}
+
+fn is_gone(name: &str) -> String {
+    format!("worker `{name}` is gone, and was waited for")
 }
 
 /// Who joins or leaves.

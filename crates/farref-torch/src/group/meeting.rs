@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 const KIND: &str = "rpcIsStaticGroup";
 const TURN: &str = "RpcGroupManagementToken";
+/// None of PyTorch's: Rust workers tell each other who is gone.
+const LOST: &str = "shutdown/FARREF_LOST";
 const LIST: &str = "names/_ALL_WORKER_INFOS";
 
 /// Which worker this is, and of which group.
@@ -303,6 +305,11 @@ impl Meeting {
         let ready = self.store.try_get(&self.key(&ready)).await;
         let ready = ready.map_err(GroupError::store("looking whether all shut down"))?;
         Ok(ready.is_some())
+    }
+
+    /// Says which member of a static group is gone, and returns whom the first has named who said so.
+    pub(crate) async fn first_lost(&self, name: &str) -> Result<String, GroupError> {
+        self.compare_set(LOST, b"", name.as_bytes()).await
     }
 
     async fn agree_on_kind(&self, mine: &str) -> Result<(), GroupError> {

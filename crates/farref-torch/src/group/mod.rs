@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! - **GR-1** The keys, the values and their order are PyTorch's: a PyTorch worker that comes at any moment
-//!   finds what it would find if this worker were one.
+//!   finds what it would find if this worker were one. There is one more key, when a static group has lost a member.
 //! - **GR-2** A worker that fails to join does not stay in the list of a dynamic group.
 //! - **GR-3** What others have put into the store is checked before it is believed, and errors name the key.
 //! - **GR-4** The turn to change a dynamic group is given up whatever becomes of its holder, as long as its process
