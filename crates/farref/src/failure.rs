@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farref_proto::{CallError, NodeId, RefError};
 
-use crate::agent::{Failure, Unmade};
+use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, RemoteError};
 use crate::protocol::Core;
@@ -30,8 +30,11 @@ pub(crate) fn of_protocol(core: &Core, error: CallError) -> Failure {
 /// Bytes of text that a failure may have on its way to the caller. It counts towards no budget.
 const MAX_TEXT: usize = 64 << 10;
 
+/// Bytes of a name that a failure may have.
+const MAX_NAME: usize = 1 << 10;
+
 /// A failure whose texts, which are the program's, are of a bounded length (D5).
-pub(crate) fn shortened(failure: Failure) -> Failure {
+pub(crate) fn shortened<U>(failure: Failure<U>) -> Failure<U> {
     let short = |mut text: String| {
         shorten(&mut text, MAX_TEXT);
         text
@@ -52,6 +55,57 @@ pub(crate) fn shortened(failure: Failure) -> Failure {
         Failure::BadResult(text) => Failure::BadResult(short(text)),
         Failure::TypeMismatch(text) => Failure::TypeMismatch(short(text)),
         other => other,
+    }
+}
+
+/// A failure as a peer may have sent it, fit for logs and terminals: its texts are of a bounded length, and
+/// nothing in them but what a function returned can move a cursor. That is the program's, as any result is.
+fn cleaned<U>(failure: Failure<U>) -> Failure<U> {
+    let name = |mut text: String| {
+        shorten(&mut text, MAX_NAME);
+        clean(text, |_| false)
+    };
+    match shortened(failure) {
+        Failure::Panicked(text) => Failure::Panicked(prose(text)),
+        Failure::BadArguments(text) => Failure::BadArguments(prose(text)),
+        Failure::BadResult(text) => Failure::BadResult(prose(text)),
+        Failure::TypeMismatch(text) => Failure::TypeMismatch(prose(text)),
+        Failure::NoSuchFunction(similar) => Failure::NoSuchFunction(similar.map(name)),
+        Failure::NotSerializable(type_name) => Failure::NotSerializable(name(type_name)),
+        Failure::SignatureMismatch(theirs) => {
+            let clean = |text| clean(text, |character| character == '\n');
+            Failure::SignatureMismatch(Box::new(theirs.received(clean)))
+        }
+        Failure::ValueMismatch {
+            rref,
+            expected,
+            found,
+        } => Failure::ValueMismatch {
+            rref,
+            expected,
+            found: name(found),
+        },
+        Failure::Deadlock(mut cycle) => {
+            // Those who wait, and whom they wait for.
+            cycle.truncate(MAX_CALLERS + 1);
+            Failure::Deadlock(cycle.into_iter().map(name).collect())
+        }
+        other => other,
+    }
+}
+
+/// A text of several lines.
+fn prose(text: String) -> String {
+    clean(text, |character| matches!(character, '\n' | '\t'))
+}
+
+fn clean(text: String, keeps: fn(char) -> bool) -> String {
+    let is_harmful = |character: char| character.is_control() && !keeps(character);
+    // Most texts are clean.
+    if text.contains(is_harmful) {
+        text.replace(is_harmful, "?")
+    } else {
+        text
     }
 }
 
@@ -82,7 +136,10 @@ fn constructor_failed(core: &Core, worker: NodeId, unmade: Unmade) -> Error {
     let entry = core.registry.by_id(unmade.function);
     let name = match (entry, unmade.name) {
         (Some(entry), _) => FunctionName::ours(entry.name()),
-        (None, Some(name)) => FunctionName::theirs(name),
+        (None, Some(mut name)) => {
+            shorten(&mut name, MAX_NAME);
+            FunctionName::theirs(clean(name, |_| false))
+        }
         (None, None) => FunctionName::theirs(format!("function {:#x}", unmade.function)),
     };
     let mut error = explain(core, worker, name, *unmade.failure, |never| match never {});
@@ -104,7 +161,7 @@ fn explain<U>(
     unmade: impl FnOnce(U) -> Error,
 ) -> Error {
     let peer = core.name_of(worker);
-    match failure {
+    match cleaned(failure) {
         Failure::Returned(messages) => remote(peer, function, false, messages),
         Failure::Panicked(message) => remote(peer, function, true, vec![message]),
         Failure::NoSuchFunction(similar) => Error::NoSuchFunction {
@@ -186,29 +243,67 @@ fn codec(
 
 #[cfg(test)]
 mod tests {
+    use farref_proto::{Fingerprint, RRefId};
+
     use super::*;
+    use crate::signature::Signature;
 
     /// D5
     #[test]
     fn the_texts_of_a_failure_are_bounded_and_short_ones_stay_as_they_are() {
         let chain = vec!["it failed".to_owned(), String::new(), "no disk".to_owned()];
-        let failure = Failure::Returned(chain);
+        let failure = Failure::<Unmade>::Returned(chain);
         assert_eq!(shortened(failure.clone()), failure);
         let long = "\u{e4}".repeat(MAX_TEXT);
-        let Failure::Panicked(text) = shortened(Failure::Panicked(format!("a{long}"))) else {
+        let Failure::Panicked(text) = shortened::<Unmade>(Failure::Panicked(format!("a{long}")))
+        else {
             panic!("another failure");
         };
         assert_eq!(text.len(), MAX_TEXT - 1, "between two characters");
         assert!(text.starts_with("a\u{e4}"));
         let chain = (0..2 * MAX_TEXT).map(|_| "ab".to_owned());
-        let Failure::Returned(chain) = shortened(Failure::Returned(chain.collect())) else {
+        let Failure::Returned(chain) = shortened::<Unmade>(Failure::Returned(chain.collect()))
+        else {
             panic!("another failure");
         };
         assert_eq!(chain.len(), MAX_TEXT / 2);
         let chain = vec![long.clone(), long];
-        let Failure::Returned(chain) = shortened(Failure::Returned(chain)) else {
+        let Failure::Returned(chain) = shortened::<Unmade>(Failure::Returned(chain)) else {
             panic!("another failure");
         };
         assert_eq!(chain.concat().len(), MAX_TEXT);
+    }
+
+    /// F4: what a peer says of a failure goes to logs and terminals.
+    #[test]
+    fn the_texts_of_a_peers_failure_are_bounded_and_move_no_cursor() {
+        let harmful = format!("\u{1b}[2J\r\n\t{}", "x".repeat(4 * MAX_TEXT));
+        let signature = Signature::said(&harmful);
+        let value = RRefId::new(NodeId::new(0, 1), 1);
+        for failure in [
+            Failure::Panicked(harmful.clone()),
+            Failure::NoSuchFunction(Some(harmful.clone())),
+            Failure::SignatureMismatch(Box::new(signature)),
+            Failure::BadArguments(harmful.clone()),
+            Failure::TypeMismatch(harmful.clone()),
+            Failure::BadResult(harmful.clone()),
+            Failure::NotSerializable(harmful.clone()),
+            Failure::Deadlock(vec![harmful.clone(); 100]),
+            Failure::ValueMismatch {
+                rref: value,
+                expected: Fingerprint(1),
+                found: harmful.clone(),
+            },
+        ] {
+            let kind = std::mem::discriminant(&failure);
+            let cleaned = cleaned::<Unmade>(failure);
+            assert_eq!(std::mem::discriminant(&cleaned), kind);
+            let text = format!("{cleaned:?}");
+            assert!(text.len() < MAX_TEXT + 100, "{}: {text:.40}", text.len());
+            let shown = text.replace("\\n", "").replace("\\t", "");
+            assert!(!shown.contains('\\'), "{text:.80}");
+        }
+        let returned = Failure::<Unmade>::Returned(vec!["\u{1b}[1mbold\u{1b}[0m".to_owned()]);
+        assert_eq!(cleaned(returned.clone()), returned, "the program's own");
     }
 }

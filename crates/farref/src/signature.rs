@@ -52,6 +52,28 @@ impl Signature {
         }
     }
 
+    /// As another worker may have sent it.
+    pub(crate) fn received(self, clean: impl Fn(String) -> String) -> Self {
+        let text = |text: String| clean(cut(&text, MAX_TEXT).to_owned());
+        Self {
+            declaration: text(self.declaration),
+            arguments: text(self.arguments),
+            output: text(self.output),
+            shape: text(self.shape),
+        }
+    }
+
+    /// One that says the same of everything.
+    #[cfg(test)]
+    pub(crate) fn said(text: &str) -> Self {
+        Self {
+            declaration: text.to_owned(),
+            arguments: text.to_owned(),
+            output: text.to_owned(),
+            shape: text.to_owned(),
+        }
+    }
+
     /// The first thing in which this signature, here, differs from another one, there.
     ///
     /// ```
