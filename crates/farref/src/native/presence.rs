@@ -4,6 +4,8 @@
 //!
 //! - **PS-1** A life counts as present only if it has proved that it knows the token: whoever has come to
 //!   listen at its address since keeps nobody from returning (F3).
+//! - **PS-2** A refusal is not proved either. It is the life's own only if its card says the same: that it
+//!   has another token, or another wire.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,7 +24,7 @@ use super::handshake::{
 };
 use super::memory::MemoryNetwork;
 use super::stream::Stream;
-use crate::rendezvous::{Address, Card, Presence, RendezvousError, Sign};
+use crate::rendezvous::{Address, Card, Presence, RendezvousError, Sign, TokenTag};
 
 /// Finds earlier lives of a worker.
 pub(crate) struct Predecessors {
@@ -31,6 +33,8 @@ pub(crate) struct Predecessors {
     /// Where this worker listens itself: whoever listened there before does not any more.
     own: Vec<Address>,
     key: hmac::Key,
+    /// What cards say of the token.
+    tag: Option<TokenTag>,
     network: Option<(MemoryNetwork, String)>,
 }
 
@@ -42,12 +46,14 @@ impl Predecessors {
         token: Option<&str>,
         network: Option<(MemoryNetwork, String)>,
     ) -> Self {
+        let tag = token.map(TokenTag::of);
         let token = token.unwrap_or_default().as_bytes();
         Self {
             name: name.to_owned(),
             host: host.to_owned(),
             own,
             key: hmac::Key::new(hmac::HMAC_SHA256, token),
+            tag,
             network,
         }
     }
@@ -70,20 +76,21 @@ impl Predecessors {
             };
             debug!(node = %card.node, %address, %failure, "an earlier life is not there");
             match failure.rejection() {
-                Some(Rejection::Token) => {
+                Some(Rejection::Token) if card.token != self.tag => {
                     return Err(RendezvousError::WrongToken {
                         name: self.name.clone(),
                         by: card.name.clone(),
                     });
                 }
-                Some(Rejection::Version(theirs)) => {
+                Some(Rejection::Version(theirs)) if card.wire == theirs => {
                     return Err(RendezvousError::WireVersion {
                         worker: card.name.clone(),
                         theirs,
                         ours: VERSION,
                     });
                 }
-                None => {}
+                // PS-2
+                Some(_) | None => {}
             }
         }
         Ok(Sign::Absent)

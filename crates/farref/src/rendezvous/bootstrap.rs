@@ -284,10 +284,33 @@ impl Entrance<'_> {
         let patience = patience.min(self.patience() / 2);
         match self.plan.presence.ask(earlier, patience).await? {
             Sign::Absent => return Ok(()),
-            Sign::Silent if !waits => return Ok(()),
+            Sign::Silent if !waits || self.is_another_there(kind, earlier).await? => return Ok(()),
             Sign::Silent | Sign::Present => {}
         }
         Err(name_taken(earlier))
+    }
+
+    /// Whether another worker says that it listens where this one did, and came no earlier: then whoever is
+    /// there is the other, and waits for the group as well.
+    async fn is_another_there(&self, kind: Kind, earlier: &Card) -> Result<bool, RendezvousError> {
+        let Kind::Static(size) = kind else {
+            return Ok(false);
+        };
+        for id in (0..size).filter(|&id| id != earlier.node.worker.0) {
+            let other = match self.ledger.latest(id).await {
+                Err(RendezvousError::Corrupt { .. }) => None,
+                other => other?,
+            };
+            let is_there = |other: Card| {
+                let came_later = other.node.incarnation >= earlier.node.incarnation;
+                let shares = |address| earlier.addresses.contains(address);
+                came_later && other.host == earlier.host && other.addresses.iter().any(shares)
+            };
+            if other.is_some_and(is_there) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Leaves word of what this worker has found out, for those who wait for the same group.

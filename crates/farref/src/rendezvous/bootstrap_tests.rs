@@ -340,7 +340,7 @@ async fn waiting(store: &Arc<dyn Store>, plan: Plan) -> tokio::task::JoinHandle<
     let card = format!("group/latest/{}", plan.rank.unwrap());
     let before = store.try_get(&card).await.unwrap();
     let task = tokio::spawn(enter(store.clone(), plan));
-    while store.try_get(&card).await.unwrap() == before {
+    while !task.is_finished() && store.try_get(&card).await.unwrap() == before {
         sleep(Duration::from_millis(1)).await;
     }
     task
@@ -389,6 +389,25 @@ async fn lives_that_did_not_notice_each_other_are_told_while_they_wait() {
         }
     }
     assert_one_founding(&static_group(&store, 3).await);
+}
+
+/// F3: of a worker that crashed before the founding, whose port another one has now that waits and says
+/// nothing, the card is a leftover.
+#[tokio::test]
+async fn a_port_that_another_worker_has_now_is_no_sign_of_the_one_before() {
+    let store = memory();
+    let crashed = waiting(&store, ranked(1, 3)).await;
+    crashed.abort();
+    let mut heir = ranked(2, 3);
+    heir.addresses = ranked(1, 3).addresses;
+    let heir = waiting(&store, heir).await;
+    let again = waiting(&store, after(ranked(1, 3), Sign::Silent)).await;
+    let founder = enter(store.clone(), ranked(0, 3));
+    let mut entered = vec![founder.await.unwrap()];
+    for other in [again, heir] {
+        entered.push(other.await.unwrap().unwrap());
+    }
+    assert_one_founding(&entered);
 }
 
 /// F4, F3: in a group that runs only a worker that is certainly there keeps its name.

@@ -14,7 +14,7 @@ use crate::native::handshake::{
 };
 use crate::native::shared::lock;
 use crate::native::stream::Stream;
-use crate::rendezvous::{Address, Presence as _, RendezvousError, Sign};
+use crate::rendezvous::{Address, Presence as _, RendezvousError, Sign, TokenTag};
 
 const TOKEN: &[u8] = b"the group's secret";
 
@@ -144,6 +144,22 @@ async fn strangers_are_told_why() {
     assert_eq!(left.link_to(&right).expect("a link").connections, 1);
 }
 
+/// Where somebody listens who speaks that version of the wire, whatever it says else.
+async fn speaking(version: u16) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut reply = b"farref".to_vec();
+            reply.extend_from_slice(&version.to_le_bytes());
+            reply.extend_from_slice(&[0; 4]);
+            let _ = stream.write_all(&reply).await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    Address::Tcp(address)
+}
+
 /// F4: who is not taken for a reason that only an operator can mend says so to its runtime.
 #[tokio::test]
 async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
@@ -165,22 +181,12 @@ async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
     .await;
     assert_eq!(left.received_count(), 0);
 
-    // One that speaks another version, whatever it says else.
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    // One that speaks another version.
+    let other = WIRE_VERSION + 1;
     let mut card = left.card.clone();
     card.node = NodeId::new(3, 1);
-    card.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
+    card.addresses = vec![speaking(other).await];
     lock(&book.cards).insert(card.node, card.clone());
-    let other = WIRE_VERSION + 1;
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut reply = b"farref".to_vec();
-            reply.extend_from_slice(&other.to_le_bytes());
-            reply.extend_from_slice(&[0; 4]);
-            let _ = stream.write_all(&reply).await;
-            let _ = stream.read_to_end(&mut Vec::new()).await;
-        }
-    });
     right.agent.enqueue(card.node, control(1));
     eventually("the dialer is told", || {
         lock(&book.turned_away).contains(&(card.node, Rejection::Version(other)))
@@ -200,6 +206,17 @@ async fn only_a_life_that_proves_itself_is_present() {
     assert!(matches!(ask(&right.card, TOKEN).await, Ok(Sign::Present)));
     let refused = ask(&right.card, b"guess").await;
     assert!(matches!(refused, Err(RendezvousError::WrongToken { .. })));
+
+    // PS-2: whoever has its port has another token, or another wire, than it had.
+    let mut replaced = right.card.clone();
+    replaced.token = Some(TokenTag::of("guess"));
+    assert!(matches!(ask(&replaced, b"guess").await, Ok(Sign::Absent)));
+    let other = WIRE_VERSION + 1;
+    replaced.addresses = vec![speaking(other).await];
+    assert!(matches!(ask(&replaced, TOKEN).await, Ok(Sign::Absent)));
+    replaced.wire = other;
+    let refused = ask(&replaced, TOKEN).await;
+    assert!(matches!(refused, Err(RendezvousError::WireVersion { .. })));
 
     let mut earlier = right.card.clone();
     earlier.node = NodeId::new(2, 0);
