@@ -146,7 +146,8 @@ pub enum Error {
         peer: Arc<str>,
         /// What was called.
         function: FunctionName,
-        /// The time it was given; what was left of the caller's own if that was less.
+        /// The time it was given; what was left of the caller's own if that was less. Of a constructor,
+        /// whoever uses its value learns what was left of it when the call reached the value's owner.
         limit: Duration,
     },
 

@@ -58,9 +58,7 @@ pub(crate) async fn group_with(
     ends: [End; 2],
     set_up: impl Fn(WorkerBuilder) -> WorkerBuilder,
 ) -> anyhow::Result<[Worker; 2]> {
-    let members: Vec<_> = (0..2)
-        .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
-        .collect();
+    let members = members();
     let switchboard = Switchboard::default();
     let mut workers = Vec::new();
     for ((me, _), end) in members.clone().into_iter().zip(ends) {
@@ -78,6 +76,29 @@ pub(crate) async fn group_with(
     }
     let workers: Result<[Worker; 2], _> = workers.try_into();
     workers.ok().context("two workers")
+}
+
+/// The first of the two on a wire that nobody else ever comes to, and what takes in whatever would be said
+/// to it.
+pub(crate) async fn alone(
+    set_up: impl Fn(WorkerBuilder) -> WorkerBuilder,
+) -> anyhow::Result<(Worker, Arc<dyn Inbound>)> {
+    let members = members();
+    let me = members[0].0;
+    let mut taking_in = None;
+    let worker = set_up(Worker::builder(""))
+        .attach(Group { me, members }, |inbound| {
+            taking_in = inbound.upgrade();
+            ChannelAgent::start(me, End::default(), Switchboard::default(), inbound)
+        })
+        .await?;
+    Ok((worker, taking_in.context("the worker lives")?))
+}
+
+fn members() -> Vec<(NodeId, String)> {
+    (0..2)
+        .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
+        .collect()
 }
 
 /// Shuts both down. Fails if anything is left behind.

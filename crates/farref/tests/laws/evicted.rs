@@ -2,62 +2,29 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
 use std::task::Poll;
-use std::time::Duration;
 
-use farref::agent::{Agent, Departure, Group, Inbound, LinkStatistics, Message, NodeId};
+use farref::agent::NodeId;
 use farref::context::ContextScope;
-use farref::{Codec, Error, Worker};
+use farref::{Error, WorkerBuilder};
 
-use crate::PATIENCE;
+use crate::{PATIENCE, channels};
 
 #[farref::remote]
 async fn number() -> u64 {
     7
 }
 
-/// A wire on which nothing ever arrives.
-#[derive(Debug)]
-struct Silence(Codec);
-
-impl Agent for Silence {
-    fn codec(&self) -> &Codec {
-        &self.0
-    }
-
-    fn enqueue(&self, _: NodeId, _: Message) {}
-
-    fn flush(&self, _: NodeId) {}
-
-    fn forget(&self, _: NodeId, _: Departure) {}
-
-    fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {})
-    }
-
-    fn links(&self) -> Vec<LinkStatistics> {
-        Vec::new()
-    }
-}
+/// The other member, which never says anything.
+const PEER: NodeId = NodeId::new(1, 1);
 
 /// F2: whoever waits for something that only the group could give is told that this worker is out of
 /// it: the confirmation of a reference, the release of a context, the answer to a call.
 #[tokio::test]
 async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() -> anyhow::Result<()>
 {
-    let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
-    let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
-    let mut end = None;
-    let agent = |inbound: Weak<dyn Inbound>| {
-        end = inbound.upgrade();
-        Arc::new(Silence(Codec::Postcard))
-    };
-    let worker = Worker::builder("")
-        .attach(Group { me, members }, agent)
-        .await?;
-    let inbound = end.expect("the worker lives");
-    let there = worker.peer("peer")?;
+    let (worker, inbound) = channels::alone(|builder| builder).await?;
+    let there = worker.peer("w1")?;
 
     let reference = number::on(&there).remote();
     let scope = ContextScope::open(&worker)?;
@@ -70,7 +37,7 @@ async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() ->
     };
     let evicted = async {
         tokio::task::yield_now().await;
-        inbound.refused(peer);
+        inbound.refused(PEER);
     };
     let (outcomes, ()) =
         tokio::time::timeout(PATIENCE, async { tokio::join!(waits, evicted) }).await?;
@@ -91,19 +58,9 @@ async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() ->
 /// F2, D5: so is who waits for a place among the calls that wait for a peer.
 #[tokio::test]
 async fn f2_on_an_evicted_worker_the_wait_for_a_place_ends_too() -> anyhow::Result<()> {
-    let [me, peer] = [NodeId::new(0, 1), NodeId::new(1, 1)];
-    let members = vec![(me, "me".to_owned()), (peer, "peer".to_owned())];
-    let mut end = None;
-    let agent = |inbound: Weak<dyn Inbound>| {
-        end = inbound.upgrade();
-        Arc::new(Silence(Codec::Postcard))
-    };
-    let worker = Worker::builder("")
-        .max_waiting_calls_per_peer(1)
-        .attach(Group { me, members }, agent)
-        .await?;
-    let inbound = end.expect("the worker lives");
-    let there = worker.peer("peer")?;
+    let narrow = |builder: WorkerBuilder| builder.max_waiting_calls_per_peer(1);
+    let (worker, inbound) = channels::alone(narrow).await?;
+    let there = worker.peer("w1")?;
 
     let mut made = Vec::new();
     loop {
@@ -119,7 +76,7 @@ async fn f2_on_an_evicted_worker_the_wait_for_a_place_ends_too() -> anyhow::Resu
     let mut waits = Box::pin(number::on(&there).into_future());
     let poll = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await;
     assert!(poll.is_pending());
-    inbound.refused(peer);
+    inbound.refused(PEER);
     for call in made {
         let outcome = call.await;
         assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");

@@ -113,7 +113,7 @@ fn waits_for_references() -> anyhow::Result<()> {
 fn names_who_is_busy() -> anyhow::Result<()> {
     launch::run(async || {
         let options = Options {
-            shutdown_timeout_ms: 5_000,
+            shutdown_timeout_ms: 15_000,
             leak_grace_ms: 60_000,
             ..Options::default()
         };
@@ -127,7 +127,8 @@ fn names_who_is_busy() -> anyhow::Result<()> {
                 .start(name)
         };
         let others = [start("a", 1)?, start("b", 2)?];
-        let limit = Duration::from_secs(1);
+        // Long enough for the others to say what they have: two processes that have just started.
+        let limit = Duration::from_secs(5);
         let me = Worker::builder("driver").rank(0).world_size(3);
         let me = options.apply(me.rendezvous(&at)).shutdown_timeout(limit);
         let me = me.join().await?;

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use farref::{Error, RendezvousError, StoreServer, Worker};
+use farref::{Error, RendezvousError, Store, StoreServer, TcpStoreClient, Worker};
 
 use crate::functions::{Probe, add, add_on, hold, release, use_held};
 use crate::group::{Options, free_port, run};
@@ -149,11 +149,9 @@ fn as_slurm_says() -> anyhow::Result<()> {
 
 fn missing() -> anyhow::Result<()> {
     launch::run(async || {
-        let options = Options {
-            join_timeout_ms: 2_000,
-            ..Options::default()
-        };
-        let at = format!("tcp://127.0.0.1:{}", free_port()?);
+        let options = Options::default();
+        let store = StoreServer::bind("127.0.0.1:0").await?;
+        let at = format!("tcp://{}", store.local_addr());
         let start = |name: &str, rank| -> anyhow::Result<_> {
             Launch::new(&options)?
                 .env("FARREF_NAME", name)
@@ -163,11 +161,18 @@ fn missing() -> anyhow::Result<()> {
                 .start(name)
         };
         let others = [start("a", 1)?, start("c", 3)?];
+        // However long they take to start, they are there before rank 0 begins to wait.
+        let port = store.local_addr().port();
+        let client = TcpStoreClient::connect("127.0.0.1", port, PATIENCE).await?;
+        let cards = [1, 3].map(|rank| format!("farref/latest/{rank}"));
+        client.wait(&cards, PATIENCE).await?;
         let me = Worker::builder("driver")
             .rank(0)
             .world_size(4)
-            .rendezvous(&at);
-        match options.apply(me).join().await {
+            .rendezvous(&at)
+            .store_is_hosted_elsewhere();
+        let me = options.apply(me).join_timeout(Duration::from_secs(5));
+        match me.join().await {
             Err(Error::Rendezvous(error)) => match &*error {
                 RendezvousError::Missing { have, missing, .. } => {
                     let there = [(0, "driver"), (1, "a"), (3, "c")];
