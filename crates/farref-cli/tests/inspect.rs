@@ -219,7 +219,7 @@ async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyh
     let seen = farref(&["inspect", &group.place], None).await?.text()?;
     assert_fits(&seen);
     let (running, waiting) = seen
-        .split_once("1 call waits for a value")
+        .split_once("1 call waits to run")
         .with_context(|| format!("nothing waits:\n{seen}"))?;
     assert!(
         running.contains("Shelf::keep") && !running.contains("look"),

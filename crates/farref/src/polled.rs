@@ -1,22 +1,24 @@
 //! Which functions are being polled at this moment: those among them that stay there block the runtime.
 //!
 //! Each thread has a note of its own, which costs it two writes per poll and no look at the clock. Whoever
-//! wants to know looks twice.
+//! wants to know looks twice, and keeps what it saw ([`Looks`]).
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What one thread is at.
 #[derive(Debug, Default)]
 struct Note {
+    /// Which one it is.
+    number: u64,
     /// The function that is polled, by its id; zero for none.
     function: AtomicU64,
     /// How many polls have begun.
     begun: AtomicU64,
-    /// That number when somebody last looked.
-    seen: AtomicU64,
 }
 
+static NEXT: AtomicU64 = AtomicU64::new(0);
 static NOTES: Mutex<Vec<Weak<Note>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -25,7 +27,10 @@ thread_local! {
 
 impl Note {
     fn register() -> Arc<Self> {
-        let note = Arc::new(Self::default());
+        let note = Arc::new(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            ..Self::default()
+        });
         let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
         notes.retain(|note| note.strong_count() > 0);
         notes.push(Arc::downgrade(&note));
@@ -56,21 +61,28 @@ pub(crate) fn polling<T>(function: u64, poll: impl FnOnce() -> T) -> T {
     poll()
 }
 
-/// The functions that have been polled, once, all the time since this was last asked.
-pub(crate) fn stuck() -> Vec<u64> {
-    let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut stuck = Vec::new();
-    for note in notes.iter().filter_map(Weak::upgrade) {
-        let begun = note.begun.load(Ordering::Relaxed);
-        let function = note.function.load(Ordering::Relaxed);
-        let before = note.seen.swap(begun, Ordering::Relaxed);
-        if function != 0 && before == begun {
-            stuck.push(function);
+/// What somebody saw who looked.
+#[derive(Debug, Default)]
+pub(crate) struct Looks(HashMap<u64, u64>);
+
+impl Looks {
+    /// The functions that have been polled, once, all the time since this was last asked.
+    pub(crate) fn stuck(&mut self) -> Vec<u64> {
+        let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut self.0);
+        let mut stuck = Vec::new();
+        for note in notes.iter().filter_map(Weak::upgrade) {
+            let begun = note.begun.load(Ordering::Relaxed);
+            let function = note.function.load(Ordering::Relaxed);
+            if function != 0 && before.get(&note.number) == Some(&begun) {
+                stuck.push(function);
+            }
+            self.0.insert(note.number, begun);
         }
+        stuck.sort_unstable();
+        stuck.dedup();
+        stuck
     }
-    stuck.sort_unstable();
-    stuck.dedup();
-    stuck
 }
 
 #[cfg(test)]
@@ -79,13 +91,9 @@ mod tests {
 
     #[test]
     fn a_poll_that_lasts_from_one_look_to_the_next_is_seen() {
-        // Far from what other tests do meanwhile.
         const FUNCTIONS: [u64; 2] = [0xfeed_0001, 0xfeed_0002];
-        let seen = || {
-            let mut stuck = stuck();
-            stuck.retain(|function| FUNCTIONS.contains(function));
-            stuck
-        };
+        let mut looks = Looks::default();
+        let mut seen = || seen(&mut looks, &FUNCTIONS);
         let [outer, inner] = FUNCTIONS;
         polling(outer, || {
             seen();
@@ -96,5 +104,25 @@ mod tests {
             });
         });
         assert!(seen().is_empty());
+    }
+
+    #[test]
+    fn those_who_look_do_not_see_with_each_others_eyes() {
+        const FUNCTION: u64 = 0xfeed_0003;
+        let (mut one, mut other) = (Looks::default(), Looks::default());
+        seen(&mut one, &[FUNCTION]);
+        polling(FUNCTION, || {
+            seen(&mut other, &[FUNCTION]);
+            assert!(seen(&mut one, &[FUNCTION]).is_empty(), "it has just begun");
+            assert_eq!(seen(&mut one, &[FUNCTION]), [FUNCTION]);
+            assert_eq!(seen(&mut other, &[FUNCTION]), [FUNCTION]);
+        });
+    }
+
+    /// Which of these are stuck. Others are at work meanwhile.
+    fn seen(looks: &mut Looks, functions: &[u64]) -> Vec<u64> {
+        let mut stuck = looks.stuck();
+        stuck.retain(|function| functions.contains(function));
+        stuck
     }
 }

@@ -152,7 +152,7 @@ impl Job {
                 // The permit is given back after the lock, wherever this ends: what was bound last goes first.
                 let (permit, guard) = (permit, guard);
                 let expected = responder.core.answers.fetched(guard.type_name());
-                let room = room(responder.reserve(&expected)).await;
+                let room = responder.room(responder.reserve(&expected)).await;
                 Ok((guard, permit, expected, room))
             })
             .await;
@@ -287,6 +287,19 @@ impl Responder {
         }
     }
 
+    /// Waits for room, where that has to be.
+    async fn room(&self, reserved: Result<Option<Reservation>, Reserve>) -> Option<Reservation> {
+        let reserve = match reserved {
+            Ok(room) => return room,
+            Err(reserve) => reserve,
+        };
+        let _listed = match self.target {
+            Some(Target::Answer(request)) => Some(self.core.answers.hold_back(self.from, request)),
+            _ => None,
+        };
+        Some(reserve.await)
+    }
+
     /// Sends an answer.
     fn answer(
         &self,
@@ -395,7 +408,7 @@ pub(crate) fn serve<F: Function>(job: Job) {
             None => run_blocking::<F>(responder, None, packed, span, None),
             Some(ticket) => drop(runtime.spawn(async move {
                 let admitted = supervise(&responder.call, async {
-                    let room = room(responder.reserve_for_function()).await;
+                    let room = responder.room(responder.reserve_for_function()).await;
                     Ok((admission(Some(ticket)).await?, room))
                 });
                 match admitted.await {
@@ -416,9 +429,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Reads the arguments, unless nobody wants to know any more.
     fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
-        responder.call.check()?;
         let codec = responder.core.agent().codec();
         let origin = responder
             .message()
@@ -440,28 +451,15 @@ impl Packed {
 }
 
 async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, packed: Packed) {
-    let function = responder.call.function;
-    let outcome = match polled::polling(function, || packed.read::<F>(&responder)) {
-        Ok(arguments) => {
-            let reserved = responder.reserve_for_function();
-            supervise(&responder.call, async move {
-                let room = room(reserved).await;
-                let guard = enter::<F>(admission(ticket).await?)?;
-                Ok((F::run(guard, arguments).await?, room))
-            })
-            .await
-        }
-        Err(failure) => Err(failure),
-    };
+    let to = &responder;
+    let outcome = supervise(&to.call, async move {
+        let arguments = packed.read::<F>(to)?;
+        let room = to.room(to.reserve_for_function()).await;
+        let guard = enter::<F>(admission(ticket).await?)?;
+        Ok((F::run(guard, arguments).await?, room))
+    })
+    .await;
     responder.finish(outcome, F::encoder());
-}
-
-/// Waits for room, where that has to be.
-async fn room(reserved: Result<Option<Reservation>, Reserve>) -> Option<Reservation> {
-    match reserved {
-        Ok(room) => room,
-        Err(reserve) => Some(reserve.await),
-    }
 }
 
 fn run_blocking<F: Function>(
@@ -488,9 +486,10 @@ fn run_blocking<F: Function>(
                 // Without the thread.
                 let runtime = responder.core.runtime.clone();
                 drop(runtime.spawn(async move {
-                    match supervise(&responder.call, async { Ok(reserve.await) }).await {
+                    let room = async { Ok(responder.room(Err(reserve)).await) };
+                    match supervise(&responder.call, room).await {
                         Ok(room) => {
-                            run_blocking::<F>(responder, admission, packed, span, Some(room));
+                            run_blocking::<F>(responder, admission, packed, span, room);
                         }
                         Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                     }

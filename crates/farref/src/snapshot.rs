@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::handle::Origin;
 use crate::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::peer::Peer;
-use crate::protocol::{Core, Traffic};
+use crate::protocol::{Core, Taken, Traffic};
 use crate::value::queue::Queued;
 use crate::worker::Worker;
 
@@ -113,7 +113,7 @@ pub struct RunningCall {
     pub age: Duration,
 }
 
-/// A call that has arrived and waits for the value that it is on.
+/// A call that has arrived and waits: for the value that it is on, or until its answer may be made.
 ///
 /// Two that wait for each other, or one that waits for a method which never ends, can be told from work by
 /// what uses the value meanwhile.
@@ -156,7 +156,7 @@ pub struct RunningCall {
 /// let snapshot = cluster.worker(1).snapshot();
 /// let call = &snapshot.waiting[0];
 /// assert!(call.function.ends_with("Table::get"));
-/// assert_eq!((call.waits_for, &call.value), (WaitsFor::Turn, &table.id()?));
+/// assert_eq!((call.waits_for, &call.value), (WaitsFor::Turn, &Some(table.id()?)));
 /// assert!(call.used_by[0].ends_with("Table::rebuild"));
 /// # drop((rebuild, get, table));
 /// # cluster.shutdown().await
@@ -169,8 +169,8 @@ pub struct WaitingCall {
     pub function: String,
     /// Who called it.
     pub caller: String,
-    /// The value that it is on: the [id](crate::RRef::id) of references to it.
-    pub value: String,
+    /// The value that it is on, if it is on one: the [id](crate::RRef::id) of references to it.
+    pub value: Option<String>,
     /// What it waits for.
     pub waits_for: WaitsFor,
     /// The functions that use the value meanwhile. Whoever looks at it with
@@ -180,13 +180,14 @@ pub struct WaitingCall {
     pub age: Duration,
 }
 
-/// What a call on a value waits for.
+/// What a call that has arrived waits for.
 ///
 /// ```
 /// use farref::WaitsFor;
 ///
 /// assert_eq!(WaitsFor::Value.to_string(), "the value to be made");
 /// assert_eq!(WaitsFor::Turn.to_string(), "its turn");
+/// assert_eq!(WaitsFor::Room.to_string(), "room for its answer");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -196,6 +197,9 @@ pub enum WaitsFor {
     Value,
     /// For those that use the value, or wait for it, before it.
     Turn,
+    /// Until its caller has received more of what this worker has for it: its answers are large
+    /// ([`max_answer_bytes_per_peer`](crate::WorkerBuilder::max_answer_bytes_per_peer)).
+    Room,
 }
 
 impl fmt::Display for WaitsFor {
@@ -203,6 +207,7 @@ impl fmt::Display for WaitsFor {
         f.write_str(match self {
             Self::Value => "the value to be made",
             Self::Turn => "its turn",
+            Self::Room => "room for its answer",
         })
     }
 }
@@ -401,7 +406,8 @@ struct Calls {
     running: Vec<RunningCall>,
     /// What uses which value.
     used_by: HashMap<RRefId, HashSet<&'static str>>,
-    waiting: Vec<(RRefId, WaitingCall)>,
+    /// And the value that it matters to them who uses.
+    waiting: Vec<(Option<RRefId>, WaitingCall)>,
 }
 
 impl Calls {
@@ -420,10 +426,10 @@ impl Calls {
     /// The calls of a peer.
     fn add(&mut self, core: &Core, name: &str, traffic: &Traffic) {
         for call in &traffic.running {
-            if let Some((rref, number)) = call.on {
-                if number.is_some_and(|number| self.queued.contains_key(&(rref, number))) {
-                    continue;
-                }
+            if self.is_queued(call) {
+                continue;
+            }
+            if let Some((rref, _)) = call.on {
                 self.used_by.entry(rref).or_default().insert(call.function);
             }
             self.running.push(RunningCall {
@@ -437,13 +443,33 @@ impl Calls {
             let waiting = WaitingCall {
                 function: call.function.to_owned(),
                 caller: core.name_of(call.caller).to_string(),
-                value: call.rref.to_string(),
+                value: Some(call.rref.to_string()),
                 waits_for: WaitsFor::Value,
                 used_by: Vec::new(),
                 age: call.since.elapsed(),
             };
-            self.waiting.push((call.rref, waiting));
+            self.waiting.push((Some(call.rref), waiting));
         }
+        for call in &traffic.held_back_here {
+            if self.is_queued(call) {
+                continue;
+            }
+            let waiting = WaitingCall {
+                function: call.function.to_owned(),
+                caller: name.to_owned(),
+                value: call.on.map(|(rref, _)| rref.to_string()),
+                waits_for: WaitsFor::Room,
+                used_by: Vec::new(),
+                age: call.since.elapsed(),
+            };
+            self.waiting.push((None, waiting));
+        }
+    }
+
+    /// Whether it is listed as a call that waits for its turn.
+    fn is_queued(&self, call: &Taken) -> bool {
+        let number = call.on.and_then(|(rref, number)| Some((rref, number?)));
+        number.is_some_and(|number| self.queued.contains_key(&number))
     }
 
     /// Those that run and those that wait, the oldest first.
@@ -454,19 +480,20 @@ impl Calls {
             let waiting = WaitingCall {
                 function: queued.user.function.to_owned(),
                 caller: core.name_of(queued.user.caller).to_string(),
-                value: queued.rref.to_string(),
+                value: Some(queued.rref.to_string()),
                 waits_for: WaitsFor::Turn,
                 used_by: Vec::new(),
                 age: queued.since.elapsed(),
             };
-            (queued.rref, waiting)
+            (Some(queued.rref), waiting)
         });
         self.waiting.extend(queued);
         self.waiting.sort_by_key(|(_, call)| Reverse(call.age));
         self.waiting.truncate(MAX_CALLS);
         let used_by = self.used_by;
         let waiting = self.waiting.into_iter().map(|(rref, mut call)| {
-            let users = used_by.get(&rref).into_iter().flatten();
+            let users = rref.and_then(|rref| used_by.get(&rref));
+            let users = users.into_iter().flatten();
             call.used_by = users.map(|&function| function.to_owned()).collect();
             call.used_by.sort();
             call

@@ -66,6 +66,8 @@ pub(crate) struct Telemetry {
     pub(crate) queued_bytes: Gauge,
     /// `farref_blocking_queue`: plain functions that wait for a thread.
     pub(crate) blocking_queue: Gauge,
+    /// `farref_destructor_queue`: destructors and callbacks of the program that wait for their thread.
+    pub(crate) destructor_queue: Gauge,
 }
 
 impl Telemetry {
@@ -92,6 +94,7 @@ impl Telemetry {
             open_calls: level("farref_open_calls"),
             queued_bytes: level("farref_queued_bytes"),
             blocking_queue: level("farref_blocking_queue"),
+            destructor_queue: level("farref_destructor_queue"),
         }
     }
 }

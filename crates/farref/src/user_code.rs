@@ -10,15 +10,23 @@
 //!   program runs.
 //! - **UC-2** What was put off is done in the order in which it came up, also if the worker is gone by then,
 //!   and a panic in it ends nothing but itself.
+//! - **UC-3** While much is put off, peers get no credit for values that they have made here, until what was
+//!   put off by then has been begun: who makes values faster than they are dropped has to wait (D5). A
+//!   destructor that waits for a call is begun, and holds up nobody behind it.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
 use crate::blocking::BlockingPool;
+
+/// What may be put off before peers have to wait (UC-3).
+pub(crate) const ENOUGH: usize = 256;
 
 thread_local! {
     static BARRED: Cell<bool> = const { Cell::new(false) };
@@ -53,6 +61,8 @@ pub(crate) fn is_barred() -> bool {
 pub(crate) struct UserCode {
     thread: BlockingPool,
     runtime: Handle,
+    /// What is put off and not begun: values one by one, also if they came together.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl UserCode {
@@ -60,7 +70,13 @@ impl UserCode {
         Self {
             thread: BlockingPool::finishing(1),
             runtime,
+            waiting: Arc::default(),
         }
+    }
+
+    /// How much is put off and not begun.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Runs code of the program: here, or on the thread for it if this is not the place.
@@ -74,11 +90,34 @@ impl UserCode {
 
     /// Runs code of the program, but not now.
     pub(crate) fn put_off(&self, f: impl FnOnce() + Send + 'static) {
+        self.submit([f]);
+    }
+
+    /// Lets go of values of the program: here, or on the thread for it if this is not the place.
+    pub(crate) fn let_go<T: Send + 'static>(&self, values: Vec<T>) {
+        if is_barred() {
+            self.submit(values.into_iter().map(|value| move || drop(value)));
+        } else {
+            values.into_iter().for_each(|value| guarded(|| drop(value)));
+        }
+    }
+
+    /// Puts all of these off together, which wakes the thread once.
+    fn submit<I>(&self, all: I)
+    where
+        I: IntoIterator<Item: FnOnce() + Send, IntoIter: ExactSizeIterator + Send + 'static>,
+    {
+        let all = all.into_iter();
+        self.waiting.fetch_add(all.len(), Ordering::Relaxed);
         let runtime = self.runtime.clone();
+        let waiting = Arc::clone(&self.waiting);
         self.thread.submit(move || {
             // Destructors may well spawn something.
             let _runtime = runtime.enter();
-            guarded(f);
+            for f in all {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                guarded(f);
+            }
         });
     }
 }
@@ -107,7 +146,10 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use tokio::task::JoinSet;
+
     use super::*;
+    use crate::testing::Cluster;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -144,5 +186,112 @@ mod tests {
         for number in 0..100 {
             assert_eq!(heard.recv_timeout(PATIENCE), Ok(number));
         }
+    }
+
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Takes longer to be dropped than to be made.
+    struct Sluggish;
+
+    impl Drop for Sluggish {
+        fn drop(&mut self) {
+            std::thread::sleep(Duration::from_millis(1));
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[farref_macros::remote]
+    impl Sluggish {
+        pub(crate) async fn new() -> Self {
+            Self
+        }
+    }
+
+    /// Makes values, several at once, and drops the references to them when they are there.
+    async fn make_and_drop<T: 'static>(
+        all: usize,
+        make: impl Fn() -> crate::RRef<T> + Clone + Send + 'static,
+    ) -> crate::Result<()> {
+        const AT_ONCE: usize = 64;
+        let mut makers = JoinSet::<crate::Result<()>>::new();
+        for _ in 0..AT_ONCE {
+            let make = make.clone();
+            makers.spawn(async move {
+                for _ in 0..all / AT_ONCE {
+                    make().confirmed().await?;
+                }
+                Ok(())
+            });
+        }
+        while let Some(made) = makers.join_next().await {
+            made.expect("no panic")?;
+        }
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_peer_that_makes_values_faster_than_they_are_dropped_waits() -> crate::Result<()> {
+        // UC-3
+        const ALL: usize = 50 * 64;
+        const WINDOW: u32 = 64;
+        let cluster = Cluster::start_with(2, |it| it.max_calls_per_peer(WINDOW)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let makers = tokio::spawn(make_and_drop(ALL, move || Sluggish::new_on(&peer).remote()));
+        let user_code = &cluster.worker(1).core.user_code;
+        let mut most = 0;
+        while DROPPED.load(Ordering::Relaxed) < ALL {
+            most = most.max(user_code.waiting());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        makers.await.expect("no panic")?;
+        // What made it too much, and what the peer could still make.
+        assert!(most <= ENOUGH + 2 * WINDOW as usize, "{most} at once");
+        cluster.shutdown().await
+    }
+
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Its destructor asks the worker that made it, which has to make something here for an answer.
+    struct Inquisitive(crate::Peer);
+
+    impl Drop for Inquisitive {
+        fn drop(&mut self) {
+            // It may also be a task that lets go of it last.
+            let ask = || ask_back::on(&self.0).timeout(PATIENCE).wait();
+            let answer = tokio::task::block_in_place(ask);
+            assert_eq!(answer.expect("an answer"), 7);
+            ASKED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[farref_macros::remote]
+    impl Inquisitive {
+        pub(crate) async fn new() -> Self {
+            Self(crate::Worker::caller().expect("a caller"))
+        }
+    }
+
+    #[farref_macros::remote]
+    async fn seven() -> u64 {
+        7
+    }
+
+    #[farref_macros::remote]
+    async fn ask_back() -> crate::Result<u64> {
+        let asker = crate::Worker::caller().expect("a caller");
+        seven::on(&asker).remote().to_here().await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn destructors_that_wait_for_calls_are_not_what_they_wait_for() -> crate::Result<()> {
+        // UC-3
+        const ALL: usize = 3 * ENOUGH;
+        let cluster = Cluster::start_with(2, |it| it.max_calls_per_peer(64)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        make_and_drop(ALL, move || Inquisitive::new_on(&peer).remote()).await?;
+        while ASKED.load(Ordering::Relaxed) < ALL {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        cluster.shutdown().await
     }
 }

@@ -272,7 +272,7 @@ mod numbers {
     use super::*;
 
     /// Every metric there is.
-    const NAMES: [&str; 22] = [
+    const NAMES: [&str; 23] = [
         "farref_blocking_queue",
         "farref_bytes_received_total",
         "farref_bytes_sent_total",
@@ -282,6 +282,7 @@ mod numbers {
         "farref_calls_total",
         "farref_connections_total",
         "farref_contexts",
+        "farref_destructor_queue",
         "farref_misbehaved_total",
         "farref_open_calls",
         "farref_queued_bytes",

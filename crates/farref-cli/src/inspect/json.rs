@@ -122,13 +122,13 @@ fn call(call: &RunningCall) -> CallReport<'_> {
     }
 }
 
-/// A call that waits for a value.
+/// A call that waits.
 #[derive(Serialize)]
 struct WaitingReport<'a> {
     function: &'a str,
     caller: &'a str,
-    value: &'a str,
-    /// `"value"`: to be made; `"turn"`: to be its turn.
+    value: Option<&'a str>,
+    /// `"value"`: to be made; `"turn"`: to be its turn; `"room"`: to have room for its answer.
     waits_for: WaitsFor,
     used_by: &'a [String],
     seconds: f64,
@@ -138,7 +138,7 @@ fn waiting(call: &WaitingCall) -> WaitingReport<'_> {
     WaitingReport {
         function: &call.function,
         caller: &call.caller,
-        value: &call.value,
+        value: call.value.as_deref(),
         waits_for: call.waits_for,
         used_by: &call.used_by,
         seconds: call.age.as_secs_f64(),

@@ -83,8 +83,8 @@ impl Page {
         let stuck = tables::stuck(seen);
         match stuck.rows.len() {
             0 => {}
-            1 => self.table("1 call waits for a value", &stuck),
-            count => self.table(&format!("{count} calls wait for a value"), &stuck),
+            1 => self.table("1 call waits to run", &stuck),
+            count => self.table(&format!("{count} calls wait to run"), &stuck),
         }
         let waiting = tables::waiting(seen);
         if !waiting.rows.is_empty() {

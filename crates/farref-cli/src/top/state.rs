@@ -283,7 +283,7 @@ impl State {
                 let mut sections = vec![section("in flight".to_owned(), tables::waiting(seen))];
                 let stuck = tables::stuck(seen);
                 if !stuck.rows.is_empty() {
-                    sections.push(section("waiting for a value".to_owned(), stuck));
+                    sections.push(section("waiting to run".to_owned(), stuck));
                 }
                 sections.push(section(title, running));
                 sections

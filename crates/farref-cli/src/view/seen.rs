@@ -48,8 +48,8 @@ fn clean_snapshot(mut snapshot: Snapshot) -> Snapshot {
         texts.chain(&mut call.value)
     });
     let waiting = snapshot.waiting.iter_mut().flat_map(|call| {
-        let texts = [&mut call.function, &mut call.caller, &mut call.value].into_iter();
-        texts.chain(&mut call.used_by)
+        let texts = [&mut call.function, &mut call.caller].into_iter();
+        texts.chain(&mut call.value).chain(&mut call.used_by)
     });
     let calls = calls.chain(waiting);
     let references = snapshot.references.iter_mut().flat_map(reference_texts);

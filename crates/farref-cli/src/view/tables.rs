@@ -173,7 +173,7 @@ pub(crate) fn running(seen: &[Seen]) -> Table {
     table
 }
 
-/// The calls that wait for a value, the oldest first. A deadlock is two of them that wait for each other's.
+/// The calls that have arrived and wait, the oldest first. A deadlock is two of them that wait for each other's.
 pub(crate) fn stuck(seen: &[Seen]) -> Table {
     let mut table = Table::new([
         Column::number("age"),

@@ -6,11 +6,12 @@ use farref_proto::{MessageId, NodeId, RRefId};
 
 use super::flow::weigh;
 use super::work::Work;
-use super::{Arrived, Core, State};
+use super::{Arrived, Core, PeerState, State};
 use crate::agent::{AnswerMessage, Failure, Message, Origins};
 use crate::codec::Payload;
 use crate::codec::scope::Encoded;
 use crate::serve::Target;
+use crate::user_code::ENOUGH;
 use crate::value::Value;
 
 impl Core {
@@ -94,7 +95,7 @@ impl Core {
     }
 
     fn fulfil(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
         from: NodeId,
         target: &Target,
@@ -124,12 +125,43 @@ impl Core {
         peer.creations_done += 1;
         peer.bytes_done += weigh(bytes);
         // In lots, so that a quick constructor costs no message; early enough that nobody stalls.
-        if peer.creations_done >= self.settings.credit_lot() || peer.bytes_done >= CREDIT_BYTES {
-            let calls = std::mem::take(&mut peer.creations_done);
-            let bytes = std::mem::take(&mut peer.bytes_done);
-            self.agent().enqueue(from, Message::Credit { calls, bytes });
-            work.flush(from);
+        let is_due =
+            peer.creations_done >= self.settings.credit_lot() || peer.bytes_done >= CREDIT_BYTES;
+        if !is_due || peer.credit_put_off {
+            return;
         }
+        if self.user_code.waiting() > ENOUGH {
+            peer.credit_put_off = true;
+            let core = Arc::downgrade(self);
+            let give = move || {
+                if let Some(core) = core.upgrade() {
+                    core.give_credit(from);
+                }
+            };
+            work.woken
+                .push(Box::new(|core| core.user_code.put_off(give)));
+            return;
+        }
+        self.credit(from, peer, work);
+    }
+
+    /// What the program had to let go of first is dropped (UC-3).
+    fn give_credit(self: &Arc<Self>, to: NodeId) {
+        let mut state = self.lock();
+        let mut work = Work::default();
+        if let Some(peer) = state.peers.get_mut(&to) {
+            peer.credit_put_off = false;
+            self.credit(to, peer, &mut work);
+        }
+        self.settle(state, work);
+    }
+
+    /// Tells a peer that calls whose results stay are done.
+    fn credit(&self, to: NodeId, peer: &mut PeerState, work: &mut Work) {
+        let calls = std::mem::take(&mut peer.creations_done);
+        let bytes = std::mem::take(&mut peer.bytes_done);
+        self.agent().enqueue(to, Message::Credit { calls, bytes });
+        work.flush(to);
     }
 
     /// Ends a call that cannot even be started.

@@ -5,26 +5,34 @@
 //! when the budget has room for one more of them; how large they are is known from those before. Who
 //! finds no room waits without a thread, and can be cancelled.
 //!
+//! What running functions are expected to bring is set aside for them, and they may run for long. So that
+//! one of them does not keep all others of the same peer waiting, answers come in three [sizes](Size).
+//!
 //! # Invariants
 //!
 //! - **AN-1** A function whose answers are large starts only if what it is expected to bring fits into
 //!   the budget, or nothing else is in it. Functions with small answers never wait here.
-//! - **AN-2** Room is given in the order in which it was asked for.
+//! - **AN-2** Room is given in the order in which it was asked for, among answers of one size. A huge one
+//!   is overtaken by others only while another huge one runs.
 //! - **AN-3** Nobody waits for ever. What is queued goes as the peer reads it. What is set aside for
 //!   functions that run may stay for long, and they may even wait for one that is held back here: so
-//!   while nothing is queued, one more starts after each [`PAUSE`].
+//!   while nothing is queued, one more of each size starts after each [`PAUSE`].
 //! - **AN-4** What was taken of the budget is given back once: with the reservation, or with the bytes
 //!   of the answer, wherever they are dropped.
+//! - **AN-5** What is set aside for the huge and the large leaves a quarter of the budget to the others,
+//!   and what is set aside for one huge answer leaves half of it: whoever runs for long, these go on. One
+//!   huge answer runs at a time (but for AN-3), so no more is in memory than the budget, and by how much
+//!   that one is over half of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use farref_proto::NodeId;
+use farref_proto::{MessageId, NodeId};
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
@@ -47,6 +55,8 @@ pub(crate) struct Answers {
     peers: Mutex<HashMap<NodeId, Arc<Budget>>>,
     /// What values of a type weigh when they are fetched.
     fetched: Mutex<HashMap<&'static str, Arc<Expected>>>,
+    /// The calls that wait for room, and since when.
+    held_back: Mutex<HashMap<(NodeId, MessageId), Instant>>,
 }
 
 impl Answers {
@@ -56,7 +66,23 @@ impl Answers {
             runtime,
             peers: Mutex::default(),
             fetched: Mutex::default(),
+            held_back: Mutex::default(),
         }
+    }
+
+    /// Lists a call of a peer as one that waits for room, as long as somebody has what is returned.
+    pub(crate) fn hold_back(&self, from: NodeId, request: MessageId) -> HeldBack<'_> {
+        let call = (from, request);
+        lock(&self.held_back).insert(call, Instant::now());
+        HeldBack {
+            answers: self,
+            call,
+        }
+    }
+
+    /// Since when a call has waited for room, if it does.
+    pub(crate) fn held_back_since(&self, from: NodeId, request: MessageId) -> Option<Instant> {
+        lock(&self.held_back).get(&(from, request)).copied()
     }
 
     /// The budget of a peer.
@@ -82,6 +108,19 @@ impl Answers {
     /// What is known of values of a type.
     pub(crate) fn fetched(&self, type_name: &'static str) -> Arc<Expected> {
         Arc::clone(lock(&self.fetched).entry(type_name).or_default())
+    }
+}
+
+/// A call that waits for room.
+#[derive(Debug)]
+pub(crate) struct HeldBack<'a> {
+    answers: &'a Answers,
+    call: (NodeId, MessageId),
+}
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        lock(&self.answers.held_back).remove(&self.call);
     }
 }
 
@@ -120,10 +159,12 @@ pub(crate) struct Budget {
 struct State {
     /// Answers that are made and that the peer does not have.
     queued: u64,
-    /// What running functions are expected to bring.
-    reserved: u64,
-    /// Who waits, in order.
-    line: BTreeMap<u64, Waiting>,
+    /// What running functions are expected to bring, by its size.
+    reserved: [u64; SIZES],
+    /// How many of those are huge.
+    huge: usize,
+    /// Who waits, in order, by the size of its answer.
+    lines: [BTreeMap<u64, Waiting>; SIZES],
     next: u64,
 }
 
@@ -131,6 +172,32 @@ struct State {
 struct Waiting {
     bytes: u64,
     waker: Waker,
+}
+
+/// How large an answer is beside the budget (AN-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Size {
+    /// A 64th of it or less.
+    Modest,
+    Large,
+    /// More than half of it; half of it is set aside.
+    Huge,
+}
+
+const SIZES: usize = 3;
+
+impl Size {
+    const ALL: [Self; SIZES] = [Self::Modest, Self::Large, Self::Huge];
+
+    fn of(bytes: u64, limit: u64) -> Self {
+        if bytes <= limit / 64 {
+            Self::Modest
+        } else if bytes <= limit / 2 {
+            Self::Large
+        } else {
+            Self::Huge
+        }
+    }
 }
 
 impl Budget {
@@ -145,10 +212,16 @@ impl Budget {
     /// Sets room aside, if there is some and nobody waits for it.
     pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let mut state = lock(&self.state);
-        if !state.line.is_empty() || !state.fits(bytes, self.limit) {
+        let size = Size::of(bytes, self.limit);
+        let is_next = match size {
+            Size::Modest => state.line(size).is_empty(),
+            Size::Large => state.line(size).is_empty() && !state.huge_is_next(),
+            Size::Huge => Size::ALL[1..].iter().all(|&it| state.line(it).is_empty()),
+        };
+        if !is_next || !state.fits(bytes, self.limit) {
             return None;
         }
-        state.reserved += bytes;
+        state.reserve(bytes, self.limit);
         drop(state);
         Some(self.reservation(bytes))
     }
@@ -196,33 +269,83 @@ impl Budget {
 }
 
 impl State {
-    /// AN-1
+    fn line(&self, size: Size) -> &BTreeMap<u64, Waiting> {
+        &self.lines[size as usize]
+    }
+
+    /// Who is the first of those with answers of a size, and how large its answer is.
+    fn first(&self, size: Size) -> Option<(u64, u64)> {
+        let (&number, first) = self.line(size).first_key_value()?;
+        Some((number, first.bytes))
+    }
+
+    /// Whether a huge answer waits for nothing but room.
+    fn huge_is_next(&self) -> bool {
+        self.huge == 0 && !self.line(Size::Huge).is_empty()
+    }
+
+    /// AN-1, AN-5
     fn fits(&self, bytes: u64, limit: u64) -> bool {
-        let used = self.queued + self.reserved;
-        used == 0 || used.saturating_add(bytes) <= limit
+        let modest = self.queued + self.reserved[Size::Modest as usize];
+        let used = self.queued + self.reserved.iter().sum::<u64>();
+        let share = limit / 4;
+        used == 0
+            || match Size::of(bytes, limit) {
+                Size::Modest => {
+                    let others_wait = !self.line(Size::Large).is_empty() || self.huge_is_next();
+                    modest + bytes <= share || !others_wait && used + bytes <= limit
+                }
+                Size::Large => used + bytes <= limit - share,
+                Size::Huge => self.huge == 0 && used + limit / 2 <= limit - share,
+            }
+    }
+
+    /// Whose turn it is, if there is room for it.
+    fn next(&self, limit: u64) -> Option<Size> {
+        let fits = |bytes| self.fits(bytes, limit);
+        if self
+            .first(Size::Modest)
+            .is_some_and(|(_, bytes)| fits(bytes))
+        {
+            return Some(Size::Modest);
+        }
+        let large = self.first(Size::Large);
+        let huge = self.first(Size::Huge).filter(|_| self.huge == 0);
+        // AN-2
+        let (_, bytes) = large.into_iter().chain(huge).min()?;
+        fits(bytes).then_some(Size::of(bytes, limit))
     }
 
     /// Gives room to those who are next, and says whom to wake: those, and whoever is next after them,
     /// for it may have to look at the clock now.
     fn advance(&mut self, limit: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some((_, first)) = self.line.first_key_value() {
-            if self.fits(first.bytes, limit) {
-                woken.extend(self.admit_first());
-                continue;
-            }
-            if self.queued == 0 {
-                woken.push(first.waker.clone());
-            }
-            break;
+        while let Some(size) = self.next(limit) {
+            woken.extend(self.admit_first(size, limit));
+        }
+        if self.queued == 0 {
+            let first = self.lines.iter().filter_map(BTreeMap::first_key_value);
+            woken.extend(first.map(|(_, first)| first.waker.clone()));
         }
         woken
     }
 
-    fn admit_first(&mut self) -> Option<Waker> {
-        let (_, first) = self.line.pop_first()?;
-        self.reserved += first.bytes;
+    fn admit_first(&mut self, size: Size, limit: u64) -> Option<Waker> {
+        let (_, first) = self.lines[size as usize].pop_first()?;
+        self.reserve(first.bytes, limit);
         Some(first.waker)
+    }
+
+    fn reserve(&mut self, bytes: u64, limit: u64) {
+        let size = Size::of(bytes, limit);
+        self.reserved[size as usize] += bytes.min(limit / 2);
+        self.huge += usize::from(size == Size::Huge);
+    }
+
+    fn give_back(&mut self, bytes: u64, limit: u64) {
+        let size = Size::of(bytes, limit);
+        self.reserved[size as usize] -= bytes.min(limit / 2);
+        self.huge -= usize::from(size == Size::Huge);
     }
 }
 
@@ -235,7 +358,8 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.change(|state| state.reserved -= self.bytes);
+        let Self { budget, bytes } = self;
+        budget.change(|state| state.give_back(*bytes, budget.limit));
     }
 }
 
@@ -288,6 +412,7 @@ impl Future for Reserve {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
         let this = self.get_mut();
         let budget = Arc::clone(&this.budget);
+        let size = Size::of(this.bytes, budget.limit);
         let number = match this.place {
             Place::InLine(number) => number,
             Place::None | Place::Done => {
@@ -302,7 +427,7 @@ impl Future for Reserve {
                     bytes: this.bytes,
                     waker: context.waker().clone(),
                 };
-                state.line.insert(number, waiting);
+                state.lines[size as usize].insert(number, waiting);
                 this.place = Place::InLine(number);
                 number
             }
@@ -310,15 +435,15 @@ impl Future for Reserve {
         loop {
             let mut state = lock(&budget.state);
             let queued = state.queued;
-            let is_first = state.line.keys().next() == Some(&number);
-            let Some(waiting) = state.line.get_mut(&number) else {
+            let is_first = state.first(size).map(|(first, _)| first) == Some(number);
+            let Some(waiting) = state.lines[size as usize].get_mut(&number) else {
                 // Somebody has given it room.
                 this.place = Place::Done;
                 return Poll::Ready(budget.reservation(this.bytes));
             };
             waiting.waker.clone_from(context.waker());
             // What was given back between the look and the place in the line woke nobody.
-            if is_first && state.fits(this.bytes, budget.limit) {
+            if state.next(budget.limit).is_some() {
                 drop(state);
                 budget.change(|_| {});
                 continue;
@@ -338,8 +463,9 @@ impl Future for Reserve {
             this.pause = None;
             // AN-3
             budget.change(|state| {
-                if state.queued == 0 && state.line.keys().next() == Some(&number) {
-                    state.admit_first();
+                let first = state.first(size).map(|(first, _)| first);
+                if state.queued == 0 && first == Some(number) {
+                    state.admit_first(size, budget.limit);
                 }
             });
         }
@@ -349,11 +475,12 @@ impl Future for Reserve {
 impl Drop for Reserve {
     fn drop(&mut self) {
         if let Place::InLine(number) = self.place {
-            let bytes = self.bytes;
-            self.budget.change(|state| {
+            let Self { budget, bytes, .. } = self;
+            let size = Size::of(*bytes, budget.limit);
+            budget.change(|state| {
                 // It may have been given room that nobody will use.
-                if state.line.remove(&number).is_none() {
-                    state.reserved -= bytes;
+                if state.lines[size as usize].remove(&number).is_none() {
+                    state.give_back(*bytes, budget.limit);
                 }
             });
         }
@@ -387,25 +514,26 @@ mod tests {
 
     fn used(budget: &Budget) -> (u64, u64, usize) {
         let state = lock(&budget.state);
-        (state.queued, state.reserved, state.line.len())
+        let waiting = state.lines.iter().map(BTreeMap::len);
+        (state.queued, state.reserved.iter().sum(), waiting.sum())
     }
 
     /// AN-1, AN-2, AN-4
     #[tokio::test]
     async fn room_is_given_in_order_and_given_back_once() {
-        let budget = budget(11 * MIB);
+        let budget = budget(16 * MIB);
         let first = budget.try_reserve(6 * MIB).expect("it is empty");
-        let mut second = budget.reserve(6 * MIB);
+        let mut second = budget.reserve(7 * MIB);
         let mut third = budget.reserve(MIB);
         assert!(poll(&mut second).is_pending());
         assert!(poll(&mut third).is_pending(), "it would fit, but is later");
-        assert!(budget.try_reserve(1).is_none(), "so is this");
+        assert!(budget.try_reserve(MIB).is_none(), "so is this");
         let mut made = answer(4 * MIB);
         budget.charge(&mut made);
         drop(first);
         assert_eq!(
             used(&budget),
-            (4 * MIB, 7 * MIB, 0),
+            (4 * MIB, 8 * MIB, 0),
             "what it weighs counts"
         );
         let (Poll::Ready(second), Poll::Ready(third)) = (poll(&mut second), poll(&mut third))
@@ -419,12 +547,57 @@ mod tests {
         assert_eq!(used(&budget), (0, 0, 0));
     }
 
+    /// AN-5
+    #[tokio::test]
+    async fn what_runs_for_long_leaves_room_for_others() {
+        let budget = budget(64 * MIB);
+        let huge = budget.try_reserve(1000 * MIB).expect("it is empty");
+        let mut another = budget.reserve(33 * MIB);
+        assert!(poll(&mut another).is_pending(), "one at a time");
+        for _ in 0..100 {
+            let large = budget.try_reserve(16 * MIB).expect("beside the huge one");
+            let modest = budget.try_reserve(MIB).expect("beside both");
+            assert!(budget.try_reserve(16 * MIB).is_none(), "AN-1");
+            drop((large, modest));
+        }
+        drop(huge);
+        let Poll::Ready(another) = poll(&mut another) else {
+            panic!("it is its turn");
+        };
+        drop(another);
+        let large: Vec<_> = (0..3).map(|_| budget.try_reserve(16 * MIB)).collect();
+        assert!(large.iter().all(Option::is_some));
+        let mut fourth = budget.reserve(16 * MIB);
+        assert!(poll(&mut fourth).is_pending());
+        let modest: Vec<_> = (0..17).map(|_| budget.try_reserve(MIB)).collect();
+        assert_eq!(modest.iter().flatten().count(), 16, "AN-1");
+        drop((large, modest, fourth));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    /// AN-2
+    #[tokio::test]
+    async fn a_huge_answer_that_waits_for_room_is_not_overtaken() {
+        let budget = budget(64 * MIB);
+        let large = budget.try_reserve(20 * MIB);
+        let mut huge = budget.reserve(40 * MIB);
+        assert!(poll(&mut huge).is_pending());
+        assert!(budget.try_reserve(10 * MIB).is_none(), "it is later");
+        let mut later = budget.reserve(10 * MIB);
+        assert!(poll(&mut later).is_pending());
+        drop(large);
+        assert!(poll(&mut huge).is_ready());
+        assert!(poll(&mut later).is_ready(), "beside it");
+        drop((huge, later));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
     /// AN-1
     #[tokio::test]
-    async fn one_answer_above_the_budget_passes_alone() {
+    async fn one_answer_above_the_budget_passes_at_a_time() {
         let budget = budget(MIB);
-        let large = budget.try_reserve(5 * MIB).expect("alone");
-        assert!(budget.try_reserve(1).is_none());
+        let large = budget.try_reserve(5 * MIB).expect("the first");
+        assert!(budget.try_reserve(5 * MIB).is_none());
         drop(large);
         assert!(budget.try_reserve(5 * MIB).is_some());
     }
@@ -460,8 +633,8 @@ mod tests {
         drop(first);
         assert_eq!(
             used(&budget),
-            (0, 10 * MIB, 0),
-            "it is given, and not taken"
+            (0, 5 * MIB, 0),
+            "half is given, and not taken"
         );
         drop(third);
         assert_eq!(used(&budget), (0, 0, 0));

@@ -107,6 +107,8 @@ pub(crate) struct Core {
     pub(crate) store_lost: Notify,
     began: Instant,
     numbers: AtomicU64,
+    /// What was seen of the program's threads.
+    looks: Mutex<polled::Looks>,
 }
 
 /// What is open with one peer at some moment.
@@ -120,6 +122,8 @@ pub(crate) struct Traffic {
     pub(crate) served: usize,
     /// Of those, the ones that have been taken up.
     pub(crate) running: Vec<Taken>,
+    /// Those that wait for room for their answers, since then.
+    pub(crate) held_back_here: Vec<Taken>,
     /// And those that wait for a value to be made.
     pub(crate) waiting: Vec<AwaitsValue>,
 }
@@ -184,6 +188,8 @@ struct PeerState {
     creations_open: u32,
     creations_done: u32,
     bytes_done: u64,
+    /// Whether it is told when the program has caught up with its destructors (UC-3).
+    credit_put_off: bool,
     /// Calls to the peer that were cancelled and whose answers have not come, with their weight.
     cancelled: HashMap<MessageId, u64>,
 }
@@ -277,6 +283,7 @@ impl Core {
             store_lost: Notify::new(),
             began: Instant::now(),
             numbers: AtomicU64::new(1),
+            looks: Mutex::default(),
         })
     }
 
@@ -371,6 +378,9 @@ impl Core {
         telemetry.contexts.set(f64::from(residue.contexts));
         telemetry.open_calls.set(f64::from(residue.calls));
         telemetry.blocking_queue.set(self.pool.queued() as f64);
+        telemetry
+            .destructor_queue
+            .set(self.user_code.waiting() as f64);
         let links = self.agent().links();
         let queued: usize = links.iter().map(|link| link.queued_bytes).sum();
         telemetry.queued_bytes.set(queued as f64);
@@ -378,7 +388,9 @@ impl Core {
 
     /// The program keeps its runtime from running. Says which functions do, if it has lasted for long.
     pub(crate) fn starving(&self, lasted: Duration) {
-        let blocked = polled::stuck();
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocked = looks.stuck();
+        drop(looks);
         if lasted.is_zero() {
             return;
         }
@@ -405,11 +417,22 @@ impl Core {
             return Traffic::default();
         };
         let waiting = peer.waiting.values();
+        let (mut running, mut held_back_here) = (Vec::new(), Vec::new());
+        for (&request, call) in &peer.running {
+            match self.answers.held_back_since(node, request) {
+                None => running.push(call.taken),
+                Some(since) => held_back_here.push(Taken {
+                    since,
+                    ..call.taken
+                }),
+            }
+        }
         Traffic {
             held_back: peer.flow.parked(),
             made: peer.waiters.iter().flatten().count(),
             served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
-            running: peer.running.values().map(|call| call.taken).collect(),
+            running,
+            held_back_here,
             waiting: waiting
                 .filter_map(|(held, since)| held.awaits(self.me, *since))
                 .collect(),
@@ -432,13 +455,13 @@ impl Core {
     }
 
     /// The runtime that all of this worker ran on is gone.
-    pub(crate) fn stranded(&self) {
+    pub(crate) fn stranded(self: &Arc<Self>) {
         self.has_runtime.store(false, Ordering::Relaxed);
         self.end();
     }
 
     /// The worker has ended: whoever still waits learns it, and everything it had is let go.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(self: &Arc<Self>) {
         self.stage.send_if_modified(|stage| {
             let running = *stage <= Stage::Member;
             if running {
@@ -450,17 +473,24 @@ impl Core {
         let empty = Node::new(self.me, Membership::joining(self.me), NodeConfig::default());
         let node = std::mem::replace(&mut state.node, empty);
         let out = std::mem::take(&mut state.out);
-        let peers = std::mem::take(&mut state.peers);
+        let mut peers = std::mem::take(&mut state.peers);
         let confirmations = std::mem::take(&mut state.confirmations);
         let releases = std::mem::take(&mut state.releases);
         drop(state);
-        for peer in peers.values() {
+        // Whoever waits learns it at once, whatever the program's destructors are at.
+        for peer in peers.values_mut() {
             let signals = peer.running.values().map(|running| &running.signal);
             signals.for_each(|signal| signal.cancel());
+            peer.waiters.clear();
+            drop(peer.flow.take_turned_away());
+            peer.waiting
+                .retain(|_, (held, _)| !matches!(held, Held::Local(..)));
         }
+        drop((confirmations, releases));
         // Values may hold references in turn, whose destructors come back here (PR-2).
-        drop((node, out, peers, confirmations, releases));
-        self.extensions.clear();
+        self.user_code.run(move || drop((node, out, peers)));
+        let core = Arc::clone(self);
+        self.user_code.run(move || core.extensions.clear());
     }
 
     /// The member that a worker is at present.

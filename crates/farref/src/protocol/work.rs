@@ -90,8 +90,7 @@ impl Work {
             core.user_code.run(callback);
         }
         if !self.freed.is_empty() {
-            // They see to their panics themselves (VA-4).
-            core.user_code.run(move || drop(self.freed));
+            core.user_code.let_go(self.freed);
         }
         for dropped in self.dropped {
             core.user_code.run(move || drop(dropped));

@@ -678,8 +678,7 @@ impl Drop for Life {
             if tokio::time::timeout(CLOSING, closed).await.is_err() {
                 tracing::debug!(worker = %core.name, "some tasks of a worker have not ended yet");
             }
-            let user_code = Arc::clone(&core.user_code);
-            user_code.put_off(move || core.end());
+            core.end();
             drop(io);
         });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use farref::context::{ContextId, ContextScope, Extension};
-use farref::{Blob, StoreServer, Worker};
+use farref::{Blob, Error, StoreServer, Worker};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::{eventually, finish, pair};
@@ -40,6 +40,10 @@ impl Gate {
 
     fn blocked(&self) -> u32 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn blocks(&self) -> bool {
+        !self.state.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
     fn open(&self) {
@@ -202,6 +206,59 @@ async fn an_extension_that_blocks_and_panics_holds_up_no_call_and_ends_no_connec
         assert_eq!(add::on(&peer, 2, 2).timeout(LIMIT).await?, 4);
     }
     finish(cluster).await
+}
+
+static CLINGING: Gate = Gate::new();
+
+/// Takes long to be dropped, on a worker that is dropped itself meanwhile.
+struct Clinging;
+
+impl Drop for Clinging {
+    fn drop(&mut self) {
+        CLINGING.block();
+    }
+}
+
+#[farref::remote]
+impl Clinging {
+    pub(crate) async fn new() -> Self {
+        Self
+    }
+}
+
+#[farref::remote]
+async fn hang() {
+    std::future::pending().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_that_is_dropped_ends_whatever_its_program_is_at() -> Result<()> {
+    let store = StoreServer::bind("127.0.0.1:0").await?;
+    let place = format!("tcp://{}", store.local_addr());
+    let worker = |name, rank| {
+        let builder = Worker::builder(name).rank(rank).world_size(2);
+        builder
+            .rendezvous(&place)
+            .store_is_hosted_elsewhere()
+            .join()
+    };
+    let (me, other) = tokio::try_join!(worker("me", 0), worker("other", 1))?;
+    let clinging = Clinging::new_on(&other.peer("me")?).remote();
+    clinging.confirmed().await?;
+    drop(clinging);
+    eventually("it is being dropped", || CLINGING.blocked() == 1).await?;
+    let call = hang::on(&me.peer("other")?).start();
+    drop(me);
+    let ended = tokio::time::timeout(LIMIT, call).await;
+    let still_blocks = CLINGING.blocks();
+    CLINGING.open();
+    let ended = ended.expect("who waits is told");
+    assert!(still_blocks);
+    assert!(matches!(ended, Err(Error::NotMember { .. })), "{ended:?}");
+    eventually("the other one is alone", || other.peers().len() == 1).await?;
+    other.shutdown().await?;
+    store.close().await;
+    Ok(())
 }
 
 /// A worker whose last handle goes where no runtime is ends all the same: the others find out.

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use farref::testing::Cluster;
-use farref::{Error, RRef, WaitsFor, Worker};
+use farref::{Error, RRef, WaitsFor, Worker, WorkerBuilder};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::PATIENCE;
@@ -54,6 +54,51 @@ mod seen {
         }
     }
 
+    static FETCHING: Semaphore = Semaphore::const_new(0);
+
+    /// Its answers take more than half of what [`narrow`] allows for.
+    #[farref::remote]
+    async fn fetch_all() -> String {
+        let _permit = FETCHING.acquire().await;
+        "x".repeat(700 << 10)
+    }
+
+    /// A call that is held back because what it brings has no room yet does not run.
+    #[tokio::test]
+    async fn f4_a_snapshot_lists_calls_that_wait_for_room_apart_from_those_that_run() -> Result<()>
+    {
+        let narrow = |builder: WorkerBuilder| builder.max_answer_bytes_per_peer(1 << 20);
+        let cluster = Cluster::start_with(2, narrow).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        FETCHING.add_permits(1);
+        fetch_all::on(&peer).await?;
+        let permit = FETCHING.acquire().await.expect("it is open");
+        // They begin one by one, seldom enough that most of them wait for a while.
+        let calls: Vec<_> = (0..50).map(|_| fetch_all::on(&peer).start()).collect();
+        let mut seen = None;
+        eventually("some are held back", || {
+            let snapshot = cluster.worker(1).snapshot();
+            let is_seen = !snapshot.waiting.is_empty();
+            seen = is_seen.then_some(snapshot);
+            is_seen
+        })
+        .await?;
+        let snapshot = seen.expect("it was seen");
+        let served: usize = snapshot.peers.iter().map(|peer| peer.calls_served).sum();
+        assert!(snapshot.running.len() + snapshot.waiting.len() <= served);
+        for call in snapshot.waiting {
+            assert!(call.function.ends_with("fetch_all"), "{call:?}");
+            assert_eq!((call.waits_for, call.value), (WaitsFor::Room, None));
+        }
+        drop(permit);
+        FETCHING.add_permits(50);
+        for call in calls {
+            assert_eq!(call.await?.len(), 700 << 10);
+        }
+        assert!(cluster.worker(1).snapshot().waiting.is_empty());
+        finish(cluster).await
+    }
+
     /// A call in the queue of a value, or on a value that is still being made, does not run: it is listed
     /// with what it waits for, so that a deadlock can be told from work.
     #[tokio::test]
@@ -73,7 +118,7 @@ mod seen {
         let waits_for = |function: &str, value: &str, what: WaitsFor| {
             waiting.iter().any(|call| {
                 call.function.ends_with(function)
-                    && (&*call.caller, &*call.value) == ("worker0", value)
+                    && (&*call.caller, call.value.as_deref()) == ("worker0", Some(value))
                     && call.waits_for == what
             })
         };
