@@ -292,7 +292,7 @@ mod tests {
             Failure::ValueMismatch {
                 rref: value,
                 expected: Fingerprint(1),
-                found: harmful.clone(),
+                found: harmful,
             },
         ] {
             let kind = std::mem::discriminant(&failure);
