@@ -32,6 +32,9 @@ pub(crate) struct RefFact {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) freed: bool,
     pub(crate) confirmed: bool,
+    /// Handed on by a worker that was turned away for the quota, and that had it from one that is gone:
+    /// R4 is not promised (`docs/protocol.md`, known limits).
+    pub(crate) unprotected: bool,
 }
 
 /// What happened to a call.
@@ -116,6 +119,7 @@ impl Oracle {
             fingerprint,
             freed: false,
             confirmed: false,
+            unprotected: false,
         };
         self.refs.insert(rref, fact);
     }

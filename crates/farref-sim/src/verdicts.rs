@@ -14,17 +14,20 @@ impl World {
     pub(crate) fn on_freed(&mut self, node: NodeId, rref: RRefId, value: Value) {
         let now = self.now;
         self.stats.freed += 1;
-        match self.oracle.refs.get_mut(&rref) {
+        let unprotected = match self.oracle.refs.get_mut(&rref) {
             Some(fact) if fact.freed || fact.value != Some(value) => {
                 let what = format!("{node} freed {rref} twice or as another value");
                 return self.oracle.violated("R1", now, what);
             }
-            Some(fact) => fact.freed = true,
+            Some(fact) => {
+                fact.freed = true;
+                fact.unprotected
+            }
             None => {
                 let what = format!("{node} freed {rref}, which nobody made");
                 return self.oracle.violated("R1", now, what);
             }
-        }
+        };
         // What an evicted worker owned is lost, whoever holds it.
         if self.process(node).is_some_and(|process| process.evicted) {
             return;
@@ -37,7 +40,8 @@ impl World {
                 );
                 process.program.holds(rref) && !turned_away
             });
-            if holds && (other == node || self.together(node, other)) {
+            let promised = holds && !unprotected;
+            if promised && (other == node || self.together(node, other)) {
                 let what = format!("{node} freed {rref}, which {other} holds");
                 self.oracle.violated("R1", now, what);
             }
@@ -69,14 +73,36 @@ impl World {
                     process.program.unconfirmed.insert(rref);
                 }
             }
-            let Some(fact) = self.oracle.refs.get(&rref) else {
+            let unprotected = self.is_unprotected(from, fork.owner, rref);
+            let Some(fact) = self.oracle.refs.get_mut(&rref) else {
                 continue;
             };
-            if fact.freed && self.together(fact.owner, to) {
+            fact.unprotected |= unprotected;
+            let promised = fact.freed && !fact.unprotected;
+            let owner = fact.owner;
+            if promised && self.together(owner, to) {
                 let what = format!("{to} received {rref} from {from} after it was freed");
                 self.oracle.violated("R1/R4", self.now, what);
             }
         }
+    }
+
+    /// Whether a worker hands a reference on for which nobody vouches: it was turned away for the quota, and
+    /// whoever it has the reference from, and would wait for those who get it, is gone.
+    fn is_unprotected(&mut self, from: NodeId, owner: NodeId, rref: RRefId) -> bool {
+        let Some(process) = self.process(from) else {
+            return false;
+        };
+        let table = process.node.refs(rref);
+        let turned_away = matches!(table.check(rref), Err(RefError::TooManyPending { .. }));
+        let Some(fork) = table.fork_of(rref).filter(|_| turned_away) else {
+            return false;
+        };
+        let lost = |node: NodeId| {
+            let process = self.process(node);
+            process.is_some_and(|p| p.node.membership().view().is_gone(fork.origin))
+        };
+        [from, owner].into_iter().any(lost)
     }
 
     /// What a use of a reference, as some type, may answer.
@@ -91,6 +117,7 @@ impl World {
             return;
         };
         let complaint = match outcome {
+            Err(_) if fact.unprotected => false,
             Ok(value) => {
                 fact.value != Some(value) || used_as.is_some_and(|it| !it.agrees(fact.fingerprint))
             }

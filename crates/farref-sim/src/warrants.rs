@@ -1,7 +1,7 @@
 //! What the oracle has to say about membership: was an eviction warranted, does a settled departure
 //! deserve the name, was a newcomer welcomed too early, was an evicted worker told everything.
 
-use farref_proto::{Control, Departure, NodeId, Phase, Status, Time};
+use farref_proto::{Control, Departure, NodeId, Phase, Standing, Status, Time};
 
 use crate::oracle::Handling;
 use crate::process::{Packet, Process};
@@ -84,7 +84,8 @@ impl World {
         let unasked = match handling.map(|handling| (handling.control, handling.knew)) {
             // It is asked first if it ranks before the judge, who can reach it.
             Some((Control::Suspect(accused), knew)) if accused == node => {
-                let member = knew.is_some_and(|knew| knew.status == Status::Alive);
+                // What it knew may be of an earlier life.
+                let member = knew == Some(Standing::of(node, Status::Alive));
                 node < by && member && !suspected
             }
             // The lower number stays.

@@ -72,7 +72,8 @@ pub struct Node<V> {
     mutant: Mutant,
 }
 
-/// Counts everything that a node does for its program or its peers.
+/// Counts everything that a node does for its program or its peers. For a shutdown it would be enough to count
+/// what brings work: whatever ends it was at work before.
 ///
 /// All counts are equal to a comparison: two nodes that differ only here behave alike but for the
 /// numbers in their shutdown reports. A model checker that told them apart would walk the same states

@@ -229,6 +229,33 @@ fn a_worker_whose_caller_died_attaches_to_the_origin() {
     }
 }
 
+/// CT-2, CT-4: B dies before it has passed the cleanup on, and C asks the origin, which still waits for D: it then
+/// waits for C, too.
+#[test]
+fn whoever_attaches_in_the_middle_of_a_cleanup_is_waited_for() {
+    let mut net = Tables::new(4);
+    let context = net.open(A);
+    for (from, to) in [(A, B), (A, D), (B, C)] {
+        net.called(from, to, context);
+    }
+    for (n, from) in [(C, B), (B, A), (D, A)] {
+        net.finish_call(n, from, context);
+        net.deliver_all();
+    }
+    net.release(A, context);
+    net.crash(B);
+    net.gone(A, B);
+    net.gone(C, B);
+    net.deliver(C, A);
+    net.deliver(A, D);
+    net.deliver(D, A);
+    assert_eq!(net.tables[C].contexts(), [context]);
+    assert_eq!(net.released(), [], "C has not been told");
+    net.deliver_all();
+    assert_eq!(net.released(), [(A, context)]);
+    net.finish();
+}
+
 /// CT-4: C is at work for the dead B; the cleanup takes the context from it all the same.
 #[test]
 fn a_worker_still_busy_for_a_dead_caller_is_told_of_the_release() {

@@ -86,6 +86,28 @@ fn whoever_came_and_went_between_two_looks_starts_the_count_again() {
     net.finish();
 }
 
+/// QU-1: a report counts for the look that asked for it: what is told a second time says nothing of now.
+#[test]
+fn a_report_of_an_earlier_look_does_not_count() {
+    let mut net = Cluster::new(2);
+    (0..2).for_each(|n| shut_down(&mut net, n));
+    net.tick();
+    net.deliver_control(A, B);
+    let report = net.controls(B, A).pop().unwrap();
+    assert!(matches!(report, Control::Report { round: 1, .. }));
+    net.deliver_all();
+    net.tick();
+    let rref = net.local(B, 7);
+    net.on(A, |node, out| node.handle(id(B), report, out))
+        .unwrap();
+    net.tick();
+    assert_eq!(complete(&net), [], "B has not answered the second time");
+    net.drop_handle(B, rref);
+    (0..4).for_each(|_| round(&mut net));
+    assert_eq!(complete(&net), [A, B]);
+    net.finish();
+}
+
 /// QU-5: a newcomer turns to B between B's last report and the word that all is done.
 #[test]
 fn a_group_at_rest_lets_nobody_in_who_asked_before() {

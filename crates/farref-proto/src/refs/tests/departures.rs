@@ -26,6 +26,26 @@ fn hole_h1_a_dead_holder_is_released_when_its_death_is_settled() {
     net.finish();
 }
 
+/// RT-3, R2: somebody departs who has nothing to do with the reference. Its parent is told all the same when the
+/// child stands on its own.
+#[test]
+fn a_departure_leaves_what_is_due_to_other_parents() {
+    let mut net = Tables::new(4);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    net.share(B, C, rref);
+    net.deliver(B, C);
+    let register = net.hold(C, A);
+    net.bury(D);
+    net.push(C, A, register[0].clone());
+    for n in [A, B, C] {
+        net.drop_handle(n, rref);
+    }
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
 /// RT-6, R5 (H3): a fork in a message to a node that died before reading it.
 #[test]
 fn hole_h3_a_fork_on_its_way_to_a_dead_node_is_released_with_it() {
