@@ -1,4 +1,4 @@
-"""Plans about who comes and goes when: in what order workers arrive at a group, and at its end."""
+"""Plans about who comes and goes when: in what order workers arrive at a group, and at its end, and how many do."""
 
 
 def arrival(name, ranks, start, end, smoke):
@@ -31,6 +31,22 @@ def arrival(name, ranks, start, end, smoke):
     return {"name": name, "scenario": "arrivals", "smoke": smoke, "processes": processes}
 
 
+def churn(name, rounds, smoke, transports="default", killed=()):
+    """A Python worker that stays, two peers that come and go in each round with a Python worker, and some that are killed."""
+    common = ["--world", "dynamic", "--master", "{master}", "--transports", transports]
+    main = ["--name", "python0", "--rank", "0", "--scenario", "churn", "--pythons", "python0", "--scratch", "{scratch}"]
+    main += ["--peers", ",".join(["rust1", "rust2", *killed]), "--killed", ",".join(killed), "--rounds", str(rounds)]
+    processes = [{"name": "python0", "kind": "python", "main": True, "args": common + main, "end": "ok"}]
+    for place, peer in enumerate(["rust1", "rust2"]):
+        args = ["--name", peer, "--rank", str(1 + place * rounds), "--lives", str(rounds)]
+        args += common + ["--start-when", "{scratch}/start-" + peer]
+        processes.append({"name": peer, "kind": "peer", "main": False, "args": args, "end": "ok"})
+    for place, peer in enumerate(killed):
+        args = ["--name", peer, "--rank", str(1 + 2 * rounds + place), "--start-when", "{scratch}/start-" + peer]
+        processes.append({"name": peer, "kind": "peer", "main": False, "args": common + args, "end": "killed"})
+    return {"name": name, "scenario": "churn", "smoke": smoke, "processes": processes, "patience": 600}
+
+
 def all_plans():
     return [
         # The peer first, in the middle and last, at the start and at the end. PyTorch has the store.
@@ -41,4 +57,7 @@ def all_plans():
         arrival("host_arrives_first_ends_first", "a_rust* python0 python1", "a_rust* python0 python1", "a_rust* python0 python1", True),
         arrival("host_arrives_in_between", "a_rust* python0 python1", "python0 a_rust* python1", "python0 a_rust* python1", False),
         arrival("host_arrives_last_ends_last", "a_rust* python0 python1", "python1 python0 a_rust*", "python0 python1 a_rust*", False),
+        # Members of a dynamic group that come and go all the time: three in each round.
+        churn("churn", 4, True),
+        churn("churn_long", 17, False, "uv"),
     ]  # fmt: skip

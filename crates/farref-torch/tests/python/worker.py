@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--end-when", help="end only when this file is there, and a moment later")
     parser.add_argument("--end-then", help="a file to write when it begins to end")
     parser.add_argument("--rounds", type=int, help="how often workers come and go (scenario churn)")
+    parser.add_argument("--killed", default="", help="peers that are killed in the middle of it")
     parser.add_argument("--program", help="which of the tutorials (scenario tutorial)")
     parser.add_argument("--results-to", help="a file for what the program returned")
     parser.add_argument("--results-like", help="a file that another run has written or will write, to compare")
