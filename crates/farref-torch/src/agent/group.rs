@@ -31,6 +31,9 @@ const MAX_GATHERINGS: usize = 64;
 /// How long the store may take to answer when somebody is gone: it may have been the host.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
+/// The longest name of a worker.
+const NAME: usize = 127;
+
 /// What is known about gatherings.
 #[derive(Debug, Default)]
 pub(super) struct Group {
@@ -132,7 +135,11 @@ impl Shared {
         let mut answer = Writer::new(4);
         match &*udf.function.name {
             "_gather_to_leader" => {
-                let (gathering, name) = (text(0)?, text(1)?);
+                let (gathering, name) = (self.gathering(text(0)?)?, text(1)?);
+                if name != self.name && self.link_by_name(&name).is_none() {
+                    let what = "one who comes to a gathering and is no member".to_owned();
+                    return Err(RpcError::Unsupported(what));
+                }
                 self.group.note(&gathering, |gathering| {
                     // One for each member: their number is bounded by that.
                     gathering.there.insert(name);
@@ -140,8 +147,9 @@ impl Shared {
                 answer.none();
             }
             "_broadcast_to_followers" => {
+                let gathering = self.gathering(text(0)?)?;
                 self.group
-                    .note(&text(0)?, |gathering| gathering.complete = true)?;
+                    .note(&gathering, |gathering| gathering.complete = true)?;
                 answer.none();
             }
             "_get_device_infos" => return self.tell_devices(id, back),
@@ -198,6 +206,17 @@ impl Shared {
         answer.int(0).empty_dict().empty_list().tuple_of(3);
         self.answer_own(id, back, answer);
         Ok(())
+    }
+
+    /// The name of a gathering, which is a number and the names of all who come.
+    fn gathering(&self, name: String) -> Result<String, RpcError> {
+        let most = (NAME + 1) * (self.members().by_node.len() + 2);
+        match name.len() <= most {
+            true => Ok(name),
+            false => Err(RpcError::Unsupported(
+                "a gathering with such a long name".to_owned(),
+            )),
+        }
     }
 
     fn answer_own(&self, id: i64, back: &Queue, answer: Writer) {

@@ -10,8 +10,8 @@
 //! # Invariants
 //!
 //! - **PK-1** Nothing is executed. A global is its name; a call is its callee and its arguments.
-//! - **PK-2** What reading takes is proportional to the bytes that are read: every opcode makes at most one
-//!   node, and none is made without an opcode.
+//! - **PK-2** What reading takes is proportional to the bytes that are read, and bounded: every opcode makes at most one
+//!   node, none is made without an opcode, and there are at most [`read::MAX_PARTS`] of all that is kept while reading.
 //! - **PK-3** Walking ends: nodes may be shared, so that a few bytes stand for a value without end, but every
 //!   step of a walk is paid for out of a budget, and depth is limited.
 //! - **PK-4** Honest values pass: each part of a value that shares nothing may be looked at [`view::LOOKS`]

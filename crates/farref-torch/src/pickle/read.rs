@@ -5,8 +5,12 @@ use std::collections::HashMap;
 use super::PickleError;
 use super::opcode as op;
 
-/// Which node.
-pub(super) type Id = usize;
+/// Which node. There are not more (PK-2).
+pub(super) type Id = u32;
+
+/// The most parts that a value may have, be they shared: what is pushed, marked or memoized. Of one opcode of one byte
+/// each, they take about 70 bytes each at worst.
+pub(super) const MAX_PARTS: u32 = 1 << 24;
 
 /// A value, or the recipe of one. Texts and bytes are where they were read from.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,11 +28,8 @@ pub(super) enum Node<'a> {
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Set(Vec<Id>),
-    /// Something that Python would import.
-    Global {
-        module: &'a [u8],
-        name: &'a [u8],
-    },
+    /// Something that Python would import: its module and its name in that.
+    Global(Box<(&'a [u8], &'a [u8])>),
     /// Something that Python would call, or make an object of.
     Call {
         callee: Id,
@@ -54,7 +55,12 @@ pub(crate) struct Pickle<'a> {
 impl<'a> Pickle<'a> {
     /// Reads a pickle that is all of `bytes`.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, PickleError> {
-        let (pickle, rest) = Self::read_first(bytes)?;
+        Self::read_within(bytes, MAX_PARTS)
+    }
+
+    /// Reads a pickle that is all of `bytes` and has so many parts at most.
+    pub(crate) fn read_within(bytes: &'a [u8], parts: u32) -> Result<Self, PickleError> {
+        let (pickle, rest) = Self::read_some(bytes, parts)?;
         match rest.len() {
             0 => Ok(pickle),
             more => Err(PickleError::Trailing(more)),
@@ -68,9 +74,15 @@ impl<'a> Pickle<'a> {
     }
 
     /// Reads a pickle, and says what follows it.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn read_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PickleError> {
+        Self::read_some(bytes, MAX_PARTS)
+    }
+
+    fn read_some(bytes: &'a [u8], parts: u32) -> Result<(Self, &'a [u8]), PickleError> {
         let mut machine = Machine {
             rest: bytes,
+            left: parts,
             nodes: Vec::new(),
             stack: Vec::new(),
             marks: Vec::new(),
@@ -88,10 +100,12 @@ impl<'a> Pickle<'a> {
 
 struct Machine<'a> {
     rest: &'a [u8],
+    /// How many more parts there may be.
+    left: u32,
     nodes: Vec<Node<'a>>,
     stack: Vec<Id>,
     /// How high the stack was at each mark.
-    marks: Vec<usize>,
+    marks: Vec<u32>,
     memo: HashMap<u32, Id>,
 }
 
@@ -114,31 +128,35 @@ impl<'a> Machine<'a> {
             },
             // How much follows is known anyway.
             op::FRAME => drop(self.take(8)?),
-            op::MARK => self.marks.push(self.stack.len()),
+            op::MARK => {
+                self.pay()?;
+                self.marks.push(self.height());
+            }
             // What is on top may be a mark.
-            op::POP => match self.marks.pop_if(|mark| *mark == self.stack.len()) {
+            op::POP => match self.marks.pop_if(|mark| *mark as usize == self.stack.len()) {
                 Some(_) => {}
                 None => drop(self.pop("a pop")?),
             },
             op::POP_MARK => drop(self.pop_mark()?),
             op::DUP => {
                 let top = self.top("a duplicate")?;
+                self.pay()?;
                 self.stack.push(top);
             }
-            op::NONE => self.push(Node::None),
-            op::NEWTRUE => self.push(Node::Bool(true)),
-            op::NEWFALSE => self.push(Node::Bool(false)),
+            op::NONE => self.push(Node::None)?,
+            op::NEWTRUE => self.push(Node::Bool(true))?,
+            op::NEWFALSE => self.push(Node::Bool(false))?,
             op::BININT => {
                 let value = i32::from_le_bytes(self.array()?);
-                self.push(Node::Int(value.into()));
+                self.push(Node::Int(value.into()))?;
             }
             op::BININT1 => {
                 let value = self.byte()?;
-                self.push(Node::Int(value.into()));
+                self.push(Node::Int(value.into()))?;
             }
             op::BININT2 => {
                 let value = u16::from_le_bytes(self.array()?);
-                self.push(Node::Int(value.into()));
+                self.push(Node::Int(value.into()))?;
             }
             op::LONG1 => {
                 let length = self.byte()?;
@@ -150,11 +168,11 @@ impl<'a> Machine<'a> {
             }
             op::BINFLOAT => {
                 let value = f64::from_be_bytes(self.array()?);
-                self.push(Node::Float(value));
+                self.push(Node::Float(value))?;
             }
             op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                 let text = self.counted(opcode)?;
-                self.push(Node::Text(text));
+                self.push(Node::Text(text))?;
             }
             op::SHORT_BINBYTES
             | op::BINBYTES
@@ -163,7 +181,7 @@ impl<'a> Machine<'a> {
             | op::SHORT_BINSTRING
             | op::BINSTRING => {
                 let bytes = self.counted(opcode)?;
-                self.push(Node::Bytes(bytes));
+                self.push(Node::Bytes(bytes))?;
             }
             op::BINPUT => {
                 let number = self.byte()?;
@@ -187,7 +205,7 @@ impl<'a> Machine<'a> {
             }
             op::GLOBAL => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(Node::Global { module, name });
+                self.push(Node::Global(Box::new((module, name))))?;
             }
             other => return self.compose(other),
         }
@@ -197,30 +215,30 @@ impl<'a> Machine<'a> {
     /// Opcodes that make something of what is on the stack.
     fn compose(&mut self, opcode: u8) -> Result<(), PickleError> {
         match opcode {
-            op::EMPTY_TUPLE => self.push(Node::Tuple(Vec::new())),
-            op::EMPTY_LIST => self.push(Node::List(Vec::new())),
-            op::EMPTY_DICT => self.push(Node::Dict(Vec::new())),
-            op::EMPTY_SET => self.push(Node::Set(Vec::new())),
+            op::EMPTY_TUPLE => self.push(Node::Tuple(Vec::new()))?,
+            op::EMPTY_LIST => self.push(Node::List(Vec::new()))?,
+            op::EMPTY_DICT => self.push(Node::Dict(Vec::new()))?,
+            op::EMPTY_SET => self.push(Node::Set(Vec::new()))?,
             op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                 let size = usize::from(opcode - op::TUPLE1) + 1;
                 let items = self.pop_last(size, "a tuple")?;
-                self.push(Node::Tuple(items));
+                self.push(Node::Tuple(items))?;
             }
             op::TUPLE => {
                 let items = self.pop_mark()?;
-                self.push(Node::Tuple(items));
+                self.push(Node::Tuple(items))?;
             }
             op::LIST => {
                 let items = self.pop_mark()?;
-                self.push(Node::List(items));
+                self.push(Node::List(items))?;
             }
             op::FROZENSET => {
                 let items = self.pop_mark()?;
-                self.push(Node::Set(items));
+                self.push(Node::Set(items))?;
             }
             op::DICT => {
                 let items = pairs(&self.pop_mark()?)?;
-                self.push(Node::Dict(items));
+                self.push(Node::Dict(items))?;
             }
             op::APPEND => {
                 let items = self.pop_last(1, "an append")?;
@@ -241,14 +259,14 @@ impl<'a> Machine<'a> {
             op::ADDITEMS => {
                 let items = self.pop_mark()?;
                 let set = self.top("items of a set")?;
-                match self.nodes.get_mut(set) {
+                match self.nodes.get_mut(set as usize) {
                     Some(Node::Set(have)) => have.extend(items),
                     _ => return Err(PickleError::Misplaced("items of a set")),
                 }
             }
             op::STACK_GLOBAL => {
                 let names = self.pop_last(2, "a global")?;
-                let text = |id: &Id| match self.nodes.get(*id) {
+                let text = |id: &Id| match self.nodes.get(*id as usize) {
                     Some(Node::Text(text)) => Ok(*text),
                     _ => Err(PickleError::Misplaced("a global")),
                 };
@@ -256,7 +274,7 @@ impl<'a> Machine<'a> {
                     [module, name] => (text(module)?, text(name)?),
                     _ => return Err(PickleError::Misplaced("a global")),
                 };
-                self.push(Node::Global { module, name });
+                self.push(Node::Global(Box::new((module, name))))?;
             }
             op::REDUCE | op::NEWOBJ => self.call("a call")?,
             op::NEWOBJ_EX => {
@@ -271,7 +289,7 @@ impl<'a> Machine<'a> {
             }
             op::BINPERSID => {
                 let id = self.pop("a persistent id")?;
-                self.push(Node::Persistent(id));
+                self.push(Node::Persistent(id))?;
             }
             other => return Err(PickleError::Opcode(other)),
         }
@@ -286,13 +304,12 @@ impl<'a> Machine<'a> {
             arguments,
             state: None,
             items: None,
-        });
-        Ok(())
+        })
     }
 
     fn set_state(&mut self, new: Id) -> Result<(), PickleError> {
         let object = self.top("a state")?;
-        match self.nodes.get_mut(object) {
+        match self.nodes.get_mut(object as usize) {
             Some(Node::Call { state, .. }) if state.is_none() => *state = Some(new),
             _ => return Err(PickleError::Misplaced("a state")),
         }
@@ -301,8 +318,8 @@ impl<'a> Machine<'a> {
 
     fn extend_list(&mut self, new: Vec<Id>) -> Result<(), PickleError> {
         let list = self.top("items of a list")?;
-        let list = self.filling(list, || Node::List(Vec::new()));
-        match self.nodes.get_mut(list) {
+        let list = self.filling(list, || Node::List(Vec::new()))?;
+        match self.nodes.get_mut(list as usize) {
             Some(Node::List(have)) => have.extend(new),
             _ => return Err(PickleError::Misplaced("items of a list")),
         }
@@ -311,8 +328,8 @@ impl<'a> Machine<'a> {
 
     fn extend_dict(&mut self, new: Vec<(Id, Id)>) -> Result<(), PickleError> {
         let dict = self.top("items of a dict")?;
-        let dict = self.filling(dict, || Node::Dict(Vec::new()));
-        match self.nodes.get_mut(dict) {
+        let dict = self.filling(dict, || Node::Dict(Vec::new()))?;
+        match self.nodes.get_mut(dict as usize) {
             Some(Node::Dict(have)) => have.extend(new),
             _ => return Err(PickleError::Misplaced("items of a dict")),
         }
@@ -321,18 +338,19 @@ impl<'a> Machine<'a> {
 
     /// What is filled when that is to be filled: itself, or what an object is filled with. Objects such as ordered
     /// dicts are made first and filled afterwards, a thousand items at a time.
-    fn filling(&mut self, id: Id, empty: fn() -> Node<'a>) -> Id {
-        let next = self.nodes.len();
-        match self.nodes.get_mut(id) {
+    fn filling(&mut self, id: Id, empty: fn() -> Node<'a>) -> Result<Id, PickleError> {
+        match self.nodes.get(id as usize) {
             Some(Node::Call {
                 items: Some(items), ..
-            }) => *items,
-            Some(Node::Call { items, .. }) => {
-                *items = Some(next);
-                self.nodes.push(empty());
-                next
+            }) => Ok(*items),
+            Some(Node::Call { items: None, .. }) => {
+                let next = self.add(empty())?;
+                if let Some(Node::Call { items, .. }) = self.nodes.get_mut(id as usize) {
+                    *items = Some(next);
+                }
+                Ok(next)
             }
-            _ => id,
+            _ => Ok(id),
         }
     }
 
@@ -347,8 +365,7 @@ impl<'a> Machine<'a> {
             }
             _ => Node::Long(bytes),
         };
-        self.push(node);
-        Ok(())
+        self.push(node)
     }
 
     /// Bytes behind their length, which is as long as the opcode says.
@@ -366,6 +383,7 @@ impl<'a> Machine<'a> {
 
     fn memoize(&mut self, number: u32) -> Result<(), PickleError> {
         let top = self.top("a memo")?;
+        self.pay()?;
         self.memo.insert(number, top);
         Ok(())
     }
@@ -373,18 +391,37 @@ impl<'a> Machine<'a> {
     fn recall(&mut self, number: u32) -> Result<(), PickleError> {
         let id = self.memo.get(&number);
         let id = *id.ok_or(PickleError::NoSuchMemo(number))?;
+        self.pay()?;
         self.stack.push(id);
         Ok(())
     }
 
-    fn push(&mut self, node: Node<'a>) {
+    fn push(&mut self, node: Node<'a>) -> Result<(), PickleError> {
+        let id = self.add(node)?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn add(&mut self, node: Node<'a>) -> Result<Id, PickleError> {
+        self.pay()?;
+        let id = Id::try_from(self.nodes.len()).map_err(|_| PickleError::TooLarge)?;
         self.nodes.push(node);
-        self.stack.push(self.nodes.len() - 1);
+        Ok(id)
+    }
+
+    /// Whatever is kept is one of the parts that there may be.
+    fn pay(&mut self) -> Result<(), PickleError> {
+        self.left = self.left.checked_sub(1).ok_or(PickleError::TooLarge)?;
+        Ok(())
+    }
+
+    fn height(&self) -> u32 {
+        u32::try_from(self.stack.len()).unwrap_or(u32::MAX)
     }
 
     /// The bottom of what may be taken: nothing below the last mark.
     fn floor(&self) -> usize {
-        self.marks.last().copied().unwrap_or(0)
+        self.marks.last().copied().unwrap_or(0) as usize
     }
 
     fn top(&self, what: &'static str) -> Result<Id, PickleError> {
@@ -410,8 +447,8 @@ impl<'a> Machine<'a> {
 
     fn pop_mark(&mut self) -> Result<Vec<Id>, PickleError> {
         let mark = self.marks.pop();
-        match mark.filter(|mark| *mark <= self.stack.len()) {
-            Some(mark) => Ok(self.stack.split_off(mark)),
+        match mark.filter(|mark| *mark as usize <= self.stack.len()) {
+            Some(mark) => Ok(self.stack.split_off(mark as usize)),
             None => Err(PickleError::Misplaced("what ends at a mark")),
         }
     }

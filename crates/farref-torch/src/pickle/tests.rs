@@ -323,6 +323,35 @@ fn there_are_not_more_nodes_than_bytes() {
 }
 
 /// Walks all of a value so many times, and says how many steps are left.
+/// PK-2: by whatever opcode of one byte it grows.
+#[test]
+fn what_is_kept_while_reading_is_bounded() {
+    const MOST: u32 = 1000;
+    let growing: [(&[u8], &[u8]); 7] = [
+        (b"", b"N"),
+        (b"", b")"),
+        (b"", b"("),
+        (b"N", b"2"),
+        (b"N", b"\x94"),
+        (b"Nq\x00", b"h\x00"),
+        (b"]", b"(NNNe"),
+    ];
+    for (before, again) in growing {
+        let some = |times: usize| {
+            let bytes = [before, &again.repeat(times), b"."].concat();
+            Pickle::read_within(&bytes, MOST).err()
+        };
+        let few = MOST as usize / 10;
+        assert_ne!(some(few), Some(PickleError::TooLarge), "{again:?}");
+        assert_eq!(
+            some(2 * MOST as usize),
+            Some(PickleError::TooLarge),
+            "{again:?}"
+        );
+    }
+    assert!(size_of::<super::read::Node<'_>>() <= 32);
+}
+
 fn walk(pickle: &Pickle<'_>, times: usize) -> Result<usize, PickleError> {
     let budget = pickle.budget();
     for _ in 0..times {

@@ -57,8 +57,7 @@ impl<'a> Pickle<'a> {
         &'p self,
         budget: &'p Cell<usize>,
     ) -> impl Iterator<Item = View<'p, 'a>> {
-        let nodes = self.nodes.iter().enumerate();
-        nodes.filter_map(move |(id, node)| {
+        (0..).zip(&self.nodes).filter_map(move |(id, node)| {
             let is_call = matches!(node, Node::Call { .. });
             is_call.then_some(View {
                 pickle: self,
@@ -127,7 +126,7 @@ impl<'p, 'a> View<'p, 'a> {
 
     /// Tells it from all others of its pickle. The same for a value that is used more than once.
     pub(crate) fn key(&self) -> usize {
-        self.id
+        self.id as usize
     }
 
     /// Looks.
@@ -136,7 +135,7 @@ impl<'p, 'a> View<'p, 'a> {
             return Err(PickleError::TooLarge);
         }
         self.pay(1)?;
-        Ok(match self.pickle.nodes.get(self.id) {
+        Ok(match self.pickle.nodes.get(self.id as usize) {
             None | Some(Node::None) => Shape::None,
             Some(Node::Bool(value)) => Shape::Bool(*value),
             Some(Node::Int(value)) => Shape::Int(*value),
@@ -153,7 +152,8 @@ impl<'p, 'a> View<'p, 'a> {
                 let items = items.map(|(key, value)| (self.inside(*key), self.inside(*value)));
                 Shape::Dict(items.collect())
             }
-            Some(Node::Global { module, name }) => {
+            Some(Node::Global(global)) => {
+                let (module, name) = **global;
                 // Names are looked at often, and short. A long one is paid for as a text is.
                 let long = (module.len() + name.len()).saturating_sub(NAME);
                 self.pay(long / TEXT)?;
@@ -178,7 +178,7 @@ impl<'p, 'a> View<'p, 'a> {
     pub(crate) fn is_call(&self) -> Result<bool, PickleError> {
         self.pay(1)?;
         Ok(matches!(
-            self.pickle.nodes.get(self.id),
+            self.pickle.nodes.get(self.id as usize),
             Some(Node::Call { .. })
         ))
     }
@@ -187,7 +187,7 @@ impl<'p, 'a> View<'p, 'a> {
     pub(crate) fn is_persistent(&self) -> Result<bool, PickleError> {
         self.pay(1)?;
         Ok(matches!(
-            self.pickle.nodes.get(self.id),
+            self.pickle.nodes.get(self.id as usize),
             Some(Node::Persistent(_))
         ))
     }
