@@ -1,5 +1,7 @@
 //! Answers of this worker, as PyTorch's messages.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use farref::agent::{AnswerMessage, Failure};
 use farref::{CodecError, Part};
@@ -18,11 +20,20 @@ const MAX_TEXT: usize = 16 << 10;
 
 impl Shared {
     /// An answer to a request of a peer's.
-    pub(super) fn compose_answer(&self, served: &Served, answer: &AnswerMessage) -> Outgoing<Part> {
+    pub(super) fn compose_answer(
+        self: &Arc<Self>,
+        served: &Served,
+        answer: &AnswerMessage,
+    ) -> Outgoing<Part> {
         let failure = match &answer.outcome {
             Ok(_) => match self.compose_value(served, answer) {
                 Ok(message) => return message,
-                Err(error) => Failure::BadResult(error.to_string()),
+                Err(error) => {
+                    if let Some(link) = self.link(served.from) {
+                        self.let_go(&link, &answer.head.carried);
+                    }
+                    Failure::BadResult(error.to_string())
+                }
             },
             Err(Failure::NoSuchFunction(None)) if served.method.is_some() => {
                 Failure::NoSuchFunction(served.method.as_deref().map(str::to_owned))
@@ -69,11 +80,13 @@ impl Shared {
         let (tensor_list, storages) =
             tensors::send(&body.tensors, &payload.parts).map_err(CodecError::new)?;
         let (kind, bytes) = profiled((kind, bytes), served.profile);
-        Ok(Outgoing {
+        let message = Outgoing {
             tensor_list,
             storages,
             ..ready(kind, served.id, bytes)
-        })
+        };
+        self.judge(&message)?;
+        Ok(message)
     }
 
     /// The answer to a request that failed.

@@ -155,6 +155,7 @@ impl Shared {
             tensor_list,
             storages,
         };
+        self.judge(&message).map_err(|error| error.to_string())?;
         Ok(Some((id, message)))
     }
 

@@ -380,25 +380,8 @@ impl Shared {
     /// Gives a call to the runtime. From here on it is answered by what the runtime says.
     pub(super) fn hand_in(self: &Arc<Self>, link: &Arc<Link>, asked: Asked, request: Request) {
         let context = request.context.map(|(context, _)| context);
-        match asked.target {
-            Target::Answer(id) | Target::Fetch(id, ..) => {
-                let served = Served {
-                    id: request.id,
-                    how: asked.how,
-                    context,
-                    back: request.back,
-                    method: request.method,
-                    profile: request.profile,
-                };
-                if !link.serve(id, served) {
-                    return self.misbehaves(link, "it uses the id of a request twice");
-                }
-            }
-            Target::Stay(creation) => {
-                let confirming = request.confirming(Kind::RemoteRet);
-                link.confirm_later(creation.share, confirming);
-            }
-        }
+        let confirming = request.confirming(Kind::RemoteRet);
+        let (target, how) = (asked.target, asked.how);
         let message = CallMessage {
             head: CallHead {
                 target: asked.target,
@@ -413,6 +396,27 @@ impl Shared {
             origins: agent::Origins::default(),
             arguments: asked.arguments,
         };
+        match target {
+            Target::Answer(id) | Target::Fetch(id, ..) => {
+                let served = Served {
+                    id: request.id,
+                    how,
+                    context,
+                    back: request.back,
+                    method: request.method,
+                    profile: request.profile,
+                    from: link.node,
+                    weight: message.weight(),
+                };
+                if !link.serve(id, served) {
+                    return self.misbehaves(link, "it uses the id of a request twice");
+                }
+            }
+            Target::Stay(creation) => {
+                link.load.add(message.weight());
+                link.confirm_later(creation.share, confirming);
+            }
+        }
         self.give(link, agent::Message::Call(message));
     }
 }

@@ -265,3 +265,12 @@ impl Shared {
         self.give(link, agent::Message::Control(control));
     }
 }
+
+/// Whether a request is one that stays open until it is carried out, as far as its type says.
+pub(super) fn is_call(message: &Incoming) -> bool {
+    let kind = Kind::from_code(message.kind);
+    !matches!(
+        kind,
+        Ok(Kind::ForkRequest | Kind::UserDelete | Kind::ChildAccept | Kind::Cleanup)
+    )
+}

@@ -17,23 +17,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref::Part;
 use tokio::sync::{Notify, mpsc};
 
+use super::incoming::is_call;
 use super::links::{Link, Queue, ToSend, lock};
+use super::load::Reading;
 use super::{Shared, answering, tensors};
 use crate::pickle::Pickle;
 use crate::rpc::{Kind, Message, RpcError, Udf};
 use crate::transport::{Incoming, Listener, Outgoing, PipeReceiver, PipeSender, Traffic};
-
-/// Requests of one peer beyond which no more are read for a while.
-const MAX_SERVED: usize = 8192;
-/// Until it is looked again whether there are fewer.
-const SHORT_STOP: Duration = Duration::from_millis(1);
-/// What they wait for may be behind: a request is read now and then in any case.
-const LONGEST_STOP: Duration = Duration::from_secs(1);
 
 /// The longest question of a stranger's that is looked at. What joiners ask has a few hundred bytes.
 const MAX_QUESTION: usize = 64 << 10;
@@ -146,6 +141,7 @@ impl Shared {
             }
             sender.close();
         });
+        let mut reading = Reading::default();
         let end = loop {
             let next = tokio::select! {
                 biased;
@@ -156,11 +152,10 @@ impl Shared {
                 Ok(Some(message)) => match self.whose(&inlet) {
                     Some(link) if link.is_gone() => return,
                     Some(link) => {
+                        let is_call = is_call(&message);
                         self.request(link, message, &back);
-                        // PyTorch has no limit of its own: its socket fills up instead.
-                        let since = Instant::now();
-                        while link.serving() > MAX_SERVED && since.elapsed() < LONGEST_STOP {
-                            tokio::time::sleep(SHORT_STOP).await;
+                        if is_call {
+                            link.load.room(self.max_calls(), &mut reading).await;
                         }
                     }
                     None => self.stranger(&inlet, &message, &back),
@@ -240,15 +235,7 @@ impl Shared {
     pub(super) fn compose_reply(self: &Arc<Self>, message: ToSend) -> Option<Outgoing<Part>> {
         match message {
             ToSend::Ready(message) => Some(message),
-            ToSend::Answer(served, answer) => {
-                let message = self.compose_answer(&served, &answer);
-                match self.check_size(&message) {
-                    Ok(()) => Some(message),
-                    Err(error) => {
-                        Some(self.compose_failure(&served, "RuntimeError", &error.to_string()))
-                    }
-                }
-            }
+            ToSend::Answer(served, answer) => Some(self.compose_answer(&served, &answer)),
             // Requests of ours go over a pipe of ours.
             ToSend::Call(..) => None,
         }

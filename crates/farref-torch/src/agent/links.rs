@@ -14,6 +14,7 @@ use farref::agent::{AnswerMessage, CallMessage, ContextId, Departure, MessageId,
 use farref_proto::Share;
 use tokio::sync::{mpsc, oneshot};
 
+use super::load::Load;
 use crate::rpc::{GlobalId, Kind};
 use crate::transport::{Incoming, Outgoing, Traffic};
 
@@ -65,6 +66,10 @@ pub(super) struct Served {
     pub(super) method: Option<Box<str>>,
     /// What PyTorch's profiler knows the request by, if it asked for it.
     pub(super) profile: Option<GlobalId>,
+    /// Whose it is.
+    pub(super) from: NodeId,
+    /// What its arguments weigh.
+    pub(super) weight: u64,
 }
 
 /// What kind of answer is expected.
@@ -103,6 +108,7 @@ pub(super) struct Link {
     inlet: AtomicBool,
     /// Whether the peer has said that it leaves.
     leaving: AtomicBool,
+    pub(super) load: Load,
     gone: AtomicBool,
 }
 
@@ -124,6 +130,7 @@ impl Link {
             confirming: Mutex::default(),
             inlet: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            load: Load::default(),
             gone: AtomicBool::new(false),
         })
     }
@@ -145,16 +152,14 @@ impl Link {
 
     /// Notes how a request of the peer's is to be answered. Says whether there was none of that id.
     pub(super) fn serve(&self, request: MessageId, served: Served) -> bool {
+        self.load.add(served.weight);
         lock(&self.served).insert(request, served).is_none()
     }
 
-    /// How many requests of the peer's are open.
-    pub(super) fn serving(&self) -> usize {
-        lock(&self.served).len()
-    }
-
     pub(super) fn served(&self, request: MessageId) -> Option<Served> {
-        lock(&self.served).remove(&request)
+        let served = lock(&self.served).remove(&request)?;
+        self.load.remove(1, served.weight);
+        Some(served)
     }
 
     pub(super) fn confirm_later(&self, share: Share, confirming: Confirming) {
@@ -188,6 +193,7 @@ impl Link {
         lock(&self.out).take();
         lock(&self.served).clear();
         lock(&self.confirming).clear();
+        self.load.end();
         news
     }
 

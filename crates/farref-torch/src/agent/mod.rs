@@ -8,6 +8,8 @@
 //! | [`inlets`] | pipes that peers open, and whose they are |
 //! | [`outgoing`], [`answering`] | what this worker says, as PyTorch's messages |
 //! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
+//! | [`fitting`] | what the wire does not take |
+//! | [`load`] | how much of a peer's is open, and when no more is read |
 //! | [`pickled`], [`tensors`] | values and tensors inside of messages |
 //! | [`group`] | what workers of a group tell each other about it |
 //! | [`autograd`] | gradients |
@@ -45,11 +47,13 @@ mod answering;
 mod autograd;
 mod calls;
 mod ending;
+mod fitting;
 mod group;
 mod ids;
 mod incoming;
 mod inlets;
 mod links;
+mod load;
 mod outgoing;
 mod pickled;
 mod pipes;
@@ -233,6 +237,12 @@ impl Shared {
         link
     }
 
+    /// How many calls of one peer this worker takes at once.
+    fn max_calls(&self) -> usize {
+        let inbound = self.inbound.upgrade();
+        inbound.map_or(usize::MAX, |inbound| inbound.max_calls() as usize)
+    }
+
     fn next_unrecorded(&self) -> u64 {
         self.unrecorded.fetch_add(1, Ordering::Relaxed)
     }
@@ -359,13 +369,7 @@ impl Agent for TorchAgent {
     }
 
     fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
-        let most = self.shared.limits.message;
-        match head.carried.len() as u64 * 128 + arguments.len() as u64 {
-            size if size > most => Err(CodecError::new(format_args!(
-                "{size} bytes are more than the {most} that this wire takes at once"
-            ))),
-            _ => Ok(()),
-        }
+        self.shared.judge_call(head, arguments)
     }
 
     fn enqueue(&self, to: NodeId, message: Message) {
@@ -399,9 +403,15 @@ impl Agent for TorchAgent {
                     drop(back.send(ToSend::Answer(served, answer)));
                 }
             }
-            // TA-3, and PyTorch counts no credit.
+            // PyTorch counts none of it, so this worker does (LO-1).
+            Message::Credit { calls, bytes } => link.load.remove(calls, bytes),
+            // TA-3
             _ => {}
         }
+    }
+
+    fn has_windows(&self) -> bool {
+        false
     }
 
     fn flush(&self, _: NodeId) {}

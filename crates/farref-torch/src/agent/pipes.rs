@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farref::CodecError;
-use farref::agent::{AnswerHead, AnswerMessage, Departure, Failure, Message, Origins, Target};
+use farref::agent::Departure;
 use tokio::sync::mpsc;
 
 use super::links::{Link, ToSend, lock};
@@ -112,9 +111,9 @@ impl Shared {
             batch.extend(queued.drain(..).filter_map(&compose));
             match sender.send(&batch).await {
                 Ok(()) => {}
-                // Refused before anything was written, though it was checked before.
-                Err(error) if sender.is_open() => {
-                    tracing::error!(worker = %self.name, peer, %error, "messages were not sent");
+                // Nothing was written because of one of them.
+                Err(_) if sender.is_open() => {
+                    self.send_singly(peer, sender, &batch).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -130,45 +129,17 @@ impl Shared {
         message: ToSend,
     ) -> Option<Outgoing<farref::Part>> {
         match message {
-            ToSend::Call(id, call) => match self
-                .compose_call(link.node, id, &call)
-                .and_then(|message| self.check_size(&message).map(|()| message))
-            {
-                Ok(message) => Some(message),
-                Err(error) => {
-                    link.answered(id);
-                    tracing::warn!(worker = %self.name, peer = %link.name, %error, "a call cannot be sent");
-                    if let Target::Answer(id) | Target::Fetch(id, ..) = call.head.target {
-                        let head = AnswerHead {
-                            id,
-                            carried: Vec::new(),
-                        };
-                        let outcome = Err(Failure::BadArguments(error.to_string()));
-                        let answer = AnswerMessage {
-                            head,
-                            origins: Origins::default(),
-                            outcome,
-                        };
-                        self.give(link, Message::Answer(answer));
+            ToSend::Call(id, call) => {
+                let message = self.compose_call(link.node, id, &call);
+                match message.and_then(|message| self.judge(&message).map(|()| message)) {
+                    Ok(message) => Some(message),
+                    Err(error) => {
+                        self.not_sent(link, id, &call.head.carried, &error);
+                        None
                     }
-                    None
                 }
-            },
+            }
             reply => self.compose_reply(reply),
-        }
-    }
-
-    /// Whether the wire takes a message. Asked before, so that one that is too large costs nobody the pipe.
-    pub(super) fn check_size(&self, message: &Outgoing<farref::Part>) -> Result<(), CodecError> {
-        let storages: usize = message.storages.iter().map(farref::Part::len).sum();
-        let payload = message.payload.len().max(message.tensor_list.len()) as u64;
-        let all = payload + message.tensor_list.len() as u64 + storages as u64;
-        match payload > self.limits.payload || all > self.limits.message {
-            true => Err(CodecError::new(format_args!(
-                "{all} bytes are more than this wire takes at once ({} with tensors, {} without)",
-                self.limits.message, self.limits.payload
-            ))),
-            false => Ok(()),
         }
     }
 

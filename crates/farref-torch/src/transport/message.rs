@@ -36,6 +36,30 @@ pub(crate) struct Outgoing<S = Bytes> {
     pub(crate) storages: Vec<S>,
 }
 
+/// What a message measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Size {
+    /// The bytes of the message without its tensors.
+    pub(crate) payload: u64,
+    /// The bytes of the list of its tensors.
+    pub(crate) tensor_list: u64,
+    /// How many storages it has, and their bytes.
+    pub(crate) storages: usize,
+    pub(crate) storage_bytes: u64,
+}
+
+impl<S: StorageBytes> Outgoing<S> {
+    pub(crate) fn size(&self) -> Size {
+        let bytes = self.storages.iter().map(|storage| storage.len() as u64);
+        Size {
+            payload: self.payload.len() as u64,
+            tensor_list: self.tensor_list.len() as u64,
+            storages: self.storages.len(),
+            storage_bytes: bytes.fold(0, u64::saturating_add),
+        }
+    }
+}
+
 /// A message that has come.
 #[derive(Debug)]
 pub(crate) struct Incoming {

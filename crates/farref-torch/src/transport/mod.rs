@@ -58,7 +58,7 @@ mod tests;
 use std::time::Duration;
 
 pub use error::PipeError;
-pub(crate) use message::{Incoming, Outgoing, StorageBytes};
+pub(crate) use message::{Incoming, Outgoing, Size, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use shared::Traffic;
@@ -80,6 +80,24 @@ pub(crate) struct Limits {
     pub(crate) pipes: usize,
     /// The most pipes besides that belong to nobody yet.
     pub(crate) unclaimed: usize,
+}
+
+impl Limits {
+    /// Whether a message of this worker may be sent: the other side would refuse what is larger, and the pipe with it.
+    /// The one place where that is decided.
+    pub(crate) fn judge(&self, size: &Size) -> Result<(), PipeError> {
+        let within = |what, size, limit| match size <= limit {
+            true => Ok(()),
+            false => Err(PipeError::TooLargeToSend { what, size, limit }),
+        };
+        within("a payload", size.payload, self.payload)?;
+        within("a list of tensors", size.tensor_list, self.payload)?;
+        let (count, most) = (size.storages as u64, self.tensors as u64);
+        within("a number of tensors", count, most)?;
+        let own = size.payload.saturating_add(size.tensor_list);
+        let total = own.saturating_add(12).saturating_add(size.storage_bytes);
+        within("a size", total, self.message)
+    }
 }
 
 impl Default for Limits {

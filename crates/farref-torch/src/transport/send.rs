@@ -87,7 +87,7 @@ impl PipeSender {
             return Err(PipeError::Over);
         }
         for message in batch {
-            check(message, limits)?;
+            limits.judge(&message.size())?;
         }
         for (index, message) in batch.iter().enumerate() {
             if let Err(error) = connections.append(index, message) {
@@ -177,22 +177,4 @@ impl Connections {
         }
         Ok(())
     }
-}
-
-/// A message that the other side would refuse is not begun.
-fn check<S: StorageBytes>(message: &Outgoing<S>, limits: &Limits) -> Result<(), PipeError> {
-    let within = |what, size, limit| match size <= limit {
-        true => Ok(()),
-        false => Err(PipeError::TooLargeToSend { what, size, limit }),
-    };
-    let payload = message.payload.len() as u64;
-    let tensor_list = message.tensor_list.len() as u64;
-    within("a payload", payload, limits.payload)?;
-    within("a list of tensors", tensor_list, limits.payload)?;
-    let count = message.storages.len();
-    within("a number of tensors", count as u64, limits.tensors as u64)?;
-    let storages = message.storages.iter().map(|storage| storage.len() as u64);
-    let own = [payload, tensor_list, 12].into_iter();
-    let total = own.chain(storages).fold(0, u64::saturating_add);
-    within("a size", total, limits.message)
 }

@@ -29,6 +29,16 @@ pub(crate) struct Body {
     pub(crate) received: Option<Received>,
 }
 
+/// The first fields of a [`Body`].
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Measured<'a> {
+    #[expect(dead_code, reason = "it is before the others")]
+    form: Form,
+    pub(crate) pickle: &'a [u8],
+    pub(crate) holes: Vec<Hole>,
+    pub(crate) tensors: Vec<TensorEntry>,
+}
+
 /// Where in a pickle a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Form {
@@ -124,6 +134,15 @@ impl Body {
             }),
             bytes => postcard::from_bytes(bytes).map_err(ValueError::new),
         }
+    }
+
+    /// The same without copying the pickle, for whoever wants to know how large it is.
+    pub(crate) fn measure(bytes: &[u8]) -> Result<Measured<'_>, ValueError> {
+        if bytes.is_empty() {
+            return Ok(Measured::default());
+        }
+        let (measured, _) = postcard::take_from_bytes(bytes).map_err(ValueError::new)?;
+        Ok(measured)
     }
 
     /// The number that tensors going out are recorded under, if some are.

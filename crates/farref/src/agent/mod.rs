@@ -246,6 +246,23 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
+    /// Whether peers on this wire keep to what they are told they may ask at once, and count
+    /// [`Credit`](Message::Credit). A peer that asks for more is cut off, unless its wire has no such
+    /// windows: then nobody is, and the agent stops reading from a peer of which as many calls are open
+    /// as [`Inbound::max_calls`] says.
+    ///
+    /// ```
+    /// use farref::agent::Agent;
+    ///
+    /// /// How many calls of a peer an agent reads before it waits for some to be done.
+    /// fn most_read(agent: &dyn Agent, max_calls: u32) -> Option<u32> {
+    ///     (!agent.has_windows()).then_some(max_calls)
+    /// }
+    /// ```
+    fn has_windows(&self) -> bool {
+        true
+    }
+
     /// Queues a message to a peer, connected or not. Never blocks, never fails: a peer that cannot be
     /// reached is suspected in time, and then forgotten.
     fn enqueue(&self, to: NodeId, message: Message);
@@ -661,6 +678,13 @@ pub trait Inbound: Send + Sync + 'static {
     /// # }
     /// ```
     fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32);
+
+    /// How many calls of one peer this worker takes at once
+    /// ([`max_calls_per_peer`](crate::WorkerBuilder::max_calls_per_peer)). For wires [without
+    /// windows](Agent::has_windows), whose peers are not told.
+    fn max_calls(&self) -> u32 {
+        u32::MAX
+    }
 
     /// Whether a life is over as far as the runtime knows, so that its greetings are refused.
     ///

@@ -2,6 +2,7 @@
 
 mod autograd;
 mod calls;
+mod generic;
 mod objects;
 mod references;
 mod values;
@@ -44,6 +45,7 @@ struct Options {
     lives: u16,
     /// It is a worker of a program of `../tutorials`: nobody tells it to stop, it ends when all others do.
     of_program: bool,
+    max_calls: Option<u32>,
 }
 
 fn options() -> Result<Options> {
@@ -60,6 +62,7 @@ fn options() -> Result<Options> {
         end_then: None,
         lives: 0,
         of_program: false,
+        max_calls: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -77,6 +80,7 @@ fn options() -> Result<Options> {
             }
             "--prefix" => options.prefix = value.parse()?,
             "--first-barrier" => options.first_barrier = value.parse()?,
+            "--max-calls" => options.max_calls = Some(value.parse()?),
             "--start-when" => options.start_when = Some(value),
             "--then" => options.then = Some(value),
             "--end-when" => options.end_when = Some(value),
@@ -143,6 +147,9 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
         Some(world) => group.world_size(world),
         None => group.dynamic(),
     };
+    if let Some(calls) = options.max_calls {
+        group = group.worker(|worker| worker.max_calls_per_peer(calls));
+    }
     let worker = group.join().await.context("joining")?;
     if options.of_program {
         worker.serve().await.context("serving")?;
