@@ -83,11 +83,11 @@ pub use group::GroupError;
 pub use join::{JoinError, TorchGroup};
 pub use nop::NopError;
 pub use pickle::PickleError;
-pub use python::{PyCall, PyObject, py_call, py_method, py_remote};
+pub use python::{PyCall, PyObject, py_async_method, py_call, py_method, py_remote};
 pub use rpc::RpcError;
 pub use rpc::tensors::Dtype;
 pub use transport::PipeError;
-pub use value::{PyValue, RawTensor};
+pub use value::{Keywords, PyValue, RawTensor, Rest};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]

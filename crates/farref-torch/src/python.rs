@@ -196,6 +196,9 @@ pub fn py_remote(
 }
 
 /// Calls a method of an object that lives in a Python process, where it lives.
+///
+/// Of an object of this worker's own, the methods are called that Python may call, by the names that Python finds them
+/// under: `module.Class.method`.
 #[track_caller]
 pub fn py_method<T, R>(
     object: &RRef<T>,
@@ -206,7 +209,42 @@ where
     T: 'static,
     R: DeserializeOwned + Send + Sync + 'static,
 {
+    if object.is_owner()
+        && let Ok(functions) = Functions::of_program()
+        && let Some(own) = functions.by_foreign_name(method).filter(|it| it.is_method)
+    {
+        return Call::__found_on(object, &own, &Tuple(arguments));
+    }
     let invoke = "torch.distributed.rpc.rref_proxy._local_invoke";
+    invoked(object, method, arguments, invoke)
+}
+
+/// The same for a method that is decorated with `@rpc.functions.async_execution`, which returns a future.
+#[track_caller]
+pub fn py_async_method<T, R>(
+    object: &RRef<T>,
+    method: &str,
+    arguments: impl Serialize + Send + Sync + 'static,
+) -> Call<R>
+where
+    T: 'static,
+    R: DeserializeOwned + Send + Sync + 'static,
+{
+    let invoke = "torch.distributed.rpc.rref_proxy._local_invoke_async_execution";
+    invoked(object, method, arguments, invoke)
+}
+
+#[track_caller]
+fn invoked<T, R>(
+    object: &RRef<T>,
+    method: &str,
+    arguments: impl Serialize + Send + Sync + 'static,
+    invoke: &str,
+) -> Call<R>
+where
+    T: 'static,
+    R: DeserializeOwned + Send + Sync + 'static,
+{
     let keywords: std::collections::BTreeMap<String, ()> = std::collections::BTreeMap::new();
     let all = (
         object.clone(),
@@ -214,7 +252,8 @@ where
         Tuple(arguments),
         keywords,
     );
-    let call = PyCall::new(invoke, all);
+    let mut call = PyCall::new(invoke, all);
+    call.future = invoke.ends_with("_async_execution");
     match object.owner() {
         Ok(owner) => call.on::<R>(&owner).__named(method.to_owned()),
         Err(error) => Call::__failed(method.to_owned(), error),

@@ -361,6 +361,33 @@ impl<T> Call<T> {
         })
     }
 
+    /// A call of a method that was found at run time, on a value.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn __found_on<V: 'static, A: Serialize>(
+        on: &RRef<V>,
+        method: &FunctionInfo,
+        arguments: &A,
+    ) -> Self {
+        let name = FunctionName::ours(method.name);
+        let held = match on.handle.held() {
+            Ok(held) => held,
+            Err(error) => return Self::broken(name, error),
+        };
+        let (context, encoded) = encode(&held.core, Some(held.owner), &name, arguments);
+        Self::built(Built {
+            to: Ok((Arc::clone(&held.core), held.owner)),
+            entry: held.core.registry.by_id(method.reference.id),
+            name,
+            receiver: Some(Arc::clone(&on.handle)),
+            encoded,
+            context,
+            timeout: Timeout::Default,
+            own_timeout: None,
+            location: Location::caller(),
+        })
+    }
+
     /// A call that failed before it was made.
     #[doc(hidden)]
     #[track_caller]

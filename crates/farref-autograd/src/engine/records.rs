@@ -80,14 +80,17 @@ impl<B: Backend> Records<B> {
         sent.tensors.len() as u32 - 1
     }
 
-    /// Such a tensor has come in. `false`: it is not the next of its message, as it must be.
+    /// Such a tensor has come in. `false`: it is not the next of its message, as it must be, nor one that came before.
     pub(crate) fn receive(&mut self, message: RecvId, index: u32, leaf: B::Leaf) -> bool {
         let leaves = self.recvs.entry(message).or_default();
-        let next = leaves.len() == index as usize;
-        if next {
-            leaves.push(leaf);
+        let (index, known) = (index as usize, leaves.len());
+        match leaves.get_mut(index) {
+            // Read again, because the first that was to have it did not want it.
+            Some(before) => *before = leaf,
+            None if index == known => leaves.push(leaf),
+            None => return false,
         }
-        next
+        true
     }
 
     /// Whom the gradient of a leaf belongs to.

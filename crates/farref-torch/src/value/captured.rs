@@ -41,6 +41,20 @@ impl Captured {
         Self::Variant(name, Box::new(value))
     }
 
+    /// The same for those who keep values of any type, and know no variants: those are maps of one.
+    pub(super) fn plain(self) -> Self {
+        match self {
+            Self::Variant(name, value) => Self::Fields(vec![(name, value.plain())]),
+            Self::Some(value) => Self::Some(Box::new(value.plain())),
+            Self::List(items) => Self::List(items.into_iter().map(Self::plain).collect()),
+            Self::Fields(fields) => {
+                let fields = fields.into_iter();
+                Self::Fields(fields.map(|(name, value)| (name, value.plain())).collect())
+            }
+            other => other,
+        }
+    }
+
     pub(super) fn number(&self) -> Result<u64, ValueError> {
         match self {
             Self::Number(number) => Ok(*number),
@@ -351,6 +365,8 @@ impl<'de> EnumAccess<'de> for Captured {
         let (name, value) = match self {
             Self::Text(name) => (name, Self::None),
             Self::Variant(name, value) => (name, *value),
+            // As those see it who know no variants.
+            Self::Fields(mut fields) if fields.len() == 1 => fields.remove(0),
             other => return Err(ValueError::unexpected(&other)),
         };
         let name: de::value::StrDeserializer<'_, ValueError> = name.into_deserializer();

@@ -25,6 +25,7 @@
 //! | [`captured`] | what types of the runtime write of themselves |
 //! | [`tensor`] | tensors between both |
 //! | [`python`] | Python data as a Rust enum |
+//! | [`rest`] | `*args` and `**kwargs` |
 //!
 //! # Invariants
 //!
@@ -36,6 +37,7 @@ mod body;
 mod captured;
 mod python;
 mod read;
+mod rest;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,7 @@ use farref::{CodecError, ValueCodec};
 pub(crate) use body::{Body, Filling, Form, Received, TensorData, TensorEntry};
 pub use python::PyValue;
 pub(crate) use python::{UDF, UDF_ASYNC, Udf, split_name};
+pub use rest::{Keywords, Rest};
 pub use tensor::RawTensor;
 pub(crate) use tensor::{element_of, tensor_of};
 

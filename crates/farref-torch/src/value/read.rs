@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde::de::{self, Deserializer, Visitor};
 
-use access::{Arguments, PairSequence, Pairs, Sequence, Variant};
+use access::{Arguments, PairSequence, Pairs, Sequence, Taken, Variant};
 use shapes::{call, is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked};
 
 use super::body::{Body, Form};
@@ -178,7 +178,7 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
             *uses += 1;
             *uses - 1
         };
-        let records = name == tensor::TENSOR && entry.requires_grad && entry.dtype.is_float();
+        let records = entry.requires_grad && entry.dtype.is_float();
         let link = match received {
             Some(received) if records => {
                 let before = tensors[..place].iter();
@@ -292,8 +292,19 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
             return self.deserialize_tuple(items.len(), visitor);
         }
         if let Some(place) = self.tensor()? {
+            // Whoever does not know the type may keep it and read it as one later, as enums without tags do.
             let fields = self.tensor_fields(tensor::TENSOR, place)?;
-            return Captured::Fields(fields).deserialize_any(visitor);
+            return Captured::Fields(fields).plain().deserialize_any(visitor);
+        }
+        if let Some(number) = self.beside()? {
+            let beside = match u64::try_from(number) {
+                Ok(reference) => Captured::Number(reference),
+                Err(_) => {
+                    let part = u64::try_from(-1 - number).map_err(ValueError::new)?;
+                    Captured::variant("Part", Captured::Number(part)).plain()
+                }
+            };
+            return visitor.visit_newtype_struct(beside);
         }
         match self.shape()? {
             Shape::None => visitor.visit_unit(),
@@ -460,7 +471,15 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         let What::Arguments(items, keywords, parameters) = self.what else {
             return visitor.visit_seq(Sequence::new(self, self.tuple()?));
         };
-        if items.len() > length {
+        let taken = Taken::default();
+        let read = visitor.visit_seq(Arguments {
+            value: self,
+            place: 0,
+            length,
+            taken: &taken,
+        });
+        // Which of them nobody takes shows when all parameters have been read.
+        if items.len() > length && !taken.rest.get() {
             return Err(ValueError::new(format_args!(
                 "the function takes {length} arguments, {} were given",
                 items.len()
@@ -468,22 +487,19 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         }
         for (keyword, _) in keywords {
             let keyword = text(keyword.text()?)?;
-            if !parameters
-                .iter()
-                .skip(items.len())
-                .any(|name| *name == keyword)
-            {
+            let place = parameters.iter().position(|name| *name == keyword);
+            let fine = match place {
+                Some(place) => place >= items.len(),
+                None => taken.keywords.get(),
+            };
+            if !fine {
                 return Err(ValueError::new(format_args!(
                     "there is no argument `{keyword}`, or it is there twice; the function takes ({})",
                     parameters.join(", ")
                 )));
             }
         }
-        visitor.visit_seq(Arguments {
-            value: self,
-            place: 0,
-            length,
-        })
+        read
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(

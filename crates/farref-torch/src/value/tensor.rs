@@ -1,9 +1,9 @@
 //! Tensors between Rust and PyTorch.
 
 use farref::{Buffer, Part};
-use farref_autograd::Tensor;
 use farref_autograd::candle::DType;
-use serde::{Deserialize, Serialize};
+use farref_autograd::{Candle, Tensor, engine};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ValueError;
 use super::body::{TensorData, TensorEntry};
@@ -18,7 +18,8 @@ pub(super) const RAW_TENSOR: &str = "farref_torch::RawTensor";
 /// A tensor of any type of elements that PyTorch has, as its bytes.
 ///
 /// For what candle has no tensors of (complex numbers, `bool`, `int8`, ..), and for functions that only keep
-/// tensors and give them back. It takes no part in autograd; [`farref_autograd::Tensor`] does.
+/// tensors and give them back. One that came inside of a context of distributed autograd and needs gradients takes part
+/// in it: [`tensor`](Self::tensor) is what to compute with, and gradients flow back through whoever sends it on.
 ///
 /// ```
 /// use farref_torch::{Dtype, RawTensor};
@@ -37,8 +38,7 @@ pub(super) const RAW_TENSOR: &str = "farref_torch::RawTensor";
 ///     Ok(RawTensor::new(Dtype::Bool, shape, inverted))
 /// }
 /// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename = "farref_torch::RawTensor")]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RawTensor {
     /// What its elements are.
@@ -49,6 +49,8 @@ pub struct RawTensor {
     pub requires_grad: bool,
     /// The elements one after the other, the last dimension fastest, little endian.
     pub data: Buffer,
+    /// The same, if it takes part in autograd.
+    recorded: Option<Tensor>,
 }
 
 impl RawTensor {
@@ -59,7 +61,103 @@ impl RawTensor {
             shape,
             requires_grad: false,
             data: data.into(),
+            recorded: None,
         }
+    }
+
+    /// The same as a tensor of candle's. Gradients of it flow back to where it came from, if it takes part in autograd.
+    ///
+    /// ```
+    /// use farref_torch::{PyValue, RawTensor};
+    ///
+    /// /// Twice of every tensor in there, with gradients.
+    /// #[farref::remote(python = "tools.twice")]
+    /// fn twice(value: PyValue) -> Result<PyValue, farref_autograd::Error> {
+    ///     Ok(match value {
+    ///         PyValue::Tensor(raw) => {
+    ///             let twice = (&*raw.tensor()? * 2.0)?;
+    ///             PyValue::Tensor(RawTensor::try_from(farref_autograd::Tensor::from(twice))?)
+    ///         }
+    ///         other => other,
+    ///     })
+    /// }
+    /// ```
+    pub fn tensor(&self) -> farref_autograd::Result<Tensor> {
+        if let Some(tensor) = &self.recorded {
+            return Ok(tensor.clone());
+        }
+        let data = self.data.clone().into();
+        tensor_of(self.dtype, self.shape.clone(), data, self.requires_grad)
+            .map_err(|error| farref_autograd::Error::Invalid(error.to_string()))
+    }
+}
+
+/// A tensor of candle's as Python data. It goes on taking part in autograd.
+impl TryFrom<Tensor> for RawTensor {
+    type Error = farref_autograd::Error;
+
+    fn try_from(tensor: Tensor) -> farref_autograd::Result<Self> {
+        let dtype = tensor.dtype();
+        let found = ELEMENTS.iter().find(|(_, candle, _)| *candle == dtype);
+        let (_, _, torch) = found.ok_or_else(|| {
+            farref_autograd::Error::Invalid(unknown(&format!("{dtype:?}")).to_string())
+        })?;
+        Ok(Self {
+            dtype: *torch,
+            shape: tensor.dims().to_vec(),
+            requires_grad: tensor.requires_grad(),
+            data: tensor.to_buffer()?,
+            recorded: tensor.requires_grad().then_some(tensor),
+        })
+    }
+}
+
+/// A [`RawTensor`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "farref_torch::RawTensor")]
+struct Wire {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    requires_grad: bool,
+    data: Buffer,
+    /// As which it is recorded, if it is.
+    link: Option<engine::Link>,
+}
+
+impl Serialize for RawTensor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(tensor) = &self.recorded {
+            return tensor.serialize(serializer);
+        }
+        let wire = Wire {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            requires_grad: self.requires_grad,
+            data: self.data.clone(),
+            link: None,
+        };
+        wire.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawTensor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+
+        let wire = Wire::deserialize(deserializer)?;
+        let mut raw = Self {
+            dtype: wire.dtype,
+            shape: wire.shape,
+            requires_grad: wire.requires_grad,
+            data: wire.data,
+            recorded: None,
+        };
+        if let Some(link) = wire.link {
+            let tensor = raw.tensor().map_err(D::Error::custom)?;
+            engine::record_recv::<Candle>(link, tensor.id()).map_err(D::Error::custom)?;
+            raw.recorded = Some(tensor);
+        }
+        Ok(raw)
     }
 }
 
@@ -242,7 +340,7 @@ pub(super) fn fields_of(
     ];
     if name == TENSOR {
         fields.push(("element", Captured::Text(element_name(entry.dtype)?)));
-        fields.push(("link", Captured::some(link)));
     }
+    fields.push(("link", Captured::some(link)));
     Ok(fields)
 }

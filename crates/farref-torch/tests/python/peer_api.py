@@ -174,6 +174,34 @@ class Store:
         raise TypeError("a Store stays where it is: call its methods")
 
 
+class Scaler:
+    """Multiplies tensors, and takes part in autograd."""
+
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def scale(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * self.factor
+
+    def __reduce__(self):
+        raise TypeError("a Scaler stays where it is: call its methods")
+
+
+def call_method(method, rref, *args):
+    """A method of an object of the peer's, by the function that it is, as PyTorch's tutorials call methods."""
+    return method(rref.local_value(), *args)
+
+
+def count_arguments(first, *args, **kwargs) -> list:
+    """[first, how many are left by place, the names of those that are left by name]."""
+    return [first, len(args), list(kwargs)]
+
+
+def doubled(value):
+    """Twice a number, a tensor or a text; of a list, of each."""
+    return [doubled(item) for item in value] if isinstance(value, list) else value * 2
+
+
 # ---- references ----
 
 
@@ -246,6 +274,11 @@ def call_back(worker: str, function: str, args: list):
     return references.call(worker, function, args)
 
 
+def call_async(worker: str, function: str, args: list):
+    """The same for a function that is decorated with `@rpc.functions.async_execution`."""
+    return references.call(worker, function, args)
+
+
 def caught(worker: str, function: str, args: list, timeout: float = None) -> dict:
     """Calls, and tells how the peer saw it end.
 
@@ -289,6 +322,11 @@ def gradient(context_id: int) -> dict:
 def step(context_id: int, rate: float) -> None:
     """Subtracts rate times the gradients of this context from the parameters."""
     _linear.step(context_id, rate)
+
+
+def parameter_rrefs() -> list:
+    """RRefs to the parameters themselves, for `DistributedOptimizer`, which changes them in place."""
+    return [rpc.RRef(_linear.weight), rpc.RRef(_linear.bias)]
 
 
 def parameters() -> dict:

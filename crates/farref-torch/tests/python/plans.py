@@ -21,6 +21,8 @@ SMOKE = {
     "errors",
     "tensors",
     "builtins",
+    "crowd",
+    "generic",
     "threads",
     "sharing",
     "refusals",
@@ -37,7 +39,9 @@ SMOKE = {
 }
 
 
-def plan(name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0, master="{master}"):
+def plan(
+    name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0, master="{master}", peer_args=()
+):
     """`workers` in the order of their ranks, peers with a star: "python0 rust* python1"."""
     named = [(word.rstrip("*"), word.endswith("*")) for word in workers.split()]
     # The main worker is the Python worker with the smallest name that is not to be killed.
@@ -51,7 +55,7 @@ def plan(name, scenario, group, workers, transports="default", late=(), killed=(
             args += ["--start-when", "{scratch}/start-" + worker]
         if is_peer:
             args += ["--master", "{second_master}" if prefix else master]
-            args += ["--prefix", str(prefix), "--first-barrier", str(3 * prefix + 1)]
+            args += ["--prefix", str(prefix), "--first-barrier", str(3 * prefix + 1), *peer_args]
         else:
             args += ["--master", master, "--second-master", "{second_master}", "--scratch", "{scratch}"]
             args += ["--scenario", scenario, "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
@@ -96,6 +100,8 @@ def all_plans():
         plan("tensors", "tensors", "static", "python0 rust*"),
         plan("tensors_uv", "tensors", "static", "python0 rust*", "uv"),
         plan("builtins", "builtins", "static", "python0 rust*"),
+        plan("crowd", "crowd", "static", "python0 rust*", peer_args=["--max-calls", "64"]),
+        plan("generic", "generic", "static", "python0 rust*"),
         plan("threads", "threads", "static", "python0 python1 rust*"),
         plan("threads_uv", "threads", "static", "python0 python1 rust*", "uv"),
         # References.

@@ -44,6 +44,7 @@ def arguments():
     parser.add_argument("--end-when")
     parser.add_argument("--end-then")
     parser.add_argument("--program")
+    parser.add_argument("--max-calls", type=int, help="PyTorch has no such limit")
     parser.add_argument("--transports", choices=["default", "uv"], default="default")
     return parser.parse_args()
 

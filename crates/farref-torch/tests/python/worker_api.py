@@ -39,6 +39,14 @@ def sleep(seconds):
     return seconds
 
 
+@rpc.functions.async_execution
+def later(value):
+    """Returns a future, whose value comes from another thread."""
+    future = torch.futures.Future()
+    threading.Timer(0.05, future.set_result, (value,)).start()
+    return future
+
+
 class Ledger:
     """A Python object whose methods the peer calls."""
 
@@ -54,6 +62,10 @@ class Ledger:
 
     def fail(self, text):
         raise ValueError(text)
+
+    @rpc.functions.async_execution
+    def later(self, value):
+        return later(value)
 
 
 def own_ledger(key, title):

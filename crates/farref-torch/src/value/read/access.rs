@@ -1,11 +1,14 @@
 //! The parts of a value, one after the other, as serde asks for them.
 
+use std::cell::Cell;
+
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
     VariantAccess, Visitor,
 };
 
+use super::super::rest::{KEYWORDS, REST};
 use super::{Pair, Value, ValueError, What};
 use crate::pickle::View;
 use crate::rpc::Named;
@@ -123,13 +126,146 @@ impl<'de> MapAccess<'de> for Pairs<'_, '_, '_> {
 }
 
 /// The arguments of a function, in the order in which it takes them.
-pub(super) struct Arguments<'c, 'p, 'a> {
+pub(super) struct Arguments<'c, 'p, 'a, 'r> {
     pub(super) value: Value<'c, 'p, 'a>,
     pub(super) place: usize,
     pub(super) length: usize,
+    pub(super) taken: &'r Taken,
 }
 
-impl<'de> SeqAccess<'de> for Arguments<'_, '_, '_> {
+/// What arguments were taken besides those that one parameter each takes.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// By a parameter that takes all that are left.
+    pub(super) rest: Cell<bool>,
+    /// The same for those that have names.
+    pub(super) keywords: Cell<bool>,
+}
+
+/// One argument of a function, or all that are left.
+struct Argument<'c, 'p, 'a, 'r> {
+    value: Value<'c, 'p, 'a>,
+    place: usize,
+    one: Option<View<'p, 'a>>,
+    name: &'static str,
+    taken: &'r Taken,
+}
+
+impl<'c, 'p, 'a> Argument<'c, 'p, 'a, '_> {
+    /// Those by place from here on.
+    fn rest(&self) -> Sequence<'c, 'p, 'a> {
+        self.taken.rest.set(true);
+        let items = match self.value.what {
+            What::Arguments(items, ..) => items.get(self.place..).unwrap_or_default(),
+            What::One(_) => &[],
+        };
+        Sequence::new(self.value, items.to_vec())
+    }
+
+    /// Those by name that are none of the parameters.
+    fn keywords(&self) -> Result<PairSequence<'c, 'p, 'a>, ValueError> {
+        self.taken.keywords.set(true);
+        let mut left = Vec::new();
+        if let What::Arguments(_, keywords, parameters) = self.value.what {
+            for &(keyword, value) in keywords {
+                let name = keyword.text()?;
+                if !parameters.iter().any(|it| it.as_bytes() == name) {
+                    left.push((keyword, value));
+                }
+            }
+        }
+        Ok(PairSequence {
+            value: self.value,
+            items: left.into_iter(),
+        })
+    }
+}
+
+/// What a parameter that takes all that are left reads.
+struct Left<A>(A);
+
+impl<'de, A: SeqAccess<'de, Error = ValueError>> Deserializer<'de> for Left<A> {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        visitor.visit_seq(self.0)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+macro_rules! as_one {
+    ($($method:ident($($argument:ident: $type:ty),*);)*) => {
+        $(fn $method<V: Visitor<'de>>(
+            self,
+            $($argument: $type,)*
+            visitor: V,
+        ) -> Result<V::Value, ValueError> {
+            match self.one {
+                Some(one) => self.value.one(one).$method($($argument,)* visitor),
+                None => Missing(self.name).$method($($argument,)* visitor),
+            }
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Argument<'_, '_, '_, '_> {
+    type Error = ValueError;
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        match (name, self.one) {
+            (REST, _) => visitor.visit_newtype_struct(Left(self.rest())),
+            (KEYWORDS, _) => visitor.visit_newtype_struct(Left(self.keywords()?)),
+            (name, Some(one)) => self
+                .value
+                .one(one)
+                .deserialize_newtype_struct(name, visitor),
+            (name, None) => Missing(self.name).deserialize_newtype_struct(name, visitor),
+        }
+    }
+
+    as_one! {
+        deserialize_any();
+        deserialize_bool();
+        deserialize_i8();
+        deserialize_i16();
+        deserialize_i32();
+        deserialize_i64();
+        deserialize_i128();
+        deserialize_u8();
+        deserialize_u16();
+        deserialize_u32();
+        deserialize_u64();
+        deserialize_u128();
+        deserialize_f32();
+        deserialize_f64();
+        deserialize_char();
+        deserialize_str();
+        deserialize_string();
+        deserialize_bytes();
+        deserialize_byte_buf();
+        deserialize_option();
+        deserialize_unit();
+        deserialize_unit_struct(name: &'static str);
+        deserialize_seq();
+        deserialize_tuple(length: usize);
+        deserialize_tuple_struct(name: &'static str, length: usize);
+        deserialize_map();
+        deserialize_struct(name: &'static str, fields: &'static [&'static str]);
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]);
+        deserialize_identifier();
+        deserialize_ignored_any();
+    }
+}
+
+impl<'de> SeqAccess<'de> for Arguments<'_, '_, '_, '_> {
     type Error = ValueError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
@@ -144,16 +280,24 @@ impl<'de> SeqAccess<'de> for Arguments<'_, '_, '_> {
         }
         let place = self.place;
         self.place += 1;
-        if let Some(&item) = items.get(place) {
-            return seed.deserialize(self.value.one(item)).map(Some);
-        }
         let name = parameters.get(place).copied().unwrap_or_default();
-        for &(keyword, value) in keywords {
-            if keyword.text()? == name.as_bytes() {
-                return seed.deserialize(self.value.one(value)).map(Some);
+        let mut one = items.get(place).copied();
+        if one.is_none() {
+            for &(keyword, value) in keywords {
+                if keyword.text()? == name.as_bytes() {
+                    one = Some(value);
+                    break;
+                }
             }
         }
-        seed.deserialize(Missing(name)).map(Some)
+        let argument = Argument {
+            value: self.value,
+            place,
+            one,
+            name,
+            taken: self.taken,
+        };
+        seed.deserialize(argument).map(Some)
     }
 }
 

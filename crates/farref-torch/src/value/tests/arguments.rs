@@ -289,3 +289,28 @@ fn arguments_are_whatever_python_unpacks() {
     let error = arguments::<(i64, i64)>(&number, Form::Udf, AB).unwrap_err();
     assert!(error.contains("a tuple of arguments"), "{error}");
 }
+
+/// `f(a, *args, **kwargs)`.
+#[test]
+fn what_is_left_of_the_arguments_is_taken_by_whoever_takes_it() {
+    type Taken = (i64, Rest<i64>, Keywords<i64>);
+    let all = &["a", "args", "kwargs"];
+    let take = |given: &[i64], named: &[(&str, i64)]| -> Result<Taken, String> {
+        arguments(&with(given, named), Form::Udf, all)
+    };
+    let (a, rest, keywords) = take(&[1, 2, 3], &[("x", 4), ("y", 5)]).unwrap();
+    assert_eq!((a, rest.0), (1, vec![2, 3]));
+    let expected = [("x".to_owned(), 4), ("y".to_owned(), 5)];
+    assert_eq!(keywords.0, expected);
+    let (a, rest, keywords) = take(&[], &[("a", 1)]).unwrap();
+    assert_eq!((a, rest.len(), keywords.len()), (1, 0, 0));
+    // What has a parameter of its own is given once.
+    assert!(take(&[1], &[("a", 2)]).is_err());
+    assert!(take(&[], &[("x", 2)]).is_err());
+    // And they are arguments again, for another call.
+    let again = write(&Rest(vec![1, 2]));
+    assert_eq!(arguments(&again.pickle, Form::Whole, AB), Ok((1, 2)));
+    // Of the wrong type.
+    let texts: Result<(Rest<String>,), _> = arguments(&with(&[1], &[]), Form::Udf, &["args"]);
+    assert!(texts.is_err());
+}

@@ -215,3 +215,26 @@ fn errors_say_what_is_there_and_what_was_expected() {
     let variant = error::<Either>(&plain);
     assert!(variant.contains("not a dict of 4"), "{variant}");
 }
+
+/// Enums that are told by what is in them, as serde reads them: by way of a value of any type.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Any {
+    Tensor(farref_autograd::Tensor),
+    Number(f64),
+    Many(Vec<Self>),
+}
+
+#[test]
+fn enums_without_tags_may_have_tensors() {
+    let tensor = farref_autograd::Tensor::from_vec(vec![1.0_f32, 2.0], 2).unwrap();
+    let all = Any::Many(vec![Any::Number(1.5), Any::Tensor(tensor)]);
+    let Any::Many(all) = back(&all) else {
+        panic!("it is a list");
+    };
+    let [Any::Number(number), Any::Tensor(tensor)] = &all[..] else {
+        panic!("{all:?}");
+    };
+    assert_eq!(*number, 1.5);
+    assert_eq!(tensor.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
+}

@@ -41,6 +41,14 @@ fn set_linear(weight: Tensor, bias: Tensor) -> Result<(), Problem> {
     Ok(())
 }
 
+#[farref::remote(python = "peer_api.parameter_rrefs")]
+async fn parameter_rrefs() -> Result<Vec<farref::RRef<Parameter>>, PyException> {
+    let layer = layer()?;
+    let all = [&layer.weight, &layer.bias];
+    let all = all.map(|parameter| me().rref_to_object(parameter.clone()));
+    Ok(all.into_iter().collect::<Result<_, _>>()?)
+}
+
 #[farref::remote(python = "peer_api.linear")]
 fn linear(x: Tensor) -> Result<Tensor, Problem> {
     layer()?.apply(&x)

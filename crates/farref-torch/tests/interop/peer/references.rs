@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use farref::RRef;
-use farref_torch::{PyCall, PyException, PyValue, py_call, py_method};
+use farref_torch::{PyCall, PyException, PyValue, py_async_method, py_call, py_method};
 
 use super::me;
 use super::objects::{Counter, CounterRRef};
@@ -92,7 +92,12 @@ async fn held_call(
         Kept::Counter(counter) => counter,
         Kept::Any(reference) if reference.is_owner() => reference.cast::<Counter>()?,
         Kept::Any(reference) => {
-            return Ok(py_method(&reference, &method, PyValue::Tuple(args)).await?);
+            let args = PyValue::Tuple(args);
+            // Python's proxies see the decorator; here it has to be known.
+            return Ok(match &method[..] {
+                "later" => py_async_method(&reference, &method, args).await?,
+                _ => py_method(&reference, &method, args).await?,
+            });
         }
     };
     let first = args.first().cloned();
