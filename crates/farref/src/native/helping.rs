@@ -12,10 +12,13 @@
 //! - **HE-1** What has come on a stream is taken in, and what is to be written is written as far as the
 //!   peer reads, within a small part of the time for which a peer may be silent, whether or not any task
 //!   of the program runs.
-//! - **HE-2** Whoever operates the program is told once each time: for how long, and what is to blame.
+//! - **HE-2** Whoever operates the program is told once each time: for how long, and what is to blame. Only
+//!   a task that does nothing, and did not run, shows that the program is at fault: a stream may wait behind
+//!   others on a runtime that is merely busy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use farref_proto::NodeId;
@@ -76,6 +79,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         sleep(if watch.is_needed() { HELPING } else { patience }).await;
         let streams = streams(&shared);
         watch.look(&shared, &streams, patience);
+        shared
+            .is_helping
+            .store(watch.is_needed(), Ordering::Relaxed);
         if watch.is_needed() {
             scratch.resize(SCRATCH, 0);
             for stream in &streams {
@@ -100,10 +106,10 @@ struct Watch {
     waiting: HashMap<Key, (Instant, (u64, u64))>,
     /// Of those, the ones whose tasks do not run.
     stuck: HashMap<Key, (u64, u64)>,
-    /// A task on the program's runtime that only has to run once. Streams that were helped with wake nobody
-    /// when the runtime runs again, so they cannot show it.
-    probe: Option<JoinHandle<()>>,
-    since: Option<Instant>,
+    /// A task on the program's runtime that only has to run once, and since when it is to. Streams that were
+    /// helped with wake nobody when the runtime runs again, so they cannot show it.
+    probe: Option<(Instant, JoinHandle<()>)>,
+    /// Whether somebody was told that it did not run.
     told: bool,
 }
 
@@ -114,9 +120,11 @@ impl Watch {
 
     fn look(&mut self, shared: &Shared, streams: &[Stream], patience: Duration) {
         let now = Instant::now();
-        let runs = self.probe.as_ref().is_some_and(JoinHandle::is_finished);
+        let probe = self.probe.as_ref();
+        let runs = probe.is_some_and(|(_, task)| task.is_finished());
         if runs {
             self.probe = None;
+            self.told = false;
         }
         let mut waiting = HashMap::new();
         let mut stuck = HashMap::new();
@@ -142,26 +150,19 @@ impl Watch {
         }
         self.waiting = waiting;
         self.stuck = stuck;
-        if self.is_needed() && self.probe.is_none() {
-            self.probe = Some(shared.handle.spawn(async {}));
+        if self.is_needed() {
+            self.tell(shared, now);
         }
-        self.tell(shared, now, patience);
     }
 
     /// HE-2
-    fn tell(&mut self, shared: &Shared, now: Instant, patience: Duration) {
-        if self.stuck.is_empty() {
-            self.since = None;
-            self.told = false;
-            return;
-        }
-        let Some(since) = self.since else {
-            // It has lasted for at least that long.
-            self.since = now.checked_sub(patience);
+    fn tell(&mut self, shared: &Shared, now: Instant) {
+        let Some((since, _)) = &self.probe else {
+            self.probe = Some((now, shared.handle.spawn(async {})));
             shared.contacts.starving(Duration::ZERO);
             return;
         };
-        let lasted = now.duration_since(since);
+        let lasted = now.duration_since(*since);
         if !self.told && lasted >= WORTH_TELLING {
             self.told = true;
             shared.meters.starvations.increment(1);

@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) meters: Meters,
     pub(super) waiting: Waiting,
     pub(super) observers: AtomicUsize,
+    /// Whether the tasks of streams do not get to run, and are helped.
+    pub(super) is_helping: AtomicBool,
     random: SystemRandom,
     /// Of the system's clock: both runtimes read it, and either may have a clock of its own.
     epoch: Instant,
@@ -100,6 +102,7 @@ impl Shared {
             recycler: Recycler::new(config.recycle_bytes, Some(Handle::current())),
             waiting: Waiting::new(config.max_handshakes),
             observers: AtomicUsize::new(0),
+            is_helping: AtomicBool::new(false),
             meters: Meters::new(&identity.card.name),
             identity,
             config,
