@@ -13,6 +13,9 @@
 //!    has published a card. One that is gone, noticed or not, is no obstacle.
 //! 7. Of two lives that did not notice each other, because one was slow to publish its card, the earlier
 //!    one finds the later one's while it waits: a worker that was started twice never waits in vain.
+//! 8. A worker that comes to a growing group's store and finds nothing there takes no id before the members
+//!    of a group that met there, and lost its store's host, had time to write into the new store: the group
+//!    does not fall into two because its first worker has gone.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +65,9 @@ pub(crate) struct Plan {
     pub(crate) host: String,
     /// How long entering may take, the wait for the other workers included.
     pub(crate) timeout: Duration,
+    /// How long the members of a running group have to write it into an empty store: longer than nothing
+    /// if its host may be a new one.
+    pub(crate) grace: Duration,
     /// All keys of the group start with this and a `/`.
     pub(crate) prefix: String,
     /// The version of the wire that it speaks.
@@ -161,6 +167,11 @@ impl Entrance<'_> {
     }
 
     async fn enter(&self) -> Result<(Kind, Card, Founding), RendezvousError> {
+        if !self.plan.grace.is_zero() {
+            self.ledger
+                .begin("looking for a group that met here before");
+            self.await_return(self.plan.grace).await?;
+        }
         self.ledger.begin("agreeing on the kind of group");
         let kind = self.kind().await?;
         // What was said before concerned an earlier attempt.
@@ -336,6 +347,16 @@ impl Entrance<'_> {
                 ?told,
                 "the others are not told why the group does not come together"
             );
+        }
+    }
+
+    /// Gives the members of a group whose store is gone the time to write into this one (invariant 8).
+    async fn await_return(&self, grace: Duration) -> Result<(), RendezvousError> {
+        let kind = [self.ledger.key("kind")];
+        let patience = grace.min(self.patience());
+        match self.ledger.store.wait(&kind, patience).await {
+            Ok(()) | Err(StoreError::Timeout { .. }) => Ok(()),
+            Err(error) => Err(self.ledger.failed(error)),
         }
     }
 

@@ -29,6 +29,7 @@ fn plan(name: &str, rank: Option<u32>, world_size: Option<u32>) -> Plan {
         addresses: vec![Address::Memory(format!("address of {name}"))],
         host: "host".into(),
         timeout: SOON,
+        grace: Duration::ZERO,
         prefix: "group".into(),
         wire: 4,
         token: None,
@@ -753,6 +754,28 @@ async fn a_running_group_outlives_the_memory_of_its_store() {
     entries[1].directory.republish().await.unwrap();
     let sponsors = restarted.directory.sponsors().await.unwrap();
     assert_eq!(sponsors[0].node, again.me.node);
+}
+
+/// S3, invariant 8: nor is it given the id of a worker that was there, and is gone.
+#[tokio::test]
+async fn a_newcomer_to_an_empty_store_waits_for_the_group_that_met_there() {
+    let before = memory();
+    let [host, member, gone] = ["host", "member", "gone"].map(|name| plan(name, None, None));
+    enter(before.clone(), host).await.unwrap();
+    let member = enter(before.clone(), member).await.unwrap();
+    let gone = enter(before, gone).await.unwrap().me;
+    member.directory.insert(gone.clone());
+    member.directory.forget(gone.node);
+    // What the member keeps knows the next store, which is empty.
+    let store = memory();
+    let member = member.directory.moved_to(store.clone());
+    let mut newcomer = plan("newcomer", None, None);
+    newcomer.grace = SOON;
+    let (newcomer, told) = tokio::join!(enter(store, newcomer), member.republish());
+    told.unwrap();
+    let newcomer = newcomer.unwrap();
+    assert!(newcomer.founders.is_none(), "it found the group");
+    assert!(newcomer.me.node.worker > gone.node.worker);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Finds the other workers of the group, and writes this one down again if the store forgets.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,11 +31,33 @@ struct Inner {
     me: Card,
     founding: Founding,
     cards: Mutex<HashMap<NodeId, Card>>,
+    ids: Ids,
+}
+
+/// The ids that were given away as far as this worker knows, those of workers that are gone among them: how
+/// many to workers with a rank, and to workers without.
+#[derive(Debug, Default)]
+struct Ids {
+    ranked: AtomicU32,
+    unranked: AtomicU32,
+}
+
+impl Ids {
+    fn note(&self, id: u32) {
+        match id.checked_sub(FIRST_UNRANKED) {
+            Some(number) => self
+                .unranked
+                .fetch_max(number.saturating_add(1), Ordering::Relaxed),
+            None => self.ranked.fetch_max(id + 1, Ordering::Relaxed),
+        };
+    }
 }
 
 impl Directory {
     pub(super) fn new(ledger: Ledger, kind: Kind, me: Card, founding: Founding) -> Self {
         let cards = founding.founders.iter().chain([&me]);
+        let ids = Ids::default();
+        cards.clone().for_each(|card| ids.note(card.node.worker.0));
         let cards = cards.map(|card| (card.node, card.clone())).collect();
         Self {
             inner: Arc::new(Inner {
@@ -43,6 +66,7 @@ impl Directory {
                 me,
                 founding,
                 cards: Mutex::new(cards),
+                ids,
             }),
         }
     }
@@ -93,6 +117,7 @@ impl Directory {
 
     /// Remembers a card that came from elsewhere.
     pub(crate) fn insert(&self, card: Card) {
+        self.inner.ids.note(card.node.worker.0);
         self.cards().insert(card.node, card);
     }
 
@@ -102,6 +127,15 @@ impl Directory {
         let cards = self.cards();
         let named = cards.values().filter(|card| card.name == name);
         named.max_by_key(|card| card.node.incarnation).cloned()
+    }
+
+    /// The same knowledge with another store.
+    #[cfg(test)]
+    pub(crate) fn moved_to(self, store: Arc<dyn super::store::Store>) -> Self {
+        let mut inner = Arc::into_inner(self.inner).expect("nobody else uses it");
+        inner.ledger = Ledger::new(store, "group".into());
+        let inner = Arc::new(inner);
+        Self { inner }
     }
 
     /// Forgets a life that is over. The store keeps its card.
@@ -120,11 +154,18 @@ impl Directory {
         Ok(sponsors)
     }
 
+    /// Waits until the store may have lost its memory, as far as that can be noticed.
+    pub(crate) async fn store_lost(&self) {
+        if self.inner.ledger.store.lost().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Writes into the store what it should know of this worker and its group, without touching
     /// what is newer. For a store that lost its memory; does nothing to one that did not.
     ///
     /// The order matters: the counters come before the founding, so that no newcomer is given the
-    /// id of a worker we know; the founding comes before our card, so that nobody who sees all
+    /// id of a worker we know or have known (what was said of a dead one would be taken as said of it); the founding comes before our card, so that nobody who sees all
     /// cards misses it and founds the group anew.
     pub(crate) async fn republish(&self) -> Result<(), RendezvousError> {
         let Inner {
@@ -132,17 +173,17 @@ impl Directory {
             kind,
             me,
             founding,
+            ids,
             ..
         } = &*self.inner;
         ledger.begin("writing this worker into the store again");
-        let ids: Vec<u32> = self.cards().keys().map(|node| node.worker.0).collect();
-        let unranked = ids.iter().filter_map(|id| id.checked_sub(FIRST_UNRANKED));
-        if let Some(last) = unranked.max() {
-            ledger.raise(&ledger.key("next"), last + 1).await?;
+        let unranked = ids.unranked.load(Ordering::Relaxed);
+        if unranked > 0 {
+            ledger.raise(&ledger.key("next"), unranked).await?;
         }
-        let ranked = ids.iter().filter(|id| **id < FIRST_UNRANKED);
-        if let (Kind::Dynamic, Some(last)) = (kind, ranked.max()) {
-            ledger.raise(&ledger.key("ranks"), last + 1).await?;
+        let ranked = ids.ranked.load(Ordering::Relaxed);
+        if *kind == Kind::Dynamic && ranked > 0 {
+            ledger.raise(&ledger.key("ranks"), ranked).await?;
         }
         let theirs = ledger.agree_on_kind(*kind).await?;
         if theirs != *kind {

@@ -48,6 +48,6 @@ pub(crate) use bootstrap::{Entry, FAREWELL, Plan, check_rank, enter};
 pub(crate) use card::{Address, Card, TokenTag};
 pub(crate) use directory::Directory;
 pub(crate) use environment::{Settings, check_name};
-pub(crate) use open::{Opened, open};
+pub(crate) use open::{Opened, open, serve};
 pub(crate) use presence::{Presence, Sign};
 pub(crate) use runs::{announce, latest_group, prefix};

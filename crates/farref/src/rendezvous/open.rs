@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::RendezvousError;
 use super::file_store::FileStore;
 use super::location::Rendezvous;
-use super::store::{Store, StoreError};
+use super::store::Store;
 use super::tcp_store::{StoreDialect, StoreServer, TcpStoreClient};
 
 /// A store to use, and its server if this worker hosts it. The store works while the server lives.
@@ -32,12 +32,8 @@ pub(crate) async fn open(
         }
         Rendezvous::Tcp { host, port } => (host.as_str(), *port),
     };
-    let hosting = |source| RendezvousError::Store {
-        doing: "hosting the rendezvous",
-        source,
-    };
     let server = match hosts {
-        true => Some(serve(host, port).await.map_err(hosting)?),
+        true => Some(serve(host, port).await?),
         false => None,
     };
     // The host's own way in is the address it listens at, which works behind any kind of NAT.
@@ -53,7 +49,8 @@ pub(crate) async fn open(
     Ok(Opened { store, server })
 }
 
-async fn serve(host: &str, port: u16) -> Result<StoreServer, StoreError> {
+/// Hosts the store at an address of this host.
+pub(crate) async fn serve(host: &str, port: u16) -> Result<StoreServer, RendezvousError> {
     // A name may stand for loopback here and for another address elsewhere (Debian's 127.0.1.1),
     // so only what is loopback everywhere keeps the others out.
     let loopback = match host.parse::<IpAddr>() {
@@ -61,14 +58,18 @@ async fn serve(host: &str, port: u16) -> Result<StoreServer, StoreError> {
         _ if host == "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         _ => None,
     };
-    match loopback {
+    let server = match loopback {
         Some(ip) => StoreServer::bind((ip, port)).await,
         None => match StoreServer::bind(("::", port)).await {
             Ok(server) => Ok(server),
             // A host without IPv6.
             Err(_) => StoreServer::bind((Ipv4Addr::UNSPECIFIED, port)).await,
         },
-    }
+    };
+    server.map_err(|source| RendezvousError::Store {
+        doing: "hosting the rendezvous",
+        source,
+    })
 }
 
 fn reachable(ip: IpAddr) -> IpAddr {

@@ -124,6 +124,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// ```
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>>;
 
+    /// Waits until the store may have lost what was written into it, because its server went away: a
+    /// running group then writes into the next one what it knows. Never returns for a store that has no
+    /// server, or whose server is not watched, which is what happens unless it is overridden.
+    fn lost(&self) -> StoreFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Adds `delta` to the decimal number in `key` (0 if there is none) and returns the sum.
     ///
     /// ```

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use farref_proto::{Membership, NodeId};
 
+use super::hosting::HostedStore;
 use super::joining::launch;
 use super::{Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
@@ -124,7 +125,7 @@ impl WorkerBuilder {
             self.settings,
             membership,
             names,
-            None,
+            HostedStore::new(None, None),
             |core, _| {
                 let inbound: Arc<dyn Inbound> = core.clone();
                 agent(Arc::downgrade(&inbound))

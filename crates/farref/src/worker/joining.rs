@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
 use tokio::task::JoinHandle;
 
+use super::hosting::HostedStore;
 use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
@@ -20,14 +21,18 @@ use crate::native::{
 use crate::protocol::{Core, Stage};
 use crate::registry::Registry;
 use crate::rendezvous::{
-    self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError,
-    StoreServer, TokenTag, advertised_address, check_name, check_rank, host_id,
+    self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
+    advertised_address, check_name, check_rank, host_id,
 };
 use crate::settings::{MessageLimits, Settings};
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
 /// connections is not waited for.
 const SPONSOR_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the members of a growing group have to write it into a store whose former host is gone. They try
+/// to reach it four times a second.
+const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
@@ -68,6 +73,7 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
             addresses,
             host,
             timeout: deadline.saturating_duration_since(Instant::now()),
+            grace: grace(&builder, &place),
             prefix: rendezvous::prefix(builder.run_id.as_deref()),
             wire: WIRE_VERSION,
             token: token.map(TokenTag::of),
@@ -87,7 +93,16 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
         }
     };
     let patience = builder.join_timeout;
-    let worker = start(builder, name, bound, entry, opened)?;
+    let may_host = match entry.directory.grows() {
+        true => match &place {
+            Place::Shared(rendezvous) => may_host(&builder, rendezvous).await,
+            Place::Memory(..) => None,
+        },
+        false => None,
+    };
+    let may_host = may_host.map(|(host, port)| (host.to_owned(), port));
+    let hosted = HostedStore::new(opened.server, may_host);
+    let worker = start(builder, name, bound, entry, hosted)?;
     if *worker.core.stage.borrow() == Stage::Joining {
         let joined = worker.find_sponsor(deadline, patience).await;
         if let Err(error) = joined {
@@ -96,6 +111,18 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
         }
     }
     Ok(worker)
+}
+
+/// Whether an empty store may be the successor of one that knew a group, and how long that takes to show.
+fn grace(builder: &WorkerBuilder, place: &Place) -> Duration {
+    match place {
+        Place::Shared(Rendezvous::Tcp { .. })
+            if builder.rank.is_none() && builder.world_size.is_none() =>
+        {
+            GRACE
+        }
+        _ => Duration::ZERO,
+    }
 }
 
 /// Ends the store that this worker hosts, so that its port is free for the next attempt.
@@ -143,20 +170,29 @@ async fn prepare(
 /// store's host does, and those who come later find it taken.
 async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<Opened> {
     let patience = builder.join_timeout;
-    let may_host = match (builder.rank, rendezvous) {
-        _ if builder.hosted_elsewhere => false,
-        (None, Rendezvous::Tcp { host, .. }) if is_this_host(host).await => {
-            match open(rendezvous, true, patience).await {
-                Ok(opened) => return Ok(opened),
-                Err(error) => {
-                    tracing::debug!(%error, "somebody else hosts the store");
-                    false
-                }
-            }
+    if may_host(builder, rendezvous).await.is_some() {
+        match open(rendezvous, true, patience).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => tracing::debug!(%error, "somebody else hosts the store"),
         }
-        (rank, _) => rank == Some(0),
-    };
-    open(rendezvous, may_host, patience).await
+    }
+    let must_host = builder.rank == Some(0) && !builder.hosted_elsewhere;
+    Ok(open(rendezvous, must_host, patience).await?)
+}
+
+/// Where a worker without a rank hosts the store if nobody else does: host and port, if it can.
+async fn may_host<'a>(
+    builder: &WorkerBuilder,
+    rendezvous: &'a Rendezvous,
+) -> Option<(&'a str, u16)> {
+    match rendezvous {
+        Rendezvous::Tcp { host, port }
+            if builder.rank.is_none() && !builder.hosted_elsewhere && is_this_host(host).await =>
+        {
+            Some((host, *port))
+        }
+        _ => None,
+    }
 }
 
 /// Whether a name stands for an address of this host: then one can listen at it.
@@ -211,7 +247,7 @@ fn start(
     name: String,
     bound: Bound,
     entry: Entry,
-    opened: Opened,
+    hosted: HostedStore,
 ) -> Result<Worker> {
     let me = entry.me.node;
     let founders = entry.founders.unwrap_or_default();
@@ -235,19 +271,12 @@ fn start(
         message: MessageLimits::of(&native),
         ..builder.settings
     };
-    launch(
-        name,
-        settings,
-        membership,
-        names,
-        opened.server,
-        |core, io| {
-            let inbound: Arc<dyn Inbound> = core.clone();
-            let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
-            let inbound = Arc::downgrade(&inbound);
-            NativeAgent::start(bound, identity, contacts, inbound, native, Arc::clone(io))
-        },
-    )
+    launch(name, settings, membership, names, hosted, |core, io| {
+        let inbound: Arc<dyn Inbound> = core.clone();
+        let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
+        let inbound = Arc::downgrade(&inbound);
+        NativeAgent::start(bound, identity, contacts, inbound, native, Arc::clone(io))
+    })
 }
 
 /// Sets a worker going on whatever wire `agent` makes.
@@ -256,7 +285,7 @@ pub(super) fn launch<A: Agent>(
     settings: Settings,
     membership: Membership,
     names: Names,
-    store: Option<StoreServer>,
+    hosted: HostedStore,
     agent: impl FnOnce(&Arc<Core>, &Arc<IoThread>) -> Arc<A>,
 ) -> Result<Worker> {
     let core = Core::new(
@@ -270,16 +299,18 @@ pub(super) fn launch<A: Agent>(
     );
     let io = io_thread()?;
     core.attach(agent(&core, &io));
+    let hosted = Arc::new(hosted);
+    let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
     let tasks = [
         io.handle().spawn(pump(Arc::downgrade(&core))),
-        tokio::spawn(keep_store(Arc::downgrade(&core))),
+        tokio::spawn(keep_store),
     ];
     drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
     let life = Life {
         core: Arc::clone(&core),
         io,
         tasks,
-        store: Mutex::new(store),
+        hosted,
     };
     Ok(Worker {
         core,

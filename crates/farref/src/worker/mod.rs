@@ -2,13 +2,14 @@
 
 mod attaching;
 mod builder;
+mod hosting;
 mod joining;
 mod shutdown;
 mod tending;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 pub use attaching::Group;
 pub(crate) use builder::Place;
 pub use builder::WorkerBuilder;
+use hosting::HostedStore;
 
 use crate::context::{Extension, NodeId};
 use crate::current::Current;
@@ -27,7 +29,6 @@ use crate::io_thread::IoThread;
 use crate::leaks::LeakReport;
 use crate::peer::Peer;
 use crate::protocol::Core;
-use crate::rendezvous::StoreServer;
 use crate::rref::RRef;
 use crate::snapshot::Snapshot;
 use crate::value::Value;
@@ -74,7 +75,7 @@ struct Life {
     io: Arc<IoThread>,
     tasks: [JoinHandle<()>; 2],
     /// The group's store, if this worker hosts it. One that leaves keeps it for the others.
-    store: Mutex<Option<StoreServer>>,
+    hosted: Arc<HostedStore>,
 }
 
 impl Worker {
@@ -687,18 +688,6 @@ impl Drop for Life {
 impl Life {
     fn stop_tasks(&self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-    }
-
-    /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
-    async fn close_store(&self) {
-        let store = self
-            .store
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(store) = store {
-            store.close().await;
-        }
     }
 }
 

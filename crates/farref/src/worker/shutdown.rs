@@ -407,7 +407,7 @@ impl Worker {
 
     async fn close_store(&self) {
         if let Some(life) = &self.life {
-            life.close_store().await;
+            life.hosted.close().await;
         }
     }
 

@@ -3,13 +3,14 @@
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
+use super::hosting::HostedStore;
 use crate::protocol::{Core, Stage};
 use crate::rendezvous::RendezvousError;
 
-/// When a worker died, which may have been the store's host: tells the store of its next life what the
-/// group knows, so that others, that host among them, can join again (S3).
-pub(super) async fn keep_store(core: Weak<Core>) {
-    const RETRY: Duration = Duration::from_millis(500);
+/// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
+/// tells the new one what the group knows, so that others, the former host among them, can join again (S3).
+pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
+    const RETRY: Duration = Duration::from_millis(250);
     loop {
         let Some(strong) = core.upgrade() else {
             return;
@@ -17,9 +18,14 @@ pub(super) async fn keep_store(core: Weak<Core>) {
         let Some(directory) = strong.names.directory() else {
             return;
         };
-        strong.store_lost.notified().await;
+        tokio::select! {
+            () = strong.store_lost.notified() => {}
+            () = directory.store_lost() => {}
+        }
         while strong.is_member() {
-            tokio::time::sleep(RETRY).await;
+            if let Some(hosted) = hosted.upgrade() {
+                hosted.take_over().await;
+            }
             match directory.republish().await {
                 Ok(()) => break,
                 Err(error @ RendezvousError::OtherGroup { .. }) => {
@@ -28,6 +34,7 @@ pub(super) async fn keep_store(core: Weak<Core>) {
                 }
                 Err(error) => tracing::debug!(%error, "the group's store is not back yet"),
             }
+            tokio::time::sleep(RETRY).await;
         }
     }
 }

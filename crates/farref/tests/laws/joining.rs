@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use farref::{Error, RendezvousError, Worker, WorkerBuilder};
+use farref::{Error, RendezvousError, Store, TcpStoreClient, Worker, WorkerBuilder};
 use tokio::task::JoinHandle;
 
 use crate::PATIENCE;
@@ -209,6 +209,38 @@ async fn f4_founders_with_different_tokens_are_told_at_once() -> anyhow::Result<
             is_tokens,
             &["than \"zero\": \"one\"", "FARREF_TOKEN"],
         );
+    }
+    Ok(())
+}
+
+/// S3: when the host of a growing group's store has gone, another member hosts it and tells it of the group,
+/// so that those who come find it, under whatever name and more than once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s3_a_member_takes_the_store_over_when_its_host_has_gone() -> anyhow::Result<()> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let worker = |name: &str| {
+        let place = format!("tcp://127.0.0.1:{port}");
+        Worker::builder(name).rendezvous(&place).join_timeout(LIMIT)
+    };
+    let mut host = worker("host").join().await?;
+    for (next, newcomer) in [("a", "host"), ("b", "a"), ("c", "a")] {
+        let other = worker(next).join().await?;
+        host.crash().await;
+        // The former store is closed by now, so this is another one.
+        let store = TcpStoreClient::connect("127.0.0.1", port, PATIENCE).await?;
+        store.get("farref/founders", PATIENCE).await?;
+        let newcomer = worker(newcomer).join().await?;
+        assert_eq!(whoami::on(&newcomer.peer(next)?).await?, next);
+        newcomer.leave().await?;
+        host = other;
+    }
+    host.leave().await?;
+    drop(host);
+    // Nothing is hosted any more.
+    while std::net::TcpListener::bind(("127.0.0.1", port)).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::store::{
@@ -40,7 +40,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(2);
 /// How much longer a greeting may take while it is not certain that it is understood.
 const GREETING_SILENCES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A wait is renewed after this time, then after twice as long, up to ten times. Old PyTorch servers
 /// forget to wake those who wait for a key that `compare_set` made.
 const FIRST_RENEWAL: Duration = Duration::from_secs(1);
@@ -71,6 +71,8 @@ pub struct TcpStoreClient {
     address: Address,
     dialect: StoreDialect,
     quick: Mutex<Option<Connection>>,
+    /// Told when the connection is wanted by somebody who asks, so that whoever watches it lets it go.
+    wanted: Notify,
 }
 
 #[derive(Clone)]
@@ -161,6 +163,7 @@ impl TcpStoreClient {
             address,
             dialect: connection.dialect,
             quick: Mutex::new(Some(connection)),
+            wanted: Notify::new(),
         })
     }
 
@@ -269,7 +272,12 @@ impl TcpStoreClient {
         let began = Instant::now();
         let end = began + QUICK;
         let work = async {
-            let mut quick = self.quick.lock().await;
+            // In the line before whoever watches lets go: it then stands behind.
+            let (mut quick, ()) = tokio::join! {
+                biased;
+                self.quick.lock(),
+                async { self.wanted.notify_one() },
+            };
             // Taken out, so that it is closed if this future is dropped before the answer.
             let mut connection = match quick.take().filter(|old| is_quiet(&old.stream)) {
                 Some(connection) => connection,
@@ -283,6 +291,24 @@ impl TcpStoreClient {
         match timeout_at(end, work).await {
             Ok(result) => result,
             Err(_) => Err(self.address.no_answer(began)),
+        }
+    }
+
+    /// Waits until the connection for quick requests is closed, or there is none.
+    async fn watch(&self) {
+        loop {
+            let quick = self.quick.lock().await;
+            let Some(connection) = &*quick else {
+                return;
+            };
+            tokio::select! {
+                () = self.wanted.notified() => {}
+                _ = connection.stream.readable() => {
+                    if !is_quiet(&connection.stream) {
+                        return;
+                    }
+                }
+            }
         }
     }
 
@@ -381,6 +407,13 @@ impl TcpStoreClient {
 }
 
 impl Store for TcpStoreClient {
+    fn lost(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async {
+            self.watch().await;
+            Ok(())
+        })
+    }
+
     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let key = on_wire(key)?;

@@ -1,0 +1,75 @@
+//! The store that a worker hosts for its group, from the start or in the place of a host that is gone.
+//!
+//! In a group without ranks the first worker on the store's host keeps the store. When it goes, another
+//! member on that host takes the store's address, and all write into the new store what they know (S3).
+//!
+//! # Invariants
+//!
+//! - **HO-1** Nothing is hosted any more once the store was closed: the port is free.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::rendezvous::{StoreServer, serve};
+
+/// The store that a worker hosts, if it does.
+#[derive(Debug)]
+pub(super) struct HostedStore {
+    /// Host and port of the store, if this worker may take it over.
+    place: Option<(String, u16)>,
+    server: Mutex<Server>,
+}
+
+#[derive(Debug)]
+enum Server {
+    Elsewhere,
+    Here(StoreServer),
+    Closed,
+}
+
+impl HostedStore {
+    /// The store that this worker has opened, if it has. `place` is where it may take over from another.
+    pub(super) fn new(server: Option<StoreServer>, place: Option<(String, u16)>) -> Self {
+        let server = server.map_or(Server::Elsewhere, Server::Here);
+        let server = Mutex::new(server);
+        Self { place, server }
+    }
+
+    /// Hosts the store if nobody does.
+    pub(super) async fn take_over(&self) {
+        let Some((host, port)) = &self.place else {
+            return;
+        };
+        if !matches!(*self.server(), Server::Elsewhere) {
+            return;
+        }
+        let server = match serve(host, *port).await {
+            Ok(server) => server,
+            Err(error) => {
+                tracing::debug!(%error, "the store is not taken over");
+                return;
+            }
+        };
+        {
+            let mut current = self.server();
+            if matches!(*current, Server::Elsewhere) {
+                tracing::info!(%host, port, "this worker hosts the group's store from now on");
+                *current = Server::Here(server);
+                return;
+            }
+        }
+        // HO-1
+        server.close().await;
+    }
+
+    /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
+    pub(super) async fn close(&self) {
+        let server = std::mem::replace(&mut *self.server(), Server::Closed);
+        if let Server::Here(server) = server {
+            server.close().await;
+        }
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
