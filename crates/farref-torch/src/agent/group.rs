@@ -377,7 +377,7 @@ impl Shared {
 
     async fn follow(
         self: &Arc<Self>,
-        leader: &String,
+        leader: &str,
         names: &[String],
         gathering: &str,
     ) -> Result<(), String> {
@@ -405,7 +405,7 @@ impl Shared {
             if complete {
                 Vec::new()
             } else {
-                vec![leader.clone()]
+                vec![leader.to_owned()]
             }
         })
         .await
