@@ -208,11 +208,9 @@ fn config(
         settings.set(*setting, &value)?;
     }
     // The classes differ in how far they step if nothing is said.
-    let rate = settings.lr.unwrap_or(match known {
-        _ if std::ptr::eq(known, SGD) && !functional => 1e-3,
-        _ if std::ptr::eq(known, ADAM) => 1e-3,
-        _ => 1e-2,
-    });
+    let small_steps = std::ptr::eq(known, ADAM) || std::ptr::eq(known, SGD) && !functional;
+    let default_rate = if small_steps { 1e-3 } else { 1e-2 };
+    let rate = settings.lr.unwrap_or(default_rate);
     let betas = settings.betas.unwrap_or((0.9, 0.999));
     let number = |name: &str, default| settings.number(name).unwrap_or(default);
     let flag = |name: &str| settings.flag(name);

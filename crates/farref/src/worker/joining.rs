@@ -177,7 +177,7 @@ async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<
         }
     }
     let must_host = builder.rank == Some(0) && !builder.hosted_elsewhere;
-    Ok(open(rendezvous, must_host, patience).await?)
+    open(rendezvous, must_host, patience).await
 }
 
 /// Where a worker without a rank hosts the store if nobody else does: host and port, if it can.
