@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use farref::context::{ContextId, ContextScope, InContext};
@@ -19,7 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A context of distributed autograd: what happens inside of it can be run backward.
 ///
 /// Calls made inside, by [`run`](Self::run) or [`enter`](Self::enter), belong to it, as do the calls that
-/// they make on other workers. It is over when it was released, by [`release`](Self::release) or by being
+/// they make on other workers. (A call is made when it is first awaited, `start()`ed, `wait()`ed for or left there with
+/// `remote()`; where it was built counts only if it is made outside of any context.) What comes by a call outside of
+/// the context is data, without gradients. It is over when it was released, by [`release`](Self::release) or by being
 /// dropped, and its last call is done; then nothing of it is left on any worker.
 ///
 /// Any number of contexts may be open at once, on the same parameters as well.
@@ -90,8 +93,9 @@ impl Context {
         self.scope.id()
     }
 
-    /// Runs a future inside of the context. Tasks that it spawns are not inside: give them a
-    /// [`handle`](Self::handle).
+    /// Runs a future inside of the context: `context.run(async { .. })`, or a call as it is,
+    /// `context.run(module.forward(&x))`. Tasks that it spawns are not inside: give them a
+    /// [`handle`](Self::handle), and let them `run` what they do.
     pub fn run<F: Future>(&self, future: F) -> InContext<F> {
         self.scope.run(future)
     }
@@ -104,18 +108,21 @@ impl Context {
     /// Runs the context backward from losses that are on this worker, as if from their sum. Awaited, it
     /// returns when every worker that took part is done.
     ///
+    /// A loss that depends on nothing that needs gradients, for instance because what it was computed from came by
+    /// calls outside of the context, is [`Error::NotALoss`]; so is none at all.
+    ///
     /// Each pass adds to the gradients that others leave in the context, before it or side by side with it.
     /// Results that the losses do not depend on cost nothing and hold nothing up.
     ///
     /// A pass frees the messages that it used, unless told to [retain](Backward::retain_graph) them. One that
     /// needs what another has freed fails with [`GraphFreed`](crate::engine::Cause::GraphFreed).
     pub fn backward(&self, losses: &[&Tensor]) -> Backward {
-        Backward {
+        Backward(Stage::Asked(Pass {
             scope: self.scope.clone(),
             losses: losses.iter().map(|&loss| loss.clone()).collect(),
             retain_graph: false,
             timeout: Some(PATIENCE),
-        }
+        }))
     }
 
     /// Whether it is still there, with all that took part in it.
@@ -160,7 +167,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A backward pass that is to be made: await it. Dropping it while it runs cancels it.
+/// A backward pass that is to be made: await it, alone or beside others (`join!`, `select!`). Dropping it while it
+/// runs cancels it.
 ///
 /// ```
 /// # use farref_autograd::{Context, Parameter, Tensor};
@@ -182,28 +190,60 @@ impl fmt::Debug for Context {
 /// ```
 #[must_use = "a pass is only made when it is awaited"]
 #[derive(Debug)]
-pub struct Backward {
+pub struct Backward(Stage);
+
+enum Stage {
+    Asked(Pass),
+    Running(Pin<Box<dyn Future<Output = Result<()>> + Send>>),
+    /// In between.
+    Taken,
+}
+
+/// What has been said about a pass.
+#[derive(Debug)]
+struct Pass {
     scope: ContextScope,
     losses: Vec<Tensor>,
     retain_graph: bool,
     timeout: Option<Duration>,
 }
 
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked(pass) => pass.fmt(f),
+            Self::Running(_) => f.write_str("Running"),
+            Self::Taken => f.write_str("Taken"),
+        }
+    }
+}
+
 impl Backward {
     /// Keeps the graph, so that it can be run backward again, or by another pass that shares parts of it.
     pub fn retain_graph(mut self) -> Self {
-        self.retain_graph = true;
+        if let Stage::Asked(pass) = &mut self.0 {
+            pass.retain_graph = true;
+        }
         self
     }
 
     /// How long the pass may go without any progress, on any worker. (A pass that gets on may take as
     /// long as it takes.) `None` is unlimited.
     pub fn timeout(mut self, patience: impl Into<Option<Duration>>) -> Self {
-        self.timeout = patience.into();
+        if let Stage::Asked(pass) = &mut self.0 {
+            pass.timeout = patience.into();
+        }
         self
     }
+}
 
+impl Pass {
     async fn make(self) -> Result<()> {
+        if self.losses.is_empty() {
+            return Err(Error::NotALoss(
+                "there is no loss to begin from: give `backward` at least one".to_owned(),
+            ));
+        }
         let mut roots = Vec::new();
         for loss in self.losses {
             check(&loss)?;
@@ -214,12 +254,21 @@ impl Backward {
     }
 }
 
-impl IntoFuture for Backward {
+impl Future for Backward {
     type Output = Result<()>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.make())
+    /// Begins the pass, the first time.
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Result<()>> {
+        if let Stage::Asked(_) = self.0 {
+            self.0 = match std::mem::replace(&mut self.0, Stage::Taken) {
+                Stage::Asked(pass) => Stage::Running(Box::pin(pass.make())),
+                other => other,
+            };
+        }
+        match &mut self.0 {
+            Stage::Running(pass) => pass.as_mut().poll(context),
+            Stage::Asked(_) | Stage::Taken => Poll::Pending,
+        }
     }
 }
 
@@ -232,8 +281,9 @@ fn check(loss: &Tensor) -> Result<()> {
     }
     if !loss.requires_grad() {
         return Err(Error::NotALoss(
-            "the loss does not depend on anything that needs gradients: use `Parameter::tensor`, and look \
-             for an operation that cuts the graph (`detach`, a conversion to integers, or candle-nn's \
+            "the loss does not depend on anything that needs gradients: use `Parameter::tensor`, make the calls \
+             inside of the context (what comes by a call outside of it, or in a task that it spawned, is data), and \
+             look for an operation that cuts the graph (`detach`, a conversion to integers, or candle-nn's \
              LayerNorm, RmsNorm, softmax_last_dim and rope; farref_autograd::nn has versions that do not)"
                 .to_owned(),
         ));

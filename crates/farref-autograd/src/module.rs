@@ -83,6 +83,18 @@ impl From<&Tensor> for Input {
     }
 }
 
+impl From<candle_core::Tensor> for Input {
+    fn from(tensor: candle_core::Tensor) -> Self {
+        Self::Here(tensor.into())
+    }
+}
+
+impl From<&candle_core::Tensor> for Input {
+    fn from(tensor: &candle_core::Tensor) -> Self {
+        Self::Here(tensor.clone().into())
+    }
+}
+
 impl From<RRef<Tensor>> for Input {
     fn from(reference: RRef<Tensor>) -> Self {
         Self::There(reference)

@@ -87,16 +87,17 @@ impl Pipeline {
         stages.map(|(name, stage)| (name.as_str(), stage))
     }
 
-    /// What comes out of the last stage when `input` goes into the first. All but the last are begun when
-    /// this is called.
-    #[track_caller]
+    /// What comes out of the last stage when `input` goes into the first. The calls of all stages are made when
+    /// this one is, and belong to the same context.
     pub fn forward(&self, input: impl Into<Input>) -> Call<Tensor> {
-        let mut input = input.into();
-        for (_, stage) in &self.stages {
-            input = stage.forward_remote(input).into();
-        }
-        let (_, last) = &self.last;
-        last.forward(input)
+        let (this, mut input) = (self.clone(), input.into());
+        Call::__deferred("farref_autograd::Pipeline::forward", move || {
+            for (_, stage) in &this.stages {
+                input = stage.forward_remote(input).into();
+            }
+            let (_, last) = &this.last;
+            last.forward(input)
+        })
     }
 
     /// The same; what comes out stays there.

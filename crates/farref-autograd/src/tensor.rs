@@ -2,7 +2,8 @@
 //!
 //! Its bytes go from candle's storage to the socket and from the socket into candle's storage, without
 //! a copy in between. (One that is not contiguous is made so first.) Inside of a context it leaves a
-//! record on both sides if it needs gradients.
+//! record on both sides if it needs gradients. Outside of one it arrives as data: what says that it needs
+//! gradients has a way for them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -21,16 +22,31 @@ use crate::vjp::Candle;
 /// A tensor that can be sent: an argument, a result, or part of one.
 ///
 /// It is candle's tensor, to which it dereferences, with a way over the wire. Sent outside of a
-/// [`Context`](crate::Context) it is data. Sent inside of one, gradients find their way back to what it was
-/// computed from. It arrives on the CPU.
+/// [`Context`](crate::Context) it is data: what arrives does not [need gradients](Self::requires_grad). Sent
+/// inside of one, gradients find their way back to what it was computed from. It arrives on the CPU.
+///
+/// candle's methods are there by themselves and return candle's tensors, which `Tensor::from` or `.into()`
+/// makes tensors of this kind. What asks for a `&candle_core::Tensor` takes a reference to a variable of this type as
+/// it is; to an expression, rustc may need to be told with `&*`:
 ///
 /// ```
-/// use farref_autograd::{Tensor, candle::Device};
+/// use farref_autograd::candle::{self, DType};
+/// use farref_autograd::nn::{Generator, Linear, mse_loss};
+/// use farref_autograd::{Error, Module, Tensor};
 ///
-/// let tensor = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], (2, 2))?;
-/// let doubled = Tensor::from((&*tensor * 2.0)?);
+/// fn largest(x: &candle::Tensor) -> candle::Result<f32> {
+///     x.max_all()?.to_scalar()
+/// }
+///
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], (2, 2))?;
+/// let doubled = Tensor::from((&*x * 2.0)?); // `*` is candle's
 /// assert_eq!(doubled.to_vec2::<f32>()?, [[2.0, 4.0], [6.0, 8.0]]);
-/// # Ok::<(), farref_autograd::Error>(())
+/// assert_eq!(largest(&doubled)?, 8.0);
+///
+/// let layer = Linear::new(2, 2, DType::F32, &mut Generator::new(0))?;
+/// largest(&*layer.forward(&x)?)?; // without the `*`, rustc looks for candle's tensor before the `?`
+/// mse_loss(&layer.forward(&x)?, &x)?; // functions of this crate take either
+/// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
@@ -48,7 +64,8 @@ impl Tensor {
         Ok(candle_core::Tensor::from_vec(elements, shape, &Device::Cpu)?.into())
     }
 
-    /// Whether gradients flow through it.
+    /// Whether gradients flow through it. Not through one that came by a call outside of any
+    /// [`Context`](crate::Context).
     pub fn requires_grad(&self) -> bool {
         self.dtype().is_float() && self.track_op()
     }
@@ -115,6 +132,12 @@ impl Deref for Tensor {
             Some(tensor) => tensor,
             None => unreachable!("it is there until it is dropped"),
         }
+    }
+}
+
+impl AsRef<candle_core::Tensor> for Tensor {
+    fn as_ref(&self) -> &candle_core::Tensor {
+        self
     }
 }
 
@@ -236,12 +259,19 @@ impl<'de> Deserialize<'de> for Tensor {
         let wire = Wire::deserialize(deserializer)?;
         let link = wire.link;
         let tensor = wire.read().map_err(D::Error::custom)?;
-        if let Some(link) = link
-            && tensor.requires_grad()
-        {
-            engine::record_recv::<Candle>(link, tensor.id()).map_err(D::Error::custom)?;
+        if !tensor.requires_grad() {
+            return Ok(tensor);
         }
-        Ok(tensor)
+        let recorded = match link {
+            Some(link) => {
+                engine::record_recv::<Candle>(link, tensor.id()).map_err(D::Error::custom)?
+            }
+            None => false,
+        };
+        Ok(match recorded {
+            true => tensor,
+            false => tensor.detach().into(),
+        })
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::{Sleep, sleep_until};
 use crate::agent::FunctionInfo;
 use crate::blocking;
 use crate::codec::{CodecError, scope};
+use crate::context::ContextScope;
 use crate::current::{self, Current};
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
@@ -36,7 +37,8 @@ const FETCH: FunctionName = FunctionName::ours(protocol::FETCH);
 ///
 /// Await it for the result, [`start`](Self::start) it to await the result later, or say
 /// [`remote`](Self::remote) to leave the result where it is computed and hold a reference to it.
-/// A call that is only built sends nothing.
+/// A call that is only built sends nothing. It is what surrounds the code that makes it which counts: its
+/// limit and its [context](crate::context#which-context-a-call-belongs-to).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -67,11 +69,20 @@ pub struct Call<T> {
 }
 
 enum Stage<T> {
+    /// To be built when it is made.
+    Deferred(Deferred<T>),
     Built(Built),
     /// It is being awaited.
     Made(Pending<T>),
     /// In between.
     Taken,
+}
+
+/// How to build a call when it is made, and the time limit that it was given since.
+struct Deferred<T> {
+    name: FunctionName,
+    build: Box<dyn FnOnce() -> Call<T> + Send + Sync>,
+    timeout: Option<Option<Duration>>,
 }
 
 /// What has been said about a call.
@@ -82,7 +93,8 @@ struct Built {
     name: FunctionName,
     receiver: Option<Arc<Handle>>,
     encoded: Result<scope::Encoded>,
-    /// The context that surrounds the place where the call was built.
+    /// The context that surrounds the place where the call was built. It counts if there is none where the
+    /// call is made.
     context: Option<ContextId>,
     timeout: Timeout,
     /// What the function's own limit is, if it has one.
@@ -150,14 +162,14 @@ impl<T: Send + Sync + 'static> Call<T> {
         arguments: &F::Arguments,
     ) -> Self {
         let name = FunctionName::ours(F::NAME);
-        let (context, encoded) = encode(core, to.as_ref().ok().copied(), &name, arguments);
+        let encoded = encode(core, &name, arguments);
         Self::built(Built {
             to: to.map(|to| (Arc::clone(core), to)),
             entry: core.registry.entry::<F>(),
             name,
             receiver,
             encoded,
-            context,
+            context: current::context_of(core),
             timeout: Timeout::Default,
             own_timeout: F::TIMEOUT,
             location: Location::caller(),
@@ -202,9 +214,9 @@ impl<T: Send + Sync + 'static> Call<T> {
     /// ```
     #[track_caller]
     pub fn remote(self) -> RRef<T> {
-        let handle = match self.stage {
+        let handle = match self.stage.build() {
             Stage::Built(built) => built.create::<T>(),
-            Stage::Made(_) | Stage::Taken => Err(awaited_before()),
+            Stage::Deferred(_) | Stage::Made(_) | Stage::Taken => Err(awaited_before()),
         };
         RRef::new(handle.unwrap_or_else(|error| Arc::new(Handle::Broken(error))))
     }
@@ -227,31 +239,33 @@ impl Built {
             Timeout::Set(None) | Timeout::Default => None,
         };
         let (core, to) = self.to?;
+        let (current, context) = Current::and_context_of(&core);
+        let context = context.or(self.context);
+        let mut encoded = self.encoded?;
+        encoded.made_in(&core, context, to);
         let request = Request {
             function: Some(entry.reference()),
             name: self.name,
             receiver: self.receiver,
-            encoded: self.encoded?,
+            encoded,
             deadline,
-            trace: trace::of_call(Current::get().as_ref()),
+            trace: trace::of_call(current.as_ref()),
             callers: Vec::new(),
-            context: self.context,
+            context,
         };
         core.create(to, request, entry, fingerprint::of_type::<T>(), made)
     }
 }
 
-/// Writes the arguments of a call, and says which context it is made in.
+/// Writes the arguments of a call.
 fn encode<A: Serialize>(
     core: &Arc<Core>,
-    peer: Option<NodeId>,
     name: &FunctionName,
     arguments: &A,
-) -> (Option<ContextId>, Result<scope::Encoded>) {
+) -> Result<scope::Encoded> {
     let codec = core.agent().codec();
-    let context = current::context_of(core);
-    let encoded = scope::write(core, context.zip(peer), || codec.encode(arguments));
-    let encoded = encoded.map_err(|unwritten| match unwritten {
+    let encoded = scope::write(core, || codec.encode(arguments));
+    encoded.map_err(|unwritten| match unwritten {
         scope::Unwritten::Foreign(error) => error,
         scope::Unwritten::Codec(reason) => Error::Codec {
             what: "the arguments",
@@ -259,8 +273,21 @@ fn encode<A: Serialize>(
             action: "written",
             reason,
         },
-    });
-    (context, encoded)
+    })
+}
+
+impl<T> Stage<T> {
+    /// Builds what is to be built when it is made.
+    fn build(self) -> Self {
+        let Self::Deferred(Deferred { build, timeout, .. }) = self else {
+            return self;
+        };
+        match timeout {
+            Some(limit) => build().timeout(limit).stage,
+            None => build().stage,
+        }
+        .build()
+    }
 }
 
 impl<T> Call<T> {
@@ -334,8 +361,10 @@ impl<T> Call<T> {
     /// # }
     /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        if let Stage::Built(built) = &mut self.stage {
-            built.timeout = Timeout::Set(limit.into());
+        match &mut self.stage {
+            Stage::Built(built) => built.timeout = Timeout::Set(limit.into()),
+            Stage::Deferred(deferred) => deferred.timeout = Some(limit.into()),
+            Stage::Made(_) | Stage::Taken => {}
         }
         self
     }
@@ -347,14 +376,14 @@ impl<T> Call<T> {
         let name = FunctionName::ours(function.name);
         let life = to.life(name.clone());
         let core = &to.core;
-        let (context, encoded) = encode(core, life.as_ref().ok().copied(), &name, arguments);
+        let encoded = encode(core, &name, arguments);
         Self::built(Built {
             to: life.map(|to| (Arc::clone(core), to)),
             entry: core.registry.by_id(function.reference.id),
             name,
             receiver: None,
             encoded,
-            context,
+            context: current::context_of(core),
             timeout: Timeout::Default,
             own_timeout: None,
             location: Location::caller(),
@@ -374,18 +403,41 @@ impl<T> Call<T> {
             Ok(held) => held,
             Err(error) => return Self::broken(name, error),
         };
-        let (context, encoded) = encode(&held.core, Some(held.owner), &name, arguments);
+        let encoded = encode(&held.core, &name, arguments);
         Self::built(Built {
             to: Ok((Arc::clone(&held.core), held.owner)),
             entry: held.core.registry.by_id(method.reference.id),
             name,
             receiver: Some(Arc::clone(&on.handle)),
             encoded,
-            context,
+            context: current::context_of(&held.core),
             timeout: Timeout::Default,
             own_timeout: None,
             location: Location::caller(),
         })
+    }
+
+    /// A call that is built when it is made, in the same context. For one that needs others to be made first.
+    #[doc(hidden)]
+    pub fn __deferred(
+        name: &'static str,
+        build: impl FnOnce() -> Self + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: 'static,
+    {
+        let built_in = ContextScope::current();
+        let build = move || match built_in {
+            Some(scope) if ContextScope::current().is_none() => scope.enter(build),
+            _ => build(),
+        };
+        Self {
+            stage: Stage::Deferred(Deferred {
+                name: FunctionName::ours(name),
+                build: Box::new(build),
+                timeout: None,
+            }),
+        }
     }
 
     /// A call that failed before it was made.
@@ -434,7 +486,8 @@ impl Built {
         let (core, to) = self.to.clone()?;
         let began = Instant::now();
         let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
-        let current = Current::get();
+        let (current, context) = Current::and_context_of(&core);
+        let context = context.or(self.context);
         let inherited = current.as_ref().and_then(|current| current.deadline);
         let deadline = match (own, inherited) {
             (Some(own), Some(inherited)) => Some(own.min(inherited)),
@@ -449,11 +502,13 @@ impl Built {
             parent = trace.span,
             "call"
         );
+        let mut encoded = self.encoded?;
+        encoded.made_in(&core, context, to);
         let request = Request {
             function: self.entry.map(Entry::reference),
             name: self.name,
             receiver: self.receiver,
-            encoded: self.encoded?,
+            encoded,
             deadline,
             trace,
             callers: match &current {
@@ -462,7 +517,7 @@ impl Built {
                 }
                 _ => Vec::new(),
             },
-            context: self.context,
+            context,
         };
         Ok(Prepared {
             core,
@@ -504,10 +559,10 @@ impl<T: Returned> Call<T> {
     /// # }
     /// ```
     pub fn start(self) -> Pending<T> {
-        let built = match self.stage {
+        let built = match self.stage.build() {
             Stage::Built(built) => built,
             Stage::Made(pending) => return pending,
-            Stage::Taken => {
+            Stage::Deferred(_) | Stage::Taken => {
                 return Pending {
                     name: FunctionName::UNSAID,
                     entry: None,
@@ -557,7 +612,7 @@ impl<T: Returned> Call<T> {
     /// # }
     /// ```
     pub fn wait(self) -> Result<T> {
-        let Stage::Built(built) = self.stage else {
+        let Stage::Built(built) = self.stage.build() else {
             return Err(awaited_before());
         };
         let runtime = match &built.to {
@@ -580,15 +635,17 @@ impl<T: Returned> Future for Call<T> {
     /// Makes the call, the first time.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        if let Stage::Built(_) = this.stage {
-            this.stage = match std::mem::replace(&mut this.stage, Stage::Taken) {
+        if let Stage::Built(_) | Stage::Deferred(_) = this.stage {
+            this.stage = match std::mem::replace(&mut this.stage, Stage::Taken).build() {
                 Stage::Built(built) => Stage::Made(built.make(true)),
                 other => other,
             };
         }
         match &mut this.stage {
             Stage::Made(pending) => Pin::new(pending).poll(context),
-            Stage::Built(_) | Stage::Taken => Poll::Ready(Err(awaited_before())),
+            Stage::Deferred(_) | Stage::Built(_) | Stage::Taken => {
+                Poll::Ready(Err(awaited_before()))
+            }
         }
     }
 }
@@ -604,6 +661,7 @@ impl<T> fmt::Debug for Call<T> {
             Stage::Built(built) => debug
                 .field("function", &built.name)
                 .field("location", &built.location),
+            Stage::Deferred(deferred) => debug.field("function", &deferred.name),
             Stage::Made(pending) => debug.field("function", &pending.name),
             Stage::Taken => &mut debug,
         };

@@ -9,6 +9,14 @@
 //! there when a context is over. A type whose values leave a trace in a context when they are sent asks,
 //! in its `Serialize` and `Deserialize`, for the message that it travels in: [`outgoing`], [`incoming`].
 //!
+//! # Which context a call belongs to
+//!
+//! The one that surrounds the code that *makes* it: that awaits it first, or calls `start()`, `remote()` or
+//! `wait()`. So `scope.run(f::on(&peer))` is as good as `scope.run(async { f::on(&peer).await })`, and a call
+//! that was built in one context and is made in another belongs to the other. Only if nothing surrounds that
+//! code, it is the one in which the call was built, if any: a call that was built inside may be handed to a
+//! task.
+//!
 //! ```
 //! use farref::Worker;
 //! use farref::context::{ContextId, ContextScope};
@@ -228,7 +236,8 @@ impl ContextScope {
         checked.map_err(|error| self.core.explain_context(error))
     }
 
-    /// Runs code inside of the context: calls of this worker that are built there belong to it.
+    /// Runs code inside of the context: calls of this worker that are made there belong to it, and those
+    /// that are built there and made outside of any context.
     ///
     /// ```
     /// use farref::context::ContextScope;
@@ -244,9 +253,12 @@ impl ContextScope {
     /// let me = cluster.worker(0);
     /// let peer = me.peer("worker1")?;
     /// let scope = ContextScope::open(me)?;
-    /// // Where a call is built counts, not where it is awaited.
-    /// let call = scope.enter(|| is_inside::on(&peer));
+    /// let call = is_inside::on(&peer); // built outside
+    /// let call = scope.enter(|| call.start()); // and made inside
     /// assert!(call.await?);
+    ///
+    /// let call = scope.enter(|| is_inside::on(&peer)); // built inside
+    /// assert!(call.await?); // and made where there is no other context
     /// scope.release().await?;
     /// # cluster.shutdown().await
     /// # }
@@ -255,7 +267,7 @@ impl ContextScope {
         current::enter_context(Some((Arc::clone(&self.core), self.id)), f)
     }
 
-    /// The same for a future. Tasks that it spawns are not inside.
+    /// The same for a future, which may be a call. Tasks that it spawns are not inside.
     ///
     /// ```
     /// use farref::context::ContextScope;
@@ -275,6 +287,7 @@ impl ContextScope {
     ///     tokio::try_join!(is_inside::on(&peer).start(), is_inside::on(&peer).start())
     /// });
     /// assert_eq!(both.await?, (true, true));
+    /// assert!(scope.run(is_inside::on(&peer)).await?);
     /// scope.release().await?;
     /// # cluster.shutdown().await
     /// # }
@@ -365,9 +378,9 @@ impl<F> fmt::Debug for InContext<F> {
     }
 }
 
-/// A message of a context that is being written, or read.
+/// A message of a context that is being made, or read.
 ///
-/// See [`outgoing`] for where it comes from.
+/// See [`Record`] and [`incoming`] for where it comes from.
 ///
 /// ```
 /// use farref::context::Message;
@@ -377,15 +390,21 @@ impl<F> fmt::Debug for InContext<F> {
 ///     format!("number {} of {}, to {}", message.number, message.scope.id(), message.peer)
 /// }
 /// # use std::sync::Mutex;
+/// # use farref::context::Record;
 /// # use serde::{Deserialize, Serialize, Serializer};
 /// # static SEEN: Mutex<Option<String>> = Mutex::new(None);
+/// # #[derive(Default)]
+/// # struct Seen;
+/// # impl Record for Seen {
+/// #     fn made(self: Box<Self>, message: &Message) {
+/// #         *SEEN.lock().unwrap() = Some(describe(message));
+/// #     }
+/// # }
 /// # #[derive(Deserialize)]
 /// # struct Traced;
 /// # impl Serialize for Traced {
 /// #     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-/// #         if let Some(message) = farref::context::outgoing() {
-/// #             *SEEN.lock().unwrap() = Some(describe(&message));
-/// #         }
+/// #         farref::context::outgoing(|_: &mut Seen| ());
 /// #         serializer.serialize_unit_struct("Traced")
 /// #     }
 /// # }
@@ -407,33 +426,77 @@ impl<F> fmt::Debug for InContext<F> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
-    /// The context, as the worker sees it that writes or reads.
+    /// The context, as the worker sees it that makes or reads it.
     pub scope: ContextScope,
     /// Who it goes to, or comes from.
     pub peer: NodeId,
-    /// For one that is being written: a number that no other message of this worker has.
+    /// For one that is being made: a number that no other message of this worker has.
     pub number: u64,
 }
 
-/// The message that the value being serialized on this thread goes into; none outside of a context.
+impl Message {
+    pub(crate) fn new(core: &Arc<Core>, id: ContextId, peer: NodeId, number: u64) -> Self {
+        let core = Arc::clone(core);
+        Self {
+            scope: ContextScope { core, id },
+            peer,
+            number,
+        }
+    }
+}
+
+/// What values note of the message that they go into, for the context that it is made in.
+///
+/// The arguments of a call are written when it is built, and which context it belongs to turns out when it is made. So
+/// a value that is being serialized leaves what the context is to know of it in a record, by [`outgoing`].
+///
+/// ```
+/// use farref::context::{Message, Record};
+///
+/// /// How many values went into a message.
+/// #[derive(Default)]
+/// struct Count(usize);
+///
+/// impl Record for Count {
+///     fn made(self: Box<Self>, message: &Message) {
+///         println!("{} of {}: {} values", message.number, message.scope.id(), self.0);
+///     }
+/// }
+/// ```
+pub trait Record: Any + Send + Sync {
+    /// The message is made now, in a context. Outside of any the record is dropped, as that of a call that
+    /// is never made.
+    fn made(self: Box<Self>, message: &Message);
+}
+
+/// Notes something of the message that the value being serialized on this thread goes into, in the message's record of
+/// this type. Returns the number of the message, which no other message of this worker has, and what `note`
+/// returned; nothing if no message is being written.
 ///
 /// ```
 /// use std::sync::Mutex;
 ///
-/// use farref::context::{self, ContextId, ContextScope};
+/// use farref::context::{self, ContextId, ContextScope, Message, Record};
 /// use serde::{Deserialize, Serialize, Serializer};
 ///
 /// /// Contexts in which a `Traced` was sent.
 /// static SENT_IN: Mutex<Vec<ContextId>> = Mutex::new(Vec::new());
+///
+/// #[derive(Default)]
+/// struct Count(usize);
+///
+/// impl Record for Count {
+///     fn made(self: Box<Self>, message: &Message) {
+///         SENT_IN.lock().unwrap().extend(vec![message.scope.id(); self.0]);
+///     }
+/// }
 ///
 /// #[derive(Deserialize)]
 /// struct Traced(u64);
 ///
 /// impl Serialize for Traced {
 ///     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-///         if let Some(message) = context::outgoing() {
-///             SENT_IN.lock().unwrap().push(message.scope.id());
-///         }
+///         context::outgoing(|count: &mut Count| count.0 += 1);
 ///         serializer.serialize_newtype_struct("Traced", &self.0)
 ///     }
 /// }
@@ -452,19 +515,14 @@ pub struct Message {
 /// assert!(SENT_IN.lock().unwrap().is_empty()); // outside of any context
 ///
 /// let scope = ContextScope::open(me)?;
-/// assert_eq!(scope.run(async { take::on(&peer, Traced(2)).await }).await?, 2);
+/// assert_eq!(scope.run(take::on(&peer, Traced(2))).await?, 2);
 /// assert_eq!(*SENT_IN.lock().unwrap(), [scope.id()]);
 /// scope.release().await?;
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub fn outgoing() -> Option<Message> {
-    let (core, id, peer, number) = scope::outgoing()?;
-    Some(Message {
-        scope: ContextScope { core, id },
-        peer,
-        number,
-    })
+pub fn outgoing<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Option<(u64, T)> {
+    scope::note(note)
 }
 
 /// The message that the value being deserialized on this thread came in; none outside of a context.
@@ -514,11 +572,7 @@ pub fn outgoing() -> Option<Message> {
 /// ```
 pub fn incoming() -> Option<Message> {
     let (core, id, peer) = scope::incoming()?;
-    Some(Message {
-        scope: ContextScope { core, id },
-        peer,
-        number: 0,
-    })
+    Some(Message::new(&core, id, peer, 0))
 }
 
 /// What a crate keeps for a worker, as long as the worker runs. See [`Worker::extension`].

@@ -25,6 +25,13 @@ struct Ambient {
     context: Option<(Arc<Core>, ContextId)>,
 }
 
+impl Ambient {
+    fn context_of(&self, core: &Arc<Core>) -> Option<ContextId> {
+        let (worker, context) = self.context.as_ref()?;
+        Arc::ptr_eq(worker, core).then_some(*context)
+    }
+}
+
 /// What a remote function runs for.
 #[derive(Clone)]
 pub(crate) struct Current {
@@ -64,6 +71,11 @@ impl Current {
         AMBIENT.with_borrow(|ambient| ambient.current.clone())
     }
 
+    /// The same, and the context that a call of this worker is made in.
+    pub(crate) fn and_context_of(core: &Arc<Core>) -> (Option<Self>, Option<ContextId>) {
+        AMBIENT.with_borrow(|ambient| (ambient.current.clone(), ambient.context_of(core)))
+    }
+
     /// Runs `f` as part of a remote function.
     pub(crate) fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
         let context = self
@@ -82,12 +94,9 @@ pub(crate) fn context() -> Option<(Arc<Core>, ContextId)> {
     AMBIENT.with_borrow(|ambient| ambient.context.clone())
 }
 
-/// The context that a call of this worker is made in.
+/// The context that a call of this worker is built in.
 pub(crate) fn context_of(core: &Arc<Core>) -> Option<ContextId> {
-    AMBIENT.with_borrow(|ambient| {
-        let (worker, context) = ambient.context.as_ref()?;
-        Arc::ptr_eq(worker, core).then_some(*context)
-    })
+    AMBIENT.with_borrow(|ambient| ambient.context_of(core))
 }
 
 /// Runs `f` inside of a context, or outside of any.

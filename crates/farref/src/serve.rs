@@ -156,13 +156,13 @@ impl Job {
                 Ok((guard, permit, expected, room))
             })
             .await;
-            let message = responder.message();
+            let (context, from) = (responder.call.current.context, responder.from);
             responder.finish_with(fetched.map(|(guard, permit, expected, room)| {
                 let write = move |core: &Arc<Core>| {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
-                    let encoded = scope::write(core, message, || {
+                    let encoded = scope::write(core, || {
                         let bytes = guard.encode(core.agent().codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))
@@ -171,7 +171,10 @@ impl Job {
                         _ if written == Some(false) => {
                             Err(Failure::NotSerializable(guard.type_name().to_owned()))
                         }
-                        Ok(encoded) => Ok(encoded),
+                        Ok(mut encoded) => {
+                            encoded.made_in(core, context, from);
+                            Ok(encoded)
+                        }
                         Err(error) => Err(Failure::BadResult(error.to_string())),
                     }
                 };
@@ -321,11 +324,6 @@ impl Responder {
         self.core.respond(self.from, request, outcome);
     }
 
-    /// The context that an answer belongs to, and whom it goes to.
-    fn message(&self) -> Option<(ContextId, NodeId)> {
-        Some((self.call.current.context?, self.from))
-    }
-
     /// Ends the job with a result, for which room may have been set aside.
     fn finish<T: Send + Sync + 'static>(
         mut self,
@@ -431,9 +429,8 @@ struct Packed {
 impl Packed {
     fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
         let codec = responder.core.agent().codec();
-        let origin = responder
-            .message()
-            .map(|(context, from)| (Arc::clone(&responder.core), context, from));
+        let context = responder.call.current.context;
+        let origin = context.map(|context| (Arc::clone(&responder.core), context, responder.from));
         let read = catch_unwind(AssertUnwindSafe(|| {
             let Self {
                 arguments,
@@ -680,10 +677,10 @@ fn encoded<T>(
             return Err(Failure::NotSerializable(type_name));
         };
         let core = &responder.core;
-        scope::write(core, responder.message(), || {
-            encode(&value, core.agent().codec())
-        })
-        .map_err(|error| Failure::BadResult(error.to_string()))
+        let mut encoded = scope::write(core, || encode(&value, core.agent().codec()))
+            .map_err(|error| Failure::BadResult(error.to_string()))?;
+        encoded.made_in(core, responder.call.current.context, responder.from);
+        Ok(encoded)
     }));
     written.unwrap_or_else(|panic| Err(panicked(&*panic)))
 }

@@ -70,14 +70,9 @@ pub(crate) struct Snapshot<B: Backend> {
 }
 
 impl<B: Backend> Records<B> {
-    /// A tensor that needs gradients goes out in message `number`: says at which place in it.
-    pub(crate) fn send(&mut self, number: u64, to: NodeId, tensor: B::Tensor) -> u32 {
-        let sent = self.sends.entry(number).or_insert_with(|| Sent {
-            to,
-            tensors: Vec::new(),
-        });
-        sent.tensors.push(tensor);
-        sent.tensors.len() as u32 - 1
+    /// Tensors that need gradients go out in message `number`, in the order in which they are in it.
+    pub(crate) fn send(&mut self, number: u64, to: NodeId, tensors: Vec<B::Tensor>) {
+        self.sends.insert(number, Sent { to, tensors });
     }
 
     /// Such a tensor has come in. `false`: it is not the next of its message, as it must be, nor one that came before.

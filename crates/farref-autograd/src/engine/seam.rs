@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farref::Worker;
-use farref::context::{ContextScope, incoming, outgoing};
+use farref::context::{ContextScope, Message, Record, incoming, outgoing};
 
 use super::backend::{Backend, Observer};
 use super::parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
@@ -18,27 +18,47 @@ fn here<B: Backend>(scope: &ContextScope) -> Option<Arc<InContext<B>>> {
     Engine::<B>::of(&scope.worker()).enter(scope)
 }
 
-/// To be called when a tensor that needs gradients is serialized. Inside of a context it is recorded, and
-/// the link must be written beside the data.
-pub fn record_send<B: Backend>(tensor: &B::Tensor) -> Option<Link> {
-    let message = outgoing()?;
-    let place = here::<B>(&message.scope)?;
-    let index = place.records(|records| records.send(message.number, message.peer, tensor.clone()));
-    Some((message.number, index))
+/// The tensors that need gradients of a message that is being written.
+struct Sending<B: Backend>(Vec<B::Tensor>);
+
+impl<B: Backend> Default for Sending<B> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
 }
 
-/// To be called when such a tensor has been deserialized, as a leaf. An error is the sender's fault.
-pub fn record_recv<B: Backend>(link: Link, leaf: B::Leaf) -> Result<(), &'static str> {
-    if let Some(message) = incoming()
-        && let Some(place) = here::<B>(&message.scope)
-    {
-        let (number, index) = link;
-        let from = (message.peer, number);
-        if !place.records(|records| records.receive(from, index, leaf)) {
-            return Err("the tensors of a message are out of order");
+impl<B: Backend> Record for Sending<B> {
+    fn made(self: Box<Self>, message: &Message) {
+        if let Some(place) = here::<B>(&message.scope) {
+            place.records(|records| records.send(message.number, message.peer, self.0));
         }
     }
-    Ok(())
+}
+
+/// To be called when a tensor that needs gradients is serialized. The link must be written beside the data: in
+/// the context in which the message is made, if there is one, the tensor is recorded under it.
+pub fn record_send<B: Backend>(tensor: &B::Tensor) -> Option<Link> {
+    outgoing(|sending: &mut Sending<B>| {
+        sending.0.push(tensor.clone());
+        sending.0.len() as u32 - 1
+    })
+}
+
+/// To be called when such a tensor has been deserialized, as a leaf. `false`: it did not come in a context, or that
+/// is over, so that no gradient finds its way back. An error is the sender's fault.
+pub fn record_recv<B: Backend>(link: Link, leaf: B::Leaf) -> Result<bool, &'static str> {
+    let Some(message) = incoming() else {
+        return Ok(false);
+    };
+    let Some(place) = here::<B>(&message.scope) else {
+        return Ok(false);
+    };
+    let (number, index) = link;
+    let from = (message.peer, number);
+    if !place.records(|records| records.receive(from, index, leaf)) {
+        return Err("the tensors of a message are out of order");
+    }
+    Ok(true)
 }
 
 /// Inside of a context: from now on the leaf belongs to an observer.

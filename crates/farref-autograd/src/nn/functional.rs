@@ -61,7 +61,8 @@ pub fn rms_norm(x: &Plain, weight: &Plain, eps: f64) -> Result<Tensor> {
 
 /// How improbable the right answers are: the mean of the negative logarithms of their shares. `logits`
 /// has the shape (n, classes), `targets` has n numbers of classes (integers).
-pub fn cross_entropy(logits: &Plain, targets: &Plain) -> Result<Tensor> {
+pub fn cross_entropy(logits: impl AsRef<Plain>, targets: impl AsRef<Plain>) -> Result<Tensor> {
+    let (logits, targets) = (logits.as_ref(), targets.as_ref());
     let (rows, classes) = logits.dims2()?;
     if targets.dims() != [rows] || !targets.dtype().is_int() {
         return Err(Error::Mismatch {
@@ -85,8 +86,8 @@ pub fn cross_entropy(logits: &Plain, targets: &Plain) -> Result<Tensor> {
 }
 
 /// The mean of the squares of the differences.
-pub fn mse_loss(x: &Plain, target: &Plain) -> Result<Tensor> {
-    Ok(x.sub(target)?.sqr()?.mean_all()?.into())
+pub fn mse_loss(x: impl AsRef<Plain>, target: impl AsRef<Plain>) -> Result<Tensor> {
+    Ok(x.as_ref().sub(target.as_ref())?.sqr()?.mean_all()?.into())
 }
 
 /// Rotates pairs of elements by angles that depend on the position: rotary embedding. `x` has the shape

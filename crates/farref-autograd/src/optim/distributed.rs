@@ -108,7 +108,8 @@ impl DistributedOptimizer {
     }
 
     /// Takes a step with every parameter that has a gradient in `context`, on all owners at once.
-    /// Concurrent steps come one after the other on each owner.
+    /// Concurrent steps come one after the other on each owner. If not one parameter has a gradient there, on any
+    /// owner, which is no error (no loss may have depended on them this time), a warning is logged.
     ///
     /// An owner replaces all of its parameters or none. If some owners fail, [`Error::Step`] tells which
     /// ones did and which did not: what the latter have done stays done. Of one that was lost, or did not
@@ -122,13 +123,21 @@ impl DistributedOptimizer {
         });
         let mut failed = Vec::new();
         let mut stepped = Vec::new();
+        let (mut with_gradient, mut parameters) = (0, 0);
         for (name, step) in steps {
             match step.await {
-                Ok(()) => stepped.push(name.clone()),
+                Ok((some, all)) => {
+                    with_gradient += some;
+                    parameters += all;
+                    stepped.push(name.clone());
+                }
                 Err(error) => failed.push((name.clone(), Arc::new(error.into()))),
             }
         }
         if failed.is_empty() {
+            if with_gradient == 0 {
+                super::warn_of_no_gradients(context, parameters);
+            }
             return Ok(());
         }
         Err(Error::Step { failed, stepped })

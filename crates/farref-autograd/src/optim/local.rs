@@ -117,8 +117,17 @@ impl LocalOptimizer {
     }
 
     /// Replaces every parameter that has a gradient in `context`. Either all of them are replaced or, if
-    /// that does not work, none.
+    /// that does not work, none. If not one has a gradient there, which is no error (no loss may have depended on them
+    /// this time), a warning is logged.
     pub fn step(&mut self, context: &Context) -> Result<()> {
+        if self.step_all(context)? == 0 {
+            super::warn_of_no_gradients(context, self.entries.len());
+        }
+        Ok(())
+    }
+
+    /// The same without the warning. Says how many parameters had a gradient.
+    fn step_all(&mut self, context: &Context) -> Result<usize> {
         // In a context that is over nothing has a gradient, which would look like success.
         context.check()?;
         let mut steps = Vec::new();
@@ -148,13 +157,15 @@ impl LocalOptimizer {
                 &state,
             )?));
         }
+        let mut stepped = 0;
         for (entry, step) in self.entries.iter_mut().zip(steps) {
             if let Some((value, state)) = step {
                 entry.parameter.set(&value)?;
                 entry.state = Some(state);
+                stepped += 1;
             }
         }
-        Ok(())
+        Ok(stepped)
     }
 
     /// How far a step goes.
@@ -268,10 +279,10 @@ impl LocalOptimizer {
         Self::named(config, named)
     }
 
-    /// Takes a step in the caller's context.
-    pub(crate) fn step_here(&mut self) -> Result<()> {
+    /// Takes a step in the caller's context. Says how many parameters had a gradient, of how many.
+    pub(crate) fn step_here(&mut self) -> Result<(usize, usize)> {
         let context = Context::current().ok_or(Error::NoContext)?;
-        self.step(&context)
+        Ok((self.step_all(&context)?, self.entries.len()))
     }
 
     pub(crate) fn change_learning_rate(&mut self, learning_rate: f64) -> Result<()> {

@@ -14,3 +14,15 @@ mod rules;
 pub use config::{Adagrad, Adam, AdamW, OptimizerConfig, RmsProp, Sgd};
 pub use distributed::DistributedOptimizer;
 pub use local::LocalOptimizer;
+
+use crate::context::Context;
+
+/// A step that changes nothing is most often one whose pass was forgotten, or made in another context.
+fn warn_of_no_gradients(context: &Context, parameters: usize) {
+    tracing::warn!(
+        context = %context.id(),
+        parameters,
+        "an optimizer step changed nothing: no parameter of the optimizer has a gradient in the context; was \
+         `backward` called on it, with a loss that depends on one of them?"
+    );
+}

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod contexts;
 mod equivalence;
 mod modules;
 mod nn;

@@ -5,7 +5,7 @@ use crate::common::Group;
 use anyhow::{Result, ensure};
 use farref::{Buffer, Width};
 use farref_autograd::candle::{self, DType, Device};
-use farref_autograd::{Error, Tensor};
+use farref_autograd::{Context, Error, Tensor};
 
 #[farref::remote]
 async fn echo(tensor: Tensor) -> Tensor {
@@ -73,9 +73,9 @@ async fn any_layout_arrives_as_what_it_shows() -> Result<()> {
     group.finish(2).await
 }
 
-/// Outside of a context the word that it needs gradients travels all the same.
+/// Inside of a context the word that it needs gradients travels; outside of one it would be a promise that nobody keeps.
 #[tokio::test]
-async fn whether_it_needs_gradients_travels() -> Result<()> {
+async fn whether_it_needs_gradients_travels_inside_of_a_context() -> Result<()> {
     #[farref::remote]
     async fn needs(tensor: Tensor) -> bool {
         tensor.requires_grad()
@@ -84,10 +84,16 @@ async fn whether_it_needs_gradients_travels() -> Result<()> {
     let group = Group::start(2).await?;
     let peer = group.peer(1)?;
     let parameter = common::parameter(&[1.0, 2.0], 2)?;
-    ensure!(needs::on(&peer, parameter.tensor()).await?);
-    ensure!(!needs::on(&peer, parameter.value()).await?);
     let computed = Tensor::from((&*parameter.tensor() * 2.0)?);
-    ensure!(needs::on(&peer, computed).await?);
+    let context = Context::new(group.worker(0))?;
+    for tensor in [parameter.tensor(), computed] {
+        let call = needs::on(&peer, tensor.clone());
+        ensure!(context.run(call).await?, "{tensor:?}");
+        ensure!(!needs::on(&peer, tensor.clone()).await?, "{tensor:?}");
+    }
+    let call = needs::on(&peer, parameter.value());
+    ensure!(!context.run(call).await?);
+    context.release().await?;
     group.finish(2).await
 }
 

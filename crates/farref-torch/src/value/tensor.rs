@@ -154,8 +154,10 @@ impl<'de> Deserialize<'de> for RawTensor {
         };
         if let Some(link) = wire.link {
             let tensor = raw.tensor().map_err(D::Error::custom)?;
-            engine::record_recv::<Candle>(link, tensor.id()).map_err(D::Error::custom)?;
-            raw.recorded = Some(tensor);
+            let recorded = engine::record_recv::<Candle>(link, tensor.id());
+            if recorded.map_err(D::Error::custom)? {
+                raw.recorded = Some(tensor);
+            }
         }
         Ok(raw)
     }

@@ -4,13 +4,16 @@
 //! being read, it is found here again. The scope belongs to the thread, because serde has no place to
 //! carry one along.
 
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::Arc;
 
 use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Part, Payload};
+use crate::context::{Message, Record};
 use crate::error::Error;
 use crate::handle::Handle;
 use crate::protocol::Core;
@@ -28,10 +31,8 @@ enum Scope {
 
 struct Writing {
     core: Arc<Core>,
-    /// The context that the message belongs to, and whom it goes to.
-    context: Option<(ContextId, NodeId)>,
-    /// The message's number, once something asked for it.
-    number: Option<u64>,
+    /// What was noted for the context that the message will be made in, if it is made in one.
+    noted: Option<Box<Noted>>,
     references: Vec<Arc<Handle>>,
     parts: Vec<Part>,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
@@ -57,6 +58,37 @@ pub(crate) struct Encoded {
     pub(crate) payload: Payload,
     /// Kept until forks have been made of them.
     pub(crate) references: Vec<Arc<Handle>>,
+    /// What its context is to know of it.
+    noted: Option<Box<Noted>>,
+}
+
+impl Encoded {
+    /// It goes to this worker, in this context or outside of any. To be said once, before it is sent.
+    pub(crate) fn made_in(&mut self, core: &Arc<Core>, context: Option<ContextId>, to: NodeId) {
+        let Some(noted) = self.noted.take() else {
+            return;
+        };
+        let Some(context) = context else {
+            return;
+        };
+        let message = Message::new(core, context, to, noted.number);
+        for (_, record) in noted.records {
+            record.made(&message);
+        }
+    }
+}
+
+/// What values noted of the message that they go into.
+struct Noted {
+    number: u64,
+    /// One of each type.
+    records: Vec<(TypeId, Box<dyn Record>)>,
+}
+
+impl fmt::Debug for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Noted({})", self.number)
+    }
 }
 
 /// Why a value was not written.
@@ -108,13 +140,11 @@ impl Drop for Restore {
 /// Writes something that `core` is going to send.
 pub(crate) fn write(
     core: &Arc<Core>,
-    context: Option<(ContextId, NodeId)>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
     let scope = Restore::enter(Scope::Writing(Writing {
         core: Arc::clone(core),
-        context,
-        number: None,
+        noted: None,
         references: Vec::new(),
         parts: Vec::new(),
         complaint: None,
@@ -134,6 +164,7 @@ pub(crate) fn write(
             parts: writing.parts,
         },
         references: writing.references,
+        noted: writing.noted,
     })
 }
 
@@ -212,17 +243,39 @@ pub(super) fn complain(complaint: String) {
     });
 }
 
-/// The context, receiver and number of the message being written.
-pub(crate) fn outgoing() -> Option<(Arc<Core>, ContextId, NodeId, u64)> {
-    SCOPE.with_borrow_mut(|scope| {
+/// Notes something of the message being written, for the context that it will be made in. Says the
+/// message's number.
+pub(crate) fn note<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Option<(u64, T)> {
+    let key = TypeId::of::<R>();
+    let (number, record) = SCOPE.with_borrow_mut(|scope| {
         let Scope::Writing(writing) = scope else {
             return None;
         };
-        let (context, to) = writing.context?;
-        let core = Arc::clone(&writing.core);
-        let number = *writing.number.get_or_insert_with(|| core.next_number());
-        Some((core, context, to, number))
-    })
+        let core = &writing.core;
+        let noted = writing.noted.get_or_insert_with(|| {
+            Box::new(Noted {
+                number: core.next_number(),
+                records: Vec::new(),
+            })
+        });
+        let place = noted.records.iter().position(|(other, _)| *other == key);
+        let record = place.map(|place| noted.records.swap_remove(place).1);
+        Some((noted.number, record))
+    })?;
+    // Nothing is borrowed while the user's code runs.
+    let mut record = record
+        .and_then(|record| (record as Box<dyn Any>).downcast::<R>().ok())
+        .unwrap_or_default();
+    let result = note(&mut record);
+    SCOPE.with_borrow_mut(|scope| {
+        if let Scope::Writing(Writing {
+            noted: Some(noted), ..
+        }) = scope
+        {
+            noted.records.push((key, record));
+        }
+    });
+    Some((number, result))
 }
 
 /// The context and sender of the message being read.

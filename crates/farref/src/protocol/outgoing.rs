@@ -589,6 +589,7 @@ impl Core {
         let Encoded {
             payload,
             references,
+            ..
         } = &call.encoded;
         let checked = self.settings.message.check(payload, references.len() + 1);
         checked.map_err(|reason| Error::Codec {

@@ -1,9 +1,12 @@
-//! Contexts, from outside: when a release is over.
+//! Contexts, from outside: which calls belong to them, and when a release is over.
 
+use std::sync::Mutex;
 use std::task::Poll;
 
-use farref::context::ContextScope;
+use farref::context::{ContextId, ContextScope, Message, NodeId, Record, outgoing};
 use farref::testing::Cluster;
+use farref::{Call, Error};
+use serde::{Deserialize, Serialize, Serializer};
 use tokio::sync::Notify;
 
 use crate::PATIENCE;
@@ -85,6 +88,150 @@ async fn a_release_beside_another_waits_for_all_who_took_part() -> farref::Resul
         .await
         .expect("in time")?;
     assert_eq!(peer.snapshot().await?.contexts, 0);
+    cluster.shutdown().await
+}
+
+#[farref::remote]
+async fn which() -> Option<ContextId> {
+    ContextScope::current().map(|scope| scope.id())
+}
+
+/// A call belongs to the context that it is made in, in whatever way; built in one and made where there is none, to
+/// that one.
+#[tokio::test]
+async fn a_call_belongs_to_the_context_that_it_is_made_in() -> farref::Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let peer = me.peer("worker1")?;
+    let [one, other] = [ContextScope::open(me)?, ContextScope::open(me)?];
+    let places: [(Option<&ContextScope>, Option<&ContextScope>); 5] = [
+        (None, None),
+        (None, Some(&one)),
+        (Some(&one), None),
+        (Some(&one), Some(&other)),
+        (Some(&one), Some(&one)),
+    ];
+    for (built_in, made_in) in places {
+        let wanted = made_in.or(built_in).map(ContextScope::id);
+        let build = || match built_in {
+            Some(scope) => scope.enter(|| which::on(&peer)),
+            None => which::on(&peer),
+        };
+        let call = build();
+        let awaited = match made_in {
+            Some(scope) => scope.run(call).await?,
+            None => call.await?,
+        };
+        assert_eq!(awaited, wanted, "awaited");
+        let started = inside(made_in, build(), Call::start).await?;
+        assert_eq!(started, wanted, "started");
+        let there = inside(made_in, build(), Call::remote);
+        assert_eq!(there.to_here().await?, wanted, "left there");
+        let (call, scope) = (build(), made_in.cloned());
+        let waited = tokio::task::spawn_blocking(move || inside(scope.as_ref(), call, Call::wait));
+        assert_eq!(waited.await.expect("no panic")?, wanted, "waited for");
+        let task = match made_in {
+            Some(scope) => tokio::spawn(scope.run(build())),
+            None => continue,
+        };
+        assert_eq!(task.await.expect("no panic")?, wanted, "in a task");
+    }
+    one.release().await?;
+    other.release().await?;
+    cluster.shutdown().await
+}
+
+fn inside<T, R>(scope: Option<&ContextScope>, call: Call<T>, make: fn(Call<T>) -> R) -> R {
+    match scope {
+        Some(scope) => scope.enter(|| make(call)),
+        None => make(call),
+    }
+}
+
+/// CT-3: also one that was built before.
+#[tokio::test]
+async fn no_call_is_made_in_a_context_that_was_released() -> farref::Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let peer = me.peer("worker1")?;
+    let scope = ContextScope::open(me)?;
+    let there = which::on(&peer).remote();
+    scope.release().await?;
+    let refused = |outcome: farref::Result<_>| matches!(outcome, Err(Error::ContextReleased));
+    assert!(refused(scope.run(which::on(&peer)).await));
+    assert!(refused(scope.run(there.to_here()).await), "a fetch");
+    assert!(refused(scope.enter(|| which::on(&peer)).await));
+    // And where it is made counts.
+    let live = ContextScope::open(me)?;
+    let call = scope.enter(|| which::on(&peer));
+    assert_eq!(live.run(call).await?, Some(live.id()));
+    live.release().await?;
+    drop(there);
+    cluster.shutdown().await
+}
+
+/// What was told of messages: the context, the receiver, the message's number, and what was noted.
+static TOLD: Mutex<Vec<(ContextId, NodeId, u64, Vec<u32>)>> = Mutex::new(Vec::new());
+
+#[derive(Default)]
+struct Labels(Vec<u32>);
+
+impl Record for Labels {
+    fn made(self: Box<Self>, message: &Message) {
+        let Message {
+            scope,
+            peer,
+            number,
+            ..
+        } = message;
+        TOLD.lock()
+            .unwrap()
+            .push((scope.id(), *peer, *number, self.0));
+    }
+}
+
+#[derive(Clone, Deserialize)]
+struct Labelled(u32);
+
+impl Serialize for Labelled {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let noted = outgoing(|labels: &mut Labels| {
+            labels.0.push(self.0);
+            labels.0.len()
+        });
+        assert!(noted.is_some_and(|(_, count)| count > 0));
+        serializer.serialize_newtype_struct("Labelled", &self.0)
+    }
+}
+
+#[farref::remote]
+async fn take_labelled(one: Labelled, other: Labelled) -> Labelled {
+    Labelled(one.0 + other.0)
+}
+
+/// What values note of their message is told to the context that it is made in, once, and to nobody else.
+#[tokio::test]
+async fn what_is_noted_of_a_message_is_told_where_it_is_made() -> farref::Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let peer = me.peer("worker1")?;
+    let [one, other] = [ContextScope::open(me)?, ContextScope::open(me)?];
+    let call = || take_labelled::on(&peer, Labelled(1), Labelled(2));
+    call().await?;
+    drop(one.enter(call));
+    assert!(TOLD.lock().unwrap().is_empty());
+
+    let call = one.enter(call);
+    other.run(call).await?;
+    let told = std::mem::take(&mut *TOLD.lock().unwrap());
+    let [(context, to, _, labels), (back_in, back_to, _, sum)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!((context, labels), (&other.id(), &vec![1, 2]));
+    assert_eq!((back_in, sum), (&other.id(), &vec![3]));
+    assert_eq!((*to, *back_to), (cluster.worker(1).node(), me.node()));
+    one.release().await?;
+    other.release().await?;
     cluster.shutdown().await
 }
 
