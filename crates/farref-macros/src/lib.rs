@@ -46,7 +46,10 @@ use crate::options::{Options, Place};
 /// A type of the same name is made next to the function, with one function `on`. It takes a
 /// `&farref::Peer` and the function's arguments, and returns a `farref::Call` of its output. Arguments
 /// are sent, so they are owned and implement serde's `Serialize` and `DeserializeOwned`. The output is
-/// `Send + Sync + 'static`; it implements them too if it is to come back rather than stay there.
+/// `Send + Sync + 'static`; it implements them too if it is to come back rather than stay there. All of
+/// serde's attributes work, and types such as `serde_json::Value` do: what is sent arrives as it was sent, or
+/// the call is an `Error::Codec`. A type must write all that it reads, so `#[serde(skip_serializing)]` is
+/// an error without `skip_deserializing`.
 ///
 /// If the return type is called `Result`, the output is its first argument, and an error reaches the
 /// caller as the text of it and of its sources. It must convert into

@@ -73,6 +73,11 @@ impl Marker<'_> {
                     use ::farref::__private::{CanEncode as _, CannotEncode as _};
                     (&::farref::__private::Probe::<#output>::new()).encoder()
                 }
+
+                fn trace_output() {
+                    use ::farref::__private::{CanTrace as _, CannotTrace as _};
+                    (&::farref::__private::Probe::<#output>::new()).trace()
+                }
             }
 
             ::farref::__private::inventory::submit! {

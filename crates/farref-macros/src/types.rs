@@ -68,7 +68,7 @@ impl<'ast> Visit<'ast> for Check<'_> {
                 }
                 Use::Output => {
                     "a remote function cannot return `impl Trait`, since both sides must know the \
-                     type: name it, or put it in a `Box`"
+                     type: name a type that can be sent, such as a `Vec` of what it yields"
                 }
             },
         ));

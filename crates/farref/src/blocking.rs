@@ -191,25 +191,28 @@ impl Shared {
     }
 }
 
-/// Does something that waits for a call. If this is a thread of a pool, the pool does without it
+/// To be held while this thread waits for a call. If it is a thread of a pool, the pool does without it
 /// meanwhile.
-pub(crate) fn wait_for_call<T>(wait: impl FnOnce() -> T) -> T {
-    struct Return(Arc<Shared>);
+pub(crate) struct Waiting(Option<Arc<Shared>>);
 
-    impl Drop for Return {
-        fn drop(&mut self) {
-            self.0.lock().running += 1;
+impl Waiting {
+    pub(crate) fn begin() -> Self {
+        let pool = POOL.with_borrow(Clone::clone);
+        if let Some(pool) = &pool {
+            let mut state = pool.lock();
+            state.running -= 1;
+            pool.attend(state);
+        }
+        Self(pool)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.0 {
+            pool.lock().running += 1;
         }
     }
-
-    let pool = POOL.with_borrow(Clone::clone);
-    let _return = pool.map(|pool| {
-        let mut state = pool.lock();
-        state.running -= 1;
-        pool.attend(state);
-        Return(pool)
-    });
-    wait()
 }
 
 #[cfg(test)]
@@ -227,7 +230,9 @@ mod tests {
             if depth > 0 {
                 let below = Arc::clone(pool);
                 pool.submit(move || nest(&below, depth - 1, inner));
-                wait_for_call(|| finished.recv()).unwrap();
+                let waiting = Waiting::begin();
+                finished.recv().unwrap();
+                drop(waiting);
             }
             done.send(()).unwrap();
         }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::agent::FunctionInfo;
-use crate::blocking;
+use crate::blocking::Waiting;
 use crate::codec::{CodecError, scope};
 use crate::context::ContextScope;
 use crate::current::{self, Current};
@@ -258,7 +258,7 @@ impl Built {
 }
 
 /// Writes the arguments of a call.
-fn encode<A: Serialize>(
+fn encode<A: Serialize + 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
     arguments: &A,
@@ -372,7 +372,11 @@ impl<T> Call<T> {
     /// A call of a function that was found at run time, on a worker.
     #[doc(hidden)]
     #[track_caller]
-    pub fn __found<A: Serialize>(to: &Peer, function: &FunctionInfo, arguments: &A) -> Self {
+    pub fn __found<A: Serialize + 'static>(
+        to: &Peer,
+        function: &FunctionInfo,
+        arguments: &A,
+    ) -> Self {
         let name = FunctionName::ours(function.name);
         let life = to.life(name.clone());
         let core = &to.core;
@@ -611,6 +615,7 @@ impl<T: Returned> Call<T> {
     /// # cluster.shutdown().await
     /// # }
     /// ```
+    #[track_caller]
     pub fn wait(self) -> Result<T> {
         let Stage::Built(built) = self.stage.build() else {
             return Err(awaited_before());
@@ -623,7 +628,8 @@ impl<T: Returned> Call<T> {
         if let State::Failed(error) = &pending.state {
             return Err(error.clone());
         }
-        blocking::wait_for_call(|| runtime.block_on(pending))
+        let _waiting = Waiting::begin();
+        runtime.block_on(pending)
     }
 }
 
@@ -758,9 +764,11 @@ impl Prepared {
         let Some(deadline) = self.deadline else {
             return Poll::Pending;
         };
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline.into())));
+        let timer = self.timer.get_or_insert_with(|| {
+            // Whoever awaits may have another runtime, or none.
+            let _inside = self.core.runtime.enter();
+            Box::pin(sleep_until(deadline.into()))
+        });
         timer.as_mut().poll(context)
     }
 }

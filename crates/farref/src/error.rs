@@ -288,15 +288,14 @@ pub enum Error {
     },
 
     /// There is no worker of that name in the group.
-    #[error(
-        "no worker is called `{name}`; there are: {}; `wait_for_peer` waits for one that is yet to join",
-        .known.join(", ")
-    )]
+    #[error("{}; there are: {}", nobody(.name, *.waited), .known.join(", "))]
     NoSuchPeer {
         /// The name.
         name: String,
         /// Who is there.
         known: Vec<String>,
+        /// How long [`wait_for_peer`](crate::Worker::wait_for_peer) waited for it, if that did.
+        waited: Option<Duration>,
     },
 
     /// A reference was used in a way that cannot work.
@@ -351,17 +350,17 @@ pub enum Error {
 
     /// Two functions have the same name.
     #[error(
-        "two remote functions are called `{name}`: `{first}` and `{second}`; \
+        "two remote functions are called `{name}`: {first} and {second}; \
          give one another name with #[farref::remote(name = \"..\")], or #[farref::remote(python = \"..\")] \
          if that is the name in Python"
     )]
     DuplicateFunction {
         /// The name.
         name: &'static str,
-        /// One of them.
-        first: &'static str,
+        /// One of them: how it is declared, and where.
+        first: String,
         /// The other.
-        second: &'static str,
+        second: String,
     },
 
     /// The graceful shutdown could not be completed in time.
@@ -599,6 +598,16 @@ impl fmt::Display for FunctionName {
 impl fmt::Debug for FunctionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// What is said of a worker that is not there.
+fn nobody(name: &str, waited: Option<Duration>) -> String {
+    match waited {
+        Some(waited) => format!("no worker called `{name}` came within {waited:?}"),
+        None => format!(
+            "no worker is called `{name}`, and `wait_for_peer` would wait for one that is yet to join"
+        ),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 use std::time::Duration;
 
 use farref_proto::Fingerprint;
@@ -65,6 +66,9 @@ pub trait Function: 'static {
 
     /// How to write the output, if it can be written.
     fn encoder() -> Option<Encode<Self::Output>>;
+
+    /// Traces the output if it can be read, so that the encoder knows what it has to be read with.
+    fn trace_output() {}
 }
 
 /// What workers of another system call the class of a value. A codec writes it as that class.
@@ -84,7 +88,10 @@ pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
 pub struct Registration {
     pub(crate) name: &'static str,
     pub(crate) signature: &'static str,
+    /// Where it is declared.
+    pub(crate) place: &'static Location<'static>,
     pub(crate) fingerprint: fn() -> Fingerprint,
+    pub(crate) trace_output: fn(),
     pub(crate) describe: fn() -> Signature,
     pub(crate) output: fn() -> (Fingerprint, &'static str),
     pub(crate) foreign_name: Option<&'static str>,
@@ -99,11 +106,14 @@ pub struct Registration {
 
 impl Registration {
     /// The entry of a function.
+    #[track_caller]
     pub const fn of<F: Function>() -> Self {
         Self {
             name: F::NAME,
             signature: F::SIGNATURE,
+            place: Location::caller(),
             fingerprint: signature_of::<F>,
+            trace_output: F::trace_output,
             describe: describe::<F>,
             output: output_of::<F>,
             foreign_name: F::FOREIGN_NAME,
@@ -113,6 +123,18 @@ impl Registration {
             exclusive: F::Access::EXCLUSIVE,
             serve: crate::serve::serve::<F>,
         }
+    }
+}
+
+impl fmt::Display for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` at {}:{}",
+            self.signature,
+            self.place.file(),
+            self.place.line()
+        )
     }
 }
 
@@ -220,7 +242,7 @@ pub trait CanEncode<T> {
     fn encoder(&self) -> Option<Encode<T>>;
 }
 
-impl<T: Serialize> CanEncode<T> for Probe<T> {
+impl<T: Serialize + 'static> CanEncode<T> for Probe<T> {
     fn encoder(&self) -> Option<Encode<T>> {
         Some(|value, codec| codec.encode(value))
     }
@@ -236,6 +258,28 @@ impl<T> CannotEncode<T> for &Probe<T> {
     fn encoder(&self) -> Option<Encode<T>> {
         None
     }
+}
+
+/// Of types that can be read. As with [`CanEncode`], the compiler prefers it to [`CannotTrace`].
+pub trait CanTrace {
+    /// Finds out what the type asks of a deserializer.
+    fn trace(&self);
+}
+
+impl<T: DeserializeOwned + 'static> CanTrace for Probe<T> {
+    fn trace(&self) {
+        fingerprint::trace::<T>();
+    }
+}
+
+/// Of all types.
+pub trait CannotTrace {
+    /// Does nothing.
+    fn trace(&self);
+}
+
+impl<T> CannotTrace for &Probe<T> {
+    fn trace(&self) {}
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@
 //! | make functions and methods callable | [`macro@remote`] |
 //! | join a group, from a launcher's environment or by hand | [`Worker`], [`WorkerBuilder`] |
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
+//! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | test a distributed program in one process, with faults | [`testing`] |
 //! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`], from outside: [`observe`] |

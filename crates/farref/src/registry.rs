@@ -113,6 +113,7 @@ impl Registry {
     ) -> Result<Self, Error> {
         let mut by_id: HashMap<u64, Entry, foldhash::fast::RandomState> = HashMap::default();
         for registration in registrations {
+            (registration.trace_output)();
             let entry = Entry {
                 registration,
                 signature: (registration.fingerprint)(),
@@ -122,8 +123,8 @@ impl Registry {
             if let Some(other) = by_id.insert(fingerprint::of_name(registration.name), entry) {
                 return Err(Error::DuplicateFunction {
                     name: registration.name,
-                    first: other.registration.signature,
-                    second: registration.signature,
+                    first: other.registration.to_string(),
+                    second: registration.to_string(),
                 });
             }
         }
@@ -143,8 +144,9 @@ impl Registry {
                     name,
                     first: by_id
                         .get(&other)
-                        .map_or("", |other| other.registration.signature),
-                    second: entry.registration.signature,
+                        .map(|other| other.registration.to_string())
+                        .unwrap_or_default(),
+                    second: entry.registration.to_string(),
                 });
             }
             if let Some(method) = method {
@@ -223,6 +225,9 @@ mod tests {
         let twice = Registry::build([registration, registration]);
         let error = twice.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(registration.name), "{error}");
+        // Twice the same declaration: only the place says which ones are meant.
+        let place = format!("{}:", registration.place.file());
+        assert_eq!(error.matches(&place).count(), 2, "{error}");
     }
 
     /// A function like one of this crate, under other names.

@@ -248,7 +248,10 @@ impl<T> RRef<T> {
         let held = self.held()?;
         if !held.fingerprint.agrees(fingerprint::of_type::<U>()) {
             let found = held.core.type_name(held.fingerprint);
-            return Err(Error::TypeMismatch(mismatch::<U>(&found)));
+            return Err(Error::TypeMismatch(format!(
+                "a reference to `{}` leads to {found}: cast it to the type that the value has",
+                type_name::<U>()
+            )));
         }
         Ok(RRef::new(Arc::clone(&self.handle)))
     }

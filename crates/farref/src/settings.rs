@@ -68,12 +68,15 @@ impl MessageLimits {
     /// Whether a message with these contents can be sent for sure.
     pub(crate) fn check(&self, payload: &Payload, references: usize) -> Result<(), CodecError> {
         let parts = payload.parts.len();
-        if parts > self.parts || references > self.references {
-            return Err(CodecError::new(format_args!(
-                "{parts} large buffers and {references} references are more than the {} and {} of one \
-                 message",
-                self.parts, self.references
-            )));
+        for (what, count, most) in [
+            ("large buffers", parts, self.parts),
+            ("references", references, self.references),
+        ] {
+            if count > most {
+                return Err(CodecError::new(format_args!(
+                    "it has {count} {what}, and a message takes {most} at most: send fewer at once"
+                )));
+            }
         }
         let bytes = payload.len() as u64;
         let beside = Self::HEAD + Self::REFERENCE * references as u64 + 8 * parts as u64;

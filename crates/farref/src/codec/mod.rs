@@ -1,20 +1,37 @@
 //! How values become bytes and come back, with references and large buffers beside them.
 //!
-//! A [`Codec`] is a property of the wire. Farref's own is postcard; another agent may bring its own
-//! through [`ValueCodec`]. References ([`RRef`](crate::RRef)) and large buffers
+//! A [`Codec`] is a property of the wire. Another agent may bring its own through [`ValueCodec`]. Farref's
+//! own has two forms, and the first two bytes of a body say which one it has:
+//!
+//! - the compact one, which is postcard: no names, no types, only values. The two bytes are a hash by
+//!   which the reader notices a type that does not write all the fields it reads ([`count`]). A value that
+//!   takes no bytes has no bytes before it either.
+//! - the [`described`] one, for whatever else serde can write.
+//!
+//! Which one it is decides the sender: described is what reads whatever comes (known from the tracing of
+//! its type, [`fingerprint`](crate::fingerprint)) and what turns out not to be compact while it is
+//! written.
+//! References ([`RRef`](crate::RRef)) and large buffers
 //! ([`Blob`](crate::Blob), [`Buffer`](crate::Buffer)) do not go through the codec: while a value is being
 //! written or read, a [`scope`] collects or provides them, and the codec sees their index only.
 
 mod blob;
 mod buffer;
+mod count;
 mod depth;
+mod described;
 mod elements;
+mod fault;
 #[cfg(test)]
 mod limits_tests;
 mod part;
 mod reader;
 pub(crate) mod scope;
+#[cfg(test)]
+mod serde_tests;
+mod writer;
 
+use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,6 +47,13 @@ pub use elements::Width;
 pub(crate) use part::{BadSource, Home, Owned, Place};
 pub use part::{Part, Source};
 use reader::Reader;
+use writer::Writer;
+
+use crate::fingerprint;
+
+/// What a body in the described form begins with. One in the compact form has the hash of its numbers of
+/// fields there.
+const DESCRIBED: [u8; 2] = [0xff; 2];
 
 /// Bodies of up to this size are copied when they have to be kept. Larger ones have a buffer of their
 /// own.
@@ -139,7 +163,7 @@ impl Payload {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Farref's own: compact and not self-describing.
+    /// Farref's own: postcard for what that can carry, and with names and types for what it cannot.
     #[default]
     Postcard,
     /// Somebody else's.
@@ -247,9 +271,10 @@ impl CodecError {
 
 impl Codec {
     /// Writes a value. References and large buffers in it go to the scope of this thread.
-    pub(crate) fn encode<T: Serialize>(&self, value: &T) -> Result<Vec<u8>, CodecError> {
+    pub(crate) fn encode<T: Serialize + 'static>(&self, value: &T) -> Result<Vec<u8>, CodecError> {
         match self {
-            Self::Postcard => postcard::to_allocvec(value).map_err(CodecError::new),
+            Self::Postcard if fingerprint::reads_any(TypeId::of::<T>()) => write_described(value),
+            Self::Postcard => write_compact(value),
             Self::Custom(codec) => codec.encode(value),
         }
     }
@@ -257,18 +282,11 @@ impl Codec {
     /// Reads a value. References and large buffers in it come from the scope of this thread.
     pub(crate) fn decode<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CodecError> {
         match self {
-            Self::Postcard => {
-                let mut reader = Reader::new(body);
-                let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
-                let rest = reader.finish().map_err(CodecError::new)?;
-                if !rest.is_empty() {
-                    return Err(CodecError::new(format_args!(
-                        "{} bytes are left over",
-                        rest.len()
-                    )));
-                }
-                Ok(value)
-            }
+            Self::Postcard => match body.split_first_chunk() {
+                Some((&DESCRIBED, body)) => read_described(body),
+                Some((counts, body)) => read_compact(Some(*counts), body),
+                None => read_compact(None, body),
+            },
             Self::Custom(codec) => {
                 let mut value = None;
                 codec.decode(body, &mut |deserializer| {
@@ -278,5 +296,63 @@ impl Codec {
                 value.ok_or_else(|| CodecError::new("the codec read nothing"))
             }
         }
+    }
+}
+
+/// Writes a value in the compact form if that can carry it.
+fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let mut writer = Writer::new(vec![0; DESCRIBED.len()]);
+    if let Err(fault) = value.serialize(&mut writer) {
+        if fault.is_not_compact() {
+            scope::start_over();
+            return write_described(value);
+        }
+        return Err(CodecError::new(fault));
+    }
+    let (mut body, counts) = writer.finish();
+    match body.split_first_chunk_mut() {
+        Some((_, [])) => body.clear(),
+        Some((start, _)) => *start = counts.bytes(),
+        None => {}
+    }
+    Ok(body)
+}
+
+fn write_described<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let mut writer = described::Writer::new(DESCRIBED.to_vec());
+    value.serialize(&mut writer).map_err(CodecError::new)?;
+    Ok(writer.finish())
+}
+
+fn read_compact<T: DeserializeOwned>(
+    counts: Option<[u8; 2]>,
+    body: &[u8],
+) -> Result<T, CodecError> {
+    let mut reader = Reader::new(body);
+    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+    let (rest, read) = reader.finish().map_err(CodecError::new)?;
+    if counts.is_some_and(|counts| counts != read.bytes()) {
+        return Err(CodecError::new(
+            "it is read with other fields than it is written with: `#[serde(skip_serializing)]` needs \
+             `skip_deserializing` as well, and a tuple cannot leave out elements",
+        ));
+    }
+    nothing_left(rest)?;
+    Ok(value)
+}
+
+fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+    let mut reader = described::Reader::new(body);
+    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+    nothing_left(reader.finish().map_err(CodecError::new)?)?;
+    Ok(value)
+}
+
+fn nothing_left(rest: &[u8]) -> Result<(), CodecError> {
+    match rest.len() {
+        0 => Ok(()),
+        left => Err(CodecError::new(format_args!(
+            "{left} bytes are left over: it is not read as it was written"
+        ))),
     }
 }

@@ -234,6 +234,18 @@ pub(crate) fn carried(
     })
 }
 
+/// The value being written is written once more from its beginning.
+pub(super) fn start_over() {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Scope::Writing(writing) = scope {
+            writing.references.clear();
+            writing.parts.clear();
+            // Whoever asked for the number counts from it.
+            writing.number = None;
+        }
+    });
+}
+
 /// Says what is wrong with the value being read, in words that the codec may not keep.
 pub(super) fn complain(complaint: String) {
     SCOPE.with_borrow_mut(|scope| {

@@ -25,6 +25,7 @@ mod tests;
 
 use std::any::{TypeId, type_name};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farref_proto::Fingerprint;
@@ -60,12 +61,37 @@ pub(crate) fn shape_text<A: DeserializeOwned + 'static>() -> Arc<str> {
     shape(TypeId::of::<A>(), shape_of::<A>).1
 }
 
+/// Traces a type, so that [`reads_any`] knows it.
+pub(crate) fn trace<T: DeserializeOwned + 'static>() {
+    shape(TypeId::of::<T>(), shape_of::<T>);
+}
+
+/// Whether a type is known to read whatever comes, somewhere in it. False as long as it has not been
+/// traced.
+pub(crate) fn reads_any(id: TypeId) -> bool {
+    // Few programs have such types: those that have none take no lock.
+    SOME_READ_ANY.load(Ordering::Acquire) && {
+        let traced = TRACED.read().unwrap_or_else(PoisonError::into_inner);
+        traced.get(&id).is_some_and(|traced| traced.reads_any)
+    }
+}
+
+/// What is kept of a type that has been traced.
+struct Traced {
+    hash: u64,
+    text: Arc<str>,
+    reads_any: bool,
+}
+
+static TRACED: RwLock<BTreeMap<TypeId, Traced>> = RwLock::new(BTreeMap::new());
+
+/// Whether one of them reads whatever comes.
+static SOME_READ_ANY: AtomicBool = AtomicBool::new(false);
+
 /// The shape of a type and its hash, from the cache if it is there.
 fn shape(id: TypeId, shape: fn() -> Shape) -> (u64, Arc<str>) {
-    static CACHE: RwLock<BTreeMap<TypeId, (u64, Arc<str>)>> = RwLock::new(BTreeMap::new());
-
-    let cached = CACHE.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some((hash, text)) = cached.get(&id) {
+    let cached = TRACED.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(Traced { hash, text, .. }) = cached.get(&id) {
         return (*hash, Arc::clone(text));
     }
     // Tracing runs code of the user's: not under the lock. Two threads may both trace, with the
@@ -74,8 +100,16 @@ fn shape(id: TypeId, shape: fn() -> Shape) -> (u64, Arc<str>) {
     let shape = shape();
     let Hash(hash) = Hash::new().part(shape.text());
     let text: Arc<str> = Arc::from(shape.text());
-    let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
-    cache.insert(id, (hash, Arc::clone(&text)));
+    let traced = Traced {
+        hash,
+        text: Arc::clone(&text),
+        reads_any: shape.reads_any(),
+    };
+    if traced.reads_any {
+        SOME_READ_ANY.store(true, Ordering::Release);
+    }
+    let mut cache = TRACED.write().unwrap_or_else(PoisonError::into_inner);
+    cache.insert(id, traced);
     (hash, text)
 }
 

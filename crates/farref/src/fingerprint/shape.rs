@@ -14,8 +14,8 @@
 //! # What stays opaque
 //!
 //! - What reads whatever comes (`deserialize_any`): untagged and internally tagged enums, the
-//!   content of adjacently tagged ones, flattened fields, `serde_json::Value`. Postcard can read
-//!   none of these but the adjacently tagged.
+//!   content of adjacently tagged ones, flattened fields, `serde_json::Value`. The codec has to be told
+//!   of these, see [`Shape::reads_any`].
 //! - Elements of a tuple or a tuple struct after one that cannot be made, and the value of a map
 //!   whose key cannot. The tracer makes ones, `"1"`, `None`, vectors of one element, empty maps and
 //!   the first variant that works.
@@ -66,6 +66,13 @@ impl Shape {
     /// the numbers of the lines of its parts.
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether a part of it looks at what came before it knows what to read, or skips it. That takes a
+    /// value that says what it is.
+    pub(crate) fn reads_any(&self) -> bool {
+        let mut lines = self.text.lines();
+        lines.any(|line| matches!(line, "any" | "identifier" | "ignored"))
     }
 }
 

@@ -310,14 +310,21 @@ impl Worker {
     /// # }
     /// ```
     pub fn peer(&self, name: &str) -> Result<Peer> {
-        self.find(name).ok_or_else(|| Error::NoSuchPeer {
+        self.find(name).ok_or_else(|| self.no_such_peer(name, None))
+    }
+
+    /// Why there is no worker of that name.
+    fn no_such_peer(&self, name: &str, waited: Option<Duration>) -> Error {
+        let stage = *self.core.stage.borrow();
+        if stage > crate::protocol::Stage::Member {
+            return self.core.not_member();
+        }
+        let known = self.peers();
+        Error::NoSuchPeer {
             name: name.to_owned(),
-            known: self
-                .peers()
-                .iter()
-                .map(|peer| peer.name().to_owned())
-                .collect(),
-        })
+            known: known.iter().map(|peer| peer.name().to_owned()).collect(),
+            waited,
+        }
     }
 
     fn find(&self, name: &str) -> Option<Peer> {
@@ -369,10 +376,13 @@ impl Worker {
         };
         match tokio::time::timeout(patience, found).await {
             Ok(peer) => Ok(peer),
-            Err(_) => self.peer(name).and_then(|peer| {
-                peer.life(crate::error::FunctionName::ours("wait_for_peer"))
-                    .map(|_| peer)
-            }),
+            Err(_) => {
+                let peer = self
+                    .find(name)
+                    .ok_or_else(|| self.no_such_peer(name, Some(patience)))?;
+                peer.life(crate::error::FunctionName::ours("wait_for_peer"))?;
+                Ok(peer)
+            }
         }
     }
 

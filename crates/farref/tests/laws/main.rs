@@ -6,6 +6,7 @@ mod cluster;
 mod constructors;
 mod contexts;
 mod crowds;
+mod encodings;
 mod endings;
 mod evicted;
 mod joining;
@@ -25,6 +26,7 @@ mod strangers;
 mod user_code;
 mod values;
 mod waiting;
+mod words;
 
 /// How long anything may take before it counts as hanging.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);

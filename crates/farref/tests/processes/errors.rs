@@ -91,7 +91,7 @@ fn calls() -> anyhow::Result<()> {
             "a worker that does not exist",
             group.me.peer("nobody"),
             |error| {
-                matches!(error, Error::NoSuchPeer { name, known }
+                matches!(error, Error::NoSuchPeer { name, known, waited: None }
                     if name == "nobody" && *known == ["driver", "a", "b"])
             },
             &["`nobody`", "driver, a, b"],
