@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Batch {
+struct Batch {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     label: Option<u32>,
     epoch: u32,
@@ -17,7 +17,7 @@ pub struct Batch {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Either {
+enum Either {
     Number(u32),
     Text(String),
     Large { data: Blob },
@@ -25,13 +25,13 @@ pub enum Either {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind")]
-pub enum Shape {
+enum Shape {
     Dot,
     Circle { radius: f32 },
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Flat {
+struct Flat {
     #[serde(flatten)]
     shape: Shape,
     #[serde(flatten)]
@@ -39,7 +39,7 @@ pub struct Flat {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+struct Order {
     first: RRef<u32>,
     data: Blob,
     #[serde(skip_serializing_if = "Option::is_none")]
