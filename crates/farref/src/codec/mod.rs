@@ -285,7 +285,8 @@ impl Codec {
             Self::Postcard => match body.split_first_chunk() {
                 Some((&DESCRIBED, body)) => read_described(body),
                 Some((counts, body)) => read_compact(Some(*counts), body),
-                None => read_compact(None, body),
+                None if body.is_empty() => read_compact(None, body),
+                None => Err(CodecError::new("its bytes end before the value begins")),
             },
             Self::Custom(codec) => {
                 let mut value = None;
