@@ -902,9 +902,10 @@ impl Begun {
         let Some(deadline) = self.deadline else {
             return Poll::Pending;
         };
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline.into())));
+        let timer = self.timer.get_or_insert_with(|| {
+            let _inside = self.core.runtime.enter();
+            Box::pin(sleep_until(deadline.into()))
+        });
         timer.as_mut().poll(context).map(|()| {
             Err(Error::Timeout {
                 peer: self.core.name_of(self.receipt.peer),

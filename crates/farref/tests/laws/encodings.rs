@@ -34,8 +34,7 @@ enum Shape {
 struct Flat {
     #[serde(flatten)]
     shape: Shape,
-    #[serde(flatten)]
-    rest: BTreeMap<String, Value>,
+    more: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,8 +107,8 @@ async fn types_that_look_at_what_came_go_there_and_back() {
     ];
     let json = json!({"a": [1, null, -0.5], "b": {"c": "d"}});
     for shape in [Shape::Dot, Shape::Circle { radius: 0.1 }] {
-        let rest = BTreeMap::from([("more".to_owned(), json.clone())]);
-        let flat = Flat { shape, rest };
+        let more = BTreeMap::from([("x".to_owned(), json.clone())]);
+        let flat = Flat { shape, more };
         let sent = (either.clone(), flat, json.clone());
         let back = echo_all::on(&peer, sent.0.clone(), sent.1.clone(), sent.2.clone());
         assert_eq!(back.await.unwrap(), sent);

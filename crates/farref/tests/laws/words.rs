@@ -44,7 +44,7 @@ async fn a_reference_that_was_cast_to_another_type_is_told_to_cast() {
     let number: RRef<u8> = nap::on(&peer, Duration::ZERO).remote();
     let error = number.cast::<String>().unwrap_err();
     assert!(matches!(error, Error::TypeMismatch(_)), "{error:?}");
-    assert!(error.to_string().contains("cast to"), "{error}");
+    assert!(error.to_string().contains("cast it to"), "{error}");
     drop(number);
     cluster.shutdown().await.unwrap();
 }
