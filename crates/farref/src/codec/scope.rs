@@ -236,14 +236,16 @@ pub(crate) fn carried(
 
 /// The value being written is written once more from its beginning.
 pub(super) fn start_over() {
-    SCOPE.with_borrow_mut(|scope| {
-        if let Scope::Writing(writing) = scope {
-            writing.references.clear();
-            writing.parts.clear();
-            // Whoever asked for the number counts from it.
-            writing.number = None;
-        }
+    let first = SCOPE.with_borrow_mut(|scope| match scope {
+        Scope::Writing(writing) => Some((
+            std::mem::take(&mut writing.references),
+            std::mem::take(&mut writing.parts),
+            writing.noted.take(),
+        )),
+        _ => None,
     });
+    // What others put there may be dropped by code of theirs: not while the scope is borrowed.
+    drop(first);
 }
 
 /// Says what is wrong with the value being read, in words that the codec may not keep.
