@@ -397,7 +397,7 @@ impl<T> Call<T> {
     /// A call of a method that was found at run time, on a value.
     #[doc(hidden)]
     #[track_caller]
-    pub fn __found_on<V: 'static, A: Serialize>(
+    pub fn __found_on<V: 'static, A: Serialize + 'static>(
         on: &RRef<V>,
         method: &FunctionInfo,
         arguments: &A,
