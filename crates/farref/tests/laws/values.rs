@@ -494,13 +494,14 @@ mod hostile {
     use super::*;
 
     /// As deep as whoever writes the bytes wants.
-    #[derive(Debug, Deserialize)]
+    #[derive(Debug, Serialize, Deserialize)]
     enum Nested {
         Leaf,
         Deeper(Box<Self>),
     }
 
-    /// Says that it is a [`Nested`] of some depth without being one, so that the sender survives.
+    /// Says that it is a [`Nested`] of some depth; of one that is too deep without being one, so that the
+    /// sender survives.
     #[derive(Debug)]
     struct Deep {
         claimed: usize,
@@ -509,6 +510,12 @@ mod hostile {
 
     impl Serialize for Deep {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            if self.claimed < 128 {
+                let inside = |inner, _| Nested::Deeper(Box::new(inner));
+                return (0..self.claimed)
+                    .fold(Nested::Leaf, inside)
+                    .serialize(serializer);
+            }
             let mut bytes = serializer.serialize_tuple(self.claimed + 1)?;
             for _ in 0..self.claimed {
                 bytes.serialize_element(&1_u8)?;
