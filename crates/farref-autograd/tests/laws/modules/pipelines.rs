@@ -29,7 +29,7 @@ async fn train_here(me: &Worker, widths: &[usize], config: OptimizerConfig) -> R
             for layer in &layers {
                 output = layer.forward(&output)?;
             }
-            mse_loss(&output, &target(widths, step))
+            mse_loss(&output, target(widths, step))
         })?;
         context.backward(&[&loss]).await?;
         optimizer.step(&context)?;
@@ -60,7 +60,7 @@ async fn train_there(
         let input = random((6, widths[0]), 100 + step);
         let loss = context.run(async {
             let output = pipeline.forward(&input).await?;
-            mse_loss(&output, &target(widths, step))
+            mse_loss(&output, target(widths, step))
         });
         let loss = loss.await?;
         context.backward(&[&loss]).await?;
