@@ -2,7 +2,8 @@
 //!
 //! 1. Names and ids are bound to each other for good: a name comes with one id, an id with one name.
 //! 2. The incarnations of an id grow, also if the store forgets, because they follow the clock. If
-//!    the clock did not move far enough, the founders' cards tell of an earlier life.
+//!    the clock did not move far enough, the founders' cards tell of an earlier life. No two processes
+//!    have the same one: it belongs to whose card is there first.
 //! 3. A group is founded once: of several proposals the store keeps the first.
 //! 4. In a static group a worker's latest card is in the store only after every entry it needs to be
 //!    found by. Rank 0, once it finds the cards of all ranks, may therefore found the group, and one
@@ -224,28 +225,33 @@ impl Entrance<'_> {
         id: u32,
         founder: Option<&Card>,
     ) -> Result<Card, RendezvousError> {
-        self.ledger.begin("taking an incarnation");
-        let (before, incarnation) = self.incarnation(id).await?;
-        self.ledger
-            .begin("looking for an earlier life of this worker");
-        match (founder, before) {
-            (Some(founder), _) => self.check_absent(kind, founder).await?,
-            (None, Some(before)) => self.check_vacant(kind, NodeId::new(id, before)).await?,
-            (None, None) => {}
+        loop {
+            self.ledger.begin("taking an incarnation");
+            let (before, incarnation) = self.incarnation(id).await?;
+            self.ledger
+                .begin("looking for an earlier life of this worker");
+            match (founder, before) {
+                (Some(founder), _) => self.check_absent(kind, founder).await?,
+                (None, Some(before)) => self.check_vacant(kind, NodeId::new(id, before)).await?,
+                (None, None) => {}
+            }
+            self.ledger.begin("publishing this worker's card");
+            let me = Card {
+                node: NodeId::new(id, incarnation),
+                name: self.plan.name.clone(),
+                addresses: self.plan.addresses.clone(),
+                host: self.plan.host.clone(),
+                wire: self.plan.wire,
+                token: self.plan.token,
+            };
+            // Two that take the same number at the same moment both read back what they wrote. Their cards
+            // differ, so that only one of them has it (invariant 2).
+            if self.ledger.claim_card(&me).await? {
+                self.ledger.set_latest(&me).await?;
+                *self.published() = Some(me.clone());
+                return Ok(me);
+            }
         }
-        self.ledger.begin("publishing this worker's card");
-        let me = Card {
-            node: NodeId::new(id, incarnation),
-            name: self.plan.name.clone(),
-            addresses: self.plan.addresses.clone(),
-            host: self.plan.host.clone(),
-            wire: self.plan.wire,
-            token: self.plan.token,
-        };
-        self.ledger.set_card(&me).await?;
-        self.ledger.set_latest(&me).await?;
-        *self.published() = Some(me.clone());
-        Ok(me)
     }
 
     fn published(&self) -> MutexGuard<'_, Option<Card>> {

@@ -411,6 +411,26 @@ async fn a_port_that_another_worker_has_now_is_no_sign_of_the_one_before() {
     assert_one_founding(&entered);
 }
 
+/// F4, invariant 2: also if both take the first incarnation at the same moment.
+#[tokio::test]
+async fn a_worker_started_twice_at_once_has_two_lives_and_is_told() {
+    let store: Arc<dyn Store> = Arc::new(Counting {
+        meeting: Some(tokio::sync::Barrier::new(2)),
+        ..Counting::default()
+    });
+    let twins = ["one", "other"].map(|address| {
+        let mut twin = after(ranked(1, 3), Sign::Silent);
+        twin.addresses = vec![Address::Memory(address.into())];
+        twin
+    });
+    for told in enter_all(&store, twins.into()).await {
+        match told {
+            Err(RendezvousError::NameTaken { name, .. }) => assert_eq!(name, "worker1"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// F4, F3: in a group that runs only a worker that is certainly there keeps its name.
 #[tokio::test]
 async fn a_name_is_taken_only_from_a_worker_that_does_not_answer() {
@@ -578,6 +598,9 @@ async fn many_ranks_meet_in_a_store_with_little_memory() {
 struct Counting {
     store: MemoryStore,
     waits: Mutex<Vec<usize>>,
+    /// Where those who take a life meet, so that nobody has taken one when the other has looked.
+    meeting: Option<tokio::sync::Barrier>,
+    met: std::sync::atomic::AtomicUsize,
 }
 
 impl Store for Counting {
@@ -599,7 +622,15 @@ impl Store for Counting {
         expected: &'a [u8],
         desired: &'a [u8],
     ) -> super::StoreFuture<'a, bytes::Bytes> {
-        self.store.compare_set(key, expected, desired)
+        Box::pin(async move {
+            if let Some(meeting) = &self.meeting
+                && key.contains("/incarnation/")
+                && self.met.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2
+            {
+                meeting.wait().await;
+            }
+            self.store.compare_set(key, expected, desired).await
+        })
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> super::StoreFuture<'a, bool> {

@@ -182,6 +182,13 @@ impl Ledger {
             .await
     }
 
+    /// Publishes the card of a life, unless another process has taken that life. Says whether it did.
+    pub(crate) async fn claim_card(&self, card: &Card) -> Result<bool, RendezvousError> {
+        let (key, mine) = (self.card_key(card.node), encode(card)?);
+        let found = self.run(self.store.compare_set(&key, b"", &mine)).await?;
+        Ok(found == mine)
+    }
+
     pub(crate) async fn card(&self, node: NodeId) -> Result<Option<Card>, RendezvousError> {
         let key = self.card_key(node);
         let card = self.card_at(&key).await?;
