@@ -1,4 +1,4 @@
-//! Optimizers: they replace parameters by better ones, from the gradients in a [`Context`](crate::Context).
+//! Optimizers: they replace parameters by better ones, from the gradients in a [`Context`].
 //!
 //! [`LocalOptimizer`] works on parameters of this worker, [`DistributedOptimizer`] on parameters anywhere.
 //! Both are told what to do by an [`OptimizerConfig`]: [`Sgd`], [`Adam`], [`AdamW`], [`Adagrad`] or
