@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use farref_autograd::Tensor;
+use farref::Buffer;
+use farref_autograd::{Candle, Tensor, engine};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::Result;
 use crate::rpc::tensors::Dtype;
+use crate::value::tensor_of;
 
 /// A tensor, and what its elements are in PyTorch: candle has no `bool`.
 #[derive(Clone, Debug)]
@@ -172,14 +174,35 @@ macro_rules! reads {
     };
 }
 
-/// A tensor says what it is in PyTorch, and then what candle's reads of itself.
+/// What a tensor of candle's reads of itself, but for the type of its elements.
+#[derive(Deserialize)]
+struct Fields {
+    shape: Vec<usize>,
+    requires_grad: bool,
+    link: Option<engine::Link>,
+    data: Buffer,
+}
+
+/// A tensor says what it is in PyTorch, and then what candle's reads of itself. As there, it needs gradients
+/// outside of contexts, too, and so does what an operator makes of it; candle's by itself would be data.
 fn read_tensor<'de, A: MapAccess<'de>>(mut map: A) -> Result<Input, A::Error> {
     match map.next_key::<String>()?.as_deref() {
         Some("dtype") => {}
         _ => return Err(de::Error::custom("a tensor is expected, not a dict")),
     }
     let dtype = map.next_value()?;
-    let tensor = Tensor::deserialize(MapAccessDeserializer::new(map))?;
+    let Fields {
+        shape,
+        requires_grad,
+        link,
+        data,
+    } = Fields::deserialize(MapAccessDeserializer::new(map))?;
+    let tensor = tensor_of(dtype, shape, data.into(), requires_grad).map_err(de::Error::custom)?;
+    if let Some(link) = link
+        && requires_grad
+    {
+        engine::record_recv::<Candle>(link, tensor.id()).map_err(de::Error::custom)?;
+    }
     Ok(Input { tensor, dtype })
 }
 
