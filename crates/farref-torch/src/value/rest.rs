@@ -40,8 +40,8 @@ pub struct Rest<T>(pub Vec<T>);
 /// ```
 /// use farref_torch::{Keywords, Rest};
 ///
-/// #[farref::remote(python = "tools.count")]
-/// async fn count(given: Rest<f64>, named: Keywords<f64>) -> String {
+/// #[farref::remote(python = "tools.describe")]
+/// async fn describe(given: Rest<f64>, named: Keywords<f64>) -> String {
 ///     let names: Vec<_> = named.iter().map(|(name, _)| &name[..]).collect();
 ///     format!("{} by place, and {}", given.len(), names.join(", "))
 /// }
