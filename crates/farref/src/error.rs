@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::CodecError;
-use crate::leaks::LeakReport;
+use crate::fingerprint::signature::Signature;
 use crate::native::BindError;
 use crate::rendezvous::RendezvousError;
-use crate::signature::Signature;
+use crate::report::leaks::LeakReport;
 
 /// A result whose error is farref's [`enum@Error`].
 ///

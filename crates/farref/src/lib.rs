@@ -93,46 +93,26 @@
 extern crate self as farref;
 
 pub mod agent;
-mod blocking;
-mod call;
-mod callers;
 mod codec;
-pub mod context;
-mod current;
 mod error;
-mod failure;
+mod face;
 mod fingerprint;
-mod function;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzzing;
-mod handle;
-mod holds;
-mod io_thread;
-mod leaks;
-mod names;
 mod native;
 pub mod observe;
-mod peer;
-mod polled;
-mod protocol;
-mod registry;
 mod rendezvous;
-mod rref;
-mod serve;
-mod settings;
-mod signal;
-mod signature;
-mod snapshot;
-mod telemetry;
+mod report;
+mod runtime;
+mod support;
 pub mod testing;
-mod trace;
-mod user_code;
-mod value;
+mod values;
 mod worker;
 
-pub use call::{Call, Pending, Returned};
 pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
+pub use face::call::{Call, Pending, Returned};
+pub use face::context;
+pub use face::peer::Peer;
+pub use face::rref::RRef;
 /// What is marked can be called on any worker, and still be called as what it is:
 ///
 /// ```
@@ -176,30 +156,30 @@ pub use error::{Error, FunctionName, RemoteError, Result};
 /// Here is all of it:
 #[doc(inline)]
 pub use farref_macros::remote;
-pub use leaks::{LeakReport, LeakedReference, ReceivedReference};
+pub use fingerprint::signature::Signature;
 pub use native::{BindError, MemoryNetwork};
-pub use peer::Peer;
 pub use rendezvous::{
     FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
     StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
-pub use rref::RRef;
-pub use signature::Signature;
-pub use snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
-pub use value::{Ref, RefMut};
+pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
+pub use report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+pub use values::{Ref, RefMut};
 pub use worker::{WeakWorker, Worker, WorkerBuilder};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::fuzzing::{frames, handshake, runtime, store_answer, store_request, values};
+    pub use crate::testing::fuzzing::{
+        frames, handshake, runtime, store_answer, store_request, values,
+    };
 }
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::agent::Failure;
-    pub use crate::function::*;
-    pub use crate::value::{Access, sealed};
+    pub use crate::runtime::function::*;
+    pub use crate::values::{Access, sealed};
 }

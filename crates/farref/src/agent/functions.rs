@@ -4,7 +4,7 @@ use crate::agent::{Fingerprint, FunctionRef};
 use crate::codec::scope;
 use crate::error::Result;
 use crate::fingerprint;
-use crate::registry::{BY_METHOD, Entry, Registry};
+use crate::runtime::registry::{BY_METHOD, Entry, Registry};
 
 /// All remote functions of the program.
 ///

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::origins::Origins;
 use crate::codec::Payload;
-use crate::protocol::weigh;
-use crate::signature::Signature;
+use crate::fingerprint::signature::Signature;
+use crate::runtime::weigh;
 
 /// One message.
 ///

@@ -13,10 +13,10 @@ use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 
 use super::{Codec, CodecError, Part, Payload};
-use crate::context::{Message, Record};
 use crate::error::Error;
-use crate::handle::Handle;
-use crate::protocol::Core;
+use crate::face::context::{Message, Record};
+use crate::runtime::Core;
+use crate::runtime::handle::Handle;
 
 thread_local! {
     static SCOPE: RefCell<Scope> = const { RefCell::new(Scope::None) };

@@ -20,6 +20,7 @@
 mod found;
 mod probe;
 mod shape;
+pub(crate) mod signature;
 #[cfg(test)]
 mod tests;
 

@@ -35,7 +35,7 @@ use super::link::{Link, Outdated};
 use super::shared::lock;
 use super::stream::WriteHalf;
 use crate::codec::{BadSource, Part};
-use crate::user_code::UserCode;
+use crate::support::user_code::UserCode;
 
 /// The lanes of a connection's first stream, and of its second.
 pub(super) const MAIN: &[Lane] = &[Lane::Control, Lane::Call];

@@ -1,4 +1,4 @@
-//! What `crate::fuzzing` needs of this module's inside.
+//! What `crate::testing::fuzzing` needs of this module's inside.
 
 use bytes::BufMut;
 use ring::hmac;

@@ -36,7 +36,7 @@ use super::shared::{Shared, lock};
 use super::timer::Alarm;
 use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
-use crate::user_code;
+use crate::support::user_code;
 
 /// So many bytes are taken from the session at once: what is taken is beyond the reach of more urgent
 /// frames.

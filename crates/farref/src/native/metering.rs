@@ -3,7 +3,7 @@
 use metrics::Counter;
 
 use super::handshake::HandshakeFailure;
-use crate::telemetry::Tally;
+use crate::support::telemetry::Tally;
 
 /// Handles that are cheap to count with. They go to the recorder that was installed when the agent
 /// was started.

@@ -66,9 +66,9 @@ use shared::{Shared, lock};
 
 use crate::agent::{Agent, Inbound, LinkStatistics, Message};
 use crate::codec::{Codec, CodecError, Payload};
-use crate::io_thread::IoThread;
 use crate::rendezvous::Card;
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
+use crate::support::io_thread::IoThread;
 
 /// A future on the heap.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -33,7 +33,7 @@ use super::handshake::{
 use super::shared::Shared;
 use super::stream::Stream;
 use crate::rendezvous::Address;
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
 
 /// How many may look into one worker at once.
 const MAX_OBSERVERS: usize = 16;

@@ -27,7 +27,7 @@ use super::link::{Link, Stage};
 use super::shared::{lock, try_lock};
 use super::stream::ReadHalf;
 use crate::agent::Message;
-use crate::user_code;
+use crate::support::user_code;
 
 /// After so many reads the task lets others run.
 const TASKS_SHARE: u32 = 64;

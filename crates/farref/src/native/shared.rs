@@ -24,8 +24,8 @@ use super::memory::MemoryNetwork;
 use super::metering::Meters;
 use super::timer::Timer;
 use crate::agent::Inbound;
-use crate::io_thread::IoThread;
-use crate::user_code::UserCode;
+use crate::support::io_thread::IoThread;
+use crate::support::user_code::UserCode;
 
 /// The parts of an agent that its tasks need.
 pub(super) struct Shared {

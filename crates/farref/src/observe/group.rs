@@ -9,7 +9,7 @@ use super::place::{Place, shown_address};
 use super::{ObserveError, Observer};
 use crate::native::Watch;
 use crate::rendezvous::{self, Address, Card};
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
 
 /// A group seen from outside.
 ///

@@ -43,7 +43,7 @@ use place::Place;
 
 use crate::native::{Watch, WatchError};
 use crate::rendezvous::Address;
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
 
 /// How to look: with which token, how closely, how patiently.
 ///

@@ -26,6 +26,9 @@
 //! # }
 //! ```
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
 use std::time::Duration;
 
 use crate::error::{Error, Result};

@@ -9,8 +9,8 @@ use super::joining::launch;
 use super::{Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
-use crate::names::Names;
 use crate::rendezvous::check_name;
+use crate::runtime::names::Names;
 
 /// A group that has come together by other means: who is in it, and who of them this worker is.
 ///

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::Worker;
 use crate::error::{Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
-use crate::protocol::{DEFAULT_MAX_ANSWER_BYTES, DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
-use crate::settings::{MessageLimits, Settings};
+use crate::runtime::settings::{MessageLimits, Settings};
+use crate::runtime::{DEFAULT_MAX_ANSWER_BYTES, DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 
 /// Longer than any program waits, and short enough for every clock: who sets `Duration::MAX` means no limit.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

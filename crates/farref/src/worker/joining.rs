@@ -13,18 +13,18 @@ use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Place, Worker, WorkerBuilder};
 use crate::agent::{Agent, Inbound};
 use crate::error::{Error, Result};
-use crate::io_thread::IoThread;
-use crate::names::{AddressBook, Names};
 use crate::native::{
     BindOptions, Bound, Identity, NativeAgent, Predecessors, Rejection, WIRE_VERSION,
 };
-use crate::protocol::{Core, Stage};
-use crate::registry::Registry;
 use crate::rendezvous::{
     self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
     advertised_address, check_name, check_rank, host_id,
 };
-use crate::settings::{MessageLimits, Settings};
+use crate::runtime::names::{AddressBook, Names};
+use crate::runtime::registry::Registry;
+use crate::runtime::settings::{MessageLimits, Settings};
+use crate::runtime::{Core, Stage};
+use crate::support::io_thread::IoThread;
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
 /// connections is not waited for.

@@ -20,18 +20,18 @@ pub(crate) use builder::Place;
 pub use builder::WorkerBuilder;
 use hosting::HostedStore;
 
-use crate::context::{Extension, NodeId};
-use crate::current::Current;
 use crate::error::{Error, Result};
+use crate::face::context::{Extension, NodeId};
+use crate::face::peer::Peer;
+use crate::face::rref::RRef;
 use crate::fingerprint;
-use crate::handle::{Made, Origin};
-use crate::io_thread::IoThread;
-use crate::leaks::LeakReport;
-use crate::peer::Peer;
-use crate::protocol::Core;
-use crate::rref::RRef;
-use crate::snapshot::Snapshot;
-use crate::value::Value;
+use crate::report::leaks::LeakReport;
+use crate::report::snapshot::Snapshot;
+use crate::runtime::Core;
+use crate::runtime::current::Current;
+use crate::runtime::handle::{Made, Origin};
+use crate::support::io_thread::IoThread;
+use crate::values::Value;
 
 /// A worker: a member of a group of processes that call each other's functions.
 ///
@@ -316,7 +316,7 @@ impl Worker {
     /// Why there is no worker of that name.
     fn no_such_peer(&self, name: &str, waited: Option<Duration>) -> Error {
         let stage = *self.core.stage.borrow();
-        if stage > crate::protocol::Stage::Member {
+        if stage > crate::runtime::Stage::Member {
             return self.core.not_member();
         }
         let known = self.peers();
@@ -662,7 +662,7 @@ impl Worker {
     /// # }
     /// ```
     pub fn references(&self) -> LeakReport {
-        crate::snapshot::references(&self.core)
+        crate::report::snapshot::references(&self.core)
     }
 }
 
@@ -676,7 +676,7 @@ impl Drop for Life {
     fn drop(&mut self) {
         self.stop_tasks();
         let stage = *self.core.stage.borrow();
-        if stage <= crate::protocol::Stage::Member {
+        if stage <= crate::runtime::Stage::Member {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
         }
         let core = Arc::clone(&self.core);

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 
 use super::Worker;
 use crate::agent::Ending;
-use crate::current::Current;
 use crate::error::{Error, Result};
-use crate::leaks::LeakReport;
-use crate::protocol::{Core, Stage};
 use crate::rendezvous::Directory;
+use crate::report::leaks::LeakReport;
+use crate::runtime::current::Current;
+use crate::runtime::{Core, Stage};
 
 /// How long the last messages may take to be delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);

@@ -4,8 +4,8 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::hosting::HostedStore;
-use crate::protocol::{Core, Stage};
 use crate::rendezvous::RendezvousError;
+use crate::runtime::{Core, Stage};
 
 /// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
 /// tells the new one what the group knows, so that others, the former host among them, can join again (S3).

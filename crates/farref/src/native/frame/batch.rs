@@ -16,7 +16,7 @@ use farref_proto::{Frame, Time};
 use super::packet::Packet;
 use super::{PREFIX, Wire, part_entry};
 use crate::codec::{Part, Place};
-use crate::user_code;
+use crate::support::user_code;
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
 const COPY_LIMIT: usize = 16 << 10;

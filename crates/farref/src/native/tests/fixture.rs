@@ -14,7 +14,7 @@ use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
 use crate::native::shared::lock;
 use crate::rendezvous::Address;
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
 
 /// Who is where, shared by all agents of a test.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use super::fixture::{Book, Setup, impatient, with_parts};
 use super::*;
 use crate::codec::{Part, Source, Width};
 use crate::native::shared::lock;
-use crate::user_code;
+use crate::support::user_code;
 
 /// Starts an agent on a runtime of its own, which nobody drives from then on until the test is over.
 fn undriven(setup: Setup) -> (Side, mpsc::Sender<()>) {

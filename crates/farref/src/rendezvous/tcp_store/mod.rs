@@ -22,7 +22,7 @@ pub use client::TcpStoreClient;
 pub use dialect::StoreDialect;
 pub use server::{StoreLimits, StoreServer};
 
-/// For `crate::fuzzing`: bytes that a client sends to the store.
+/// For `crate::testing::fuzzing`: bytes that a client sends to the store.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_store_request(data: &[u8]) {
     use bytes::BytesMut;
@@ -40,7 +40,7 @@ pub fn fuzz_store_request(data: &[u8]) {
     }
 }
 
-/// For `crate::fuzzing`: bytes that a store answers.
+/// For `crate::testing::fuzzing`: bytes that a store answers.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_store_answer(data: &[u8]) {
     use bytes::{Buf, BytesMut};

@@ -10,9 +10,9 @@ use farref_proto::NodeId;
 use tokio::sync::{Notify, watch};
 
 use crate::native::{Contacts, Rejection};
-use crate::protocol::{Core, Stage};
 use crate::rendezvous::{Card, Directory};
-use crate::snapshot::Snapshot;
+use crate::report::snapshot::Snapshot;
+use crate::runtime::{Core, Stage};
 
 /// How long to wait before a newcomer is looked up again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

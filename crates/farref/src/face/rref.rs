@@ -8,19 +8,19 @@ use std::sync::Arc;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::call::Call;
-use crate::callers;
 use crate::codec::CodecError;
 use crate::codec::scope::{self, Unread};
-use crate::current::Current;
 use crate::error::{Error, FunctionName, Result};
+use crate::face::call::Call;
+use crate::face::peer::Peer;
 use crate::fingerprint;
-use crate::handle::{Handle, Held};
-use crate::peer::Peer;
-use crate::protocol::LOCAL;
-use crate::value::queue::{NeverComes, User};
-use crate::value::sealed::Permit;
-use crate::value::{Access, Exclusive, Ref, RefMut, Shared};
+use crate::runtime::LOCAL;
+use crate::runtime::callers;
+use crate::runtime::current::Current;
+use crate::runtime::handle::{Handle, Held};
+use crate::values::queue::{NeverComes, User};
+use crate::values::sealed::Permit;
+use crate::values::{Access, Exclusive, Ref, RefMut, Shared};
 
 /// The name under which codecs see a reference.
 const NAME: &str = "farref::RRef";
@@ -343,7 +343,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             })?;
         let admission = ticket.admitted().await.map_err(|failure| {
             let function = FunctionName::ours(LOCAL);
-            crate::failure::to_error(core, core.me, function, failure)
+            crate::runtime::failure::to_error(core, core.me, function, failure)
         })?;
         A::enter(Permit(Some(admission)))
             .ok_or_else(|| Error::TypeMismatch(mismatch::<T>("another type")))

@@ -29,7 +29,7 @@ use self::queue::{NeverComes, Permit, Queues, Turn, User};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
-use crate::function::Encode;
+use crate::runtime::function::Encode;
 
 /// What the reference table keeps for an owned value.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use farref_proto::RRefId;
 
 use crate::agent::{Caller, MAX_CALLERS};
-use crate::registry::{Entry, Registry};
+use crate::runtime::registry::{Entry, Registry};
 
 /// A call that runs, and those that wait for it.
 #[derive(Clone, Default)]

@@ -1,7 +1,7 @@
 //! What the code that runs right now is running for: its worker, its deadline, its trace, its context.
 //!
 //! Set while a remote function is polled or runs on the blocking pool, and inside of a
-//! [`ContextScope`](crate::context::ContextScope). It belongs to the thread and to that moment: a task
+//! [`ContextScope`](crate::face::context::ContextScope). It belongs to the thread and to that moment: a task
 //! that the function spawns by itself starts afresh.
 
 use std::cell::RefCell;
@@ -11,8 +11,8 @@ use std::time::Instant;
 use farref_proto::{ContextId, MessageId, NodeId};
 
 use crate::agent::TraceContext;
-use crate::callers::Chain;
-use crate::protocol::Core;
+use crate::runtime::Core;
+use crate::runtime::callers::Chain;
 
 thread_local! {
     static AMBIENT: RefCell<Ambient> = const { RefCell::new(Ambient { current: None, context: None }) };

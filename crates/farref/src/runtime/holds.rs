@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{NodeId, RRefId};
 
 use crate::agent::{Origins, SourceLine};
-use crate::handle::{Made, Origin};
+use crate::runtime::handle::{Made, Origin};
 
 const SHARDS: usize = 16;
 

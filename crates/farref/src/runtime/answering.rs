@@ -10,9 +10,9 @@ use super::{Arrived, Core, PeerState, State};
 use crate::agent::{AnswerMessage, Failure, Message, Origins};
 use crate::codec::Payload;
 use crate::codec::scope::Encoded;
-use crate::serve::Target;
-use crate::user_code::ENOUGH;
-use crate::value::Value;
+use crate::runtime::serve::Target;
+use crate::support::user_code::ENOUGH;
+use crate::values::Value;
 
 impl Core {
     /// Answers a call.

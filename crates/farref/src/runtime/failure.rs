@@ -7,8 +7,8 @@ use farref_proto::{CallError, NodeId, RefError};
 use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, RemoteError};
-use crate::protocol::Core;
-use crate::registry::Entry;
+use crate::runtime::Core;
+use crate::runtime::registry::Entry;
 
 /// What a caller is told of an error of this worker's protocol. Only this worker knows what its types are
 /// called (R8).
@@ -246,7 +246,7 @@ mod tests {
     use farref_proto::{Fingerprint, RRefId};
 
     use super::*;
-    use crate::signature::Signature;
+    use crate::fingerprint::signature::Signature;
 
     /// D5
     #[test]

@@ -57,9 +57,9 @@ use std::task::{self, Poll};
 pub use farref_proto::{ContextId, NodeId};
 
 use crate::codec::scope;
-use crate::current;
 use crate::error::Result;
-use crate::protocol::Core;
+use crate::runtime::Core;
+use crate::runtime::current;
 use crate::worker::Worker;
 
 /// A worker's part in a context.

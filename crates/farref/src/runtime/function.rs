@@ -14,18 +14,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::agent::Failure;
-use crate::call::Call;
 use crate::codec::{Codec, CodecError};
+use crate::face::call::Call;
+use crate::face::peer::Peer;
+use crate::face::rref::RRef;
 use crate::fingerprint;
-use crate::peer::Peer;
-use crate::rref::RRef;
-use crate::serve::Job;
-use crate::signature::Signature;
-use crate::value::Access;
+use crate::fingerprint::signature::Signature;
+use crate::runtime::serve::Job;
+use crate::values::Access;
 
 pub use inventory;
 
-pub use crate::value::{Exclusive, NoReceiver, Shared};
+pub use crate::values::{Exclusive, NoReceiver, Shared};
 
 /// Where a function runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,7 +121,7 @@ impl Registration {
             receiver: TypeId::of::<<F::Access as Access>::Target>,
             needs_receiver: F::Access::NEEDS_RECEIVER,
             exclusive: F::Access::EXCLUSIVE,
-            serve: crate::serve::serve::<F>,
+            serve: crate::runtime::serve::serve::<F>,
         }
     }
 }

@@ -12,10 +12,10 @@ use farref_proto::Fingerprint;
 use crate::agent::{Failure, FunctionRef};
 use crate::error::Error;
 use crate::fingerprint;
-use crate::function::{Function, Registration};
-use crate::protocol::Expected;
-use crate::serve::Job;
-use crate::signature::Signature;
+use crate::fingerprint::signature::Signature;
+use crate::runtime::Expected;
+use crate::runtime::function::{Function, Registration};
+use crate::runtime::serve::Job;
 
 /// All functions of the program.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::user_code;
+use crate::support::user_code;
 
 /// The thread, for as long as somebody has this.
 #[derive(Debug)]

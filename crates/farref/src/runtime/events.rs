@@ -7,13 +7,13 @@ use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetc
 use super::work::Work;
 use super::{Arrived, Core, FETCH, Held, PeerState, Running, Stage, State, Taken};
 use crate::agent::Failure;
-use crate::callers;
-use crate::context::Extension;
 use crate::error::{Error, FunctionName};
-use crate::registry::{Called, Entry};
-use crate::serve::{Job, Target};
-use crate::value::queue::{NeverComes, User};
-use crate::value::{Ticket, Value};
+use crate::face::context::Extension;
+use crate::runtime::callers;
+use crate::runtime::registry::{Called, Entry};
+use crate::runtime::serve::{Job, Target};
+use crate::values::queue::{NeverComes, User};
+use crate::values::{Ticket, Value};
 use crate::worker::Worker;
 
 impl Core {
@@ -186,7 +186,7 @@ impl Core {
             Held::Call(arrived) => match outcome {
                 Ok(value) => self.admit(state, arrived, Some(value), work),
                 Err(error) => {
-                    let failure = crate::failure::of_protocol(self, error.into());
+                    let failure = crate::runtime::failure::of_protocol(self, error.into());
                     self.reject(state, arrived, failure, work);
                 }
             },
@@ -195,7 +195,7 @@ impl Core {
                 match outcome {
                     Ok(value) => self.admit(state, arrived, Some(value), work),
                     Err(error) => {
-                        let failure = crate::failure::of_protocol(self, error.into());
+                        let failure = crate::runtime::failure::of_protocol(self, error.into());
                         self.reject(state, arrived, failure, work);
                     }
                 }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
-use crate::blocking::BlockingPool;
+use crate::support::blocking::BlockingPool;
 
 /// What may be put off before peers have to wait (UC-3).
 pub(crate) const ENOUGH: usize = 256;

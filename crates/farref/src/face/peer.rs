@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farref_proto::{NodeId, WorkerId};
 
 use crate::error::{Error, FunctionName, Result};
-use crate::protocol::Core;
+use crate::runtime::Core;
 
 /// A worker that functions can be called on.
 ///
@@ -128,7 +128,7 @@ impl Peer {
     pub(crate) fn life(&self, function: FunctionName) -> Result<NodeId> {
         self.core.current_life(self.worker).ok_or_else(|| {
             let stage = *self.core.stage.borrow();
-            if stage == crate::protocol::Stage::Member {
+            if stage == crate::runtime::Stage::Member {
                 Error::PeerLost {
                     peer: Arc::clone(&self.name),
                     function,

@@ -15,11 +15,22 @@
 
 mod answering;
 mod answers;
+pub(crate) mod callers;
+pub(crate) mod current;
 mod ending;
 mod events;
+pub(crate) mod failure;
 mod flow;
+pub(crate) mod function;
+pub(crate) mod handle;
+pub(crate) mod holds;
 mod incoming;
+pub(crate) mod names;
 mod outgoing;
+pub(crate) mod registry;
+pub(crate) mod serve;
+pub(crate) mod settings;
+pub(crate) mod trace;
 mod work;
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,22 +46,21 @@ use farref_proto::{
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::agent::{Agent, CallMessage, Caller, Origins, TraceContext};
-use crate::blocking::BlockingPool;
 use crate::codec::Payload;
-use crate::context::Extensions;
 use crate::error::Error;
-use crate::handle::Handle;
-use crate::holds::Holds;
-use crate::names::Names;
-use crate::polled;
-use crate::registry::{Called, Entry, Registry};
-use crate::serve;
-use crate::settings::Settings;
-use crate::signal::CancelSignal;
-use crate::telemetry::Telemetry;
-use crate::user_code::{self, UserCode};
-use crate::value::Value;
-use crate::value::queue::Queues;
+use crate::face::context::Extensions;
+use crate::runtime::handle::Handle;
+use crate::runtime::holds::Holds;
+use crate::runtime::names::Names;
+use crate::runtime::registry::{Called, Entry, Registry};
+use crate::runtime::settings::Settings;
+use crate::support::blocking::BlockingPool;
+use crate::support::polled;
+use crate::support::signal::CancelSignal;
+use crate::support::telemetry::Telemetry;
+use crate::support::user_code::{self, UserCode};
+use crate::values::Value;
+use crate::values::queue::Queues;
 
 pub(crate) use answers::{Answers, DEFAULT_MAX_ANSWER_BYTES, Expected, Reservation, Reserve};
 pub(crate) use flow::{DEFAULT_MAX_PARKED, weigh};

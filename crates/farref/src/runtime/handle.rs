@@ -9,8 +9,8 @@ use std::time::Instant;
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
 
 use crate::error::{Error, Result};
-use crate::holds::Received;
-use crate::protocol::Core;
+use crate::runtime::Core;
+use crate::runtime::holds::Received;
 
 /// A hold on a reference, or the reason why there is none.
 pub(crate) enum Handle {

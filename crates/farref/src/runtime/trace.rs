@@ -6,7 +6,7 @@
 //! are zero.
 
 use crate::agent::TraceContext;
-use crate::current::Current;
+use crate::runtime::current::Current;
 
 /// What a call takes along that is made here.
 pub(crate) fn of_call(current: Option<&Current>) -> TraceContext {

@@ -10,11 +10,11 @@ use farref_proto::{Leak, RRefId, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::handle::Origin;
-use crate::leaks::{LeakReport, LeakedReference, ReceivedReference};
-use crate::peer::Peer;
-use crate::protocol::{Core, Taken, Traffic};
-use crate::value::queue::Queued;
+use crate::face::peer::Peer;
+use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
+use crate::runtime::handle::Origin;
+use crate::runtime::{Core, Taken, Traffic};
+use crate::values::queue::Queued;
 use crate::worker::Worker;
 
 /// What a worker has at one moment.

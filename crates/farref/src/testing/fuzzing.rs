@@ -17,9 +17,9 @@ use crate::agent::{
     LinkStatistics, Message, Origins, TraceContext,
 };
 use crate::codec::{Blob, Buffer, Codec, Payload, scope};
-use crate::registry::Registry;
-use crate::rref::RRef;
-use crate::snapshot::Snapshot;
+use crate::face::rref::RRef;
+use crate::report::snapshot::Snapshot;
+use crate::runtime::registry::Registry;
 use crate::worker::Worker;
 
 pub use crate::native::fuzzing::{frames, handshake};
@@ -160,7 +160,7 @@ impl Hostile {
             me,
             members: members.collect(),
         };
-        let mut kept: Weak<dyn Inbound> = Weak::<crate::protocol::Core>::new();
+        let mut kept: Weak<dyn Inbound> = Weak::<crate::runtime::Core>::new();
         let attached = Worker::builder("").attach(group, |inbound| {
             kept = inbound;
             Arc::new(Mute(Codec::Postcard))
@@ -301,7 +301,7 @@ impl Hostile {
         others[index as usize % others.len()]
     }
 
-    fn peer(&self, index: u8) -> Option<crate::peer::Peer> {
+    fn peer(&self, index: u8) -> Option<crate::face::peer::Peer> {
         let peers = self.worker.peers();
         peers.get(index as usize % peers.len().max(1)).cloned()
     }

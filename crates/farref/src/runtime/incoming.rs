@@ -11,9 +11,9 @@ use super::work::Work;
 use super::{Arrived, Core, FETCH, Held, Stage, State};
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
 use crate::error::{Error, FunctionName};
-use crate::registry::{Called, Entry};
-use crate::serve;
-use crate::user_code;
+use crate::runtime::registry::{Called, Entry};
+use crate::runtime::serve;
+use crate::support::user_code;
 
 /// Whoever brings something in here reads from a connection or keeps time, and does not wait for code of
 /// the program (UC-1).
@@ -203,7 +203,7 @@ impl Core {
         };
         if let Arrival::Failed(error) = arrival {
             // What came with it has been let go, and its context is done with.
-            let failure = crate::failure::of_protocol(self, error);
+            let failure = crate::runtime::failure::of_protocol(self, error);
             self.reject(&mut state, arrived, failure, &mut work);
             self.settle(state, work);
             return Ok(());
@@ -337,7 +337,7 @@ impl Core {
 
     /// What a failure on another worker means here. The caller fills in what it called.
     fn failed(&self, worker: NodeId, failure: Failure) -> Error {
-        crate::failure::to_error(self, worker, FunctionName::UNSAID, failure)
+        crate::runtime::failure::to_error(self, worker, FunctionName::UNSAID, failure)
     }
 }
 

@@ -24,20 +24,20 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::Instrument as _;
 
 use crate::agent::{Failure, TraceContext, Unmade};
-use crate::callers::Chain;
 use crate::codec::{Payload, scope};
-use crate::current::Current;
-use crate::failure::shortened;
-use crate::function::{Encode, Function, Mode};
-use crate::handle::Handle;
-use crate::polled;
-use crate::protocol::{Arrived, Core, Expected, FETCH, Reservation, Reserve};
-use crate::registry::Entry;
-use crate::signal::CancelSignal;
-use crate::trace;
-use crate::user_code::{self, UserCode};
-use crate::value::sealed::Permit;
-use crate::value::{Access, Admission, Ticket, Value};
+use crate::runtime::callers::Chain;
+use crate::runtime::current::Current;
+use crate::runtime::failure::shortened;
+use crate::runtime::function::{Encode, Function, Mode};
+use crate::runtime::handle::Handle;
+use crate::runtime::registry::Entry;
+use crate::runtime::trace;
+use crate::runtime::{Arrived, Core, Expected, FETCH, Reservation, Reserve};
+use crate::support::polled;
+use crate::support::signal::CancelSignal;
+use crate::support::user_code::{self, UserCode};
+use crate::values::sealed::Permit;
+use crate::values::{Access, Admission, Ticket, Value};
 
 /// What becomes of a call's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,30 +15,30 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::agent::FunctionInfo;
-use crate::blocking::Waiting;
 use crate::codec::{CodecError, scope};
-use crate::context::ContextScope;
-use crate::current::{self, Current};
 use crate::error::{Error, FunctionName, Result};
+use crate::face::context::ContextScope;
+use crate::face::peer::Peer;
+use crate::face::rref::RRef;
 use crate::fingerprint;
-use crate::function::{Function, NoReceiver};
-use crate::handle::{Handle, Made, Origin};
-use crate::peer::Peer;
-use crate::protocol::{self, Core, NotMade, Receipt, Request};
-use crate::registry::Entry;
-use crate::rref::RRef;
-use crate::trace;
-use crate::value::Access;
+use crate::runtime::current::{self, Current};
+use crate::runtime::function::{Function, NoReceiver};
+use crate::runtime::handle::{Handle, Made, Origin};
+use crate::runtime::registry::Entry;
+use crate::runtime::trace;
+use crate::runtime::{self, Core, NotMade, Receipt, Request};
+use crate::support::blocking::Waiting;
+use crate::values::Access;
 
 /// What a fetch is called in errors.
-const FETCH: FunctionName = FunctionName::ours(protocol::FETCH);
+const FETCH: FunctionName = FunctionName::ours(runtime::FETCH);
 
 /// A call that has been built and not been made yet.
 ///
 /// Await it for the result, [`start`](Self::start) it to await the result later, or say
 /// [`remote`](Self::remote) to leave the result where it is computed and hold a reference to it.
 /// A call that is only built sends nothing. It is what surrounds the code that makes it which counts: its
-/// limit and its [context](crate::context#which-context-a-call-belongs-to).
+/// limit and its [context](crate::face::context#which-context-a-call-belongs-to).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -894,7 +894,7 @@ fn unreachable_result<T>(function: FunctionName) -> Result<T> {
 }
 
 impl Begun {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<protocol::Reply> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<runtime::Reply> {
         if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
             // The sender goes without a word only if this worker is being torn down.
             return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));

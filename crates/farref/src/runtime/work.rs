@@ -10,10 +10,10 @@ use super::Core;
 use crate::agent::Message;
 use crate::codec::Payload;
 use crate::error::Error;
-use crate::handle::Handle;
-use crate::serve::Job;
-use crate::signal::CancelSignal;
-use crate::value::Value;
+use crate::runtime::handle::Handle;
+use crate::runtime::serve::Job;
+use crate::support::signal::CancelSignal;
+use crate::values::Value;
 
 /// What a caller gets: the encoded result with its references, or why there is none.
 pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;

@@ -15,10 +15,10 @@ use super::{Arrived, Core, Held, State, Waiter};
 use crate::agent::{CallMessage, Caller, FunctionRef, Message, Origins, TraceContext};
 use crate::codec::scope::Encoded;
 use crate::error::{Error, FunctionName, Result};
-use crate::handle::{Handle, Made};
-use crate::registry::{Called, Entry};
-use crate::serve;
-use crate::value::Value;
+use crate::runtime::handle::{Handle, Made};
+use crate::runtime::registry::{Called, Entry};
+use crate::runtime::serve;
+use crate::values::Value;
 
 /// A call about to be made.
 pub(crate) struct Request {
@@ -322,7 +322,7 @@ impl Core {
                 work.woken.push(Box::new(|_| drop(sender.send(Err(error)))));
             }
             Held::Call(arrived) | Held::Receiver(arrived) => {
-                let failure = crate::failure::of_protocol(self, error.into());
+                let failure = crate::runtime::failure::of_protocol(self, error.into());
                 self.reject(state, arrived, failure, work);
             }
         }

@@ -1,0 +1,4 @@
+//! What a worker says of itself: snapshots, and the references that are still held.
+
+pub(crate) mod leaks;
+pub(crate) mod snapshot;

@@ -1,0 +1,8 @@
+//! What is not about remote references: where code runs, how it is cancelled, what is counted.
+
+pub(crate) mod blocking;
+pub(crate) mod io_thread;
+pub(crate) mod polled;
+pub(crate) mod signal;
+pub(crate) mod telemetry;
+pub(crate) mod user_code;
