@@ -171,9 +171,7 @@ pub use worker::{WeakWorker, Worker, WorkerBuilder};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::testing::fuzzing::{
-        frames, handshake, runtime, store_answer, store_request, values,
-    };
+    pub use crate::testing::fuzzing::{frames, handshake, runtime, values};
 }
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.

@@ -23,9 +23,6 @@ use crate::runtime::registry::Registry;
 use crate::worker::Worker;
 
 pub use crate::native::fuzzing::{frames, handshake};
-pub use crate::rendezvous::{
-    fuzz_store_answer as store_answer, fuzz_store_request as store_request,
-};
 
 /// What an argument or a result may be.
 pub fn values(data: &[u8]) {
@@ -402,16 +399,6 @@ mod tests {
     #[test]
     fn no_greeting_makes_a_handshake_panic() {
         exercise(handshake, 500);
-    }
-
-    #[test]
-    fn no_request_makes_the_store_panic() {
-        exercise(store_request, 5_000);
-    }
-
-    #[test]
-    fn no_answer_makes_a_client_of_the_store_panic() {
-        exercise(store_answer, 5_000);
     }
 
     #[test]

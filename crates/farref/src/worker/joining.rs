@@ -17,7 +17,7 @@ use crate::native::{
     BindOptions, Bound, Identity, NativeAgent, Predecessors, Rejection, WIRE_VERSION,
 };
 use crate::rendezvous::{
-    self, Address, Directory, Entry, FAREWELL, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
+    self, Address, Directory, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
     advertised_address, check_name, check_rank, host_id,
 };
 use crate::runtime::names::{AddressBook, Names};
@@ -88,7 +88,11 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     let (bound, entry) = match entering.await {
         Ok(entered) => entered,
         Err(error) => {
-            give_up(opened, &error).await;
+            let reason = match &error {
+                Error::Rendezvous(reason) => Some(&**reason),
+                _ => None,
+            };
+            opened.give_up(reason).await;
             return Err(error);
         }
     };
@@ -123,20 +127,6 @@ fn grace(builder: &WorkerBuilder, place: &Place) -> Duration {
         }
         _ => Duration::ZERO,
     }
-}
-
-/// Ends the store that this worker hosts, so that its port is free for the next attempt.
-async fn give_up(opened: Opened, error: &Error) {
-    let Some(store) = opened.server else {
-        return;
-    };
-    if let Error::Rendezvous(error) = error
-        && error.concerns_all()
-    {
-        // The others are still to find out from it why they wait in vain.
-        tokio::time::sleep(FAREWELL).await;
-    }
-    store.close().await;
 }
 
 /// Opens the store and finds out where to listen, and under which address the others find it.

@@ -38,10 +38,10 @@ type Contents = BTreeMap<String, Vec<u8>>;
 /// prefix of its own.
 ///
 /// ```
-/// use farref::{FileStore, Store};
+/// use farref_rendezvous::{FileStore, Store};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let path = std::env::temp_dir().join(format!("farref-file-store-{}", std::process::id()));
 /// let one = FileStore::new(&path);
 /// let two = FileStore::new(&path); // in another process, or on another host
@@ -71,10 +71,10 @@ impl FileStore {
     /// A store in the file at `path`, which need not exist yet; its directory must.
     ///
     /// ```
-    /// use farref::{FileStore, Store, StoreError};
+    /// use farref_rendezvous::{FileStore, Store, StoreError};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// // What is wrong with the path is found out when it is first used.
     /// let store = FileStore::new("/no/such/directory/store");
     /// assert!(matches!(store.set("key", b"").await, Err(StoreError::File { .. })));

@@ -15,34 +15,34 @@ use super::location::{Rendezvous, is_host};
 
 /// What a worker learns from its environment.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The worker's name; `worker<rank>` unless `FARREF_NAME` says otherwise.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// Its rank.
-    pub(crate) rank: Option<u32>,
+    pub rank: Option<u32>,
     /// How many workers the group is founded with.
-    pub(crate) world_size: Option<u32>,
+    pub world_size: Option<u32>,
     /// Where the group meets.
-    pub(crate) rendezvous: Option<Rendezvous>,
+    pub rendezvous: Option<Rendezvous>,
     /// Under which address others reach this worker.
-    pub(crate) advertise: Option<IpAddr>,
+    pub advertise: Option<IpAddr>,
     /// The group's secret.
-    pub(crate) token: Option<String>,
+    pub token: Option<String>,
     /// The launcher hosts the store: rank 0 must not.
-    pub(crate) hosted_elsewhere: bool,
+    pub hosted_elsewhere: bool,
     /// Names this run of the launcher's job, a new one after each restart of all workers. Keys of
     /// different runs in one store should be kept apart by it.
-    pub(crate) run_id: Option<String>,
+    pub run_id: Option<String>,
 }
 
 impl Settings {
     /// Reads this process's environment.
-    pub(crate) fn from_env() -> Result<Self, RendezvousError> {
+    pub fn from_env() -> Result<Self, RendezvousError> {
         Self::read(|variable| std::env::var(variable).ok())
     }
 
     /// Reads variables from wherever `get` finds them.
-    pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, RendezvousError> {
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, RendezvousError> {
         let environment = Environment(&get);
         let own_world_size = environment.world_size("FARREF_WORLD_SIZE")?;
         let own_rank = environment.number("FARREF_RANK")?;
@@ -104,7 +104,7 @@ impl fmt::Debug for Settings {
 }
 
 /// Refuses what cannot be a worker's name.
-pub(crate) fn check_name(name: &str) -> Result<(), RendezvousError> {
+pub fn check_name(name: &str) -> Result<(), RendezvousError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c);
     if (1..=127).contains(&name.len()) && name.chars().all(allowed) {
         return Ok(());

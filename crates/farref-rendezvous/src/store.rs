@@ -23,10 +23,10 @@ pub(crate) const MAX_KEYS: usize = 128 << 10;
 /// What an operation of a [`Store`] returns: boxed, so that stores can be used as trait objects.
 ///
 /// ```
-/// use farref::{MemoryStore, Store, StoreFuture};
+/// use farref_rendezvous::{MemoryStore, Store, StoreFuture};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let store = MemoryStore::new();
 /// // Nothing happens before it is awaited.
 /// let count: StoreFuture<'_, i64> = store.add("count", 1);
@@ -42,7 +42,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// Every operation is atomic. An operation whose future is dropped may still take effect.
 ///
 /// ```
-/// use farref::{MemoryStore, Store, StoreError};
+/// use farref_rendezvous::{MemoryStore, Store, StoreError};
 ///
 /// /// The next number that nobody else has.
 /// async fn draw(store: &dyn Store) -> Result<i64, StoreError> {
@@ -50,7 +50,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// }
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let store = MemoryStore::new();
 /// assert_eq!(draw(&store).await?, 0);
 /// assert_eq!(draw(&store).await?, 1);
@@ -61,10 +61,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Sets `key` to `value`. When this returns, every other user of the store sees it.
     ///
     /// ```
-    /// use farref::{MemoryStore, Store};
+    /// use farref_rendezvous::{MemoryStore, Store};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// store.set("phase", b"one").await?;
     /// store.set("phase", b"two").await?;
@@ -79,10 +79,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{MemoryStore, Store, StoreError};
+    /// use farref_rendezvous::{MemoryStore, Store, StoreError};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// let patience = Duration::from_secs(60);
     /// let (got, set) = tokio::join!(store.get("later", patience), store.set("later", b"now"));
@@ -111,10 +111,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The value of `key` if it has one now.
     ///
     /// ```
-    /// use farref::{MemoryStore, Store};
+    /// use farref_rendezvous::{MemoryStore, Store};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// assert_eq!(store.try_get("key").await?, None);
     /// store.set("key", b"").await?;
@@ -134,10 +134,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Adds `delta` to the decimal number in `key` (0 if there is none) and returns the sum.
     ///
     /// ```
-    /// use farref::{MemoryStore, Store, StoreError};
+    /// use farref_rendezvous::{MemoryStore, Store, StoreError};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// assert_eq!(store.add("count", 5).await?, 5);
     /// assert_eq!(store.add("count", -2).await?, 3);
@@ -156,10 +156,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// exists, ask [`Store::try_get`].
     ///
     /// ```
-    /// use farref::{MemoryStore, Store};
+    /// use farref_rendezvous::{MemoryStore, Store};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// // The first to come is the leader; whoever is late learns who is.
     /// assert_eq!(&store.compare_set("leader", b"", b"a").await?[..], b"a");
@@ -177,10 +177,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Removes `key`; says whether it was there.
     ///
     /// ```
-    /// use farref::{MemoryStore, Store};
+    /// use farref_rendezvous::{MemoryStore, Store};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// store.set("key", b"value").await?;
     /// assert!(store.delete("key").await?);
@@ -195,10 +195,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{MemoryStore, Store, StoreError};
+    /// use farref_rendezvous::{MemoryStore, Store, StoreError};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// let keys = ["a".to_owned(), "b".to_owned()];
     /// store.set("a", b"here").await?;
@@ -217,10 +217,10 @@ pub trait Store: Send + Sync + fmt::Debug {
 /// Why a store did not do what it was asked.
 ///
 /// ```
-/// use farref::{MemoryStore, Store, StoreError};
+/// use farref_rendezvous::{MemoryStore, Store, StoreError};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let store = MemoryStore::new();
 /// let long = "k".repeat(10_000);
 /// match store.set(&long, b"").await {

@@ -11,18 +11,29 @@ use super::store::StoreError;
 /// Why a worker could not enter its group, or could not find another worker in it.
 ///
 /// ```
-/// use farref::{Error, RendezvousError, Worker};
+/// use std::time::Duration;
 ///
-/// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
-/// let builder = Worker::builder("no spaces, please").rendezvous("tcp://127.0.0.1:29500");
-/// let Err(Error::Rendezvous(error)) = builder.join().await else {
-///     panic!("such a name is not allowed");
+/// use farref_rendezvous::{RendezvousError, StoreError};
+///
+/// /// Whether to start the others, or to look for what is wrong with this one.
+/// fn is_worth_another_attempt(error: &RendezvousError) -> bool {
+///     match error {
+///         RendezvousError::Missing { .. } | RendezvousError::TimedOut { .. } => true,
+///         RendezvousError::Store { source, .. } => {
+///             matches!(source, StoreError::Unreachable { .. } | StoreError::Lost { .. })
+///         }
+///         _ => false,
+///     }
+/// }
+///
+/// let error = RendezvousError::Missing {
+///     have: vec![(0, "ps".to_owned())],
+///     missing: vec![1],
+///     world_size: 2,
+///     waited: Duration::from_secs(60),
 /// };
-/// assert!(matches!(&*error, RendezvousError::Name { name } if name.contains(' ')));
-/// println!("{error}"); // says what a name may look like
-/// # Ok(())
-/// # }
+/// assert!(is_worth_another_attempt(&error));
+/// assert!(error.to_string().contains("rank 1 did not come within 60.0s; rank 0 (ps) did"));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

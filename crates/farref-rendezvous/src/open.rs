@@ -10,16 +10,56 @@ use super::location::Rendezvous;
 use super::store::Store;
 use super::tcp_store::{StoreDialect, StoreServer, TcpStoreClient};
 
+/// How long the store's host keeps it after it has given up: the others look every second for the reason.
+const LINGER: Duration = Duration::from_millis(1_500);
+
 /// A store to use, and its server if this worker hosts it. The store works while the server lives.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) server: Option<StoreServer>,
+pub struct Opened {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Its server, if it is hosted here.
+    pub server: Option<StoreServer>,
+}
+
+impl Opened {
+    /// Closes the store, if it is hosted here, after its group did not come together for this reason: when
+    /// this returns, the port is free for the next attempt.
+    pub async fn give_up(self, reason: Option<&RendezvousError>) {
+        let Some(server) = self.server else {
+            return;
+        };
+        if reason.is_some_and(RendezvousError::concerns_all) {
+            // The others are still to find out from it why they wait in vain.
+            tokio::time::sleep(LINGER).await;
+        }
+        server.close().await;
+    }
 }
 
 /// Opens the store of a rendezvous. `hosts` says that this worker is the one to host it, as rank 0
 /// is unless the launcher does it.
-pub(crate) async fn open(
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use farref_rendezvous::{Rendezvous, open};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let free = farref_rendezvous::StoreServer::bind("127.0.0.1:0").await?;
+/// # let place = format!("tcp://{}", free.local_addr());
+/// # free.close().await;
+/// let place: Rendezvous = place.parse()?; // such as tcp://127.0.0.1:29500
+/// let patience = Duration::from_secs(60);
+/// let host = open(&place, true, patience).await?;
+/// let guest = open(&place, false, patience).await?;
+/// host.store.set("key", b"value").await?;
+/// assert_eq!(guest.store.try_get("key").await?.as_deref(), Some(&b"value"[..]));
+/// # Ok(())
+/// # }
+/// ```
+pub async fn open(
     rendezvous: &Rendezvous,
     hosts: bool,
     timeout: Duration,
@@ -50,7 +90,7 @@ pub(crate) async fn open(
 }
 
 /// Hosts the store at an address of this host.
-pub(crate) async fn serve(host: &str, port: u16) -> Result<StoreServer, RendezvousError> {
+pub async fn serve(host: &str, port: u16) -> Result<StoreServer, RendezvousError> {
     // A name may stand for loopback here and for another address elsewhere (Debian's 127.0.1.1),
     // so only what is loopback everywhere keeps the others out.
     let loopback = match host.parse::<IpAddr>() {

@@ -7,30 +7,30 @@ use farref_proto::NodeId;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
-use super::environment::check_name;
+use super::settings::check_name;
 
 /// The first byte of an encoded card, so that a later format can be told from this one.
 const VERSION: u8 = 2;
 /// The longest encoded card.
-pub(crate) const MAX_CARD: usize = 4 << 10;
+const MAX_CARD: usize = 4 << 10;
 const MAX_ADDRESSES: usize = 8;
 const MAX_TEXT: usize = 255;
 
 /// One life of a worker, and how to reach it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub struct Card {
     /// Which life of which worker.
-    pub(crate) node: NodeId,
+    pub node: NodeId,
     /// The worker's name.
-    pub(crate) name: String,
+    pub name: String,
     /// Where it listens, the best first.
-    pub(crate) addresses: Vec<Address>,
+    pub addresses: Vec<Address>,
     /// Which host it runs on; equal for workers that share one.
-    pub(crate) host: String,
+    pub host: String,
     /// The version of the wire that it speaks.
-    pub(crate) wire: u16,
+    pub wire: u16,
     /// Of its token, if it has one, as much as it takes to notice that two are different.
-    pub(crate) token: Option<TokenTag>,
+    pub token: Option<TokenTag>,
 }
 
 /// A few bits of a digest of a token. Two workers whose tags differ have different tokens.
@@ -39,10 +39,11 @@ pub(crate) struct Card {
 /// spares a guesser 16 bits of guessing, once, however many tags it collects. In return one mistake in
 /// 65,536 is noticed only when the workers connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct TokenTag(u16);
+pub struct TokenTag(u16);
 
 impl TokenTag {
-    pub(crate) fn of(token: &str) -> Self {
+    /// The tag of this token.
+    pub fn of(token: &str) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
         let digest = hmac::sign(&key, b"farref token tag");
         let tag = digest
@@ -55,7 +56,7 @@ impl TokenTag {
 
 /// A place where a worker listens.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) enum Address {
+pub enum Address {
     /// TCP.
     Tcp(SocketAddr),
     /// A Unix socket's path; with `@` in front, a name in Linux' abstract namespace.

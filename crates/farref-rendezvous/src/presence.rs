@@ -10,7 +10,7 @@ use super::error::RendezvousError;
 
 /// What was found where a card leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sign {
+pub enum Sign {
     /// That very life, which has proved it.
     Present,
     /// Somebody who takes connections and says nothing: a worker that waits for its group, one that is
@@ -21,7 +21,7 @@ pub(crate) enum Sign {
 }
 
 /// Asks a worker whether it is there.
-pub(crate) trait Presence: fmt::Debug + Send + Sync {
+pub trait Presence: fmt::Debug + Send + Sync {
     /// Whether that life is there. An error if it is, and has another token or another wire.
     fn ask<'a>(
         &'a self,

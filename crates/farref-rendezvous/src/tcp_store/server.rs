@@ -39,10 +39,10 @@ const KEPT_BUFFER: usize = 64 << 10;
 /// What a [`StoreServer`] may use.
 ///
 /// ```
-/// use farref::{StoreLimits, StoreServer};
+/// use farref_rendezvous::{StoreLimits, StoreServer};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// // A store for a few workers, which need a few kilobytes each.
 /// let limits = StoreLimits {
 ///     memory: 16 << 20,
@@ -77,18 +77,23 @@ impl Default for StoreLimits {
 /// A store that PyTorch's TCPStore clients and farref workers can use. Dropping it closes it.
 ///
 /// ```
-/// use farref::{StoreServer, Worker};
+/// use std::time::Duration;
+///
+/// use farref_rendezvous::{Store, StoreServer, TcpStoreClient};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// // A launcher hosts it; the workers are told where.
-/// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
-/// let worker = Worker::builder("worker0")
-///     .rendezvous(&format!("tcp://{}", store.local_addr()))
-///     .store_is_hosted_elsewhere()
-///     .join()
-///     .await?;
-/// worker.shutdown().await
+/// let server = StoreServer::bind("127.0.0.1:0").await?;
+/// let place = format!("tcp://{}", server.local_addr());
+///
+/// // What each of them does then.
+/// let (host, port) = ("127.0.0.1", server.local_addr().port());
+/// let client = TcpStoreClient::connect(host, port, Duration::from_secs(60)).await?;
+/// assert_eq!(client.add("workers", 1).await?, 1);
+/// # assert!(place.parse::<farref_rendezvous::Rendezvous>().is_ok());
+/// server.close().await;
+/// # Ok(())
 /// # }
 /// ```
 pub struct StoreServer {
@@ -101,10 +106,10 @@ impl StoreServer {
     /// Hosts a store at `address`; port 0 takes any free one. Must be called inside a tokio runtime.
     ///
     /// ```
-    /// use farref::{StoreError, StoreServer};
+    /// use farref_rendezvous::{StoreError, StoreServer};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// // Two cannot have one port.
     /// let second = StoreServer::bind(server.local_addr()).await;
@@ -121,10 +126,10 @@ impl StoreServer {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{Store, StoreLimits, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{Store, StoreLimits, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let limits = StoreLimits { memory: 100_000, ..StoreLimits::default() };
     /// let server = StoreServer::bind_with("127.0.0.1:0", limits).await?;
     /// let port = server.local_addr().port();
@@ -163,10 +168,10 @@ impl StoreServer {
     /// Where it listens.
     ///
     /// ```
-    /// use farref::StoreServer;
+    /// use farref_rendezvous::StoreServer;
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// assert_ne!(server.local_addr().port(), 0); // which one the system chose
     /// # Ok(())
@@ -184,10 +189,10 @@ impl StoreServer {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{Store, StoreDialect, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// assert_eq!(server.clients_dialect(), StoreDialect::Greeted);
     ///
@@ -211,10 +216,10 @@ impl StoreServer {
     /// the others have gone.
     ///
     /// ```
-    /// use farref::StoreServer;
+    /// use farref_rendezvous::StoreServer;
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// assert_eq!(server.connections(), 0);
     /// # Ok(())
@@ -228,10 +233,10 @@ impl StoreServer {
     /// the port becomes free a moment later.
     ///
     /// ```
-    /// use farref::StoreServer;
+    /// use farref_rendezvous::StoreServer;
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let address = server.local_addr();
     /// server.close().await;

@@ -8,15 +8,14 @@ use std::time::Duration;
 use farref_proto::NodeId;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::bootstrap::{Entry, Plan, enter};
 use super::card::{Address, Card, TokenTag};
+use super::directory::Directory;
 use super::ledger::Ledger;
 use super::presence::{Presence, Sign};
 use super::store::Store;
 use super::store_tests::Scratch;
-use super::{
-    Entry, FileStore, MemoryStore, Plan, RendezvousError, StoreLimits, StoreServer, TcpStoreClient,
-    enter,
-};
+use super::{FileStore, MemoryStore, RendezvousError, StoreLimits, StoreServer, TcpStoreClient};
 
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -823,7 +822,7 @@ async fn a_group_whose_place_was_taken_is_told() {
         founders: vec![before.me.clone()],
     };
     let kind = super::ledger::Kind::Dynamic;
-    let stale = super::Directory::new(ledger, kind, before.me, founding);
+    let stale = Directory::new(ledger, kind, before.me, founding);
     match stale.republish().await {
         Err(RendezvousError::OtherGroup {
             ours: one,

@@ -20,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where the workers of a group are. Clones share what they know.
 #[derive(Clone, Debug)]
-pub(crate) struct Directory {
+pub struct Directory {
     inner: Arc<Inner>,
 }
 
@@ -72,12 +72,12 @@ impl Directory {
     }
 
     /// Whether the group has no fixed size.
-    pub(crate) fn grows(&self) -> bool {
+    pub fn grows(&self) -> bool {
         self.inner.kind == Kind::Dynamic
     }
 
     /// The card of one life of a worker: from memory, or else from the store.
-    pub(crate) async fn lookup(&self, node: NodeId) -> Result<Card, RendezvousError> {
+    pub async fn lookup(&self, node: NodeId) -> Result<Card, RendezvousError> {
         if let Some(card) = self.cards().get(&node) {
             return Ok(card.clone());
         }
@@ -111,12 +111,12 @@ impl Directory {
     }
 
     /// The card of one life of a worker, if it is known.
-    pub(crate) fn known(&self, node: NodeId) -> Option<Card> {
+    pub fn known(&self, node: NodeId) -> Option<Card> {
         self.cards().get(&node).cloned()
     }
 
     /// Remembers a card that came from elsewhere.
-    pub(crate) fn insert(&self, card: Card) {
+    pub fn insert(&self, card: Card) {
         self.inner.ids.note(card.node.worker.0);
         self.cards().insert(card.node, card);
     }
@@ -139,12 +139,12 @@ impl Directory {
     }
 
     /// Forgets a life that is over. The store keeps its card.
-    pub(crate) fn forget(&self, node: NodeId) {
+    pub fn forget(&self, node: NodeId) {
         self.cards().remove(&node);
     }
 
     /// The latest cards of all other workers that the store knows. Some may be gone by now.
-    pub(crate) async fn sponsors(&self) -> Result<Vec<Card>, RendezvousError> {
+    pub async fn sponsors(&self) -> Result<Vec<Card>, RendezvousError> {
         let me = self.inner.me.node.worker;
         let mut sponsors = self.inner.ledger.latest_cards(self.inner.kind).await?;
         sponsors.retain(|card| card.node.worker != me);
@@ -155,7 +155,7 @@ impl Directory {
     }
 
     /// Waits until the store may have lost its memory, as far as that can be noticed.
-    pub(crate) async fn store_lost(&self) {
+    pub async fn store_lost(&self) {
         if self.inner.ledger.store.lost().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -167,7 +167,7 @@ impl Directory {
     /// The order matters: the counters come before the founding, so that no newcomer is given the
     /// id of a worker we know or have known (what was said of a dead one would be taken as said of it); the founding comes before our card, so that nobody who sees all
     /// cards misses it and founds the group anew.
-    pub(crate) async fn republish(&self) -> Result<(), RendezvousError> {
+    pub async fn republish(&self) -> Result<(), RendezvousError> {
         let Inner {
             ledger,
             kind,

@@ -29,10 +29,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::card::{Address, Card, TokenTag};
 use super::directory::Directory;
-use super::environment::check_name;
 use super::error::RendezvousError;
 use super::ledger::{FIRST_UNRANKED, Founding, Kind, Ledger, MAX_WORLD_SIZE, corrupt, into_number};
 use super::presence::{Presence, Sign};
+use super::settings::check_name;
 use super::store::{Store, StoreError, end_of};
 use super::word::{Cause, Word};
 
@@ -48,53 +48,51 @@ const PRESENCE_OF_WAITING: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the card of a life that was taken just before this one may take to be published.
 const HESITATION: Duration = Duration::from_secs(1);
-/// How long the store's host keeps it after it has given up, so that the others find its word.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// How a worker wants to enter.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Its name, unique in the group.
-    pub(crate) name: String,
+    pub name: String,
     /// Its rank; needed if there is a world size.
-    pub(crate) rank: Option<u32>,
+    pub rank: Option<u32>,
     /// How many workers found the group. Without it, the first to come founds it.
-    pub(crate) world_size: Option<u32>,
+    pub world_size: Option<u32>,
     /// Where it listens.
-    pub(crate) addresses: Vec<Address>,
+    pub addresses: Vec<Address>,
     /// Which host it runs on.
-    pub(crate) host: String,
+    pub host: String,
     /// How long entering may take, the wait for the other workers included.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// How long the members of a running group have to write it into an empty store: longer than nothing
     /// if its host may be a new one.
-    pub(crate) grace: Duration,
+    pub grace: Duration,
     /// All keys of the group start with this and a `/`.
-    pub(crate) prefix: String,
+    pub prefix: String,
     /// The version of the wire that it speaks.
-    pub(crate) wire: u16,
+    pub wire: u16,
     /// Of its token, if it has one, what all may know.
-    pub(crate) token: Option<TokenTag>,
+    pub token: Option<TokenTag>,
     /// Finds out whether an earlier life of it is still there.
-    pub(crate) presence: Arc<dyn Presence>,
+    pub presence: Arc<dyn Presence>,
 }
 
 /// What a worker has after entering.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its own card.
-    pub(crate) me: Card,
+    pub me: Card,
     /// The group.
-    pub(crate) group: GroupId,
+    pub group: GroupId,
     /// All founders, in the order of their ids, if this life is one of them. `None` if the group
     /// was founded without it: it has to join through a sponsor.
-    pub(crate) founders: Option<Vec<Card>>,
+    pub founders: Option<Vec<Card>>,
     /// Finds other workers.
-    pub(crate) directory: Directory,
+    pub directory: Directory,
 }
 
 /// Enters the group that meets in `store`.
-pub(crate) async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, RendezvousError> {
+pub async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, RendezvousError> {
     let began = Instant::now();
     check_plan(&plan)?;
     let ledger = Ledger::new(store, plan.prefix.clone());
@@ -128,10 +126,7 @@ fn check_plan(plan: &Plan) -> Result<(), RendezvousError> {
 }
 
 /// Refuses a rank and a world size that do not go together.
-pub(crate) fn check_rank(
-    rank: Option<u32>,
-    world_size: Option<u32>,
-) -> Result<(), RendezvousError> {
+pub fn check_rank(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RendezvousError> {
     let fits = match (rank, world_size) {
         (Some(rank), Some(size)) => size <= MAX_WORLD_SIZE && rank < size,
         (None, Some(_)) => false,

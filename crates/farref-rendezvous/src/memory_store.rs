@@ -18,10 +18,10 @@ const LIMIT: usize = 256 << 20;
 /// A store in this process's memory. Clones share their contents.
 ///
 /// ```
-/// use farref::{MemoryStore, Store};
+/// use farref_rendezvous::{MemoryStore, Store};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let store = MemoryStore::new();
 /// let same = store.clone();
 /// store.set("key", b"value").await?;
@@ -38,10 +38,10 @@ impl MemoryStore {
     /// An empty store.
     ///
     /// ```
-    /// use farref::{MemoryStore, Store};
+    /// use farref_rendezvous::{MemoryStore, Store};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
     /// assert_eq!(store.try_get("anything").await?, None);
     /// # Ok(())

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Where the workers of a group find each other.
 ///
 /// ```
-/// use farref::Rendezvous;
+/// use farref_rendezvous::Rendezvous;
 ///
 /// let place: Rendezvous = "tcp://[::1]:29500".parse()?;
 /// assert_eq!(place, Rendezvous::Tcp { host: "::1".to_owned(), port: 29500 });
@@ -15,7 +15,7 @@ use std::str::FromStr;
 ///
 /// let place: Rendezvous = "file:///shared/group".parse()?;
 /// assert_eq!(place, Rendezvous::File("/shared/group".into()));
-/// # Ok::<(), farref::ParseRendezvousError>(())
+/// # Ok::<(), farref_rendezvous::ParseRendezvousError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Rendezvous {
@@ -33,7 +33,7 @@ pub enum Rendezvous {
 /// The text is not a rendezvous. Says what one looks like.
 ///
 /// ```
-/// use farref::{ParseRendezvousError, Rendezvous};
+/// use farref_rendezvous::{ParseRendezvousError, Rendezvous};
 ///
 /// for text in ["localhost:29500", "tcp://localhost", "file://relative/path"] {
 ///     let error: ParseRendezvousError = text.parse::<Rendezvous>().unwrap_err();

@@ -1,9 +1,9 @@
 //! What torchrun, Slurm and Kubernetes tell the processes they start.
 
-use super::environment::{Environment, setting};
 use super::error::RendezvousError;
 use super::ledger::MAX_WORLD_SIZE;
 use super::location::is_host;
+use super::settings::{Environment, setting};
 
 /// Who started this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use super::location::Rendezvous;
 
 /// The address to advertise: the caller's own choice if there is one, or else the address of the
 /// interface that leads to the rendezvous. Workers that meet in a file are taken to share a host.
-pub(crate) async fn advertised_address(
+pub async fn advertised_address(
     chosen: Option<IpAddr>,
     rendezvous: Option<&Rendezvous>,
 ) -> Result<IpAddr, RendezvousError> {
@@ -53,7 +53,7 @@ fn towards(target: SocketAddr) -> io::Result<IpAddr> {
 ///
 /// The boot id also tells apart two hosts made from the same image. Containers on one host share it,
 /// though not their Unix sockets: that a peer has our host id is a reason to try, not a promise.
-pub(crate) fn host_id() -> String {
+pub fn host_id() -> String {
     let read = |path| {
         let text = std::fs::read_to_string(path).ok()?;
         let text = text.trim();

@@ -15,7 +15,7 @@ use super::store::Store;
 const ROOT: &str = "farref";
 
 /// What the keys of a run's group start with.
-pub(crate) fn prefix(run: Option<&str>) -> String {
+pub fn prefix(run: Option<&str>) -> String {
     match run {
         Some(run) => format!("{ROOT}/{run}"),
         None => ROOT.to_owned(),
@@ -23,16 +23,14 @@ pub(crate) fn prefix(run: Option<&str>) -> String {
 }
 
 /// Says that this run is the latest. A store that does not take it is found out about soon enough.
-pub(crate) async fn announce(store: &dyn Store, run: &str) {
+pub async fn announce(store: &dyn Store, run: &str) {
     if let Err(error) = store.set(&latest_run(), run.as_bytes()).await {
         tracing::debug!(%error, "the store does not take the name of the run");
     }
 }
 
 /// The latest cards of all workers of the latest group that met in a store. None if none ever did.
-pub(crate) async fn latest_group(
-    store: Arc<dyn Store>,
-) -> Result<Option<Vec<Card>>, RendezvousError> {
+pub async fn latest_group(store: Arc<dyn Store>) -> Result<Option<Vec<Card>>, RendezvousError> {
     let root = Ledger::new(Arc::clone(&store), prefix(None));
     let run = root.text(&latest_run()).await?;
     let ledger = Ledger::new(store, prefix(run.as_deref()));

@@ -53,10 +53,10 @@ const FIRST_RENEWAL: Duration = Duration::from_secs(1);
 /// ```
 /// use std::time::Duration;
 ///
-/// use farref::{Store, StoreServer, TcpStoreClient};
+/// use farref_rendezvous::{Store, StoreServer, TcpStoreClient};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let server = StoreServer::bind("127.0.0.1:0").await?;
 /// let port = server.local_addr().port();
 ///
@@ -100,10 +100,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{StoreError, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{StoreError, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let port = server.local_addr().port();
     /// TcpStoreClient::connect("localhost", port, Duration::from_secs(60)).await?;
@@ -130,10 +130,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{Store, StoreDialect, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
     /// for dialect in [StoreDialect::Greeted, StoreDialect::Old] {
@@ -172,10 +172,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{StoreDialect, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{StoreDialect, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let port = server.local_addr().port();
     /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
@@ -193,10 +193,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{Store, StoreDialect, StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{Store, StoreDialect, StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
     /// let client = TcpStoreClient::connect("127.0.0.1", port, patience).await?;
@@ -225,10 +225,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let port = server.local_addr().port();
     /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;
@@ -247,10 +247,10 @@ impl TcpStoreClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use farref::{StoreServer, TcpStoreClient};
+    /// use farref_rendezvous::{StoreServer, TcpStoreClient};
     ///
     /// # #[tokio::main]
-    /// # async fn main() -> Result<(), farref::StoreError> {
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
     /// let port = server.local_addr().port();
     /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;

@@ -1,33 +1,15 @@
-//! PyTorch's TCPStore: its protocol, a server for it and a client.
+//! Entry points for fuzzers. Each takes any bytes at all and must neither panic nor hang.
 //!
-//! An unmodified PyTorch process can use the server, and the client can use a store that PyTorch
-//! hosts. Neither side authenticates the other: the protocol has no means for it, so a store
-//! belongs into a trusted network and holds no secrets.
+//! The targets in `fuzz/` call them, through the feature `fuzzing`; the tests below call each for a
+//! moment, with bytes that are more likely than others to mean something.
 
-mod budget;
-mod client;
-mod connection;
-mod dialect;
-mod protocol;
-mod server;
+use bytes::{Buf, BytesMut};
 
-#[cfg(test)]
-mod dialect_tests;
-#[cfg(test)]
-mod protocol_tests;
-#[cfg(test)]
-mod server_tests;
+use super::dialect::StoreDialect;
+use super::protocol::{Request, take_bytes, take_flag, take_i64};
 
-pub use client::TcpStoreClient;
-pub use dialect::StoreDialect;
-pub use server::{StoreLimits, StoreServer};
-
-/// For `crate::testing::fuzzing`: bytes that a client sends to the store.
-#[cfg(any(test, feature = "fuzzing"))]
-pub fn fuzz_store_request(data: &[u8]) {
-    use bytes::BytesMut;
-    use protocol::Request;
-
+/// Bytes that a client sends to the store.
+pub fn store_request(data: &[u8]) {
     for dialect in [StoreDialect::Old, StoreDialect::Greeted] {
         let mut buffer = BytesMut::from(data);
         while let Ok(Some(request)) = Request::parse(dialect, &mut buffer, 1 << 20) {
@@ -40,12 +22,8 @@ pub fn fuzz_store_request(data: &[u8]) {
     }
 }
 
-/// For `crate::testing::fuzzing`: bytes that a store answers.
-#[cfg(any(test, feature = "fuzzing"))]
-pub fn fuzz_store_answer(data: &[u8]) {
-    use bytes::{Buf, BytesMut};
-    use protocol::{take_bytes, take_flag, take_i64};
-
+/// Bytes that a store answers.
+pub fn store_answer(data: &[u8]) {
     // The first byte of each round says what was asked.
     let mut buffer = BytesMut::from(data);
     while buffer.has_remaining() {
@@ -61,6 +39,33 @@ pub fn fuzz_store_answer(data: &[u8]) {
             // Nothing is gone that more bytes could complete.
             Ok(None) => return assert_eq!(before - 1, buffer.len()),
             Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Small numbers are worth more than large ones: they are tags and lengths that exist.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![6 => 0..4_u8, 3 => 0..20_u8, 1 => any::<u8>()];
+        proptest::collection::vec(byte, 0..400)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_request_makes_the_store_panic(data in bytes()) {
+            store_request(&data);
+        }
+
+        #[test]
+        fn no_answer_makes_a_client_of_the_store_panic(data in bytes()) {
+            store_answer(&data);
         }
     }
 }

@@ -12,10 +12,10 @@ use super::protocol::{MAGIC, ProtocolError};
 /// ```
 /// use std::time::Duration;
 ///
-/// use farref::{StoreDialect, StoreServer, TcpStoreClient};
+/// use farref_rendezvous::{StoreDialect, StoreServer, TcpStoreClient};
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref::StoreError> {
+/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
 /// let server = StoreServer::bind("127.0.0.1:0").await?;
 /// let port = server.local_addr().port();
 /// let client = TcpStoreClient::connect("127.0.0.1", port, Duration::from_secs(60)).await?;

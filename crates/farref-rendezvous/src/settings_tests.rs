@@ -1,7 +1,7 @@
 //! Which variable wins, and what a wrong one gets to hear.
 
-use super::environment::{Settings, check_name};
 use super::error::RendezvousError;
+use super::settings::{Settings, check_name};
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
 

@@ -1,0 +1,15 @@
+//! How workers find each other, which is a crate of its own: what of `farref-rendezvous` this one uses, and
+//! hands on to programs.
+
+#[doc(inline)]
+pub use farref_rendezvous::{
+    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
+    StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+};
+
+pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};
+pub(crate) use farref_rendezvous::group::{
+    Address, Card, Directory, Entry, Plan, Presence, Sign, TokenTag, announce, check_name,
+    check_rank, enter, latest_group, prefix,
+};
+pub(crate) use farref_rendezvous::{Opened, open, serve};
