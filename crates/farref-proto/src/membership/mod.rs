@@ -29,6 +29,7 @@
 //!   newcomer that both have heard of; each tells the other whom it has seen come and go.
 
 mod quiesce;
+mod suspicion;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -180,14 +181,6 @@ impl Membership {
         lives.map(|node| format!("{node} is counted as departed, and lives"))
     }
 
-    /// The lowest-numbered member that this node can reach.
-    pub fn leader(&self) -> NodeId {
-        self.view
-            .members()
-            .find(|node| !self.suspects.contains(node))
-            .unwrap_or(self.me)
-    }
-
     /// Asks `sponsor`, any member, to let this node in. Ask another if it departs meanwhile.
     pub(crate) fn join(&self, sponsor: NodeId) -> Outcome {
         Outcome {
@@ -207,22 +200,6 @@ impl Membership {
             if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
                 entry.waiting.retain(|node| !self.suspects.contains(node));
             }
-            self.settle(&mut outcome);
-        }
-        outcome
-    }
-
-    /// This node cannot reach another.
-    pub(crate) fn suspect(&mut self, node: NodeId) -> Outcome {
-        if self.phase == Phase::Leaving {
-            // The group no longer listens to this node; it need not wait for one it cannot reach.
-            return self.said_good_bye(node);
-        }
-        let mut outcome = Outcome::default();
-        let news = node != self.me && !self.view.is_gone(node) && self.suspects.insert(node);
-        // A newcomer keeps it to itself until it is let in.
-        if news && self.phase == Phase::Member {
-            self.report_suspects(Some(node), &mut outcome);
             self.settle(&mut outcome);
         }
         outcome
@@ -250,13 +227,6 @@ impl Membership {
         self.install(node.worker, Standing::of(node, status), &mut outcome);
         self.settle(&mut outcome);
         outcome
-    }
-
-    /// A node has been heard from: it can be reached after all.
-    pub(crate) fn heard(&mut self, node: NodeId) {
-        if !mutated!(self.mutant, KeepSuspicion) {
-            self.suspects.remove(&node);
-        }
     }
 
     /// A newcomer asks to be let in.
@@ -385,39 +355,6 @@ impl Membership {
         outcome
     }
 
-    /// Another node cannot reach `node` and takes this one for the leader. If `node` ranks before
-    /// this one, it is asked first: should it be dead, this node will find out soon enough.
-    pub(crate) fn on_suspect(&mut self, from: NodeId, node: NodeId) -> Outcome {
-        let mut outcome = Outcome::default();
-        // It may be a newcomer that only the other node has heard of.
-        if node == self.me || self.view.is_gone(node) {
-            return outcome;
-        }
-        let ranks_before =
-            node < self.me && self.view.is_member(node) && !mutated!(self.mutant, CondemnUnasked);
-        if ranks_before && !self.suspects.contains(&node) {
-            outcome.messages.push((node, Control::Accused(from)));
-        } else {
-            self.declare_dead(node, &mut outcome);
-            self.settle(&mut outcome);
-        }
-        outcome
-    }
-
-    /// A member cannot reach this node, but another can. Of the two, the one with the lower number
-    /// stays.
-    pub(crate) fn on_accused(&mut self, by: NodeId) -> Outcome {
-        let mut outcome = Outcome::default();
-        // It always does among members that keep to the rules: a suspicion is brought to somebody who ranks
-        // before the accuser, or is of somebody who does, and is passed on only to those who rank before that one.
-        let ranks_before = self.me < by || mutated!(self.mutant, AccusedAlwaysStays);
-        if self.phase == Phase::Member && ranks_before && self.view.is_live(by) {
-            self.declare_dead(by, &mut outcome);
-            self.settle(&mut outcome);
-        }
-        outcome
-    }
-
     /// Another node refused this one's connection because it is gone in that node's view. For a node
     /// that is leaving that is as good as an answer; for any other it is the end.
     pub(crate) fn on_refused(&mut self, by: NodeId) -> Outcome {
@@ -447,55 +384,6 @@ impl Membership {
         self.view
             .standing(worker)
             .map(|standing| (worker, standing))
-    }
-
-    fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {
-        let dead = Standing::of(node, Status::Dead);
-        self.learn(&[(node.worker, dead)], None, outcome);
-    }
-
-    /// Brings suspicions to the leader, all of them when it is a new one; or acts on them.
-    ///
-    /// A node that is the leader only because it suspects those before it asks another member first:
-    /// if they are alive, it is this node that is cut off.
-    fn report_suspects(&mut self, latest: Option<NodeId>, outcome: &mut Outcome) {
-        let mut ask = self.leader();
-        if ask == self.me {
-            let me = self.me;
-            let (before, after) = self
-                .suspects
-                .iter()
-                .partition::<Vec<NodeId>, _>(|&&node| node < me);
-            let confirmer = self
-                .view
-                .members()
-                .find(|node| *node != me && !self.suspects.contains(node));
-            let condemned = if confirmer.is_some() {
-                after
-            } else {
-                [before, after].concat()
-            };
-            for node in condemned {
-                self.suspects.remove(&node);
-                self.declare_dead(node, outcome);
-            }
-            match confirmer {
-                Some(confirmer) if !self.suspects.is_empty() => ask = confirmer,
-                _ => return,
-            }
-        }
-        let news: Vec<NodeId> = if self.reported_to == Some(ask) {
-            latest
-                .into_iter()
-                .filter(|node| self.suspects.contains(node))
-                .collect()
-        } else {
-            self.suspects.iter().copied().collect()
-        };
-        self.reported_to = Some(ask);
-        outcome
-            .messages
-            .extend(news.into_iter().map(|node| (ask, Control::Suspect(node))));
     }
 
     /// Takes in what `from` said of some workers, passes news on, and counts what was said back.
