@@ -78,6 +78,10 @@ pub enum Mutation {
     SettleOneByOne,
     /// Two groups that meet after a split tell each other nothing (breaks ME-8).
     StrangersToldNothing,
+    /// Who speaks as a member, or welcomes this one once more, is not taken for one (breaks ME-8).
+    MembersUnmet,
+    /// Who says what is outdated is not told (breaks ME-9).
+    OutdatedUncorrected,
     /// A group at rest still lets in who asked before (breaks QU-5).
     LetInAtRest,
 }
@@ -85,7 +89,7 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -121,6 +125,8 @@ impl Mutation {
         Self::AccusedAlwaysStays,
         Self::SettleOneByOne,
         Self::StrangersToldNothing,
+        Self::MembersUnmet,
+        Self::OutdatedUncorrected,
         Self::LetInAtRest,
     ];
 }

@@ -28,6 +28,8 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::AccusedAlwaysStays,
     Mutation::SettleOneByOne,
     Mutation::StrangersToldNothing,
+    Mutation::MembersUnmet,
+    Mutation::OutdatedUncorrected,
     Mutation::LetInAtRest,
 ];
 
@@ -281,6 +283,41 @@ fn groups_that_meet_and_tell_each_other_nothing_are_noticed() {
     };
     assert!(tells(None));
     assert!(!tells(Some(Mutation::StrangersToldNothing)));
+}
+
+/// ME-8: one that was let in by another group asks for its word to be said back.
+#[test]
+fn a_member_that_speaks_and_stays_unknown_is_noticed() {
+    let meets = |mutation| {
+        let mut node = member(MEMBER, &[SPONSOR, MEMBER], mutation);
+        let entries = vec![(DEAD.worker, Standing::of(DEAD, Status::Dead))];
+        let view = Control::View {
+            entries,
+            echo: true,
+        };
+        tell(&mut node, [(NEXT, view)]);
+        node.membership().view().is_member(NEXT)
+    };
+    assert!(meets(None));
+    assert!(!meets(Some(Mutation::MembersUnmet)));
+}
+
+/// ME-9: somebody suspects one whose departure is settled here.
+#[test]
+fn outdated_words_that_go_uncorrected_are_noticed() {
+    let corrects = |mutation| {
+        let mut node = member(SPONSOR, &[SPONSOR, MEMBER, DEAD], mutation);
+        let mut out = Outbox::new();
+        node.suspect(DEAD, &mut out);
+        let told = [
+            (MEMBER, view(DEAD, Status::Dead)),
+            (MEMBER, Control::Suspect(DEAD)),
+        ];
+        let said = controls(tell(&mut node, told));
+        said.contains(&(MEMBER, view(DEAD, Status::Dead)))
+    };
+    assert!(corrects(None));
+    assert!(!corrects(Some(Mutation::OutdatedUncorrected)));
 }
 
 /// QU-5: the leader's word on the newcomer comes behind its word that all is done.

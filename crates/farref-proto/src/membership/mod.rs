@@ -26,7 +26,11 @@
 //!   another to ask. What one message says is known as a whole before anybody is declared dead.
 //! - **ME-8** A member that hears of another that is in, and has not heard that it was joining, tells it all
 //!   that it knows. By ME-4 this happens only where two groups meet that a split has made of one, through a
-//!   newcomer that both have heard of; each tells the other whom it has seen come and go.
+//!   newcomer that both have heard of; each tells the other whom it has seen come and go. Whoever says what
+//!   only members say is in, and a second welcome is heard, too.
+//! - **ME-9** Whoever says of a worker what this member knows to be outdated is told what it knows, unless its
+//!   word on that is awaited: then it has been told. News goes to everyone, and newcomers are welcomed with it,
+//!   so where no group was split nobody has to be told, but for two whose first words as members cross.
 
 mod quiesce;
 mod suspicion;
@@ -270,10 +274,19 @@ impl Membership {
         }
     }
 
-    /// The sponsor lets this node in.
-    pub(crate) fn on_welcome(&mut self, entries: Vec<(WorkerId, Standing)>) -> Outcome {
+    /// A sponsor lets this node in.
+    pub(crate) fn on_welcome(
+        &mut self,
+        from: NodeId,
+        entries: Vec<(WorkerId, Standing)>,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
         if self.phase != Phase::Joining {
+            // ME-8: it has asked several, and they need not be of one group.
+            if self.phase == Phase::Member && !mutated!(self.mutant, MembersUnmet) {
+                self.learn(&entries, Some(from), &mut outcome);
+                self.settle(&mut outcome);
+            }
             return outcome;
         }
         for (worker, standing) in entries {
@@ -314,6 +327,24 @@ impl Membership {
         Ok(())
     }
 
+    /// ME-8: another node says what only members say. This node may not have heard that it is one.
+    pub(crate) fn on_word_of_member(&mut self, from: NodeId) -> Outcome {
+        let mut outcome = Outcome::default();
+        let unknown = self.view.standing(from.worker).is_none();
+        if self.phase > Phase::Member
+            || from == self.me
+            || self.view.is_member(from)
+            || unknown && self.view.len() >= MAX_WORKERS
+            || mutated!(self.mutant, MembersUnmet)
+        {
+            return outcome;
+        }
+        let alive = Standing::of(from, Status::Alive);
+        self.learn(&[(from.worker, alive)], Some(from), &mut outcome);
+        self.settle(&mut outcome);
+        outcome
+    }
+
     /// Another node tells what it knows.
     pub(crate) fn on_view(
         &mut self,
@@ -330,9 +361,33 @@ impl Membership {
                 echo: false,
             };
             outcome.messages.push((from, reply));
+        } else {
+            self.correct(from, &entries, &mut outcome);
         }
         self.settle(&mut outcome);
         outcome
+    }
+
+    /// ME-9: tells another node what it should know, where it has said something else.
+    fn correct(&self, from: NodeId, said: &[(WorkerId, Standing)], outcome: &mut Outcome) {
+        if self.phase != Phase::Member || mutated!(self.mutant, OutdatedUncorrected) {
+            return;
+        }
+        let being_told = |worker: WorkerId| {
+            let entry = self.unsettled.get(&worker);
+            entry.is_some_and(|entry| entry.waiting.contains(&from))
+        };
+        let newer = said.iter().filter_map(|&(worker, said)| {
+            self.entry(worker)
+                .filter(|&(_, known)| known > said && !being_told(worker))
+        });
+        let entries: Vec<_> = newer.collect();
+        if !entries.is_empty() {
+            let echo = false;
+            outcome
+                .messages
+                .push((from, Control::View { entries, echo }));
+        }
     }
 
     /// A node that is no member any more asks for its good-bye to be said back: news of it may have

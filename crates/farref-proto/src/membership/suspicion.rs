@@ -43,6 +43,7 @@ impl Membership {
         let mut outcome = Outcome::default();
         // It may be a newcomer that only the other node has heard of.
         if node == self.me || self.view.is_gone(node) {
+            self.taken_for_alive(from, node, &mut outcome);
             return outcome;
         }
         let ranks_before =
@@ -58,16 +59,26 @@ impl Membership {
 
     /// A member cannot reach this node, but another can. Of the two, the one with the lower number
     /// stays.
-    pub(crate) fn on_accused(&mut self, by: NodeId) -> Outcome {
+    pub(crate) fn on_accused(&mut self, from: NodeId, by: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
+        if self.view.is_gone(by) {
+            self.taken_for_alive(from, by, &mut outcome);
+            return outcome;
+        }
         // It always does among members that keep to the rules: a suspicion is brought to somebody who ranks
         // before the accuser, or is of somebody who does, and is passed on only to those who rank before that one.
         let ranks_before = self.me < by || mutated!(self.mutant, AccusedAlwaysStays);
-        if self.phase == Phase::Member && ranks_before && self.view.is_live(by) {
+        if self.phase == Phase::Member && ranks_before {
             self.declare_dead(by, &mut outcome);
             self.settle(&mut outcome);
         }
         outcome
+    }
+
+    /// One node takes another for alive; if that one is gone, it has not heard of it (ME-9).
+    fn taken_for_alive(&self, by: NodeId, node: NodeId, outcome: &mut Outcome) {
+        let alive = Standing::of(node, Status::Alive);
+        self.correct(by, &[(node.worker, alive)], outcome);
     }
 
     fn declare_dead(&mut self, node: NodeId, outcome: &mut Outcome) {

@@ -445,6 +445,15 @@ impl<V: Clone> Node<V> {
             self.apply(outcome, out);
             return Ok(());
         }
+        // A newcomer only asks to be let in, and says back what it was told.
+        if let Control::View { echo: true, .. }
+        | Control::Suspect(_)
+        | Control::Accused(_)
+        | Control::Probe { .. } = control
+        {
+            let outcome = self.membership.on_word_of_member(from);
+            self.apply(outcome, out);
+        }
         match control {
             Control::Register(list) => {
                 self.each(list, |node, entry| {
@@ -511,7 +520,7 @@ impl<V: Clone> Node<V> {
             }
             Control::Welcome(entries) => {
                 self.membership.check_entries(&entries)?;
-                let outcome = self.membership.on_welcome(entries);
+                let outcome = self.membership.on_welcome(from, entries);
                 self.apply(outcome, out);
             }
             Control::View { entries, echo } => {
@@ -524,7 +533,7 @@ impl<V: Clone> Node<V> {
                 self.apply(outcome, out);
             }
             Control::Accused(by) => {
-                let outcome = self.membership.on_accused(by);
+                let outcome = self.membership.on_accused(from, by);
                 self.apply(outcome, out);
             }
             Control::Probe {

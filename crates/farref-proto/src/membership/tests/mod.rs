@@ -3,6 +3,7 @@
 
 mod bounds;
 mod group;
+mod splits;
 
 use proptest::prelude::*;
 
@@ -373,42 +374,6 @@ fn suspicions_are_acted_on_when_all_of_a_message_is_known() {
         said.contains(&(newcomer, Control::Suspect(id(A)))),
         "{said:?}"
     );
-}
-
-/// ME-8, S1: two groups that went on by themselves after a split meet through a newcomer of each. They agree in
-/// the end on who has joined and who has died, so that nobody waits for somebody's word for ever.
-#[test]
-fn two_groups_that_meet_after_a_split_tell_each_other_all_they_know() {
-    let mut group = Group::new(2);
-    // Two groups of one each.
-    group.suspect(A, B);
-    group.suspect(B, A);
-    group.lose(A, B);
-    group.lose(B, A);
-    let first = group.join(id(C), A);
-    group.deliver(first, A);
-    let second = group.join(id(D), B);
-    // The first newcomer has heard of the second, from whoever has died since.
-    let entries = vec![(WorkerId(3), Standing::of(id(D), Status::Joining))];
-    let echo = false;
-    group
-        .on(first, |node, out| {
-            node.handle(id(A), Control::View { entries, echo }, out)
-        })
-        .unwrap();
-    group.deliver(second, B);
-    group.deliver(B, second);
-    assert_eq!(group.phase(second), Phase::Member);
-    group.crash(A);
-    group.crash(B);
-    group.deliver_all();
-    for (n, dead) in [(first, A), (second, B)] {
-        assert_eq!(group.phase(n), Phase::Member);
-        group.suspect(n, dead);
-    }
-    group.deliver_all();
-    assert_eq!(group.members(first), [id(C), id(D)]);
-    group.assert_agreed();
 }
 
 /// ME-3: a departure is settled when every member has said it back, and not before.
