@@ -235,6 +235,39 @@ async fn gr_4_a_shutdown_whose_time_is_up_gives_its_turn_up() {
     host.crash().await;
 }
 
+/// GR-5, MR-1: whoever comes would call it in vain, and if it had its turn, nobody would ever come. Two members notice, and
+/// two die at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn gr_5_members_that_die_keep_nobody_from_coming() {
+    let port = free_port();
+    let host = member("a", 0, port).join().await.expect("joined");
+    let other = member("b", 1, port).join().await.expect("joined");
+    let store = store(port).await;
+    for (rank, turn) in [(2, ""), (4, "leave"), (6, "join"), (8, "remove0")] {
+        let mut die = Vec::new();
+        for rank in [rank, rank + 1] {
+            let dies = timeout(HANG, member(&format!("dies{rank}"), rank, port).join()).await;
+            die.push(dies.expect("no hanging").expect("joined"));
+        }
+        if !turn.is_empty() {
+            let token = format!("Token_for_dies{rank}_{turn}");
+            let set = store.set(TURN, token.as_bytes()).await;
+            set.expect("the store");
+        }
+        let [first, second] = &die[..] else {
+            unreachable!("two of them");
+        };
+        tokio::join!(first.crash(), second.crash());
+        until(&store, LIST, |list| list == "a-0,b-1,").await;
+    }
+    comes_and_goes("c", 10, port, &host).await;
+    let left = timeout(HANG, other.shutdown()).await;
+    left.expect("no hanging").expect("left");
+    until(&store, LIST, |list| list == "a-0,").await;
+    until(&store, TURN, str::is_empty).await;
+    host.crash().await;
+}
+
 #[farref::remote]
 async fn text_of(text: String) -> String {
     text

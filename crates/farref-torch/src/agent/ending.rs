@@ -119,6 +119,7 @@ impl Shared {
         open_calls: &(dyn Fn() -> u64 + Send + Sync),
     ) -> Result<(), String> {
         let text = |error: GroupError| error.to_string();
+        self.finish_removals().await;
         let turn = Turn::take(&self.meeting, Change::Leave).await;
         let turn = turn.map_err(text)?;
         let left = async {

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use farref::agent::Departure;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
@@ -160,13 +161,16 @@ impl Shared {
                         "joining: the worker is a member".to_owned(),
                     ));
                 }
-                // A worker speaks for itself.
-                if info.name != link.name {
-                    let what = format!("worker {} says that {} leaves", link.name, info.name);
+                // A worker speaks for itself. That others are gone is seen and not believed (MR-4).
+                if info.name == link.name {
+                    tracing::debug!(worker = %self.name, peer = %link.name, "a peer leaves");
+                    link.leave();
+                } else if matches!(self.way, Way::Static { .. }) || info.name == self.name {
+                    let what = format!("worker {} says that {} is gone", link.name, info.name);
                     return Err(RpcError::Unsupported(what));
+                } else {
+                    tracing::debug!(worker = %self.name, peer = %link.name, gone = %info.name, "a peer says that another is gone");
                 }
-                tracing::debug!(worker = %self.name, peer = %link.name, "a peer leaves");
-                link.leave();
                 answer.none();
             }
         }
@@ -229,7 +233,10 @@ impl Shared {
     async fn join(self: Arc<Self>, inlet: Arc<Inlet>, worker: u16, id: i64, back: Queue) {
         match self.admit(&inlet.name, worker).await {
             Ok(link) => {
-                self.claim(&inlet, &link);
+                // One that was gone before it was a member would stay one.
+                if self.claim(&inlet, &link) && inlet.has_ended() {
+                    return self.lost(&link, Departure::Died);
+                }
                 let mut none = Writer::new(4);
                 none.none();
                 self.answer_own(id, &back, none);
@@ -451,11 +458,31 @@ impl Shared {
             .collect()
     }
 
+    /// All other members. Who has left and not yet gone is none of them any more.
+    pub(super) fn staying(&self) -> Vec<Arc<Link>> {
+        let mut others = self.others();
+        others.retain(|link| !link.is_leaving());
+        others
+    }
+
+    /// Tells another worker of a dynamic group that somebody joins or leaves.
+    pub(super) async fn tell(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        who: WorkerInfo<'_>,
+        joins: bool,
+    ) -> Result<(), String> {
+        let told = self.call_own(link, UTILS, "_update_group_membership", |writer| {
+            writer.mark();
+            who.write(writer);
+            writer.empty_list().empty_dict().bool(joins).tuple();
+        });
+        told.await.map(drop)
+    }
+
     /// Tells all other workers of a dynamic group that this one joins or leaves.
     pub(crate) async fn announce(self: &Arc<Self>, joins: bool) -> Result<(), String> {
-        let mut others = self.others();
-        // Who has left and not yet gone is none of them any more.
-        others.retain(|link| !link.is_leaving());
+        let others = self.staying();
         if joins {
             for link in &others {
                 self.call_own(link, BACKENDS, "_get_device_infos", |writer| {
@@ -465,12 +492,8 @@ impl Shared {
             }
         }
         for link in &others {
-            let told = self.call_own(link, UTILS, "_update_group_membership", |writer| {
-                writer.mark();
-                let (name, id) = (&self.name[..], self.me);
-                WorkerInfo { name, id }.write(writer);
-                writer.empty_list().empty_dict().bool(joins).tuple();
-            });
+            let (name, id) = (&self.name[..], self.me);
+            let told = self.tell(link, WorkerInfo { name, id }, joins);
             if joins {
                 told.await?;
                 continue;
@@ -482,7 +505,7 @@ impl Shared {
                     tracing::warn!(worker = %self.name, peer = %link.name, "a peer does not answer that this worker leaves");
                 }
                 Ok(Err(_)) if link.is_gone() => {}
-                Ok(told) => drop(told?),
+                Ok(told) => told?,
             }
         }
         Ok(())

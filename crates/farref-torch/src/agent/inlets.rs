@@ -7,15 +7,15 @@
 //!   pipe. PyTorch's workers open one, and never a second.
 //! - **IN-2** Only the end of a member's own pipe is the end of the member.
 //! - **IN-3** A stranger may ask what one asks who joins a dynamic group, for itself. When that group has taken it in,
-//!   the pipe is the new member's.
+//!   the pipe is the new member's. If the pipe ends before, what the stranger has left undone is looked after (MR-1).
 //! - **IN-4** Pipes that belong to nobody have places of their own. When all are taken the oldest goes, and those of
 //!   strangers go before those with the name of a member.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ pub(super) struct Inlet {
     traffic: Arc<Traffic>,
     /// Whose it is, if it is a member's (IN-1).
     member: OnceLock<Arc<Link>>,
+    /// It has asked what one asks who joins.
+    asked: AtomicBool,
+    ended: AtomicBool,
     /// It has to make room (IN-4).
     evicted: Notify,
 }
@@ -52,6 +55,8 @@ impl Inlet {
             name,
             traffic,
             member: OnceLock::new(),
+            asked: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             evicted: Notify::new(),
         })
     }
@@ -60,6 +65,18 @@ impl Inlet {
     fn belongs_to(&self, link: &Arc<Link>) {
         link.count(Arc::clone(&self.traffic));
         drop(self.member.set(Arc::clone(link)));
+    }
+
+    /// Whether the pipe ended before this was called, or before it was anybody's: who reads it looks whose it is after it
+    /// has noted the end, and who takes it for a member looks for the end after that.
+    pub(super) fn has_ended(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -164,11 +181,19 @@ impl Shared {
                 Err(error) => break Some(error),
             }
         };
-        self.unclaimed.remove(&inlet);
+        inlet.end();
         // IN-2
         if let Some(link) = inlet.member.get() {
-            self.broken(link, end);
+            return self.broken(link, end);
         }
+        if inlet.asked.load(Ordering::Relaxed) {
+            // It has its place meanwhile, so that there are not too many of them (IN-4).
+            tokio::select! {
+                () = inlet.evicted.notified() => {}
+                () = self.clear_up_after_joiner(&inlet) => {}
+            }
+        }
+        self.unclaimed.remove(&inlet);
     }
 
     /// The member whose pipe it is, if there is one by now (IN-1).
@@ -181,15 +206,17 @@ impl Shared {
         inlet.member.get()
     }
 
-    /// A pipe is a member's from now on, unless the member has one, or the pipe has just had to go.
-    pub(super) fn claim(&self, inlet: &Inlet, link: &Arc<Link>) {
+    /// A pipe is a member's from now on, unless the member has one, or the pipe has just had to go. Says whether the
+    /// member had none.
+    pub(super) fn claim(&self, inlet: &Inlet, link: &Arc<Link>) -> bool {
         if !link.claim_inlet() {
-            return;
+            return false;
         }
         match self.unclaimed.remove(inlet) {
             true => inlet.belongs_to(link),
             false => link.unclaim_inlet(),
         }
+        true
     }
 
     /// A request of one that is no member (IN-3).
@@ -226,7 +253,10 @@ impl Shared {
         let budget = pickle.budget();
         let udf = Udf::read(pickle.view(&budget))?;
         match self.joins(&udf.function) {
-            true => self.ask_to_join(inlet, &udf, message.id, back),
+            true => {
+                inlet.asked.store(true, Ordering::Relaxed);
+                self.ask_to_join(inlet, &udf, message.id, back)
+            }
             false => Err(no_member()),
         }
     }

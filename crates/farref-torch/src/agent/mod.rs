@@ -12,6 +12,7 @@
 //! | [`load`] | how much of a peer's is open, and when no more is read |
 //! | [`pickled`], [`tensors`] | values and tensors inside of messages |
 //! | [`group`] | what workers of a group tell each other about it |
+//! | [`removal`] | workers of a dynamic group that died |
 //! | [`autograd`] | gradients |
 //! | [`ending`] | how the workers of a group end together |
 //!
@@ -57,6 +58,7 @@ mod load;
 mod outgoing;
 mod pickled;
 mod pipes;
+mod removal;
 mod responses;
 mod tensors;
 #[cfg(test)]
@@ -112,6 +114,7 @@ pub(crate) struct Shared {
     members: RwLock<Members>,
     unclaimed: inlets::Unclaimed,
     group: group::Group,
+    removals: removal::Removals,
     meeting: Arc<Meeting>,
     way: Way,
     /// All have counted out: from here on whoever is through closes its pipes (TA-7).
@@ -172,6 +175,7 @@ impl TorchAgent {
             members: RwLock::default(),
             unclaimed: inlets::Unclaimed::default(),
             group: group::Group::default(),
+            removals: removal::Removals::default(),
             meeting: parts.meeting,
             way: parts.way,
             parting: AtomicBool::new(false),
@@ -282,6 +286,7 @@ impl Shared {
         }
         // Whoever waits for it looks again, and finds it gone.
         self.group.lose(&self.way, &link.name);
+        self.clear_up_after(link);
     }
 
     /// What the runtime's tables say to a peer.

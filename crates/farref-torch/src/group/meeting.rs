@@ -10,6 +10,7 @@ use std::time::Duration;
 use farref::{Store, StoreError};
 use tokio::time::{Instant, sleep};
 
+use super::gone::{BETWEEN_LOOKS, HolderWatch};
 use super::turn::{Abandoned, Change};
 use super::{GroupError, devices, end_of, hostname};
 use crate::gloo::{Form, Gloo, Seat};
@@ -98,8 +99,7 @@ impl Meeting {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &Place {
         &self.place
     }
 
@@ -225,19 +225,24 @@ impl Meeting {
     pub(crate) async fn lock(&self, change: Change) -> Result<(), GroupError> {
         let (began, end) = (Instant::now(), end_of(self.place.patience));
         let token = self.token(change);
+        let mut watch = HolderWatch::new();
         loop {
             let holder = self.compare_set(TURN, b"", token.as_bytes()).await?;
             if holder == token {
                 return Ok(());
             }
+            self.release_if_gone(&mut watch, &holder).await?;
             let busy = |holder: String| GroupError::Busy {
                 token: holder.chars().take(200).collect(),
                 waited: began.elapsed(),
             };
             // Who is done says so under the name of its token. It may have said it before, in another turn.
             let left = end.saturating_duration_since(Instant::now());
-            match self.store.wait(&[self.key(&holder)], left).await {
-                Ok(()) if Instant::now() + PAUSE < end => sleep(PAUSE).await,
+            let wait = left.min(BETWEEN_LOOKS);
+            match self.store.wait(&[self.key(&holder)], wait).await {
+                Ok(()) | Err(StoreError::Timeout { .. }) if Instant::now() + PAUSE < end => {
+                    sleep(PAUSE).await;
+                }
                 Ok(()) | Err(StoreError::Timeout { .. }) => return Err(busy(holder)),
                 Err(error) => return Err(GroupError::store("waiting for a turn")(error)),
             }
@@ -252,12 +257,43 @@ impl Meeting {
 
     /// Gives the turn up if this worker has it, which is not known: nobody has answered.
     pub(super) async fn unlock_if_held(&self, change: Change) -> Result<(), GroupError> {
-        let token = self.token(change);
+        self.release(&self.token(change)).await
+    }
+
+    /// Gives the turn up if it is taken with this token.
+    pub(super) async fn release(&self, token: &str) -> Result<(), GroupError> {
         let holder = self.compare_set(TURN, token.as_bytes(), b"").await?;
         match holder.is_empty() {
-            true => self.set(&token, b"Done").await,
+            true => self.set(token, b"Done").await,
             false => Ok(()),
         }
+    }
+
+    /// The token of the one that has the turn; empty if nobody has it.
+    pub(super) async fn holder(&self) -> Result<String, GroupError> {
+        self.text_of(TURN, "reading whose turn it is")
+            .await
+            .map(Option::unwrap_or_default)
+    }
+
+    /// Takes another worker off the list of a dynamic group, in this worker's turn to remove it.
+    pub(crate) async fn strike(&self, name: &str, id: u16) -> Result<(), GroupError> {
+        let mut list = self.list().await?.unwrap_or_default();
+        list.0.retain(|(other, its)| other != name || *its != id);
+        self.set(LIST, list.text().as_bytes()).await
+    }
+
+    /// The number of a worker on the list of a dynamic group.
+    pub(super) async fn number_of(&self, name: &str) -> Result<Option<u16>, GroupError> {
+        let list = self.list().await?.unwrap_or_default();
+        let listed = list.0.iter().find(|(other, _)| other == name);
+        Ok(listed.map(|(_, id)| *id))
+    }
+
+    /// Where the last worker of that name has said that it listens.
+    pub(crate) async fn last_address_of(&self, name: &str) -> Result<Option<String>, GroupError> {
+        self.text_of(&format!("addrs/{name}"), "reading where a worker was")
+            .await
     }
 
     /// Where a worker listens, as it has published it.
@@ -362,11 +398,7 @@ impl Meeting {
     }
 
     fn token(&self, change: Change) -> String {
-        let change = match change {
-            Change::Join => "join",
-            Change::Leave => "leave",
-        };
-        format!("Token_for_{}_{change}", self.place.name)
+        change.token(&self.place.name)
     }
 
     fn key(&self, key: &str) -> String {
@@ -382,6 +414,13 @@ impl Meeting {
     fn text(&self, key: &str, value: &[u8]) -> Result<String, GroupError> {
         let text = String::from_utf8(value.to_vec());
         text.map_err(|_| self.corrupt(key, "it is no text".to_owned()))
+    }
+
+    /// What a key is now, if it is there.
+    async fn text_of(&self, key: &str, doing: &str) -> Result<Option<String>, GroupError> {
+        let got = self.store.try_get(&self.key(key)).await;
+        let got = got.map_err(GroupError::store(doing))?;
+        got.map(|value| self.text(key, &value)).transpose()
     }
 
     async fn set(&self, key: &str, value: &[u8]) -> Result<(), GroupError> {

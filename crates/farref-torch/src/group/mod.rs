@@ -5,6 +5,7 @@
 //! | [`arrival`] | being counted, so that the host of the store goes on |
 //! | [`meeting`] | the keys that members read and write |
 //! | [`turn`] | who may change a dynamic group |
+//! | [`gone`] | what workers that died have left there |
 //! | [`devices`] | what the members of a static group tell each other with Gloo |
 //! | [`address`] | under which address this worker is to be found |
 //!
@@ -19,6 +20,8 @@
 //! - **GR-3** What others have put into the store is checked before it is believed, and errors name the key.
 //! - **GR-4** The turn to change a dynamic group is given up whatever becomes of its holder, as long as its process
 //!   lives and reaches the store.
+//! - **GR-5** The turn of a worker that is gone is given up by whoever waits for its own. One that joins, and has not said
+//!   yet where it is, is not taken for gone for that.
 
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ use crate::gloo::GlooError;
 mod address;
 mod arrival;
 mod devices;
+mod gone;
 mod meeting;
 mod turn;
 
@@ -40,6 +44,7 @@ mod torch_tests;
 
 pub(crate) use address::{GLOO_INTERFACE, RPC_INTERFACE, hostname, published_ip};
 pub(crate) use arrival::arrive;
+pub(crate) use gone::is_over;
 pub(crate) use meeting::{Meeting, Member, Place};
 pub(crate) use turn::{Change, Turn};
 
@@ -129,7 +134,7 @@ pub enum GroupError {
     /// Somebody else has kept the right to change the group.
     #[error(
         "another worker has been joining or leaving for {waited:.1?} (its token is {token:?}); if it has failed, \
-         the group cannot be changed any more: start a new one"
+         end its process: nobody else can change the group while it is there"
     )]
     Busy {
         /// What the other worker has put into the store.

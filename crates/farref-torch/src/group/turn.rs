@@ -4,7 +4,7 @@
 //! there nobody else joins or leaves, so it has to go whatever happens to its holder (GR-4): when the turn is dropped
 //! before it was ended, a task takes this worker off the list and gives the turn up.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
@@ -17,6 +17,32 @@ use super::{GroupError, Meeting};
 pub(crate) enum Change {
     Join,
     Leave,
+    /// Takes another worker off the list, which is gone. A worker can be at several at once, so they have numbers.
+    Remove(u32),
+}
+
+const TOKEN: &str = "Token_for_";
+
+impl Change {
+    /// What a worker puts into the store in its turn.
+    pub(super) fn token(self, name: &str) -> String {
+        match self {
+            Self::Join => format!("{TOKEN}{name}_join"),
+            Self::Leave => format!("{TOKEN}{name}_leave"),
+            Self::Remove(number) => format!("{TOKEN}{name}_remove{number}"),
+        }
+    }
+
+    /// Whose token it is, and what for.
+    pub(super) fn of_token(token: &str) -> Option<(&str, Self)> {
+        let (name, change) = token.strip_prefix(TOKEN)?.rsplit_once('_')?;
+        let change = match change {
+            "join" => Self::Join,
+            "leave" => Self::Leave,
+            _ => Self::Remove(change.strip_prefix("remove")?.parse().ok()?),
+        };
+        (!name.is_empty()).then_some((name, change))
+    }
 }
 
 /// What is left to do for turns that were not ended.
@@ -24,6 +50,7 @@ pub(crate) enum Change {
 pub(super) struct Abandoned {
     /// Whether the list has this worker by its own doing.
     pub(super) listed: Arc<AtomicBool>,
+    removals: Arc<AtomicU32>,
     tasks: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -90,7 +117,9 @@ impl Drop for Turn {
             async move {
                 let given_up = async {
                     if held {
-                        meeting.unlist().await?;
+                        if !matches!(change, Change::Remove(_)) {
+                            meeting.unlist().await?;
+                        }
                         return meeting.unlock(change).await;
                     }
                     meeting.unlock_if_held(change).await
@@ -105,6 +134,11 @@ impl Drop for Turn {
 }
 
 impl Meeting {
+    /// To take another worker off the list.
+    pub(crate) fn removal(&self) -> Change {
+        Change::Remove(self.abandoned.removals.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Comes back when nothing is left of turns that were dropped.
     pub(crate) async fn settled(&self) {
         let mut tasks = {

@@ -60,4 +60,7 @@ def all_plans():
         # Members of a dynamic group that come and go all the time: three in each round.
         churn("churn", 4, True),
         churn("churn_long", 17, False, "uv"),
+        # The same, in the middle of which a peer and a Python worker are killed.
+        churn("churn_kill", 4, True, killed=["victim"]),
+        churn("churn_kill_long", 17, False, "uv", killed=["victim"]),
     ]  # fmt: skip

@@ -35,6 +35,7 @@ SMOKE = {
     "greetings",
     "kill_python",
     "kill_ending",
+    "kill_dynamic",
     "kill_peer",
 }
 
@@ -127,6 +128,9 @@ def all_plans():
         plan("kill_ending", "kill_ending", "static", "python0 python1 rust*", killed=["python1"]),
         plan("kill_ending_leader", "kill_ending", "static", "python0 a_rust* python1", killed=["python1"]),
         plan("kill_ending_pair", "kill_ending", "static", "python1 rust* python2 python3", "uv", killed=["python3"]),
+        plan(
+            "kill_dynamic", "kill_dynamic", "dynamic", "python0 rust* python1 python2", late=["python2"], killed=["python1"]
+        ),
         plan("kill_peer", "kill_peer", "static", "python0 python1 rust*", killed=["rust"]),
         plan("kill_peer_rank0", "kill_peer", "static", "rust* python0 python1", "uv", killed=["rust"]),
         plan("kill_peer_dynamic", "kill_peer", "dynamic", "python0 rust* python1", killed=["rust"]),

@@ -3,18 +3,19 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use farref::{Store as _, TcpStoreClient, Worker};
+use farref::{Part, Store as _, TcpStoreClient, Worker};
 use tokio::time::timeout;
 
-use crate::rpc::Message;
-use crate::transport::{Incoming, Limits, PipeReceiver, PipeSender, connect};
+use crate::agent::{answering, pickled};
+use crate::rpc::{Message, WorkerInfo};
+use crate::transport::{Incoming, Limits, Outgoing, PipeReceiver, PipeSender, connect};
 use crate::{TorchGroup, py_call};
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(in crate::agent) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Nothing takes this long unless it hangs.
-const HANG: Duration = Duration::from_secs(60);
+pub(in crate::agent) const HANG: Duration = Duration::from_secs(60);
 /// How long is looked whether something happens that must not.
-const WHILE: Duration = Duration::from_millis(300);
+pub(in crate::agent) const WHILE: Duration = Duration::from_millis(300);
 
 #[farref::remote(python = "agent_tests.double")]
 async fn double(number: i64) -> i64 {
@@ -22,7 +23,7 @@ async fn double(number: i64) -> i64 {
 }
 
 /// A group that is about to come together, in which each has this address.
-fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
+pub(in crate::agent) fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
     let probe = std::net::TcpListener::bind((HERE, 0)).expect("a port");
     let port = probe.local_addr().expect("an address").port();
     drop(probe);
@@ -34,7 +35,7 @@ fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
 }
 
 /// Where a worker listens.
-async fn address_of(name: &str, port: u16) -> String {
+pub(in crate::agent) async fn address_of(name: &str, port: u16) -> String {
     let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
     let key = format!("rpc_prefix_0/addrs/{name}");
     let address = store.expect("the store").get(&key, HANG).await;
@@ -53,7 +54,7 @@ async fn pair() -> (Worker, Worker, String) {
     (a.expect("joined"), b.expect("joined"), address)
 }
 
-async fn pipe(address: &str, name: &str) -> (PipeSender, PipeReceiver) {
+pub(in crate::agent) async fn pipe(address: &str, name: &str) -> (PipeSender, PipeReceiver) {
     let pipe = connect(address, name, Limits::default()).await;
     pipe.expect("a pipe")
 }
@@ -73,15 +74,37 @@ async fn end(a: Worker, b: Worker) {
     a.and(b).expect("a graceful end");
 }
 
-/// Asks something, and returns the answer.
-async fn ask(pipe: &mut (PipeSender, PipeReceiver), udf: &[u8]) -> Incoming {
+/// What one asks who joins a dynamic group.
+pub(in crate::agent) fn device_infos() -> Vec<u8> {
+    let module = "torch.distributed.rpc.backend_registry";
+    pickled::udf(module, "_get_device_infos", |writer| {
+        writer.tuple_of(0);
+    })
+}
+
+/// What one says who joins or leaves.
+pub(in crate::agent) fn news(name: &str, id: u16, joins: bool) -> Vec<u8> {
+    let module = "torch.distributed.rpc._utils";
+    pickled::udf(module, "_update_group_membership", |writer| {
+        writer.mark();
+        WorkerInfo { name, id }.write(writer);
+        writer.empty_list().empty_dict().bool(joins).tuple();
+    })
+}
+
+/// A call as it is sent.
+pub(in crate::agent) fn call(udf: &[u8]) -> Outgoing<Part> {
     let message = Message::PythonCall {
         is_async: false,
         udf,
     };
     let (kind, bytes) = message.encode();
-    let message = super::super::answering::ready(kind, 7, bytes);
-    pipe.0.send(&[message]).await.expect("sent");
+    answering::ready(kind, 7, bytes)
+}
+
+/// Asks something, and returns the answer.
+pub(in crate::agent) async fn ask(pipe: &mut (PipeSender, PipeReceiver), udf: &[u8]) -> Incoming {
+    pipe.0.send(&[call(udf)]).await.expect("sent");
     let answer = timeout(HANG, pipe.1.next()).await.expect("no hanging");
     answer.expect("a pipe").expect("an answer")
 }
@@ -103,7 +126,7 @@ async fn in_1_a_second_pipe_of_a_member_is_a_strangers() {
     let (a, b, address) = pair().await;
     assert_both_there(&a, &b).await;
     let mut second = pipe(&address, "a").await;
-    let udf = super::super::pickled::udf("agent_tests", "double", |writer| {
+    let udf = pickled::udf("agent_tests", "double", |writer| {
         writer.int(1).tuple_of(1);
     });
     let answer = ask(&mut second, &udf).await;
@@ -122,13 +145,7 @@ async fn in_3_a_stranger_speaks_for_nobody() {
     assert_both_there(&a, &b).await;
     for (name, id, joins) in [("a", 0, false), ("evil", 7, true), ("evil", 0, true)] {
         let mut stranger = pipe(&address, "evil").await;
-        let module = "torch.distributed.rpc._utils";
-        let udf = super::super::pickled::udf(module, "_update_group_membership", |writer| {
-            writer.mark();
-            crate::rpc::WorkerInfo { name, id }.write(writer);
-            writer.empty_list().empty_dict().bool(joins).tuple();
-        });
-        let answer = ask(&mut stranger, &udf).await;
+        let answer = ask(&mut stranger, &news(name, id, joins)).await;
         let text = String::from_utf8_lossy(&answer.payload);
         assert!(text.contains("evil"), "{text}");
     }
@@ -161,11 +178,7 @@ async fn in_2_a_joiner_that_failed_takes_nobody_along() {
     let (member, port) = group();
     let a = member("a", 0).join().await.expect("joined");
     let mut failed = pipe(&address_of("a", port).await, "b").await;
-    let module = "torch.distributed.rpc.backend_registry";
-    let udf = super::super::pickled::udf(module, "_get_device_infos", |writer| {
-        writer.tuple_of(0);
-    });
-    drop(ask(&mut failed, &udf).await);
+    drop(ask(&mut failed, &device_infos()).await);
     let b = timeout(HANG, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");
     drop(failed);
