@@ -110,7 +110,7 @@ mod worker;
 pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
 pub use face::call::{Call, Pending, Returned};
-pub use face::context;
+pub use worker::context;
 pub use face::peer::Peer;
 pub use face::rref::RRef;
 /// What is marked can be called on any worker, and still be called as what it is:

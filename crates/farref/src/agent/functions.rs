@@ -1,7 +1,6 @@
 //! The functions of the program, for agents whose wires name them in their own way.
 
 use crate::agent::{Fingerprint, FunctionRef};
-use crate::codec::scope;
 use crate::error::Result;
 use crate::fingerprint;
 use crate::runtime::registry::{BY_METHOD, Entry, Registry};
@@ -164,14 +163,4 @@ fn info(entry: &Entry) -> FunctionInfo {
         is_method: entry.needs_receiver(),
         output: entry.output(),
     }
-}
-
-/// What the arguments are called that are being read on this thread. For codecs that can name them.
-///
-/// ```
-/// // Outside of a call there are none.
-/// assert!(farref::agent::parameters().is_empty());
-/// ```
-pub fn parameters() -> &'static [&'static str] {
-    scope::parameters()
 }

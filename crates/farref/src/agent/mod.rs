@@ -124,13 +124,14 @@ pub use farref_proto::{
     AnswerHead, CallError, CallHead, Carried, ContextId, Control, Departure, Fingerprint,
     Incarnation, MessageId, NodeId, PeerMisbehaved, RRefId, RefError, Target, WorkerId,
 };
-pub use functions::{FunctionInfo, Functions, parameters};
+pub use functions::{FunctionInfo, Functions};
 pub use message::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Never,
     TraceContext, Unmade,
 };
 pub use origins::{Origins, SourceLine};
 
+pub use crate::codec::scope::parameters;
 use crate::codec::{Codec, CodecError, Payload};
 pub use crate::worker::Group;
 

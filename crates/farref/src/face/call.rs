@@ -15,9 +15,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::agent::FunctionInfo;
-use crate::codec::{CodecError, scope};
+use crate::codec::CodecError;
+use crate::runtime::carrying;
 use crate::error::{Error, FunctionName, Result};
-use crate::face::context::ContextScope;
+use crate::runtime::context::ContextScope;
 use crate::face::peer::Peer;
 use crate::face::rref::RRef;
 use crate::fingerprint;
@@ -92,7 +93,7 @@ struct Built {
     entry: Option<&'static Entry>,
     name: FunctionName,
     receiver: Option<Arc<Handle>>,
-    encoded: Result<scope::Encoded>,
+    encoded: Result<carrying::Encoded>,
     /// The context that surrounds the place where the call was built. It counts if there is none where the
     /// call is made.
     context: Option<ContextId>,
@@ -262,12 +263,12 @@ fn encode<A: Serialize + 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
     arguments: &A,
-) -> Result<scope::Encoded> {
+) -> Result<carrying::Encoded> {
     let codec = core.agent().codec();
-    let encoded = scope::write(core, || codec.encode(arguments));
+    let encoded = carrying::write(core, || codec.encode(arguments));
     encoded.map_err(|unwritten| match unwritten {
-        scope::Unwritten::Foreign(error) => error,
-        scope::Unwritten::Codec(reason) => Error::Codec {
+        carrying::Unwritten::Foreign(error) => error,
+        carrying::Unwritten::Codec(reason) => Error::Codec {
             what: "the arguments",
             function: name.clone(),
             action: "written",
@@ -306,7 +307,7 @@ impl<T> Call<T> {
                 entry: None,
                 name: FETCH,
                 receiver: Some(Arc::clone(handle)),
-                encoded: Ok(scope::Encoded::default()),
+                encoded: Ok(carrying::Encoded::default()),
                 context: current::context_of(&held.core),
                 timeout: Timeout::Default,
                 own_timeout: None,
@@ -323,7 +324,7 @@ impl<T> Call<T> {
             entry: None,
             name,
             receiver: None,
-            encoded: Ok(scope::Encoded::default()),
+            encoded: Ok(carrying::Encoded::default()),
             context: None,
             timeout: Timeout::Default,
             own_timeout: None,
@@ -859,10 +860,10 @@ impl<T: Returned> Future for Pending<T> {
                 .context
                 .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
             let codec = begun.core.agent().codec();
-            let read = scope::read_value(codec, payload, references, origin, &[]);
+            let read = carrying::read(codec, payload, references, origin, &[]);
             read.map_err(|unread| match unread {
-                scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
-                scope::Unread::Codec(reason) => Error::Codec {
+                carrying::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+                carrying::Unread::Codec(reason) => Error::Codec {
                     what: "the result",
                     function: this.name.clone(),
                     action: "read",

@@ -1,6 +1,5 @@
-//! What programs hold in their hands: calls, references, peers, contexts.
+//! What programs hold in their hands: calls, references, peers.
 
 pub(crate) mod call;
-pub mod context;
 pub(crate) mod peer;
 pub(crate) mod rref;

@@ -9,7 +9,7 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::CodecError;
-use crate::codec::scope::{self, Unread};
+use crate::runtime::carrying::{self, Unread};
 use crate::error::{Error, FunctionName, Result};
 use crate::face::call::Call;
 use crate::face::peer::Peer;
@@ -371,7 +371,7 @@ impl<T> fmt::Debug for RRef<T> {
 
 impl<T> Serialize for RRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let index = scope::carry(&self.handle).map_err(serde::ser::Error::custom)?;
+        let index = carrying::carry(&self.handle).map_err(serde::ser::Error::custom)?;
         serializer.serialize_newtype_struct(NAME, &index)
     }
 }
@@ -392,7 +392,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
                 deserializer: D,
             ) -> Result<RRef<T>, D::Error> {
                 let index = u32::deserialize(deserializer)?;
-                let handle = scope::carried(index, check::<T>).map_err(D::Error::custom)?;
+                let handle = carrying::carried(index, check::<T>).map_err(D::Error::custom)?;
                 Ok(RRef::new(handle))
             }
 

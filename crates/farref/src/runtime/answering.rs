@@ -9,7 +9,7 @@ use super::work::Work;
 use super::{Arrived, Core, PeerState, State};
 use crate::agent::{AnswerMessage, Failure, Message, Origins};
 use crate::codec::Payload;
-use crate::codec::scope::Encoded;
+use crate::runtime::carrying::Encoded;
 use crate::runtime::serve::Target;
 use crate::support::user_code::ENOUGH;
 use crate::values::Value;

@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
+use super::extensions::Listener;
 use super::work::Work;
 use super::{Arrived, Core, FETCH, Held, PeerState, Running, Stage, State, Taken};
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
-use crate::face::context::Extension;
 use crate::runtime::callers;
 use crate::runtime::registry::{Called, Entry};
 use crate::runtime::serve::{Job, Target};
 use crate::values::queue::{NeverComes, User};
 use crate::values::{Ticket, Value};
-use crate::worker::Worker;
 
 impl Core {
     pub(super) fn handle_events(self: &Arc<Self>, state: &mut State, work: &mut Work) {
@@ -100,13 +99,13 @@ impl Core {
             Event::Departed => self.reach(Stage::Departed),
             Event::ShutdownComplete => self.reach(Stage::ShutDown),
             Event::ContextClosed(context) => {
-                self.tell_extensions(work, move |extension, worker| {
-                    extension.context_closed(worker, context);
+                self.tell_extensions(work, move |listener, core| {
+                    listener.context_closed(core, context);
                 })
             }
             Event::ContextFailed { context, node } => {
-                self.tell_extensions(work, move |extension, worker| {
-                    extension.context_failed(worker, context, node);
+                self.tell_extensions(work, move |listener, core| {
+                    listener.context_failed(core, context, node);
                 });
             }
             Event::ContextReleased(context) => {
@@ -137,12 +136,12 @@ impl Core {
     fn tell_extensions(
         self: &Arc<Self>,
         work: &mut Work,
-        tell: impl Fn(&dyn Extension, &Worker) + Copy + Send + 'static,
+        tell: impl Fn(&dyn Listener<Self>, &Arc<Self>) + Copy + Send + 'static,
     ) {
-        for extension in self.extensions.all() {
+        for listener in self.extensions.listeners() {
             let core = Arc::clone(self);
             work.callbacks
-                .push(Box::new(move || tell(&*extension, &Worker::of(&core))));
+                .push(Box::new(move || tell(&*listener, &core)));
         }
     }
 

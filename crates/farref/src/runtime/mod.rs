@@ -16,9 +16,12 @@
 mod answering;
 mod answers;
 pub(crate) mod callers;
+pub(crate) mod carrying;
+pub(crate) mod context;
 pub(crate) mod current;
 mod ending;
 mod events;
+pub(crate) mod extensions;
 pub(crate) mod failure;
 mod flow;
 pub(crate) mod function;
@@ -48,7 +51,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::agent::{Agent, CallMessage, Caller, Origins, TraceContext};
 use crate::codec::Payload;
 use crate::error::Error;
-use crate::face::context::Extensions;
+use extensions::Extensions;
 use crate::runtime::handle::Handle;
 use crate::runtime::holds::Holds;
 use crate::runtime::names::Names;
@@ -105,7 +108,7 @@ pub(crate) struct Core {
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
     pub(crate) telemetry: Telemetry,
-    pub(crate) extensions: Extensions,
+    pub(crate) extensions: Extensions<Self>,
     pub(crate) stage: watch::Sender<Stage>,
     agent: OnceLock<Arc<dyn Agent>>,
     state: Mutex<State>,

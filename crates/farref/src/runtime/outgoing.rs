@@ -13,7 +13,7 @@ use super::flow::{Parked, Recalled, weigh};
 use super::work::{Reply, Work};
 use super::{Arrived, Core, Held, State, Waiter};
 use crate::agent::{CallMessage, Caller, FunctionRef, Message, Origins, TraceContext};
-use crate::codec::scope::Encoded;
+use crate::runtime::carrying::Encoded;
 use crate::error::{Error, FunctionName, Result};
 use crate::runtime::handle::{Handle, Made};
 use crate::runtime::registry::{Called, Entry};

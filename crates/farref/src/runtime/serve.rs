@@ -24,7 +24,8 @@ use tokio::time::{Sleep, sleep_until};
 use tracing::Instrument as _;
 
 use crate::agent::{Failure, TraceContext, Unmade};
-use crate::codec::{Payload, scope};
+use crate::codec::Payload;
+use crate::runtime::carrying;
 use crate::runtime::callers::Chain;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
@@ -162,7 +163,7 @@ impl Job {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
-                    let encoded = scope::write(core, || {
+                    let encoded = carrying::write(core, || {
                         let bytes = guard.encode(core.agent().codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))
@@ -307,7 +308,7 @@ impl Responder {
     fn answer(
         &self,
         request: MessageId,
-        mut outcome: Result<scope::Encoded, Failure>,
+        mut outcome: Result<carrying::Encoded, Failure>,
         expected: Option<&Expected>,
         room: Option<Reservation>,
     ) {
@@ -363,7 +364,7 @@ impl Responder {
     /// Ends a fetch.
     fn finish_with<W>(mut self, outcome: Result<(W, Arc<Expected>, Option<Reservation>), Failure>)
     where
-        W: FnOnce(&Arc<Core>) -> Result<scope::Encoded, Failure>,
+        W: FnOnce(&Arc<Core>) -> Result<carrying::Encoded, Failure>,
     {
         if let Some(Target::Answer(request)) = self.target.take() {
             self.measure(outcome.is_ok());
@@ -436,12 +437,12 @@ impl Packed {
                 arguments,
                 references,
             } = self;
-            scope::read_value(codec, arguments, references, origin, F::PARAMETERS)
+            carrying::read(codec, arguments, references, origin, F::PARAMETERS)
         }));
         match read {
             Ok(Ok(arguments)) => Ok(arguments),
-            Ok(Err(scope::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
-            Ok(Err(scope::Unread::Codec(reason))) => Err(Failure::BadArguments(reason.to_string())),
+            Ok(Err(carrying::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
+            Ok(Err(carrying::Unread::Codec(reason))) => Err(Failure::BadArguments(reason.to_string())),
             Err(panic) => Err(panicked(&*panic)),
         }
     }
@@ -670,14 +671,14 @@ fn encoded<T>(
     responder: &Responder,
     value: T,
     encode: Option<Encode<T>>,
-) -> Result<scope::Encoded, Failure> {
+) -> Result<carrying::Encoded, Failure> {
     let written = catch_unwind(AssertUnwindSafe(move || {
         let Some(encode) = encode else {
             let type_name = std::any::type_name::<T>().to_owned();
             return Err(Failure::NotSerializable(type_name));
         };
         let core = &responder.core;
-        let mut encoded = scope::write(core, || encode(&value, core.agent().codec()))
+        let mut encoded = carrying::write(core, || encode(&value, core.agent().codec()))
             .map_err(|error| Failure::BadResult(error.to_string()))?;
         encoded.made_in(core, responder.call.current.context, responder.from);
         Ok(encoded)

@@ -16,7 +16,8 @@ use crate::agent::{
     Agent, AnswerMessage, CallMessage, Departure, Failure, FunctionRef, Group, Inbound,
     LinkStatistics, Message, Origins, TraceContext,
 };
-use crate::codec::{Blob, Buffer, Codec, Payload, scope};
+use crate::codec::{Blob, Buffer, Codec, Payload};
+use crate::runtime::carrying;
 use crate::face::rref::RRef;
 use crate::report::snapshot::Snapshot;
 use crate::runtime::registry::Registry;
@@ -40,7 +41,7 @@ pub fn values(data: &[u8]) {
             body: body.to_vec().into(),
             parts: vec![parts.to_vec().into(); 3],
         };
-        drop(scope::read_value::<T>(
+        drop(carrying::read::<T>(
             &Codec::Postcard,
             payload,
             Vec::new(),

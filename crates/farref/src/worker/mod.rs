@@ -2,6 +2,7 @@
 
 mod attaching;
 mod builder;
+pub mod context;
 mod hosting;
 mod joining;
 mod shutdown;
@@ -21,7 +22,7 @@ pub use builder::WorkerBuilder;
 use hosting::HostedStore;
 
 use crate::error::{Error, Result};
-use crate::face::context::{Extension, NodeId};
+use farref_proto::NodeId;
 use crate::face::peer::Peer;
 use crate::face::rref::RRef;
 use crate::fingerprint;
@@ -429,41 +430,6 @@ impl Worker {
     /// ```
     pub fn node(&self) -> NodeId {
         self.core.me
-    }
-
-    /// What a crate keeps for this worker, made when it is first asked for.
-    ///
-    /// ```
-    /// use std::sync::atomic::{AtomicU64, Ordering};
-    ///
-    /// use farref::Worker;
-    /// use farref::context::Extension;
-    ///
-    /// #[derive(Default)]
-    /// struct Hits(AtomicU64);
-    ///
-    /// impl Extension for Hits {}
-    ///
-    /// #[farref::remote]
-    /// async fn hit() -> u64 {
-    ///     let me = Worker::current().expect("inside of a remote function");
-    ///     me.extension::<Hits>().0.fetch_add(1, Ordering::Relaxed) + 1
-    /// }
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
-    /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
-    /// // One for each worker, though they share a process here.
-    /// assert_eq!(hit::on(&peer).await?, 1);
-    /// assert_eq!(hit::on(&peer).await?, 2);
-    /// assert_eq!(hit::on(&me.me()).await?, 1);
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn extension<T: Extension + Default>(&self) -> Arc<T> {
-        self.core.extensions.get()
     }
 
     /// This worker as a peer of itself.

@@ -47,51 +47,16 @@
 //! # }
 //! ```
 
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
-use std::fmt;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{self, Poll};
+use std::any::Any;
+use std::sync::Arc;
 
 pub use farref_proto::{ContextId, NodeId};
 
-use crate::codec::scope;
+use super::Worker;
 use crate::error::Result;
-use crate::runtime::Core;
-use crate::runtime::current;
-use crate::worker::Worker;
-
-/// A worker's part in a context.
-///
-/// ```
-/// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
-/// use farref::context::ContextScope;
-///
-/// #[farref::remote]
-/// async fn which() -> Option<String> {
-///     ContextScope::current().map(|scope| scope.id().to_string())
-/// }
-///
-/// let cluster = farref::testing::Cluster::start(2).await?;
-/// let me = cluster.worker(0);
-/// let peer = me.peer("worker1")?;
-///
-/// let scope = ContextScope::open(me)?;
-/// let seen = scope.run(async { which::on(&peer).await }).await?;
-/// assert_eq!(seen, Some(scope.id().to_string()));
-/// assert_eq!(which::on(&peer).await?, None);
-///
-/// scope.release().await?;
-/// # cluster.shutdown().await
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct ContextScope {
-    core: Arc<Core>,
-    id: ContextId,
-}
+pub use crate::runtime::context::{ContextScope, InContext, Message, Record};
+use crate::runtime::extensions::Listener;
+use crate::runtime::{Core, carrying};
 
 impl ContextScope {
     /// Opens a context. It must be [released](Self::release) by this worker.
@@ -141,51 +106,6 @@ impl ContextScope {
         open.then_some(Self { core, id })
     }
 
-    /// The context that this code runs in: that of the call that a remote function works for, or the
-    /// one that was entered last.
-    ///
-    /// ```
-    /// use farref::context::ContextScope;
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// # let cluster = farref::testing::Cluster::start(1).await?;
-    /// # let me = cluster.worker(0);
-    /// let scope = ContextScope::open(me)?;
-    /// assert!(ContextScope::current().is_none());
-    /// scope.enter(|| {
-    ///     let current = ContextScope::current().expect("inside of one");
-    ///     assert_eq!(current.id(), scope.id());
-    /// });
-    /// scope.release().await?;
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn current() -> Option<Self> {
-        let (core, id) = current::context()?;
-        Some(Self { core, id })
-    }
-
-    /// Which context it is. Unique in the group, also over restarts.
-    ///
-    /// ```
-    /// use farref::context::ContextScope;
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// # let cluster = farref::testing::Cluster::start(1).await?;
-    /// # let me = cluster.worker(0);
-    /// let [one, two] = [ContextScope::open(me)?, ContextScope::open(me)?];
-    /// assert_ne!(one.id(), two.id());
-    /// assert_eq!(one.id().origin, me.node()); // who opened it
-    /// tokio::try_join!(one.release(), two.release())?;
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn id(&self) -> ContextId {
-        self.id
-    }
-
     /// The worker that takes part.
     ///
     /// ```
@@ -213,260 +133,6 @@ impl ContextScope {
     pub fn worker(&self) -> Worker {
         Worker::of(&self.core)
     }
-
-    /// Whether calls can be made in it: an error says whether it was released or a worker was lost.
-    ///
-    /// ```
-    /// use farref::Error;
-    /// use farref::context::ContextScope;
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// # let cluster = farref::testing::Cluster::start(1).await?;
-    /// # let me = cluster.worker(0);
-    /// let scope = ContextScope::open(me)?;
-    /// scope.check()?;
-    /// scope.release().await?;
-    /// assert!(matches!(scope.check(), Err(Error::ContextReleased)));
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn check(&self) -> Result<()> {
-        let checked = self.core.look(|node| node.check_context(self.id));
-        checked.map_err(|error| self.core.explain_context(error))
-    }
-
-    /// Runs code inside of the context: calls of this worker that are made there belong to it, and those
-    /// that are built there and made outside of any context.
-    ///
-    /// ```
-    /// use farref::context::ContextScope;
-    ///
-    /// #[farref::remote]
-    /// async fn is_inside() -> bool {
-    ///     ContextScope::current().is_some()
-    /// }
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
-    /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
-    /// let scope = ContextScope::open(me)?;
-    /// let call = is_inside::on(&peer); // built outside
-    /// let call = scope.enter(|| call.start()); // and made inside
-    /// assert!(call.await?);
-    ///
-    /// let call = scope.enter(|| is_inside::on(&peer)); // built inside
-    /// assert!(call.await?); // and made where there is no other context
-    /// scope.release().await?;
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
-        current::enter_context(Some((Arc::clone(&self.core), self.id)), f)
-    }
-
-    /// The same for a future, which may be a call. Tasks that it spawns are not inside.
-    ///
-    /// ```
-    /// use farref::context::ContextScope;
-    ///
-    /// #[farref::remote]
-    /// async fn is_inside() -> bool {
-    ///     ContextScope::current().is_some()
-    /// }
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
-    /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
-    /// let scope = ContextScope::open(me)?;
-    /// let both = scope.run(async {
-    ///     tokio::try_join!(is_inside::on(&peer).start(), is_inside::on(&peer).start())
-    /// });
-    /// assert_eq!(both.await?, (true, true));
-    /// assert!(scope.run(is_inside::on(&peer)).await?);
-    /// scope.release().await?;
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn run<F: Future>(&self, future: F) -> InContext<F> {
-        InContext {
-            scope: self.clone(),
-            future: Box::pin(future),
-        }
-    }
-
-    /// Releases the context and waits until its calls are done and every worker has forgotten it.
-    /// What the calls still do goes on. If the wait is dropped, the release is not.
-    ///
-    /// ```
-    /// use farref::context::ContextScope;
-    ///
-    /// #[farref::remote]
-    /// async fn ping() {}
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
-    /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
-    /// let scope = ContextScope::open(me)?;
-    /// scope.run(async { ping::on(&peer).await }).await?;
-    /// scope.release().await?;
-    /// // Nobody remembers it.
-    /// assert_eq!(me.snapshot().contexts, 0);
-    /// assert_eq!(peer.snapshot().await?.contexts, 0);
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    pub fn release(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let released = self.core.release_context(self.id);
-        let core = Arc::clone(&self.core);
-        async move {
-            match released? {
-                Some(released) => released.await.map_err(|_| core.not_member()),
-                None => Ok(()),
-            }
-        }
-    }
-}
-
-impl fmt::Debug for ContextScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContextScope({})", self.id)
-    }
-}
-
-/// A future that runs inside of a context. See [`ContextScope::run`].
-///
-/// ```
-/// use farref::context::{ContextScope, InContext};
-///
-/// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
-/// # let cluster = farref::testing::Cluster::start(1).await?;
-/// # let me = cluster.worker(0);
-/// let scope = ContextScope::open(me)?;
-/// // On a task of its own it is still inside.
-/// let inside: InContext<_> = scope.run(async { ContextScope::current().is_some() });
-/// assert!(tokio::spawn(inside).await.expect("no panic"));
-/// scope.release().await?;
-/// # cluster.shutdown().await
-/// # }
-/// ```
-#[must_use = "futures do nothing unless they are awaited"]
-pub struct InContext<F> {
-    scope: ContextScope,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for InContext<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<F::Output> {
-        let this = self.get_mut();
-        this.scope.enter(|| this.future.as_mut().poll(context))
-    }
-}
-
-impl<F> fmt::Debug for InContext<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InContext({})", self.scope.id)
-    }
-}
-
-/// A message of a context that is being made, or read.
-///
-/// See [`Record`] and [`incoming`] for where it comes from.
-///
-/// ```
-/// use farref::context::Message;
-///
-/// /// What a crate may write down of a message that it takes part in.
-/// fn describe(message: &Message) -> String {
-///     format!("number {} of {}, to {}", message.number, message.scope.id(), message.peer)
-/// }
-/// # use std::sync::Mutex;
-/// # use farref::context::Record;
-/// # use serde::{Deserialize, Serialize, Serializer};
-/// # static SEEN: Mutex<Option<String>> = Mutex::new(None);
-/// # #[derive(Default)]
-/// # struct Seen;
-/// # impl Record for Seen {
-/// #     fn made(self: Box<Self>, message: &Message) {
-/// #         *SEEN.lock().unwrap() = Some(describe(message));
-/// #     }
-/// # }
-/// # #[derive(Deserialize)]
-/// # struct Traced;
-/// # impl Serialize for Traced {
-/// #     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-/// #         farref::context::outgoing(|_: &mut Seen| ());
-/// #         serializer.serialize_unit_struct("Traced")
-/// #     }
-/// # }
-/// # #[farref::remote]
-/// # async fn take(traced: Traced) { drop(traced) }
-/// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
-/// # let cluster = farref::testing::Cluster::start(2).await?;
-/// # let me = cluster.worker(0);
-/// # let peer = me.peer("worker1")?;
-/// # let scope = farref::context::ContextScope::open(me)?;
-/// # scope.run(async { take::on(&peer, Traced).await }).await?;
-/// # let seen = SEEN.lock().unwrap().take().unwrap();
-/// # assert!(seen.contains(&scope.id().to_string()), "{seen}");
-/// # scope.release().await?;
-/// # cluster.shutdown().await
-/// # }
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Message {
-    /// The context, as the worker sees it that makes or reads it.
-    pub scope: ContextScope,
-    /// Who it goes to, or comes from.
-    pub peer: NodeId,
-    /// For one that is being made: a number that no other message of this worker has.
-    pub number: u64,
-}
-
-impl Message {
-    pub(crate) fn new(core: &Arc<Core>, id: ContextId, peer: NodeId, number: u64) -> Self {
-        let core = Arc::clone(core);
-        Self {
-            scope: ContextScope { core, id },
-            peer,
-            number,
-        }
-    }
-}
-
-/// What values note of the message that they go into, for the context that it is made in.
-///
-/// The arguments of a call are written when it is built, and which context it belongs to turns out when it is made. So
-/// a value that is being serialized leaves what the context is to know of it in a record, by [`outgoing`].
-///
-/// ```
-/// use farref::context::{Message, Record};
-///
-/// /// How many values went into a message.
-/// #[derive(Default)]
-/// struct Count(usize);
-///
-/// impl Record for Count {
-///     fn made(self: Box<Self>, message: &Message) {
-///         println!("{} of {}: {} values", message.number, message.scope.id(), self.0);
-///     }
-/// }
-/// ```
-pub trait Record: Any + Send + Sync {
-    /// The message is made now, in a context. Outside of any the record is dropped, as that of a call that
-    /// is never made.
-    fn made(self: Box<Self>, message: &Message);
 }
 
 /// Notes something of the message that the value being serialized on this thread goes into, in the message's record of
@@ -522,7 +188,7 @@ pub trait Record: Any + Send + Sync {
 /// # }
 /// ```
 pub fn outgoing<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Option<(u64, T)> {
-    scope::note(note)
+    carrying::note(note)
 }
 
 /// The message that the value being deserialized on this thread came in; none outside of a context.
@@ -571,7 +237,7 @@ pub fn outgoing<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Optio
 /// # }
 /// ```
 pub fn incoming() -> Option<Message> {
-    let (core, id, peer) = scope::incoming()?;
+    let (core, id, peer) = carrying::origin()?;
     Some(Message::new(&core, id, peer, 0))
 }
 
@@ -706,37 +372,54 @@ pub trait Extension: Any + Send + Sync {
     }
 }
 
-/// The extensions of one worker.
-#[derive(Default)]
-pub(crate) struct Extensions(Mutex<HashMap<TypeId, Arc<dyn Extension>>>);
+/// An extension, as the runtime tells it what happens.
+struct Told<T>(Arc<T>);
 
-impl Extensions {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TypeId, Arc<dyn Extension>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T: Extension> Listener<Core> for Told<T> {
+    fn context_closed(&self, core: &Arc<Core>, context: ContextId) {
+        self.0.context_closed(&Worker::of(core), context);
     }
 
-    pub(crate) fn get<T: Extension + Default>(&self) -> Arc<T> {
-        let extension = Arc::clone(
-            self.lock()
-                .entry(TypeId::of::<T>())
-                .or_insert_with(|| Arc::new(T::default())),
-        );
-        let any: Arc<dyn Any + Send + Sync> = extension;
-        // The map's key is the type.
-        any.downcast().unwrap_or_default()
+    fn context_failed(&self, core: &Arc<Core>, context: ContextId, lost: NodeId) {
+        self.0.context_failed(&Worker::of(core), context, lost);
     }
+}
 
-    pub(crate) fn all(&self) -> Vec<Arc<dyn Extension>> {
-        self.lock().values().cloned().collect()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    pub(crate) fn clear(&self) {
-        // Their destructors may come back here.
-        let extensions = std::mem::take(&mut *self.lock());
-        drop(extensions);
+impl Worker {
+    /// What a crate keeps for this worker, made when it is first asked for.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use farref::Worker;
+    /// use farref::context::Extension;
+    ///
+    /// #[derive(Default)]
+    /// struct Hits(AtomicU64);
+    ///
+    /// impl Extension for Hits {}
+    ///
+    /// #[farref::remote]
+    /// async fn hit() -> u64 {
+    ///     let me = Worker::current().expect("inside of a remote function");
+    ///     me.extension::<Hits>().0.fetch_add(1, Ordering::Relaxed) + 1
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// // One for each worker, though they share a process here.
+    /// assert_eq!(hit::on(&peer).await?, 1);
+    /// assert_eq!(hit::on(&peer).await?, 2);
+    /// assert_eq!(hit::on(&me.me()).await?, 1);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn extension<T: Extension + Default>(&self) -> Arc<T> {
+        self.core
+            .extensions
+            .get(|extension: &Arc<T>| Arc::new(Told(Arc::clone(extension))))
     }
 }

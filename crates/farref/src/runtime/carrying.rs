@@ -1,0 +1,295 @@
+//! References, and notes for contexts, on their way into or out of an encoded value.
+//!
+//! As with large buffers (`codec/scope`), a scope of the thread collects them while a value is being written,
+//! and has them while it is being read: the codec sees their numbers only.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use farref_proto::{ContextId, NodeId};
+use serde::de::DeserializeOwned;
+
+use super::Core;
+use super::context::{Message, Record};
+use super::handle::Handle;
+use crate::codec::{Codec, CodecError, Payload, scope};
+use crate::error::Error;
+
+thread_local! {
+    static CARRIED: RefCell<Carried> = const { RefCell::new(Carried::Nothing) };
+}
+
+/// What travels with the value that this thread writes or reads.
+enum Carried {
+    Nothing,
+    Out(Outgoing),
+    In(Incoming),
+}
+
+struct Outgoing {
+    core: Arc<Core>,
+    /// The attempt at writing the value that all of this belongs to.
+    attempt: u32,
+    /// What was noted for the context that the message will be made in, if it is made in one.
+    noted: Option<Box<Noted>>,
+    references: Vec<Arc<Handle>>,
+    /// What a reference had to complain about. Not every codec keeps the words of such an error.
+    complaint: Option<Error>,
+}
+
+struct Incoming {
+    /// Who reads, the context that the message belongs to, and who sent it.
+    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    references: Vec<Arc<Handle>>,
+    /// What is wrong with a reference. Not every codec keeps the words of such an error, and none its
+    /// kind.
+    complaint: Option<Unread>,
+}
+
+/// A value ready to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    pub(crate) payload: Payload,
+    /// Kept until forks have been made of them.
+    pub(crate) references: Vec<Arc<Handle>>,
+    /// What its context is to know of it.
+    noted: Option<Box<Noted>>,
+}
+
+impl Encoded {
+    /// It goes to this worker, in this context or outside of any. To be said once, before it is sent.
+    pub(crate) fn made_in(&mut self, core: &Arc<Core>, context: Option<ContextId>, to: NodeId) {
+        let Some(noted) = self.noted.take() else {
+            return;
+        };
+        let Some(context) = context else {
+            return;
+        };
+        let message = Message::new(core, context, to, noted.number);
+        for (_, record) in noted.records {
+            record.made(&message);
+        }
+    }
+}
+
+/// What values noted of the message that they go into.
+struct Noted {
+    number: u64,
+    /// One of each type.
+    records: Vec<(TypeId, Box<dyn Record>)>,
+}
+
+impl fmt::Debug for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Noted({})", self.number)
+    }
+}
+
+/// Why a value was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unwritten {
+    /// The codec could not, or a reference in the value leads nowhere.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A reference in it is another worker's.
+    #[error(transparent)]
+    Foreign(Error),
+}
+
+/// Why a value was not read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Unread {
+    /// The bytes are not such a value's, or a reference did not come with it.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A reference in it leads to a value of another type (R8).
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// Puts back what was there before, also when a user's `Serialize` panics.
+struct Restore(Option<Carried>);
+
+impl Restore {
+    fn enter(carried: Carried) -> Self {
+        Self(Some(CARRIED.replace(carried)))
+    }
+
+    fn leave(mut self) -> Carried {
+        match self.0.take() {
+            Some(former) => CARRIED.replace(former),
+            None => Carried::Nothing,
+        }
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(former) = self.0.take() {
+            drop(CARRIED.replace(former));
+        }
+    }
+}
+
+fn left_too_early() -> CodecError {
+    CodecError::new("the scope of a value was left too early")
+}
+
+/// Writes something that `core` is going to send.
+pub(crate) fn write(
+    core: &Arc<Core>,
+    encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
+) -> Result<Encoded, Unwritten> {
+    let carried = Restore::enter(Carried::Out(Outgoing {
+        core: Arc::clone(core),
+        attempt: 0,
+        noted: None,
+        references: Vec::new(),
+        complaint: None,
+    }));
+    let mut written_in = 0;
+    let payload = scope::write(|| {
+        let body = encode();
+        written_in = scope::attempt();
+        body
+    });
+    let Carried::Out(mut outgoing) = carried.leave() else {
+        return Err(left_too_early().into());
+    };
+    let payload = payload.map_err(|error| match outgoing.complaint.take() {
+        Some(foreign @ Error::ForeignReference { .. }) => Unwritten::Foreign(foreign),
+        Some(complaint) => CodecError::new(complaint).into(),
+        None => error.into(),
+    })?;
+    drop(outgoing.begin_attempt(written_in));
+    Ok(Encoded {
+        payload,
+        references: outgoing.references,
+        noted: outgoing.noted,
+    })
+}
+
+/// Reads a value that came with these references.
+pub(crate) fn read<T: DeserializeOwned>(
+    codec: &Codec,
+    payload: Payload,
+    references: Vec<Arc<Handle>>,
+    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    parameters: &'static [&'static str],
+) -> Result<T, Unread> {
+    let carried = Restore::enter(Carried::In(Incoming {
+        origin,
+        references,
+        complaint: None,
+    }));
+    let value = scope::read(codec, payload, parameters);
+    let Carried::In(incoming) = carried.leave() else {
+        return Err(left_too_early().into());
+    };
+    value.map_err(|error| incoming.complaint.unwrap_or_else(|| error.into()))
+}
+
+impl Outgoing {
+    /// What was collected for an earlier attempt at the value goes. What others put there may be dropped by
+    /// code of theirs: not while the scope is borrowed.
+    #[must_use = "to be dropped when nothing is borrowed"]
+    fn begin_attempt(&mut self, attempt: u32) -> Option<(Vec<Arc<Handle>>, Option<Box<Noted>>)> {
+        (self.attempt != attempt).then(|| {
+            self.attempt = attempt;
+            (std::mem::take(&mut self.references), self.noted.take())
+        })
+    }
+}
+
+/// Uses what goes along with the value being written, if one is.
+fn with_outgoing<T>(f: impl FnOnce(&mut Outgoing) -> T) -> Option<T> {
+    let attempt = scope::attempt();
+    let (outdated, result) = CARRIED.with_borrow_mut(|carried| match carried {
+        Carried::Out(outgoing) => (outgoing.begin_attempt(attempt), Some(f(outgoing))),
+        _ => (None, None),
+    });
+    drop(outdated);
+    result
+}
+
+/// Takes a reference along with the value being written; says under which number.
+pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
+    let carried = with_outgoing(|outgoing| {
+        if let Err(complaint) = handle.check_sendable(&outgoing.core) {
+            let text = complaint.to_string();
+            outgoing.complaint = Some(complaint);
+            return Err(text);
+        }
+        let index = outgoing.references.len() as u32;
+        outgoing.references.push(Arc::clone(handle));
+        Ok(index)
+    });
+    carried.unwrap_or_else(|| {
+        Err("a reference can only be sent inside a call or an answer; \
+             to keep one elsewhere, keep the RRef itself"
+            .to_owned())
+    })
+}
+
+/// Finds the reference with this number for the value being read. `check` may refuse it.
+pub(crate) fn carried(
+    index: u32,
+    check: impl FnOnce(&Handle) -> Result<(), Unread>,
+) -> Result<Arc<Handle>, Unread> {
+    CARRIED.with_borrow_mut(|carried| {
+        let Carried::In(incoming) = carried else {
+            let reason = "a reference can only be read out of a call or an answer";
+            return Err(CodecError::new(reason).into());
+        };
+        let found = match incoming.references.get(index as usize) {
+            Some(handle) => check(handle).map(|()| Arc::clone(handle)),
+            None => Err(CodecError::new(format_args!(
+                "reference number {index} did not come with the value"
+            ))
+            .into()),
+        };
+        if let Err(complaint) = &found {
+            incoming.complaint = Some(complaint.clone());
+        }
+        found
+    })
+}
+
+/// Notes something of the message being written, for the context that it will be made in. Says the
+/// message's number.
+pub(crate) fn note<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Option<(u64, T)> {
+    let key = TypeId::of::<R>();
+    let (number, record) = with_outgoing(|outgoing| {
+        let core = &outgoing.core;
+        let noted = outgoing.noted.get_or_insert_with(|| {
+            Box::new(Noted {
+                number: core.next_number(),
+                records: Vec::new(),
+            })
+        });
+        let place = noted.records.iter().position(|(other, _)| *other == key);
+        let record = place.map(|place| noted.records.swap_remove(place).1);
+        (noted.number, record)
+    })?;
+    // Nothing is borrowed while the user's code runs.
+    let mut record = record
+        .and_then(|record| (record as Box<dyn Any>).downcast::<R>().ok())
+        .unwrap_or_default();
+    let result = note(&mut record);
+    with_outgoing(|outgoing| {
+        if let Some(noted) = &mut outgoing.noted {
+            noted.records.push((key, record));
+        }
+    });
+    Some((number, result))
+}
+
+/// The context and sender of the message being read.
+pub(crate) fn origin() -> Option<(Arc<Core>, ContextId, NodeId)> {
+    CARRIED.with_borrow(|carried| match carried {
+        Carried::In(incoming) => incoming.origin.clone(),
+        _ => None,
+    })
+}

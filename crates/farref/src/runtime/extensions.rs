@@ -1,0 +1,73 @@
+//! What crates above keep for a worker, and how they hear of its contexts.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farref_proto::{ContextId, NodeId};
+
+/// Is told what becomes of contexts on the worker `W`.
+pub(crate) trait Listener<W>: Send + Sync {
+    /// The context is over on this worker.
+    fn context_closed(&self, worker: &Arc<W>, context: ContextId);
+
+    /// A worker that took part in the context is gone.
+    fn context_failed(&self, worker: &Arc<W>, context: ContextId, lost: NodeId);
+}
+
+/// One of each type.
+struct Kept<W> {
+    extension: Arc<dyn Any + Send + Sync>,
+    listener: Arc<dyn Listener<W>>,
+}
+
+/// The extensions of one worker.
+pub(crate) struct Extensions<W>(Mutex<HashMap<TypeId, Kept<W>>>);
+
+impl<W> Default for Extensions<W> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<W> Extensions<W> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TypeId, Kept<W>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The extension of that type, which is made if there is none.
+    pub(crate) fn get<T: Default + Send + Sync + 'static>(
+        &self,
+        listener: impl FnOnce(&Arc<T>) -> Arc<dyn Listener<W>>,
+    ) -> Arc<T> {
+        let mut all = self.lock();
+        let kept = all.entry(TypeId::of::<T>()).or_insert_with(|| {
+            let extension = Arc::new(T::default());
+            let listener = listener(&extension);
+            Kept {
+                extension,
+                listener,
+            }
+        });
+        // The map's key is the type.
+        Arc::clone(&kept.extension).downcast().unwrap_or_default()
+    }
+
+    /// Those who are to be told.
+    pub(crate) fn listeners(&self) -> Vec<Arc<dyn Listener<W>>> {
+        let all = self.lock();
+        all.values()
+            .map(|kept| Arc::clone(&kept.listener))
+            .collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    pub(crate) fn clear(&self) {
+        // Their destructors may come back here.
+        let extensions = std::mem::take(&mut *self.lock());
+        drop(extensions);
+    }
+}
