@@ -103,15 +103,17 @@ mod rendezvous;
 mod report;
 mod runtime;
 mod support;
+mod tables;
 pub mod testing;
 mod values;
 mod worker;
 
 pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
 pub use error::{Error, FunctionName, RemoteError, Result};
-pub use face::call::{Call, Pending, Returned};
-pub use worker::context;
+pub use face::call::Call;
+pub use face::functions;
 pub use face::peer::Peer;
+pub use face::pending::{Pending, Returned};
 pub use face::rref::RRef;
 /// What is marked can be called on any worker, and still be called as what it is:
 ///
@@ -165,6 +167,7 @@ pub use rendezvous::{
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 pub use report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 pub use values::{Ref, RefMut};
+pub use worker::context;
 pub use worker::{WeakWorker, Worker, WorkerBuilder};
 
 /// Entry points for the fuzzers in `fuzz/`.
@@ -178,6 +181,9 @@ pub mod __fuzz {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::agent::Failure;
+    pub use crate::face::generated::{call, call_method};
     pub use crate::runtime::function::*;
-    pub use crate::values::{Access, sealed};
+    pub use crate::runtime::registry::Registration;
+    pub use crate::values::{Access, Encode, Exclusive, NoReceiver, Shared, sealed};
+    pub use inventory;
 }

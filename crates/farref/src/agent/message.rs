@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use farref_proto::{AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId, RRefId};
+use farref_proto::{
+    AnswerHead, CallError, CallHead, Control, Fingerprint, MessageId, RRefId, Target,
+};
 use serde::{Deserialize, Serialize};
 
 use super::origins::Origins;
 use crate::codec::Payload;
 use crate::fingerprint::signature::Signature;
-use crate::runtime::weigh;
 
 /// One message.
 ///
@@ -121,6 +122,27 @@ impl CallMessage {
     pub fn weight(&self) -> u64 {
         weigh(self.arguments.len() as u64)
     }
+
+    /// The request that an answer will name; none if the result stays.
+    pub(crate) fn request(&self) -> Option<MessageId> {
+        request_of(&self.head)
+    }
+}
+
+/// The request that an answer will name; none if the result stays.
+pub(crate) fn request_of(head: &CallHead) -> Option<MessageId> {
+    match head.target {
+        Target::Answer(request) | Target::Fetch(request, ..) => Some(request),
+        Target::Stay(_) => None,
+    }
+}
+
+/// Arguments of up to this size make a small call.
+pub(crate) const SMALL: u64 = 64 << 10;
+
+/// What arguments of some size count for (FL-2). Both ends count alike.
+pub(crate) fn weigh(bytes: u64) -> u64 {
+    if bytes > SMALL { bytes } else { 0 }
 }
 
 /// How many [`Caller`]s a call names at most.

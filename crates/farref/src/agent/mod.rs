@@ -109,7 +109,7 @@
 //! ```
 
 mod ending;
-mod functions;
+mod group;
 mod message;
 mod origins;
 
@@ -124,16 +124,18 @@ pub use farref_proto::{
     AnswerHead, CallError, CallHead, Carried, ContextId, Control, Departure, Fingerprint,
     Incarnation, MessageId, NodeId, PeerMisbehaved, RRefId, RefError, Target, WorkerId,
 };
-pub use functions::{FunctionInfo, Functions};
+pub use group::Group;
+#[cfg(test)]
+pub(crate) use message::SMALL;
 pub use message::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Never,
     TraceContext, Unmade,
 };
+pub(crate) use message::{request_of, weigh};
 pub use origins::{Origins, SourceLine};
 
 pub use crate::codec::scope::parameters;
 use crate::codec::{Codec, CodecError, Payload};
-pub use crate::worker::Group;
 
 /// Brings messages to peers.
 ///

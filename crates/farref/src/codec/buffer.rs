@@ -354,13 +354,11 @@ mod tests {
             parts: vec![part.clone()],
         };
         let twice = payload(Codec::Postcard.encode(&(inside(), inside())));
-        let twice =
-            scope::read::<(Buffer, Buffer)>(&Codec::Postcard, twice, &[]);
+        let twice = scope::read::<(Buffer, Buffer)>(&Codec::Postcard, twice, &[]);
         assert!(twice.is_err(), "there is one");
         let once = payload(Codec::Postcard.encode(&(inside(),)));
         drop((part, twice));
-        let (tensor,) = scope::read::<(Tensor,)>(&Codec::Postcard, once, &[])
-            .expect("it is there");
+        let (tensor,) = scope::read::<(Tensor,)>(&Codec::Postcard, once, &[]).expect("it is there");
         assert_eq!((tensor.0.as_ptr(), tensor.0.len()), (at, OUT_OF_BAND));
     }
 

@@ -10,26 +10,20 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, NodeId};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
-use tokio::time::{Sleep, sleep_until};
 
-use crate::agent::FunctionInfo;
-use crate::codec::CodecError;
-use crate::runtime::carrying;
+use super::peer::Peer;
+use super::pending::{Pending, PendingState, Prepared, Returned, awaited_before};
+use super::rref::RRef;
 use crate::error::{Error, FunctionName, Result};
-use crate::runtime::context::ContextScope;
-use crate::face::peer::Peer;
-use crate::face::rref::RRef;
 use crate::fingerprint;
 use crate::runtime::current::{self, Current};
-use crate::runtime::function::{Function, NoReceiver};
-use crate::runtime::handle::{Handle, Made, Origin};
+use crate::runtime::function::Function;
+use crate::runtime::handle::Handle;
 use crate::runtime::registry::Entry;
-use crate::runtime::trace;
-use crate::runtime::{self, Core, NotMade, Receipt, Request};
+use crate::runtime::{self, Core, Request, carrying, trace};
 use crate::support::blocking::Waiting;
-use crate::values::Access;
+use crate::tables::holds::{Made, Origin};
+use crate::values::{Access, NoReceiver};
 
 /// What a fetch is called in errors.
 const FETCH: FunctionName = FunctionName::ours(runtime::FETCH);
@@ -87,44 +81,25 @@ struct Deferred<T> {
 }
 
 /// What has been said about a call.
-struct Built {
-    to: Result<(Arc<Core>, NodeId)>,
+pub(super) struct Built {
+    pub(super) to: Result<(Arc<Core>, NodeId)>,
     /// What to call; none fetches the receiver's value.
-    entry: Option<&'static Entry>,
-    name: FunctionName,
-    receiver: Option<Arc<Handle>>,
-    encoded: Result<carrying::Encoded>,
+    pub(super) entry: Option<&'static Entry>,
+    pub(super) name: FunctionName,
+    pub(super) receiver: Option<Arc<Handle>>,
+    pub(super) encoded: Result<carrying::Encoded>,
     /// The context that surrounds the place where the call was built. It counts if there is none where the
     /// call is made.
-    context: Option<ContextId>,
-    timeout: Timeout,
+    pub(super) context: Option<ContextId>,
+    pub(super) timeout: Timeout,
     /// What the function's own limit is, if it has one.
-    own_timeout: Option<Duration>,
-    location: &'static Location<'static>,
+    pub(super) own_timeout: Option<Duration>,
+    pub(super) location: &'static Location<'static>,
 }
-
-/// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
-///
-/// ```
-/// fn comes_here<T: farref::Returned>() {}
-///
-/// comes_here::<Vec<String>>();
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "a value of type `{Self}` cannot be sent to the caller: serde's `Serialize` and \
-               `Deserialize` are not implemented for it",
-    label = "to leave the value where it is and hold a reference to it, say `.remote()` instead",
-    note = "`.remote()` makes a `farref::RRef<{Self}>` of the call at once; for a value that is to be sent, \
-            add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
-)]
-pub trait Returned: DeserializeOwned {}
-
-#[diagnostic::do_not_recommend]
-impl<T: DeserializeOwned> Returned for T {}
 
 /// The time limit of a call.
 #[derive(Clone, Copy, Debug)]
-enum Timeout {
+pub(super) enum Timeout {
     /// The function's, or else the worker's.
     Default,
     /// This one; none is unlimited.
@@ -259,7 +234,7 @@ impl Built {
 }
 
 /// Writes the arguments of a call.
-fn encode<A: Serialize + 'static>(
+pub(super) fn encode<A: Serialize + 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
     arguments: &A,
@@ -292,10 +267,32 @@ impl<T> Stage<T> {
 }
 
 impl<T> Call<T> {
-    fn built(built: Built) -> Self {
+    pub(super) fn built(built: Built) -> Self {
         Self {
             stage: Stage::Built(built),
         }
+    }
+
+    /// A call that is built when it is made.
+    pub(super) fn deferred(
+        name: FunctionName,
+        build: impl FnOnce() -> Self + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            stage: Stage::Deferred(Deferred {
+                name,
+                build: Box::new(build),
+                timeout: None,
+            }),
+        }
+    }
+
+    /// The same, under this name in errors and traces.
+    pub(super) fn named(mut self, name: FunctionName) -> Self {
+        if let Stage::Built(built) = &mut self.stage {
+            built.name = name;
+        }
+        self
     }
 
     /// A call that fetches the value behind a reference.
@@ -318,7 +315,7 @@ impl<T> Call<T> {
     }
 
     #[track_caller]
-    fn broken(name: FunctionName, error: Error) -> Self {
+    pub(super) fn broken(name: FunctionName, error: Error) -> Self {
         Self::built(Built {
             to: Err(error),
             entry: None,
@@ -369,97 +366,6 @@ impl<T> Call<T> {
         }
         self
     }
-
-    /// A call of a function that was found at run time, on a worker.
-    #[doc(hidden)]
-    #[track_caller]
-    pub fn __found<A: Serialize + 'static>(
-        to: &Peer,
-        function: &FunctionInfo,
-        arguments: &A,
-    ) -> Self {
-        let name = FunctionName::ours(function.name);
-        let life = to.life(name.clone());
-        let core = &to.core;
-        let encoded = encode(core, &name, arguments);
-        Self::built(Built {
-            to: life.map(|to| (Arc::clone(core), to)),
-            entry: core.registry.by_id(function.reference.id),
-            name,
-            receiver: None,
-            encoded,
-            context: current::context_of(core),
-            timeout: Timeout::Default,
-            own_timeout: None,
-            location: Location::caller(),
-        })
-    }
-
-    /// A call of a method that was found at run time, on a value.
-    #[doc(hidden)]
-    #[track_caller]
-    pub fn __found_on<V: 'static, A: Serialize + 'static>(
-        on: &RRef<V>,
-        method: &FunctionInfo,
-        arguments: &A,
-    ) -> Self {
-        let name = FunctionName::ours(method.name);
-        let held = match on.handle.held() {
-            Ok(held) => held,
-            Err(error) => return Self::broken(name, error),
-        };
-        let encoded = encode(&held.core, &name, arguments);
-        Self::built(Built {
-            to: Ok((Arc::clone(&held.core), held.owner)),
-            entry: held.core.registry.by_id(method.reference.id),
-            name,
-            receiver: Some(Arc::clone(&on.handle)),
-            encoded,
-            context: current::context_of(&held.core),
-            timeout: Timeout::Default,
-            own_timeout: None,
-            location: Location::caller(),
-        })
-    }
-
-    /// A call that is built when it is made, in the same context. For one that needs others to be made first.
-    #[doc(hidden)]
-    pub fn __deferred(
-        name: &'static str,
-        build: impl FnOnce() -> Self + Send + Sync + 'static,
-    ) -> Self
-    where
-        T: 'static,
-    {
-        let built_in = ContextScope::current();
-        let build = move || match built_in {
-            Some(scope) if ContextScope::current().is_none() => scope.enter(build),
-            _ => build(),
-        };
-        Self {
-            stage: Stage::Deferred(Deferred {
-                name: FunctionName::ours(name),
-                build: Box::new(build),
-                timeout: None,
-            }),
-        }
-    }
-
-    /// A call that failed before it was made.
-    #[doc(hidden)]
-    #[track_caller]
-    pub fn __failed(name: String, error: Error) -> Self {
-        Self::broken(FunctionName::theirs(name), error)
-    }
-
-    /// The same, under this name in errors and traces. For callers that name functions at run time.
-    #[doc(hidden)]
-    pub fn __named(mut self, name: String) -> Self {
-        if let Stage::Built(built) = &mut self.stage {
-            built.name = FunctionName::theirs(name);
-        }
-        self
-    }
 }
 
 impl Built {
@@ -480,7 +386,7 @@ impl Built {
             entry,
             state: match self.prepare(awaited) {
                 Ok(prepared) => prepared.begin(),
-                Err(error) => State::Failed(error),
+                Err(error) => PendingState::Failed(error),
             },
             result: PhantomData,
         }
@@ -571,16 +477,16 @@ impl<T: Returned> Call<T> {
                 return Pending {
                     name: FunctionName::UNSAID,
                     entry: None,
-                    state: State::Done,
+                    state: PendingState::Done,
                     result: PhantomData,
                 };
             }
         };
         let mut pending = built.make(false);
-        if let State::NoPlace(prepared, _) = &pending.state {
+        if let PendingState::NoPlace(prepared, _) = &pending.state {
             let Prepared { core, to, .. } = &**prepared;
             let error = core.too_many_calls(*to, pending.name.clone());
-            pending.state = State::Failed(error);
+            pending.state = PendingState::Failed(error);
         }
         pending
     }
@@ -626,7 +532,7 @@ impl<T: Returned> Call<T> {
             Err(error) => return Err(error.clone()),
         };
         let pending = built.make(true);
-        if let State::Failed(error) = &pending.state {
+        if let PendingState::Failed(error) = &pending.state {
             return Err(error.clone());
         }
         let _waiting = Waiting::begin();
@@ -657,10 +563,6 @@ impl<T: Returned> Future for Call<T> {
     }
 }
 
-fn awaited_before() -> Error {
-    Error::Config("a call was awaited twice".to_owned())
-}
-
 impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Call");
@@ -676,294 +578,29 @@ impl<T> fmt::Debug for Call<T> {
     }
 }
 
-/// A call that has been made. Await it for the result; drop it to cancel the call.
-///
-/// ```
-/// use tokio::sync::Notify;
-///
-/// static BEGUN: Notify = Notify::const_new();
-/// static CANCELLED: Notify = Notify::const_new();
-///
-/// #[farref::remote]
-/// async fn search() -> u64 {
-///     struct Tell;
-///     impl Drop for Tell {
-///         fn drop(&mut self) {
-///             CANCELLED.notify_one();
-///         }
-///     }
-///     let _tell = Tell;
-///     BEGUN.notify_one();
-///     std::future::pending().await // finds nothing, ever
-/// }
-///
-/// # #[tokio::main]
-/// # async fn main() -> farref::Result<()> {
-/// let cluster = farref::testing::Cluster::start(2).await?;
-/// let me = cluster.worker(0);
-/// let peer = me.peer("worker1")?;
-/// let pending = search::on(&peer).start();
-/// BEGUN.notified().await;
-/// drop(pending); // never mind
-/// CANCELLED.notified().await; // on the other worker, in the middle of the search
-/// # cluster.shutdown().await
-/// # }
-/// ```
-#[must_use = "dropping this cancels the call: await it"]
-pub struct Pending<T> {
-    name: FunctionName,
-    entry: Option<&'static Entry>,
-    state: State,
-    result: PhantomData<fn() -> T>,
-}
-
-enum State {
-    Failed(Error),
-    /// Too many wait for the peer: this one is made when there is a place for it.
-    NoPlace(Box<Prepared>, AwaitsPlace),
-    Begun(Begun),
-    Done,
-}
-
-/// A call that is ready to be made.
-struct Prepared {
-    core: Arc<Core>,
-    to: NodeId,
-    request: Request,
-    deadline: Option<Instant>,
-    began: Instant,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Prepared {
-    fn begin(self) -> State {
-        let context = self.request.context;
-        match self.core.begin(self.to, self.request) {
-            Ok(receipt) => State::Begun(Begun {
-                core: self.core,
-                context,
-                receipt,
-                deadline: self.deadline,
-                began: self.began,
-                timer: self.timer,
-            }),
-            Err(NotMade::Failed(error)) => State::Failed(error),
-            Err(NotMade::NoPlace(request, told)) => {
-                let waits = AwaitsPlace {
-                    core: Arc::clone(&self.core),
-                    to: self.to,
-                    told,
-                };
-                let request = *request;
-                State::NoPlace(Box::new(Self { request, ..self }), waits)
-            }
-        }
-    }
-
-    /// Ready when its time is up.
-    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(deadline) = self.deadline else {
-            return Poll::Pending;
-        };
-        let timer = self.timer.get_or_insert_with(|| {
-            // Whoever awaits may have another runtime, or none.
-            let _inside = self.core.runtime.enter();
-            Box::pin(sleep_until(deadline.into()))
-        });
-        timer.as_mut().poll(context)
-    }
-}
-
-/// Waits to be told that there may be a place for a call. Dropped with the word unheard, it passes the
-/// place on.
-struct AwaitsPlace {
-    core: Arc<Core>,
-    to: NodeId,
-    told: oneshot::Receiver<()>,
-}
-
-impl Drop for AwaitsPlace {
-    fn drop(&mut self) {
-        // From here on whoever tells notices that nobody listens.
-        self.told.close();
-        if self.told.try_recv().is_ok() {
-            self.core.pass_place_on(self.to);
-        }
-    }
-}
-
-impl<T> Pending<T> {
-    /// Waits until the call is made, or cannot be.
-    fn poll_made(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while let State::NoPlace(prepared, waits) = &mut self.state {
-            // Whoever was to tell goes without a word only with the peer, or when this worker is out of
-            // the group.
-            if Pin::new(&mut waits.told).poll(context).is_ready() {
-                if let State::NoPlace(prepared, waits) =
-                    std::mem::replace(&mut self.state, State::Done)
-                {
-                    self.state = prepared.begin();
-                    if matches!(self.state, State::Failed(_)) {
-                        // The place is still there.
-                        waits.core.pass_place_on(waits.to);
-                    }
-                }
-            } else if prepared.poll_deadline(context).is_ready() {
-                let limit = prepared.deadline.map(|at| at - prepared.began);
-                self.state = State::Failed(Error::Timeout {
-                    peer: prepared.core.name_of(prepared.to),
-                    function: self.name.clone(),
-                    limit: limit.unwrap_or_default(),
-                });
-            } else {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(())
-    }
-}
-
-struct Begun {
-    core: Arc<Core>,
-    context: Option<ContextId>,
-    receipt: Receipt,
-    deadline: Option<Instant>,
-    began: Instant,
-    /// Only what has to wait needs one.
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl<T: Returned> Future for Pending<T> {
-    type Output = Result<T>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let this = self.get_mut();
-        if this.poll_made(context).is_pending() {
-            return Poll::Pending;
-        }
-        let outcome = match &mut this.state {
-            State::Begun(begun) => match begun.poll(context) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => return Poll::Pending,
-            },
-            State::Failed(error) => Err(error.clone()),
-            State::NoPlace(..) | State::Done => Err(awaited_before()),
-        };
-        let state = std::mem::replace(&mut this.state, State::Done);
-        let State::Begun(begun) = state else {
-            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
-        };
-        let telemetry = &begun.core.telemetry;
-        telemetry.call_seconds.record(begun.began.elapsed());
-        let outcome = outcome.and_then(|(payload, references)| {
-            let origin = begun
-                .context
-                .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
-            let codec = begun.core.agent().codec();
-            let read = carrying::read(codec, payload, references, origin, &[]);
-            read.map_err(|unread| match unread {
-                carrying::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
-                carrying::Unread::Codec(reason) => Error::Codec {
-                    what: "the result",
-                    function: this.name.clone(),
-                    action: "read",
-                    reason,
-                },
-            })
-        });
-        if outcome.is_err() {
-            telemetry.failed.add(1);
-        }
-        if matches!(outcome, Err(Error::Timeout { .. })) {
-            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
-        }
-        let limit = begun
-            .deadline
-            .map(|at| at.saturating_duration_since(begun.began));
-        let name = || this.name.clone();
-        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.entry, limit)))
-    }
-}
-
-fn unreachable_result<T>(function: FunctionName) -> Result<T> {
-    Err(Error::Codec {
-        what: "the result",
-        function,
-        action: "read",
-        reason: CodecError::new("there is none"),
-    })
-}
-
-impl Begun {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<runtime::Reply> {
-        if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
-            // The sender goes without a word only if this worker is being torn down.
-            return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));
-        }
-        let Some(deadline) = self.deadline else {
-            return Poll::Pending;
-        };
-        let timer = self.timer.get_or_insert_with(|| {
-            let _inside = self.core.runtime.enter();
-            Box::pin(sleep_until(deadline.into()))
-        });
-        timer.as_mut().poll(context).map(|()| {
-            Err(Error::Timeout {
-                peer: self.core.name_of(self.receipt.peer),
-                function: FunctionName::UNSAID,
-                limit: Duration::ZERO,
-            })
-        })
-    }
-}
-
-/// Fills in what only the caller knows.
-fn complete(
-    mut error: Error,
-    name: FunctionName,
-    entry: Option<&'static Entry>,
-    time_limit: Option<Duration>,
-) -> Error {
-    let unsaid = match &mut error {
-        Error::Remote(remote) => &mut remote.function,
-        Error::PeerLost { function, .. }
-        | Error::Cancelled { function, .. }
-        | Error::Deadlock { function, .. }
-        | Error::NoSuchFunction { function, .. }
-        | Error::Codec { function, .. }
-        | Error::Timeout { function, .. }
-        | Error::SignatureMismatch { function, .. } => function,
-        _ => return error,
-    };
-    // What names a function already speaks of another one, which made the value.
-    if !unsaid.is_unsaid() {
-        return error;
-    }
-    *unsaid = name;
-    match &mut error {
-        Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
-        Error::SignatureMismatch { ours, .. } => {
-            **ours = entry.map(Entry::signature).unwrap_or_default();
-        }
-        _ => {}
-    }
-    error
-}
-
-impl<T> Drop for Pending<T> {
-    fn drop(&mut self) {
-        if let State::Begun(begun) = &self.state
-            && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
-        {
-            begun.core.telemetry.cancelled.add(1);
-        }
-    }
-}
-
-impl<T> fmt::Debug for Pending<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending")
-            .field("function", &self.name)
-            .finish_non_exhaustive()
+impl<T> RRef<T> {
+    /// Copies the value over.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn primes(below: u32) -> Vec<u32> {
+    ///     (2..below).filter(|n| (2..*n).all(|d| n % d > 0)).collect()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let there = primes::on(&peer, 12).remote();
+    /// let here: Vec<u32> = there.to_here().await?;
+    /// assert_eq!(here, [2, 3, 5, 7, 11]);
+    /// # drop(there);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn to_here(&self) -> Call<T> {
+        Call::fetch(&self.handle)
     }
 }

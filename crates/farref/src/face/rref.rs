@@ -9,13 +9,12 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::CodecError;
-use crate::runtime::carrying::{self, Unread};
 use crate::error::{Error, FunctionName, Result};
-use crate::face::call::Call;
 use crate::face::peer::Peer;
 use crate::fingerprint;
 use crate::runtime::LOCAL;
 use crate::runtime::callers;
+use crate::runtime::carrying::{self, Unread};
 use crate::runtime::current::Current;
 use crate::runtime::handle::{Handle, Held};
 use crate::values::queue::{NeverComes, User};
@@ -65,31 +64,6 @@ impl<T> RRef<T> {
 
     fn held(&self) -> Result<&Held> {
         self.handle.held()
-    }
-
-    /// Copies the value over.
-    ///
-    /// ```
-    /// #[farref::remote]
-    /// async fn primes(below: u32) -> Vec<u32> {
-    ///     (2..below).filter(|n| (2..*n).all(|d| n % d > 0)).collect()
-    /// }
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// let cluster = farref::testing::Cluster::start(2).await?;
-    /// let me = cluster.worker(0);
-    /// let peer = me.peer("worker1")?;
-    /// let there = primes::on(&peer, 12).remote();
-    /// let here: Vec<u32> = there.to_here().await?;
-    /// assert_eq!(here, [2, 3, 5, 7, 11]);
-    /// # drop(there);
-    /// # cluster.shutdown().await
-    /// # }
-    /// ```
-    #[track_caller]
-    pub fn to_here(&self) -> Call<T> {
-        Call::fetch(&self.handle)
     }
 
     /// The worker that has the value. An error if the reference leads nowhere.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farref_proto::{CallError, NodeId, RefError};
+use farref_proto::{CallError, ContextError, Fingerprint, NodeId, RRefId, RefError};
 
 use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
@@ -238,6 +238,61 @@ fn codec(
         function,
         action,
         reason: CodecError::new(reason),
+    }
+}
+
+impl Core {
+    /// What the peer's word about a reference means to the user.
+    pub(crate) fn explain(&self, error: RefError) -> Error {
+        match error {
+            RefError::OwnerLost { owner, .. } => Error::OwnerLost {
+                owner: self.name_of(owner),
+            },
+            RefError::CreatorLost { rref } => Error::CreatorLost {
+                creator: self.name_of(rref.origin),
+            },
+            RefError::NotOwner { owner, .. } => Error::NotOwner {
+                owner: self.name_of(owner),
+            },
+            RefError::TypeMismatch {
+                rref,
+                expected,
+                found,
+            } => Error::TypeMismatch(format!(
+                "{rref} leads to {} on its owner, but to {} as its holder knows it: \
+                 build all workers from the same source",
+                self.type_name(found),
+                self.type_name_of(rref, expected),
+            )),
+            RefError::Destroyed => self.not_member(),
+            other => Error::Reference(other.to_string()),
+        }
+    }
+
+    /// What is wrong with a context.
+    pub(crate) fn explain_context(&self, error: ContextError) -> Error {
+        match error {
+            ContextError::ParticipantLost { node, .. } => Error::ContextLost {
+                peer: self.name_of(node),
+            },
+            _ => Error::ContextReleased,
+        }
+    }
+
+    /// What a type is called that a reference of this worker leads to, for errors.
+    pub(crate) fn type_name_of(&self, rref: RRefId, fingerprint: Fingerprint) -> String {
+        match (self.registry.type_name(fingerprint), self.holds.made(rref)) {
+            (None, Some(made)) if !made.type_name.is_empty() => format!("a `{}`", made.type_name),
+            _ => self.type_name(fingerprint),
+        }
+    }
+
+    /// What a type is called, for errors.
+    pub(crate) fn type_name(&self, fingerprint: Fingerprint) -> String {
+        match self.registry.type_name(fingerprint) {
+            Some(name) => format!("a `{name}`"),
+            None => format!("a value of another type ({fingerprint})"),
+        }
     }
 }
 

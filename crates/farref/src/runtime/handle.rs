@@ -2,15 +2,14 @@
 //! when it is dropped.
 
 use std::fmt;
-use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
 
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
 
+use super::core::Core;
 use crate::error::{Error, Result};
-use crate::runtime::Core;
-use crate::runtime::holds::Received;
+use crate::tables::holds::{Made, Origin};
 
 /// A hold on a reference, or the reason why there is none.
 pub(crate) enum Handle {
@@ -26,25 +25,6 @@ pub(crate) struct Held {
     pub(crate) rref: RRefId,
     pub(crate) owner: NodeId,
     pub(crate) fingerprint: Fingerprint,
-}
-
-/// Where and when a hold came to be, for leak reports.
-#[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) type_name: &'static str,
-    pub(crate) origin: Origin,
-    pub(crate) at: Instant,
-}
-
-/// Where a hold came from.
-#[derive(Clone, Debug)]
-pub(crate) enum Origin {
-    /// This line of this program made the reference.
-    Here(&'static Location<'static>),
-    /// It came in a message.
-    Received(Arc<Received>),
-    /// There were too many others to keep that of this one.
-    Unknown,
 }
 
 impl Handle {

@@ -1,21 +1,67 @@
 //! The functions of this program, by name.
 //!
 //! `#[farref::remote]` submits each function at link time. The list is the same for every worker of the
-//! process and never changes, so it is built once.
+//! process and never changes, so it is built once. How an entry of it is made is in `serve`: it knows how
+//! functions are run.
 
 use std::any::TypeId;
 use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
 use std::sync::OnceLock;
 
 use farref_proto::Fingerprint;
 
+use super::function::Function;
+use super::job::Job;
 use crate::agent::{Failure, FunctionRef};
 use crate::error::Error;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
-use crate::runtime::Expected;
-use crate::runtime::function::{Function, Registration};
-use crate::runtime::serve::Job;
+use crate::tables::answers::Expected;
+
+/// A function as the program's list of functions has it.
+pub struct Registration {
+    pub(crate) name: &'static str,
+    pub(crate) signature: &'static str,
+    /// Where it is declared.
+    pub(crate) place: &'static Location<'static>,
+    pub(crate) fingerprint: fn() -> Fingerprint,
+    pub(crate) trace_output: fn(),
+    pub(crate) describe: fn() -> Signature,
+    pub(crate) output: fn() -> (Fingerprint, &'static str),
+    pub(crate) foreign_name: Option<&'static str>,
+    /// What a method is called on a value.
+    pub(crate) method: Option<&'static str>,
+    /// The type that it is a method of.
+    pub(crate) receiver: fn() -> TypeId,
+    pub(crate) needs_receiver: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) serve: fn(Job),
+}
+
+impl fmt::Display for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` at {}:{}",
+            self.signature,
+            self.place.file(),
+            self.place.line()
+        )
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("name", &self.name)
+            .field("signature", &self.signature)
+            .finish_non_exhaustive()
+    }
+}
+
+inventory::collect!(Registration);
 
 /// All functions of the program.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::codec::{CodecError, Payload};
-use crate::native::NativeConfig;
 
 /// The settings of one worker.
 #[derive(Clone, Debug)]
@@ -45,25 +44,15 @@ pub(crate) struct MessageLimits {
 
 impl MessageLimits {
     /// What a reference takes in the head of a message, at most.
-    const REFERENCE: u64 = 96;
+    pub(crate) const REFERENCE: u64 = 96;
     /// What everything else takes in it.
-    const HEAD: u64 = 1024;
+    pub(crate) const HEAD: u64 = 1024;
 
     pub(crate) const NONE: Self = Self {
         bytes: u64::MAX,
         parts: usize::MAX,
         references: usize::MAX,
     };
-
-    /// The limits of farref's own wire.
-    pub(crate) fn of(wire: &NativeConfig) -> Self {
-        let head = u64::from(wire.max_head_bytes).saturating_sub(Self::HEAD);
-        Self {
-            bytes: wire.max_message_bytes,
-            parts: wire.max_parts as usize,
-            references: (head / Self::REFERENCE) as usize,
-        }
-    }
 
     /// Whether a message with these contents can be sent for sure.
     pub(crate) fn check(&self, payload: &Payload, references: usize) -> Result<(), CodecError> {

@@ -17,9 +17,9 @@ use crate::agent::{
     LinkStatistics, Message, Origins, TraceContext,
 };
 use crate::codec::{Blob, Buffer, Codec, Payload};
-use crate::runtime::carrying;
 use crate::face::rref::RRef;
 use crate::report::snapshot::Snapshot;
+use crate::runtime::carrying;
 use crate::runtime::registry::Registry;
 use crate::worker::Worker;
 

@@ -29,7 +29,9 @@ use self::queue::{NeverComes, Permit, Queues, Turn, User};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
-use crate::runtime::function::Encode;
+
+/// Writes a value.
+pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
 
 /// What the reference table keeps for an owned value.
 #[derive(Clone)]

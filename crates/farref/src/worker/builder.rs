@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
 use crate::runtime::settings::{MessageLimits, Settings};
-use crate::runtime::{DEFAULT_MAX_ANSWER_BYTES, DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
+use crate::tables::answers::DEFAULT_MAX_ANSWER_BYTES;
+use crate::tables::flow::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 
 /// Longer than any program waits, and short enough for every clock: who sets `Duration::MAX` means no limit.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -65,6 +66,57 @@ impl fmt::Debug for Place {
             Self::Shared(rendezvous) => fmt::Display::fmt(rendezvous, f),
             Self::Memory(..) => f.write_str("memory"),
         }
+    }
+}
+
+impl Worker {
+    /// Begins to set up a worker of this name.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // Somewhere to meet. Usually rank 0 hosts it, at an address that all know.
+    /// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// let place = format!("tcp://{}", store.local_addr());
+    ///
+    /// let worker = |name, rank| {
+    ///     let builder = Worker::builder(name).rank(rank).world_size(2);
+    ///     builder.rendezvous(&place).store_is_hosted_elsewhere().join()
+    /// };
+    /// // In two processes, mostly; here in one.
+    /// let (trainer, ps) = tokio::try_join!(worker("trainer", 0), worker("ps", 1))?;
+    /// assert_eq!(trainer.peer("ps")?.rank(), 1);
+    ///
+    /// tokio::try_join!(trainer.shutdown(), ps.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(name: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder::new(name.into())
+    }
+
+    /// Begins to set up a worker as the environment says: `FARREF_*`, torchrun's `MASTER_ADDR`, `RANK`
+    /// and so on, Slurm's, or Kubernetes'. What is missing or malformed is an error of
+    /// [`join`](WorkerBuilder::join).
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // $ torchrun --nnodes 4 --nproc-per-node 8 --no-python ./train
+    /// // What the program says goes over what the environment says.
+    /// let me = Worker::from_env().call_timeout(Duration::from_secs(300)).join().await?;
+    /// println!("rank {} of {}", me.rank(), me.peers().len());
+    /// me.shutdown().await
+    /// # }
+    /// ```
+    pub fn from_env() -> WorkerBuilder {
+        WorkerBuilder::from_env()
     }
 }
 
@@ -722,31 +774,5 @@ impl WorkerBuilder {
     pub fn max_answer_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.settings.max_answer_bytes = bytes;
         self
-    }
-
-    /// Joins the group, or founds it together with the others. Needs a tokio runtime, which the
-    /// worker uses from then on.
-    ///
-    /// ```
-    /// use farref::{StoreServer, Worker};
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
-    /// # let place = format!("tcp://{}", store.local_addr());
-    /// // A group without a fixed size: the first to come founds it, others join.
-    /// let worker = |name| {
-    ///     let builder = Worker::builder(name).rendezvous(&place);
-    ///     builder.store_is_hosted_elsewhere().join()
-    /// };
-    /// let first = worker("first").await?;
-    /// let second = worker("second").await?;
-    /// assert_eq!(second.peers().len(), 2);
-    /// # tokio::try_join!(first.shutdown(), second.shutdown())?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn join(self) -> Result<Worker> {
-        super::joining::join(self).await
     }
 }

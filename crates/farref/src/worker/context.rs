@@ -55,8 +55,8 @@ pub use farref_proto::{ContextId, NodeId};
 use super::Worker;
 use crate::error::Result;
 pub use crate::runtime::context::{ContextScope, InContext, Message, Record};
-use crate::runtime::extensions::Listener;
 use crate::runtime::{Core, carrying};
+use crate::tables::extensions::Listener;
 
 impl ContextScope {
     /// Opens a context. It must be [released](Self::release) by this worker.

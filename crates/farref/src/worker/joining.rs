@@ -1,40 +1,65 @@
 //! From a set-up to a member: store, listeners, agent, protocol, sponsor.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::Worker;
+use super::address_book::AddressBook;
+use super::builder::{Place, WorkerBuilder};
 use super::hosting::HostedStore;
-use super::tending::{keep_store, pump, watch_runtime};
-use super::{Life, Place, Worker, WorkerBuilder};
-use crate::agent::{Agent, Inbound};
+use super::launching::{io_thread, launch};
+use crate::agent::Inbound;
 use crate::error::{Error, Result};
 use crate::native::{
-    BindOptions, Bound, Identity, NativeAgent, Predecessors, Rejection, WIRE_VERSION,
+    BindOptions, Bound, Identity, NativeAgent, NativeConfig, Predecessors, WIRE_VERSION,
 };
 use crate::rendezvous::{
-    self, Address, Directory, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
+    self, Address, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
     advertised_address, check_name, check_rank, host_id,
 };
-use crate::runtime::names::{AddressBook, Names};
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::{MessageLimits, Settings};
 use crate::runtime::{Core, Stage};
-use crate::support::io_thread::IoThread;
-
-/// How long a sponsor may take to let this worker in before another is asked too. One that refuses
-/// connections is not waited for.
-const SPONSOR_PATIENCE: Duration = Duration::from_secs(2);
+use crate::tables::names::Names;
 
 /// How long the members of a growing group have to write it into a store whose former host is gone. They try
 /// to reach it four times a second.
 const GRACE: Duration = Duration::from_secs(2);
 
-pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
+impl WorkerBuilder {
+    /// Joins the group, or founds it together with the others. Needs a tokio runtime, which the
+    /// worker uses from then on.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// // A group without a fixed size: the first to come founds it, others join.
+    /// let worker = |name| {
+    ///     let builder = Worker::builder(name).rendezvous(&place);
+    ///     builder.store_is_hosted_elsewhere().join()
+    /// };
+    /// let first = worker("first").await?;
+    /// let second = worker("second").await?;
+    /// assert_eq!(second.peers().len(), 2);
+    /// # tokio::try_join!(first.shutdown(), second.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn join(self) -> Result<Worker> {
+        join(self).await
+    }
+}
+
+async fn join(builder: WorkerBuilder) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
     Registry::of_program()?;
     let place = builder.place.clone()?.ok_or_else(|| {
@@ -106,9 +131,14 @@ pub(super) async fn join(builder: WorkerBuilder) -> Result<Worker> {
     };
     let may_host = may_host.map(|(host, port)| (host.to_owned(), port));
     let hosted = HostedStore::new(opened.server, may_host);
-    let worker = start(builder, name, bound, entry, hosted)?;
+    let rejections = Arc::new(watch::Sender::default());
+    let contacts = |core| AddressBook {
+        core,
+        rejections: Arc::clone(&rejections),
+    };
+    let worker = start(builder, name, bound, entry, hosted, contacts)?;
     if *worker.core.stage.borrow() == Stage::Joining {
-        let joined = worker.find_sponsor(deadline, patience).await;
+        let joined = worker.find_sponsor(&rejections, deadline, patience).await;
         if let Err(error) = joined {
             worker.crash().await;
             return Err(error);
@@ -232,12 +262,23 @@ fn check_security(builder: &WorkerBuilder, advertised: IpAddr) -> Result<()> {
     Ok(())
 }
 
+/// What one message of farref's own wire may have.
+fn message_limits(wire: &NativeConfig) -> MessageLimits {
+    let head = u64::from(wire.max_head_bytes).saturating_sub(MessageLimits::HEAD);
+    MessageLimits {
+        bytes: wire.max_message_bytes,
+        parts: wire.max_parts as usize,
+        references: (head / MessageLimits::REFERENCE) as usize,
+    }
+}
+
 fn start(
     builder: WorkerBuilder,
     name: String,
     bound: Bound,
     entry: Entry,
     hosted: HostedStore,
+    contacts: impl FnOnce(Weak<Core>) -> AddressBook,
 ) -> Result<Worker> {
     let me = entry.me.node;
     let founders = entry.founders.unwrap_or_default();
@@ -258,183 +299,14 @@ fn start(
     };
     let native = builder.native;
     let settings = Settings {
-        message: MessageLimits::of(&native),
+        message: message_limits(&native),
         ..builder.settings
     };
     launch(name, settings, membership, names, hosted, |core, io| {
         let inbound: Arc<dyn Inbound> = core.clone();
-        let contacts = Arc::new(AddressBook(Arc::downgrade(core)));
+        let contacts = Arc::new(contacts(Arc::downgrade(core)));
         let inbound = Arc::downgrade(&inbound);
         NativeAgent::start(bound, identity, contacts, inbound, native, Arc::clone(io))
-    })
-}
-
-/// Sets a worker going on whatever wire `agent` makes.
-pub(super) fn launch<A: Agent>(
-    name: String,
-    settings: Settings,
-    membership: Membership,
-    names: Names,
-    hosted: HostedStore,
-    agent: impl FnOnce(&Arc<Core>, &Arc<IoThread>) -> Arc<A>,
-) -> Result<Worker> {
-    let core = Core::new(
-        Arc::from(name),
-        settings,
-        membership,
-        tokio::runtime::Handle::current(),
-        Registry::of_program()?,
-        names,
-        random()?,
-    );
-    let io = io_thread()?;
-    core.attach(agent(&core, &io));
-    let hosted = Arc::new(hosted);
-    let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
-    let tasks = [
-        io.handle().spawn(pump(Arc::downgrade(&core))),
-        tokio::spawn(keep_store),
-    ];
-    drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
-    let life = Life {
-        core: Arc::clone(&core),
-        io,
-        tasks,
-        hosted,
-    };
-    Ok(Worker {
-        core,
-        life: Some(Arc::new(life)),
-    })
-}
-
-impl Worker {
-    /// Asks one member after the other to be let in. What was asked stays asked: whoever answers
-    /// first is the sponsor.
-    async fn find_sponsor(&self, deadline: Instant, waited: Duration) -> Result<()> {
-        let core = &self.core;
-        let mut stage = core.stage.subscribe();
-        let mut unreachable = core.unreachable.subscribe();
-        let mut rejections = core.names.rejections.subscribe();
-        let mut asked = BTreeMap::new();
-        let Some(directory) = core.names.directory() else {
-            return Err(core.not_member());
-        };
-        loop {
-            let sponsors = tokio::time::timeout_at(deadline.into(), directory.sponsors());
-            // Out of time: the error below says for whom.
-            let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
-            for card in sponsors {
-                let (sponsor, name) = (card.node, card.name.clone());
-                if self.is_no_sponsor(sponsor) {
-                    continue;
-                }
-                core.names.insert(card);
-                core.input(|node, out| node.join(sponsor, out));
-                let patience =
-                    SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
-                let decided = async {
-                    tokio::select! {
-                        _ = stage.wait_for(|stage| *stage != Stage::Joining) => {}
-                        _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
-                        _ = rejections.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
-                    }
-                };
-                if tokio::time::timeout(patience, decided).await.is_err() {
-                    asked.insert(sponsor, name);
-                }
-                let reached = *stage.borrow();
-                match reached {
-                    Stage::Joining => {}
-                    Stage::Member => {
-                        self.learn_names(directory, deadline).await;
-                        return Ok(());
-                    }
-                    _ => return Err(core.not_member()),
-                }
-                if Instant::now() >= deadline {
-                    break;
-                }
-            }
-            let is_late = Instant::now() >= deadline;
-            // Whoever was asked and has not said no may still say yes.
-            if (is_late || asked.keys().all(|sponsor| self.is_no_sponsor(*sponsor)))
-                && let Some(error) = self.rejected()
-            {
-                return Err(error);
-            }
-            if is_late {
-                let mut asked: Vec<String> = asked.into_values().collect();
-                asked.sort();
-                asked.dedup();
-                return Err(Error::from(RendezvousError::NotLetIn {
-                    name: core.name.to_string(),
-                    asked,
-                    waited,
-                }));
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let reached = *stage.borrow();
-            if reached == Stage::Member {
-                self.learn_names(directory, deadline).await;
-                return Ok(());
-            }
-        }
-    }
-
-    /// Whether a worker cannot let this one in.
-    fn is_no_sponsor(&self, node: NodeId) -> bool {
-        self.core.is_gone(node)
-            || self.core.unreachable.borrow().contains(&node)
-            || self.core.names.rejections.borrow().contains_key(&node)
-    }
-
-    /// Why others do not let this worker in, if one of them has said so.
-    fn rejected(&self) -> Option<Error> {
-        let names = &self.core.names;
-        let (by, rejection) = names
-            .rejections
-            .borrow()
-            .first_key_value()
-            .map(|(by, why)| (*by, *why))?;
-        let by = names
-            .of(by)
-            .map_or_else(|| by.to_string(), |name| name.to_string());
-        Some(Error::from(match rejection {
-            Rejection::Token => RendezvousError::WrongToken {
-                name: self.core.name.to_string(),
-                by,
-            },
-            Rejection::Version(theirs) => RendezvousError::WireVersion {
-                worker: by,
-                theirs,
-                ours: WIRE_VERSION,
-            },
-        }))
-    }
-
-    /// Whoever was let in can call the others by their names at once.
-    async fn learn_names(&self, directory: &Directory, deadline: Instant) {
-        let core = &self.core;
-        let members: Vec<NodeId> = core.look(|node| node.membership().view().members().collect());
-        let unknown = members
-            .into_iter()
-            .filter(|node| core.names.of(*node).is_none());
-        for node in unknown {
-            match tokio::time::timeout_at(deadline.into(), directory.lookup(node)).await {
-                Ok(Ok(card)) => core.names.insert(card),
-                // In its own time, then.
-                _ => core.names.learn(core, node),
-            }
-        }
-    }
-}
-
-fn io_thread() -> Result<Arc<IoThread>> {
-    IoThread::get().map_err(|error| {
-        Error::Config(format!(
-            "the system gives no thread for signs of life: {error}"
-        ))
     })
 }
 
@@ -457,13 +329,4 @@ async fn open(rendezvous: &Rendezvous, hosts: bool, patience: Duration) -> Resul
         Ok(opened) => Ok(opened?),
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
-}
-
-fn random() -> Result<u64> {
-    use ring::rand::{SecureRandom as _, SystemRandom};
-    let mut bytes = [0; 8];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| Error::Config("the system gives no random numbers".to_owned()))?;
-    Ok(u64::from_le_bytes(bytes))
 }

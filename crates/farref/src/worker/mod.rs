@@ -1,11 +1,15 @@
 //! `Worker`: this process's (or this test's) part in a group.
 
+mod address_book;
 mod attaching;
 mod builder;
 pub mod context;
 mod hosting;
 mod joining;
+mod launching;
 mod shutdown;
+mod snapshots;
+mod sponsoring;
 mod tending;
 
 use std::fmt;
@@ -16,13 +20,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
-pub use attaching::Group;
 pub(crate) use builder::Place;
 pub use builder::WorkerBuilder;
 use hosting::HostedStore;
 
 use crate::error::{Error, Result};
-use farref_proto::NodeId;
 use crate::face::peer::Peer;
 use crate::face::rref::RRef;
 use crate::fingerprint;
@@ -30,9 +32,10 @@ use crate::report::leaks::LeakReport;
 use crate::report::snapshot::Snapshot;
 use crate::runtime::Core;
 use crate::runtime::current::Current;
-use crate::runtime::handle::{Made, Origin};
 use crate::support::io_thread::IoThread;
+use crate::tables::holds::{Made, Origin};
 use crate::values::Value;
+use farref_proto::NodeId;
 
 /// A worker: a member of a group of processes that call each other's functions.
 ///
@@ -80,55 +83,6 @@ struct Life {
 }
 
 impl Worker {
-    /// Begins to set up a worker of this name.
-    ///
-    /// ```
-    /// use farref::{StoreServer, Worker};
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// // Somewhere to meet. Usually rank 0 hosts it, at an address that all know.
-    /// let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
-    /// let place = format!("tcp://{}", store.local_addr());
-    ///
-    /// let worker = |name, rank| {
-    ///     let builder = Worker::builder(name).rank(rank).world_size(2);
-    ///     builder.rendezvous(&place).store_is_hosted_elsewhere().join()
-    /// };
-    /// // In two processes, mostly; here in one.
-    /// let (trainer, ps) = tokio::try_join!(worker("trainer", 0), worker("ps", 1))?;
-    /// assert_eq!(trainer.peer("ps")?.rank(), 1);
-    ///
-    /// tokio::try_join!(trainer.shutdown(), ps.shutdown())?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder(name: impl Into<String>) -> WorkerBuilder {
-        WorkerBuilder::new(name.into())
-    }
-
-    /// Begins to set up a worker as the environment says: `FARREF_*`, torchrun's `MASTER_ADDR`, `RANK`
-    /// and so on, Slurm's, or Kubernetes'. What is missing or malformed is an error of
-    /// [`join`](WorkerBuilder::join).
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use farref::Worker;
-    ///
-    /// # #[tokio::main]
-    /// # async fn main() -> farref::Result<()> {
-    /// // $ torchrun --nnodes 4 --nproc-per-node 8 --no-python ./train
-    /// // What the program says goes over what the environment says.
-    /// let me = Worker::from_env().call_timeout(Duration::from_secs(300)).join().await?;
-    /// println!("rank {} of {}", me.rank(), me.peers().len());
-    /// me.shutdown().await
-    /// # }
-    /// ```
-    pub fn from_env() -> WorkerBuilder {
-        WorkerBuilder::from_env()
-    }
-
     /// The worker that the remote function runs on that calls this. None outside of one, and in tasks
     /// that a remote function spawned by itself.
     ///
@@ -628,7 +582,7 @@ impl Worker {
     /// # }
     /// ```
     pub fn references(&self) -> LeakReport {
-        crate::report::snapshot::references(&self.core)
+        snapshots::references(&self.core)
     }
 }
 

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use farref::agent::{CallMessage, Fingerprint, FunctionRef, Functions};
+use farref::agent::{CallMessage, Fingerprint, FunctionRef};
 use farref::context::ContextScope;
+use farref::functions::Functions;
 use farref::testing::Cluster;
 use farref::{Error, RRef};
 

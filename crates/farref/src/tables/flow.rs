@@ -28,7 +28,10 @@ use std::time::Instant;
 use farref_proto::MessageId;
 use tokio::sync::oneshot;
 
-use crate::agent::{CallMessage, Message};
+use crate::agent::{CallMessage, Message, weigh};
+
+/// Calls of one peer that a worker accepts at once unless told otherwise.
+pub(crate) const DEFAULT_MAX_CALLS: u32 = 16_384;
 
 /// Calls to one peer that may wait for it unless told otherwise.
 pub(crate) const DEFAULT_MAX_PARKED: usize = 262_144;
@@ -42,12 +45,9 @@ const MAX_OPEN_BYTES: u64 = 1 << 30;
 /// Bytes of arguments that may wait for one peer.
 const MAX_PARKED_BYTES: u64 = 1 << 30;
 
-/// Arguments of up to this size make a small call.
-const SMALL: u64 = 64 << 10;
-
 /// Calls towards one peer: how many are open, which ones wait.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     limit: u32,
     open_calls: u32,
     /// Of large calls.
@@ -74,19 +74,19 @@ struct Line {
 
 /// Those who waited for a place and need not any more. To be let go of after the lock (PR-2).
 #[derive(Debug, Default)]
-pub(super) struct Recalled {
+pub(crate) struct Recalled {
     /// To be told that there is a place.
-    pub(super) told: Vec<oneshot::Sender<()>>,
+    pub(crate) told: Vec<oneshot::Sender<()>>,
     /// Nobody listens.
-    pub(super) gave_up: Vec<oneshot::Sender<()>>,
+    pub(crate) gave_up: Vec<oneshot::Sender<()>>,
 }
 
 /// A call that waits for room.
 #[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) message: CallMessage,
+pub(crate) struct Parked {
+    pub(crate) message: CallMessage,
     /// Its time limit runs while it waits.
-    pub(super) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Default for Flow {
@@ -106,19 +106,14 @@ impl Default for Flow {
     }
 }
 
-/// What arguments of some size count for (FL-2). Both ends count alike.
-pub(crate) fn weigh(bytes: u64) -> u64 {
-    if bytes > SMALL { bytes } else { 0 }
-}
-
 impl Flow {
     /// The peer says how many calls it accepts at once.
-    pub(super) fn raise_limit(&mut self, limit: u32) {
+    pub(crate) fn raise_limit(&mut self, limit: u32) {
         self.limit = self.limit.max(limit);
     }
 
     /// Whether a call with so many bytes of arguments leaves or can be parked (FL-4).
-    pub(super) fn has_place(&self, bytes: u64, most: usize) -> bool {
+    pub(crate) fn has_place(&self, bytes: u64, most: usize) -> bool {
         if self.line(bytes).calls.is_empty() && self.may_leave(bytes) {
             return true;
         }
@@ -137,7 +132,7 @@ impl Flow {
 
     /// Asks to be told when that may have changed. Gives back who gave up: their wakers are the
     /// program's, and must not go under the lock (PR-2).
-    pub(super) fn turned_away(&mut self) -> (oneshot::Receiver<()>, Vec<oneshot::Sender<()>>) {
+    pub(crate) fn turned_away(&mut self) -> (oneshot::Receiver<()>, Vec<oneshot::Sender<()>>) {
         let mut gave_up = Vec::new();
         if self.turned_away.len() >= self.tidy_turned_away_at {
             let all = std::mem::take(&mut self.turned_away);
@@ -157,7 +152,7 @@ impl Flow {
 
     /// Who is to be told that there are places again. There may be fewer than these need, if others
     /// are quicker: then they ask again.
-    pub(super) fn recalled(&mut self, most: usize) -> Recalled {
+    pub(crate) fn recalled(&mut self, most: usize) -> Recalled {
         let mut recalled = Recalled::default();
         if self.turned_away.is_empty() || !self.has_place(0, most) {
             return recalled;
@@ -176,13 +171,13 @@ impl Flow {
     }
 
     /// All who wait to be told that there is a place, for there will be none.
-    pub(super) fn take_turned_away(&mut self) -> VecDeque<oneshot::Sender<()>> {
+    pub(crate) fn take_turned_away(&mut self) -> VecDeque<oneshot::Sender<()>> {
         std::mem::take(&mut self.turned_away)
     }
 
     /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
     /// [`next`](Self::next) gives it back when it may.
-    pub(super) fn offer(&mut self, call: Parked) -> Option<Message> {
+    pub(crate) fn offer(&mut self, call: Parked) -> Option<Message> {
         // Whatever is parked may not leave now, or it would have.
         if self.line(call.weight()).calls.is_empty() && self.may_leave(call.weight()) {
             return Some(self.leave(call));
@@ -203,7 +198,7 @@ impl Flow {
     }
 
     /// The next call that may leave.
-    pub(super) fn next(&mut self) -> Option<Message> {
+    pub(crate) fn next(&mut self) -> Option<Message> {
         if self.open_calls >= self.limit || self.parked() == 0 {
             return None;
         }
@@ -249,13 +244,13 @@ impl Flow {
     }
 
     /// So many calls are no longer open; their bytes have been [weighed](weigh).
-    pub(super) fn release(&mut self, calls: u32, bytes: u64) {
+    pub(crate) fn release(&mut self, calls: u32, bytes: u64) {
         self.open_calls = self.open_calls.saturating_sub(calls);
         self.open_bytes = self.open_bytes.saturating_sub(bytes);
     }
 
     /// Takes a parked call out again, if it has not left.
-    pub(super) fn withdraw(&mut self, request: MessageId) -> Option<CallMessage> {
+    pub(crate) fn withdraw(&mut self, request: MessageId) -> Option<CallMessage> {
         let number = self.numbers.remove(&request)?;
         let small = self.small.remove(number);
         let call = small.or_else(|| self.large.remove(number))?;
@@ -264,7 +259,7 @@ impl Flow {
     }
 
     /// How many calls wait.
-    pub(super) fn parked(&self) -> usize {
+    pub(crate) fn parked(&self) -> usize {
         self.small.calls.len() + self.large.calls.len()
     }
 }
@@ -326,6 +321,7 @@ mod tests {
     use farref_proto::{CallHead, Target};
 
     use super::*;
+    use crate::agent::SMALL;
     use crate::agent::{Origins, TraceContext};
     use crate::codec::Payload;
 

@@ -8,11 +8,12 @@ use farref_proto::{
 };
 
 use super::work::Work;
-use super::{Arrived, Core, FETCH, Held, Stage, State};
-use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message};
+use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
+use crate::runtime::core::{Core, ProtocolState, Stage, ValueWaiter};
+use crate::runtime::job::{Arrived, Destination};
 use crate::runtime::registry::{Called, Entry};
-use crate::runtime::serve;
+use crate::runtime::{FETCH, failure};
 use crate::support::user_code;
 
 /// Whoever brings something in here reads from a connection or keeps time, and does not wait for code of
@@ -160,7 +161,7 @@ impl Core {
         let bytes = arguments.len() as u64;
         let mut state = self.lock();
         self.check_window(&state, from)?;
-        let State { node, out, .. } = &mut *state;
+        let ProtocolState { node, out, .. } = &mut *state;
         let arrival = match node.receive_call(from, &head, out) {
             Ok(arrival) => arrival,
             Err(error) => {
@@ -174,10 +175,10 @@ impl Core {
             return Ok(());
         }
         let target = match head.target {
-            Target::Answer(request) | Target::Fetch(request, ..) => serve::Target::Answer(request),
+            Target::Answer(request) | Target::Fetch(request, ..) => Destination::Answer(request),
             Target::Stay(creation) => {
                 state.peer(from).creations_open += 1;
-                serve::Target::Stay {
+                Destination::Stay {
                     rref: creation.share.rref,
                     context: head.context,
                     bytes,
@@ -203,7 +204,7 @@ impl Core {
         };
         if let Arrival::Failed(error) = arrival {
             // What came with it has been let go, and its context is done with.
-            let failure = crate::runtime::failure::of_protocol(self, error);
+            let failure = failure::of_protocol(self, error);
             self.reject(&mut state, arrived, failure, &mut work);
             self.settle(state, work);
             return Ok(());
@@ -223,8 +224,8 @@ impl Core {
             Err(failure) => {
                 if is_fetch && let Arrival::Waiting = arrival {
                     // It is answered now; the value must not wake it.
-                    let State { node, out, .. } = &mut *state;
-                    if let Some(request) = super::request_of(&head) {
+                    let ProtocolState { node, out, .. } = &mut *state;
+                    if let Some(request) = request_of(&head) {
                         node.receive_cancel(from, request, out);
                     }
                 }
@@ -237,8 +238,8 @@ impl Core {
                         self.admit(&mut state, arrived, Some(value), &mut work);
                     }
                     Arrival::Waiting => {
-                        if let Some(request) = super::request_of(&head) {
-                            let held = Held::Call(arrived).detached();
+                        if let Some(request) = request_of(&head) {
+                            let held = ValueWaiter::Call(arrived).detached();
                             let waiting = &mut state.peer(from).waiting;
                             waiting.insert(request, (held, Instant::now()));
                         }
@@ -253,7 +254,12 @@ impl Core {
     }
 
     /// The first reference of a call whose result stays is what it is called on.
-    fn find_receiver(self: &Arc<Self>, state: &mut State, mut arrived: Arrived, work: &mut Work) {
+    fn find_receiver(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        mut arrived: Arrived,
+        work: &mut Work,
+    ) {
         let receiver = if arrived.references.is_empty() {
             None
         } else {
@@ -266,13 +272,19 @@ impl Core {
         };
         let (rref, fingerprint) = (held.rref, held.fingerprint);
         arrived.on = Some(rref);
-        self.fetch_here(state, rref, fingerprint, Held::Receiver(arrived), work);
+        self.fetch_here(
+            state,
+            rref,
+            fingerprint,
+            ValueWaiter::Receiver(arrived),
+            work,
+        );
         // The fetch keeps the value from here on.
         work.handles.extend(receiver);
     }
 
     /// A correct peer keeps to what it was told it may send (FL-1).
-    fn check_window(&self, state: &State, from: NodeId) -> Result<(), PeerMisbehaved> {
+    fn check_window(&self, state: &ProtocolState, from: NodeId) -> Result<(), PeerMisbehaved> {
         let limit = self.settings.max_calls;
         let Some(peer) = state.peers.get(&from).filter(|_| from != self.me) else {
             return Ok(());
@@ -297,7 +309,7 @@ impl Core {
             outcome,
         } = answer;
         let mut state = self.lock();
-        let State { node, out, .. } = &mut *state;
+        let ProtocolState { node, out, .. } = &mut *state;
         let wanted = match node.receive_answer(from, &head, out) {
             Ok(wanted) => wanted,
             Err(error) => {
@@ -337,7 +349,7 @@ impl Core {
 
     /// What a failure on another worker means here. The caller fills in what it called.
     fn failed(&self, worker: NodeId, failure: Failure) -> Error {
-        crate::runtime::failure::to_error(self, worker, FunctionName::UNSAID, failure)
+        failure::to_error(self, worker, FunctionName::UNSAID, failure)
     }
 }
 

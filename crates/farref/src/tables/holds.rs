@@ -11,15 +11,34 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farref_proto::{NodeId, RRefId};
 
 use crate::agent::{Origins, SourceLine};
-use crate::runtime::handle::{Made, Origin};
 
 const SHARDS: usize = 16;
+
+/// Where and when a hold came to be, for leak reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) type_name: &'static str,
+    pub(crate) origin: Origin,
+    pub(crate) at: Instant,
+}
+
+/// Where a hold came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// This line of this program made the reference.
+    Here(&'static Location<'static>),
+    /// It came in a message.
+    Received(Arc<Received>),
+    /// There were too many others to keep that of this one.
+    Unknown,
+}
 
 /// Different origins that are kept at most.
 const MAX_RECEIVED: usize = 16 << 10;

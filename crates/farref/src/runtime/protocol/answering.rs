@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use farref_proto::{MessageId, NodeId, RRefId};
 
-use super::flow::weigh;
 use super::work::Work;
-use super::{Arrived, Core, PeerState, State};
-use crate::agent::{AnswerMessage, Failure, Message, Origins};
+use crate::agent::{AnswerMessage, Failure, Message, Origins, weigh};
 use crate::codec::Payload;
 use crate::runtime::carrying::Encoded;
-use crate::runtime::serve::Target;
+use crate::runtime::core::{Core, PeerState, ProtocolState};
+use crate::runtime::job::{Arrived, Destination};
 use crate::support::user_code::ENOUGH;
 use crate::values::Value;
 
@@ -41,7 +40,7 @@ impl Core {
 
     fn answer(
         &self,
-        state: &mut State,
+        state: &mut ProtocolState,
         to: NodeId,
         request: MessageId,
         mut outcome: Result<Payload, Failure>,
@@ -51,7 +50,7 @@ impl Core {
         if let Some(peer) = state.peers.get_mut(&to) {
             peer.running.remove(&request);
         }
-        let State { node, out, .. } = &mut *state;
+        let ProtocolState { node, out, .. } = &mut *state;
         let head = match node.answer(to, request, carried, out) {
             Ok(head) => head,
             Err(error) => {
@@ -87,7 +86,7 @@ impl Core {
     }
 
     /// The value of a call whose result stays is there, be it good or bad.
-    pub(crate) fn keep(self: &Arc<Self>, from: NodeId, target: &Target, value: Value) {
+    pub(crate) fn keep(self: &Arc<Self>, from: NodeId, target: &Destination, value: Value) {
         let mut state = self.lock();
         let mut work = Work::default();
         self.fulfil(&mut state, from, target, value, &mut work);
@@ -96,13 +95,13 @@ impl Core {
 
     fn fulfil(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         from: NodeId,
-        target: &Target,
+        target: &Destination,
         value: Value,
         work: &mut Work,
     ) {
-        let Target::Stay {
+        let Destination::Stay {
             rref,
             context,
             bytes,
@@ -113,7 +112,7 @@ impl Core {
         };
         // The table keeps the value or refuses it; whatever is left of it goes after the lock.
         work.freed.push(value.clone());
-        let State { node, out, .. } = &mut *state;
+        let ProtocolState { node, out, .. } = &mut *state;
         node.finish_creation(from, rref, context, value, out);
         if from == self.me {
             return;
@@ -167,17 +166,17 @@ impl Core {
     /// Ends a call that cannot even be started.
     pub(super) fn reject(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         arrived: Arrived,
         failure: Failure,
         work: &mut Work,
     ) {
         match arrived.target {
-            Target::Answer(request) => {
+            Destination::Answer(request) => {
                 let nothing = (&[][..], Origins::default());
                 self.answer(state, arrived.from, request, Err(failure), nothing, work);
             }
-            Target::Stay { .. } => {
+            Destination::Stay { .. } => {
                 let value = arrived.target.unmade(self, failure);
                 self.fulfil(state, arrived.from, &arrived.target, value, work);
             }

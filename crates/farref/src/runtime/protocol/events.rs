@@ -4,25 +4,30 @@ use std::sync::Arc;
 
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetcher};
 
-use super::extensions::Listener;
 use super::work::Work;
-use super::{Arrived, Core, FETCH, Held, PeerState, Running, Stage, State, Taken};
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
-use crate::runtime::callers;
+use crate::runtime::core::{Core, PeerState, ProtocolState, Running, Stage, Taken, ValueWaiter};
+use crate::runtime::job::{Arrived, Destination, Job};
 use crate::runtime::registry::{Called, Entry};
-use crate::runtime::serve::{Job, Target};
+use crate::runtime::{FETCH, callers, failure};
+use crate::tables::extensions::Listener;
 use crate::values::queue::{NeverComes, User};
 use crate::values::{Ticket, Value};
 
 impl Core {
-    pub(super) fn handle_events(self: &Arc<Self>, state: &mut State, work: &mut Work) {
+    pub(super) fn handle_events(self: &Arc<Self>, state: &mut ProtocolState, work: &mut Work) {
         while let Some(event) = state.out.pop_event() {
             self.handle_event(state, event, work);
         }
     }
 
-    fn handle_event(self: &Arc<Self>, state: &mut State, event: Event<Value>, work: &mut Work) {
+    fn handle_event(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        event: Event<Value>,
+        work: &mut Work,
+    ) {
         match event {
             Event::Freed { value, .. } => {
                 self.telemetry.freed.add(1);
@@ -98,11 +103,9 @@ impl Core {
             }
             Event::Departed => self.reach(Stage::Departed),
             Event::ShutdownComplete => self.reach(Stage::ShutDown),
-            Event::ContextClosed(context) => {
-                self.tell_extensions(work, move |listener, core| {
-                    listener.context_closed(core, context);
-                })
-            }
+            Event::ContextClosed(context) => self.tell_extensions(work, move |listener, core| {
+                listener.context_closed(core, context);
+            }),
             Event::ContextFailed { context, node } => {
                 self.tell_extensions(work, move |listener, core| {
                     listener.context_failed(core, context, node);
@@ -158,7 +161,7 @@ impl Core {
     /// A value that somebody waited for is there, or never will be.
     fn fetched(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         waiter: Fetcher,
         outcome: Result<Value, RefError>,
         work: &mut Work,
@@ -174,32 +177,32 @@ impl Core {
     /// Gives a value to the call that waited for it, or that need not wait.
     pub(super) fn supply(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         node: NodeId,
         request: MessageId,
-        held: Held,
+        held: ValueWaiter,
         outcome: Result<Value, RefError>,
         work: &mut Work,
     ) {
         match held {
-            Held::Call(arrived) => match outcome {
+            ValueWaiter::Call(arrived) => match outcome {
                 Ok(value) => self.admit(state, arrived, Some(value), work),
                 Err(error) => {
-                    let failure = crate::runtime::failure::of_protocol(self, error.into());
+                    let failure = failure::of_protocol(self, error.into());
                     self.reject(state, arrived, failure, work);
                 }
             },
-            Held::Receiver(arrived) => {
+            ValueWaiter::Receiver(arrived) => {
                 self.close_own_fetch(state, request);
                 match outcome {
                     Ok(value) => self.admit(state, arrived, Some(value), work),
                     Err(error) => {
-                        let failure = crate::runtime::failure::of_protocol(self, error.into());
+                        let failure = failure::of_protocol(self, error.into());
                         self.reject(state, arrived, failure, work);
                     }
                 }
             }
-            Held::Local(_, sender) => {
+            ValueWaiter::Local(_, sender) => {
                 debug_assert_eq!(node, self.me);
                 self.close_own_fetch(state, request);
                 work.woken.push(Box::new(|core| {
@@ -215,7 +218,7 @@ impl Core {
     /// Makes a job of a call that may run now: takes its ticket (PR-4) and makes it cancellable.
     pub(super) fn admit(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         arrived: Arrived,
         value: Option<Value>,
         work: &mut Work,
@@ -248,7 +251,7 @@ impl Core {
         };
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(Ticket::number)));
         let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
-        if let Target::Answer(request) = job.target {
+        if let Destination::Answer(request) = job.target {
             let running = Running {
                 signal: job.cancel_signal(),
                 taken: Taken {
@@ -288,7 +291,7 @@ impl Core {
     /// Nobody waits for this call any more.
     fn abandoned(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ProtocolState,
         node: NodeId,
         request: MessageId,
         work: &mut Work,
@@ -300,9 +303,9 @@ impl Core {
             work.cancelled.push(running.signal);
         } else if let Some((held, _)) = peer.waiting.remove(&request) {
             match held {
-                Held::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
-                Held::Local(_, sender) => work.woken.push(Box::new(|_| drop(sender))),
-                Held::Receiver(arrived) => work.dropped.push(Box::new(arrived)),
+                ValueWaiter::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
+                ValueWaiter::Local(_, sender) => work.woken.push(Box::new(|_| drop(sender))),
+                ValueWaiter::Receiver(arrived) => work.dropped.push(Box::new(arrived)),
             }
         }
     }

@@ -1,11 +1,13 @@
-//! What a worker that ends owes its peers: the answers to their calls, and to say that it is the end.
+//! The end of a worker: what it owes its peers, and what becomes of those who still wait.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use farref_proto::{Control, MessageId, NodeId};
+use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 
-use super::{Core, Held};
 use crate::agent::Message;
+use crate::runtime::core::{Core, Stage, ValueWaiter};
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
@@ -15,7 +17,7 @@ impl Core {
         let peers = state.peers.iter().filter(|(node, _)| **node != self.me);
         let calls = peers.flat_map(|(&node, peer)| {
             let waiting = peer.waiting.iter();
-            let waiting = waiting.filter(|(_, held)| matches!(held, (Held::Call(_), _)));
+            let waiting = waiting.filter(|(_, held)| matches!(held, (ValueWaiter::Call(_), _)));
             let requests = peer
                 .running
                 .keys()
@@ -54,5 +56,44 @@ impl Core {
         let open = links.iter().filter(|link| link.queued_messages > 0);
         let view = |node: &NodeId| self.look(|it| it.membership().view().is_member(*node));
         open.map(|link| link.peer).filter(view).collect()
+    }
+
+    /// The runtime that all of this worker ran on is gone.
+    pub(crate) fn stranded(self: &Arc<Self>) {
+        self.has_runtime.store(false, Ordering::Relaxed);
+        self.end();
+    }
+
+    /// The worker has ended: whoever still waits learns it, and everything it had is let go.
+    pub(crate) fn end(self: &Arc<Self>) {
+        self.stage.send_if_modified(|stage| {
+            let running = *stage <= Stage::Member;
+            if running {
+                *stage = Stage::Departed;
+            }
+            running
+        });
+        let mut state = self.lock();
+        let empty = Node::new(self.me, Membership::joining(self.me), NodeConfig::default());
+        let node = std::mem::replace(&mut state.node, empty);
+        let out = std::mem::take(&mut state.out);
+        let mut peers = std::mem::take(&mut state.peers);
+        let confirmations = std::mem::take(&mut state.confirmations);
+        let releases = std::mem::take(&mut state.releases);
+        drop(state);
+        // Whoever waits learns it at once, whatever the program's destructors are at.
+        for peer in peers.values_mut() {
+            let signals = peer.running.values().map(|running| &running.signal);
+            signals.for_each(|signal| signal.cancel());
+            peer.waiters.clear();
+            drop(peer.flow.take_turned_away());
+            peer.waiting
+                .retain(|_, (held, _)| !matches!(held, ValueWaiter::Local(..)));
+        }
+        drop((confirmations, releases));
+        // Values may hold references in turn, whose destructors come back here (PR-2).
+        self.user_code.run(move || drop((node, out, peers)));
+        let core = Arc::clone(self);
+        self.user_code.run(move || core.extensions.clear());
     }
 }

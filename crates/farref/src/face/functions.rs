@@ -1,0 +1,346 @@
+//! Functions that are named at run time.
+//!
+//! For crates that bring another wire ([`agent`](crate::agent)), whose workers name functions in their own
+//! way, and for those that build calls out of others. Programs need none of this: what `#[farref::remote]`
+//! generates builds their calls.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::call::{Built, Call, Timeout, encode};
+use super::peer::Peer;
+use super::rref::RRef;
+use crate::agent::{Fingerprint, FunctionRef};
+use crate::error::{Error, FunctionName, Result};
+use crate::fingerprint;
+use crate::runtime::context::ContextScope;
+use crate::runtime::current;
+use crate::runtime::registry::{BY_METHOD, Entry, Registry};
+
+/// All remote functions of the program.
+///
+/// ```
+/// use farref::functions::Functions;
+///
+/// #[farref::remote(python = "maths.double")]
+/// async fn double(number: i64) -> i64 {
+///     2 * number
+/// }
+///
+/// let functions = Functions::of_program()?;
+/// let double = functions.by_foreign_name("maths.double").expect("it is above");
+/// assert_eq!(functions.by_id(double.reference.id).map(|same| same.name), Some(double.name));
+/// assert!(functions.by_foreign_name("maths.triple").is_none());
+/// # Ok::<(), farref::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Functions(&'static Registry);
+
+/// What there is to know of a function.
+///
+/// ```
+/// use farref::functions::Functions;
+///
+/// struct Till(u64);
+///
+/// #[farref::remote(name = "tools::Till", python = "shop.Till")]
+/// impl Till {
+///     pub fn new() -> Self {
+///         Till(0)
+///     }
+///
+///     pub fn put(&mut self, coins: u64) -> u64 {
+///         self.0 += coins;
+///         self.0
+///     }
+/// }
+///
+/// let functions = Functions::of_program()?;
+/// let put = functions.by_name("tools::Till::put").expect("it is above");
+/// assert!(put.is_method);
+/// assert_eq!(put.foreign_name, Some("shop.Till.put"));
+///
+/// // To make an object, Python calls its class.
+/// let new = functions.by_foreign_name("shop.Till").expect("it is above");
+/// assert_eq!((new.name, new.is_method), ("tools::Till::new", false));
+/// assert_ne!(new.output, put.output);
+/// # Ok::<(), farref::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FunctionInfo {
+    /// How a call names it.
+    pub reference: FunctionRef,
+    /// What it is called.
+    pub name: &'static str,
+    /// What workers of another system call it.
+    pub foreign_name: Option<&'static str>,
+    /// Whether it is called on a value.
+    pub is_method: bool,
+    /// The type that it returns.
+    pub output: Fingerprint,
+}
+
+impl Functions {
+    /// The functions, or what is wrong with them: two that have the same name.
+    ///
+    /// ```
+    /// #[farref::remote(name = "tools::ping")]
+    /// async fn ping() {}
+    ///
+    /// let functions = farref::functions::Functions::of_program()?;
+    /// assert!(functions.by_name("tools::ping").is_some());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
+    pub fn of_program() -> Result<Self> {
+        Registry::of_program().map(Self)
+    }
+
+    /// The function that workers of another system call so: by `#[farref::remote(python = "..")]`.
+    ///
+    /// ```
+    /// #[farref::remote(python = "maths.half")]
+    /// async fn half(number: f64) -> f64 {
+    ///     number / 2.0
+    /// }
+    ///
+    /// let functions = farref::functions::Functions::of_program()?;
+    /// assert!(functions.by_foreign_name("maths.half").is_some());
+    /// assert!(functions.by_foreign_name("half").is_none());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
+    pub fn by_foreign_name(&self, name: &str) -> Option<FunctionInfo> {
+        self.0.by_foreign_name(name).map(info)
+    }
+
+    /// The function that is called so: its path in the program, or `#[farref::remote(name = "..")]`.
+    ///
+    /// ```
+    /// #[farref::remote(name = "tools::add")]
+    /// async fn sum(a: i64, b: i64) -> i64 {
+    ///     a + b
+    /// }
+    ///
+    /// let functions = farref::functions::Functions::of_program()?;
+    /// assert_eq!(functions.by_name("tools::add").and_then(|add| add.foreign_name), None);
+    /// assert!(functions.by_name("tools::sum").is_none());
+    /// # Ok::<(), farref::Error>(())
+    /// ```
+    pub fn by_name(&self, name: &str) -> Option<FunctionInfo> {
+        self.by_id(fingerprint::of_name(name))
+    }
+
+    /// The function that a call names by this hash. An agent that got a call finds out so what to say on
+    /// its wire.
+    ///
+    /// ```
+    /// #[farref::remote(name = "tools::pong")]
+    /// async fn pong() {}
+    ///
+    /// let functions = farref::functions::Functions::of_program()?;
+    /// let pong = functions.by_name("tools::pong").expect("it is above");
+    /// assert_eq!(functions.by_id(pong.reference.id), Some(pong));
+    /// # Ok::<(), farref::Error>(())
+    /// ```
+    pub fn by_id(&self, id: u64) -> Option<FunctionInfo> {
+        self.0.by_id(id).map(info)
+    }
+
+    /// A method by what it is called on a value, whatever type the value turns out to have. For wires whose
+    /// calls say no more than that. If the type has no such method, the call fails with
+    /// [`Failure::NoSuchFunction`](crate::agent::Failure::NoSuchFunction).
+    ///
+    /// ```
+    /// let functions = farref::functions::Functions::of_program()?;
+    /// let put = functions.method("put"); // of a till, of a purse, ..
+    /// assert_eq!(put, functions.method("put"));
+    /// assert_ne!(put, functions.method("take"));
+    /// assert!(functions.by_id(put.id).is_none(), "it is no function by itself");
+    /// # Ok::<(), farref::Error>(())
+    /// ```
+    pub fn method(&self, name: &str) -> FunctionRef {
+        FunctionRef {
+            id: fingerprint::of_name(name),
+            signature: BY_METHOD,
+            on_first_reference: false,
+        }
+    }
+
+    /// Builds a call of a function on a worker. What it returns is up to whoever asks: a value that is not
+    /// a `T` is an error when it is read.
+    ///
+    /// ```
+    /// use farref::functions::Functions;
+    ///
+    /// #[farref::remote(python = "maths.halve")]
+    /// async fn halve(number: i64) -> i64 {
+    ///     number / 2
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let functions = Functions::of_program()?;
+    /// let halve = functions.by_foreign_name("maths.halve").expect("it is above");
+    /// assert_eq!(functions.call::<i64>(&peer, &halve, &(42,)).await?, 21);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn call<T>(
+        &self,
+        on: &Peer,
+        function: &FunctionInfo,
+        arguments: &(impl Serialize + 'static),
+    ) -> Call<T> {
+        let name = FunctionName::ours(function.name);
+        let life = on.life(name.clone());
+        let core = &on.core;
+        let encoded = encode(core, &name, arguments);
+        Call::built(Built {
+            to: life.map(|to| (Arc::clone(core), to)),
+            entry: core.registry.by_id(function.reference.id),
+            name,
+            receiver: None,
+            encoded,
+            context: current::context_of(core),
+            timeout: Timeout::Default,
+            own_timeout: None,
+            location: Location::caller(),
+        })
+    }
+
+    /// Builds a call of a method on a far value.
+    ///
+    /// ```
+    /// use farref::functions::Functions;
+    ///
+    /// pub struct Purse(u64);
+    ///
+    /// #[farref::remote(python = "shop.Purse")]
+    /// impl Purse {
+    ///     pub fn new(coins: u64) -> Self {
+    ///         Purse(coins)
+    ///     }
+    ///
+    ///     pub fn coins(&self) -> u64 {
+    ///         self.0
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let purse = Purse::new_on(&peer, 3).remote();
+    /// let functions = Functions::of_program()?;
+    /// let coins = functions.by_foreign_name("shop.Purse.coins").expect("it is above");
+    /// assert_eq!(functions.call_method::<u64, _>(&purse, &coins, &()).await?, 3);
+    /// # drop(purse);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn call_method<T, V: 'static>(
+        &self,
+        on: &RRef<V>,
+        method: &FunctionInfo,
+        arguments: &(impl Serialize + 'static),
+    ) -> Call<T> {
+        let name = FunctionName::ours(method.name);
+        let held = match on.handle.held() {
+            Ok(held) => held,
+            Err(error) => return Call::broken(name, error),
+        };
+        let encoded = encode(&held.core, &name, arguments);
+        Call::built(Built {
+            to: Ok((Arc::clone(&held.core), held.owner)),
+            entry: held.core.registry.by_id(method.reference.id),
+            name,
+            receiver: Some(Arc::clone(&on.handle)),
+            encoded,
+            context: current::context_of(&held.core),
+            timeout: Timeout::Default,
+            own_timeout: None,
+            location: Location::caller(),
+        })
+    }
+}
+
+/// A call that is built when it is made, in the same context. For one that needs others to be made first.
+///
+/// ```
+/// #[farref::remote]
+/// async fn square(x: u64) -> u64 {
+///     x * x
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let peer = cluster.worker(0).peer("worker1")?;
+/// let call = farref::functions::deferred("my_crate::later", move || square::on(&peer, 4));
+/// assert_eq!(call.await?, 16); // built just now
+/// # cluster.shutdown().await
+/// # }
+/// ```
+pub fn deferred<T: 'static>(
+    name: &'static str,
+    build: impl FnOnce() -> Call<T> + Send + Sync + 'static,
+) -> Call<T> {
+    let built_in = ContextScope::current();
+    Call::deferred(FunctionName::ours(name), move || match built_in {
+        Some(scope) if ContextScope::current().is_none() => scope.enter(build),
+        _ => build(),
+    })
+}
+
+/// A call that cannot be made: whoever awaits it gets the error.
+///
+/// ```
+/// use farref::{Call, Error};
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// let call: Call<u64> = farref::functions::failed("maths.double", Error::ContextReleased);
+/// assert!(matches!(call.await, Err(Error::ContextReleased)));
+/// # }
+/// ```
+#[track_caller]
+pub fn failed<T>(name: impl Into<String>, error: Error) -> Call<T> {
+    Call::broken(FunctionName::theirs(name.into()), error)
+}
+
+/// The same call, under another name in errors and traces.
+///
+/// ```
+/// #[farref::remote]
+/// async fn refuse() -> Result<(), String> {
+///     Err("not today".to_owned())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let peer = cluster.worker(0).peer("worker1")?;
+/// let call = farref::functions::named(refuse::on(&peer), "shop.open");
+/// assert!(call.await.unwrap_err().to_string().contains("shop.open"));
+/// # cluster.shutdown().await
+/// # }
+/// ```
+pub fn named<T>(call: Call<T>, name: impl Into<String>) -> Call<T> {
+    call.named(FunctionName::theirs(name.into()))
+}
+
+fn info(entry: &Entry) -> FunctionInfo {
+    FunctionInfo {
+        reference: entry.reference(),
+        name: entry.name(),
+        foreign_name: entry.foreign_name(),
+        is_method: entry.needs_receiver(),
+        output: entry.output(),
+    }
+}

@@ -1,0 +1,333 @@
+//! Calls that have been made: waiting for a place, for the answer, for the time limit.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use farref_proto::{ContextId, NodeId};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::codec::CodecError;
+use crate::error::{Error, FunctionName, Result};
+use crate::runtime::registry::Entry;
+use crate::runtime::{Core, NotMade, Receipt, Reply, Request, carrying};
+
+/// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
+///
+/// ```
+/// fn comes_here<T: farref::Returned>() {}
+///
+/// comes_here::<Vec<String>>();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a value of type `{Self}` cannot be sent to the caller: serde's `Serialize` and \
+               `Deserialize` are not implemented for it",
+    label = "to leave the value where it is and hold a reference to it, say `.remote()` instead",
+    note = "`.remote()` makes a `farref::RRef<{Self}>` of the call at once; for a value that is to be sent, \
+            add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
+)]
+pub trait Returned: DeserializeOwned {}
+
+#[diagnostic::do_not_recommend]
+impl<T: DeserializeOwned> Returned for T {}
+
+/// A call that has been made. Await it for the result; drop it to cancel the call.
+///
+/// ```
+/// use tokio::sync::Notify;
+///
+/// static BEGUN: Notify = Notify::const_new();
+/// static CANCELLED: Notify = Notify::const_new();
+///
+/// #[farref::remote]
+/// async fn search() -> u64 {
+///     struct Tell;
+///     impl Drop for Tell {
+///         fn drop(&mut self) {
+///             CANCELLED.notify_one();
+///         }
+///     }
+///     let _tell = Tell;
+///     BEGUN.notify_one();
+///     std::future::pending().await // finds nothing, ever
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let pending = search::on(&peer).start();
+/// BEGUN.notified().await;
+/// drop(pending); // never mind
+/// CANCELLED.notified().await; // on the other worker, in the middle of the search
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[must_use = "dropping this cancels the call: await it"]
+pub struct Pending<T> {
+    pub(super) name: FunctionName,
+    pub(super) entry: Option<&'static Entry>,
+    pub(super) state: PendingState,
+    pub(super) result: PhantomData<fn() -> T>,
+}
+
+pub(super) enum PendingState {
+    Failed(Error),
+    /// Too many wait for the peer: this one is made when there is a place for it.
+    NoPlace(Box<Prepared>, AwaitsPlace),
+    Begun(Begun),
+    Done,
+}
+
+/// A call that is ready to be made.
+pub(super) struct Prepared {
+    pub(super) core: Arc<Core>,
+    pub(super) to: NodeId,
+    pub(super) request: Request,
+    pub(super) deadline: Option<Instant>,
+    pub(super) began: Instant,
+    pub(super) timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Prepared {
+    pub(super) fn begin(self) -> PendingState {
+        let context = self.request.context;
+        match self.core.begin(self.to, self.request) {
+            Ok(receipt) => PendingState::Begun(Begun {
+                core: self.core,
+                context,
+                receipt,
+                deadline: self.deadline,
+                began: self.began,
+                timer: self.timer,
+            }),
+            Err(NotMade::Failed(error)) => PendingState::Failed(error),
+            Err(NotMade::NoPlace(request, told)) => {
+                let waits = AwaitsPlace {
+                    core: Arc::clone(&self.core),
+                    to: self.to,
+                    told,
+                };
+                let request = *request;
+                PendingState::NoPlace(Box::new(Self { request, ..self }), waits)
+            }
+        }
+    }
+
+    /// Ready when its time is up.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        let timer = self.timer.get_or_insert_with(|| {
+            // Whoever awaits may have another runtime, or none.
+            let _inside = self.core.runtime.enter();
+            Box::pin(sleep_until(deadline.into()))
+        });
+        timer.as_mut().poll(context)
+    }
+}
+
+/// Waits to be told that there may be a place for a call. Dropped with the word unheard, it passes the
+/// place on.
+pub(super) struct AwaitsPlace {
+    pub(super) core: Arc<Core>,
+    pub(super) to: NodeId,
+    pub(super) told: oneshot::Receiver<()>,
+}
+
+impl Drop for AwaitsPlace {
+    fn drop(&mut self) {
+        // From here on whoever tells notices that nobody listens.
+        self.told.close();
+        if self.told.try_recv().is_ok() {
+            self.core.pass_place_on(self.to);
+        }
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits until the call is made, or cannot be.
+    fn poll_made(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let PendingState::NoPlace(prepared, waits) = &mut self.state {
+            // Whoever was to tell goes without a word only with the peer, or when this worker is out of
+            // the group.
+            if Pin::new(&mut waits.told).poll(context).is_ready() {
+                if let PendingState::NoPlace(prepared, waits) =
+                    std::mem::replace(&mut self.state, PendingState::Done)
+                {
+                    self.state = prepared.begin();
+                    if matches!(self.state, PendingState::Failed(_)) {
+                        // The place is still there.
+                        waits.core.pass_place_on(waits.to);
+                    }
+                }
+            } else if prepared.poll_deadline(context).is_ready() {
+                let limit = prepared.deadline.map(|at| at - prepared.began);
+                self.state = PendingState::Failed(Error::Timeout {
+                    peer: prepared.core.name_of(prepared.to),
+                    function: self.name.clone(),
+                    limit: limit.unwrap_or_default(),
+                });
+            } else {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+pub(super) struct Begun {
+    pub(super) core: Arc<Core>,
+    pub(super) context: Option<ContextId>,
+    pub(super) receipt: Receipt,
+    pub(super) deadline: Option<Instant>,
+    pub(super) began: Instant,
+    /// Only what has to wait needs one.
+    pub(super) timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T: Returned> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        if this.poll_made(context).is_pending() {
+            return Poll::Pending;
+        }
+        let outcome = match &mut this.state {
+            PendingState::Begun(begun) => match begun.poll(context) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => return Poll::Pending,
+            },
+            PendingState::Failed(error) => Err(error.clone()),
+            PendingState::NoPlace(..) | PendingState::Done => Err(awaited_before()),
+        };
+        let state = std::mem::replace(&mut this.state, PendingState::Done);
+        let PendingState::Begun(begun) = state else {
+            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
+        };
+        let telemetry = &begun.core.telemetry;
+        telemetry.call_seconds.record(begun.began.elapsed());
+        let outcome = outcome.and_then(|(payload, references)| {
+            let origin = begun
+                .context
+                .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
+            let codec = begun.core.agent().codec();
+            let read = carrying::read(codec, payload, references, origin, &[]);
+            read.map_err(|unread| match unread {
+                carrying::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+                carrying::Unread::Codec(reason) => Error::Codec {
+                    what: "the result",
+                    function: this.name.clone(),
+                    action: "read",
+                    reason,
+                },
+            })
+        });
+        if outcome.is_err() {
+            telemetry.failed.add(1);
+        }
+        if matches!(outcome, Err(Error::Timeout { .. })) {
+            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
+        }
+        let limit = begun
+            .deadline
+            .map(|at| at.saturating_duration_since(begun.began));
+        let name = || this.name.clone();
+        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.entry, limit)))
+    }
+}
+
+fn unreachable_result<T>(function: FunctionName) -> Result<T> {
+    Err(Error::Codec {
+        what: "the result",
+        function,
+        action: "read",
+        reason: CodecError::new("there is none"),
+    })
+}
+
+impl Begun {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Reply> {
+        if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
+            // The sender goes without a word only if this worker is being torn down.
+            return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));
+        }
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        let timer = self.timer.get_or_insert_with(|| {
+            let _inside = self.core.runtime.enter();
+            Box::pin(sleep_until(deadline.into()))
+        });
+        timer.as_mut().poll(context).map(|()| {
+            Err(Error::Timeout {
+                peer: self.core.name_of(self.receipt.peer),
+                function: FunctionName::UNSAID,
+                limit: Duration::ZERO,
+            })
+        })
+    }
+}
+
+/// Fills in what only the caller knows.
+fn complete(
+    mut error: Error,
+    name: FunctionName,
+    entry: Option<&'static Entry>,
+    time_limit: Option<Duration>,
+) -> Error {
+    let unsaid = match &mut error {
+        Error::Remote(remote) => &mut remote.function,
+        Error::PeerLost { function, .. }
+        | Error::Cancelled { function, .. }
+        | Error::Deadlock { function, .. }
+        | Error::NoSuchFunction { function, .. }
+        | Error::Codec { function, .. }
+        | Error::Timeout { function, .. }
+        | Error::SignatureMismatch { function, .. } => function,
+        _ => return error,
+    };
+    // What names a function already speaks of another one, which made the value.
+    if !unsaid.is_unsaid() {
+        return error;
+    }
+    *unsaid = name;
+    match &mut error {
+        Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
+        Error::SignatureMismatch { ours, .. } => {
+            **ours = entry.map(Entry::signature).unwrap_or_default();
+        }
+        _ => {}
+    }
+    error
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let PendingState::Begun(begun) = &self.state
+            && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
+        {
+            begun.core.telemetry.cancelled.add(1);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending")
+            .field("function", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn awaited_before() -> Error {
+    Error::Config("a call was awaited twice".to_owned())
+}

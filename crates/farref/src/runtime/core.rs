@@ -1,0 +1,396 @@
+//! [`Core`]: one worker's protocol and all that it needs to act, its state, and the lock around it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use farref_proto::{
+    ContextId, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time,
+    WorkerId,
+};
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::handle::Handle;
+use super::job::Arrived;
+use super::registry::Registry;
+use super::settings::Settings;
+use crate::agent::Agent;
+use crate::codec::Payload;
+use crate::error::Error;
+use crate::support::blocking::BlockingPool;
+use crate::support::polled;
+use crate::support::signal::CancelSignal;
+use crate::support::telemetry::Telemetry;
+use crate::support::user_code::UserCode;
+use crate::tables::answers::Answers;
+use crate::tables::extensions::Extensions;
+use crate::tables::flow::Flow;
+use crate::tables::holds::Holds;
+use crate::tables::names::Names;
+use crate::values::Value;
+use crate::values::queue::Queues;
+
+/// How many shards the reference table has: enough that growing one never takes long.
+const REF_SHARDS: u32 = 16;
+
+/// How many places for those who wait for a peer's answers are kept for the next ones.
+const SPARE_WAITERS: usize = 64;
+
+/// One worker's protocol, and all that it needs to act.
+pub(crate) struct Core {
+    pub(crate) me: NodeId,
+    pub(crate) name: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// Whether there still is one.
+    pub(super) has_runtime: AtomicBool,
+    pub(crate) pool: BlockingPool,
+    pub(crate) answers: Answers,
+    /// Where code of the program runs that came up where it must not.
+    pub(crate) user_code: Arc<UserCode>,
+    pub(crate) registry: &'static Registry,
+    pub(crate) names: Names,
+    pub(crate) holds: Holds,
+    /// Whose turn it is to use which value of this worker's.
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) extensions: Extensions<Self>,
+    pub(crate) stage: watch::Sender<Stage>,
+    pub(super) agent: OnceLock<Arc<dyn Agent>>,
+    pub(super) state: Mutex<ProtocolState>,
+    /// Wakes the pump: there are control messages that nobody has queued yet.
+    pub(crate) pump: Notify,
+    /// Members that this worker could not reach, for as long as they are not known to be gone.
+    pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
+    /// A worker died, which may have been the host of the group's store.
+    pub(crate) store_lost: Notify,
+    pub(super) began: Instant,
+    pub(super) numbers: AtomicU64,
+    /// What was seen of the program's threads.
+    pub(super) looks: Mutex<polled::Looks>,
+}
+
+/// Where the worker is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Stage {
+    /// Asked to be let in.
+    Joining,
+    /// A member.
+    Member,
+    /// The graceful shutdown is complete.
+    ShutDown,
+    /// Said good-bye, and all know.
+    Departed,
+    /// Declared dead.
+    Evicted,
+}
+
+/// All that the lock guards.
+pub(super) struct ProtocolState {
+    pub(super) node: Node<Value>,
+    pub(super) out: Outbox<Value>,
+    pub(super) peers: HashMap<NodeId, PeerState>,
+    /// Whether new calls of peers are refused, because the worker is about to say good-bye.
+    pub(super) refuses: bool,
+    /// Who waits for a reference to be confirmed.
+    pub(super) confirmations: HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>>,
+    /// Who waits for a context of this worker to be released.
+    pub(super) releases: HashMap<ContextId, Vec<oneshot::Sender<()>>>,
+}
+
+/// What is open with one peer, this worker itself among them.
+#[derive(Default)]
+pub(super) struct PeerState {
+    /// Who waits for answers, by the low half of the request's id.
+    pub(super) waiters: Vec<Option<PendingAnswer>>,
+    /// Calls of the peer that are being carried out.
+    pub(super) running: HashMap<MessageId, Running, foldhash::fast::RandomState>,
+    /// Calls of the peer that wait for a value, and since when.
+    pub(super) waiting: HashMap<MessageId, (ValueWaiter, Instant)>,
+    pub(super) flow: Flow,
+    /// Calls of the peer whose results stay: open ones, and those it has not been told are done.
+    pub(super) creations_open: u32,
+    pub(super) creations_done: u32,
+    pub(super) bytes_done: u64,
+    /// Whether it is told when the program has caught up with its destructors (UC-3).
+    pub(super) credit_put_off: bool,
+    /// Calls to the peer that were cancelled and whose answers have not come, with their weight.
+    pub(super) cancelled: HashMap<MessageId, u64>,
+}
+
+/// A call of a peer that is being carried out.
+pub(super) struct Running {
+    pub(super) signal: Arc<CancelSignal>,
+    pub(super) taken: Taken,
+}
+
+/// A call that has been taken up: it runs, or waits for its turn to use a value.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) function: &'static str,
+    pub(crate) since: Instant,
+    /// The value that it is on, and what the value's queue calls it if it had to wait.
+    pub(crate) on: Option<(RRefId, Option<u64>)>,
+}
+
+/// A call of this worker's that is not answered yet.
+pub(super) struct PendingAnswer {
+    pub(super) request: MessageId,
+    /// A hash of what was called; zero if a value is fetched.
+    pub(super) function: u64,
+    pub(super) bytes: u64,
+    pub(super) reply: oneshot::Sender<Reply>,
+}
+
+/// What a caller gets: the encoded result with its references, or why there is none.
+pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;
+
+/// A call that waits for the value that it is on.
+pub(super) enum ValueWaiter {
+    /// A call of a peer or of this worker.
+    Call(Arrived),
+    /// Somebody on this worker wants to look at the value, which is this one.
+    Local(RRefId, oneshot::Sender<Result<Value, RefError>>),
+    /// The receiver of a call whose result stays, looked up by a fetch of this worker's own.
+    Receiver(Arrived),
+}
+
+impl Core {
+    pub(crate) fn new(
+        name: Arc<str>,
+        settings: Settings,
+        membership: Membership,
+        runtime: tokio::runtime::Handle,
+        registry: &'static Registry,
+        names: Names,
+        seed: u64,
+    ) -> Arc<Self> {
+        let me = membership.me();
+        let mut config = NodeConfig::default();
+        config.ref_shards = REF_SHARDS;
+        config.seed = seed;
+        let stage = match membership.phase() {
+            farref_proto::Phase::Member => Stage::Member,
+            _ => Stage::Joining,
+        };
+        Arc::new(Self {
+            me,
+            telemetry: Telemetry::new(&name),
+            name,
+            pool: BlockingPool::new(settings.blocking_threads),
+            answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
+            settings,
+            user_code: Arc::new(UserCode::new(runtime.clone())),
+            runtime,
+            has_runtime: AtomicBool::new(true),
+            registry,
+            names,
+            holds: Holds::default(),
+            queues: Arc::default(),
+            extensions: Extensions::default(),
+            stage: watch::Sender::new(stage),
+            agent: OnceLock::new(),
+            state: Mutex::new(ProtocolState {
+                node: Node::new(me, membership, config),
+                out: Outbox::new(),
+                peers: HashMap::new(),
+                refuses: false,
+                confirmations: HashMap::new(),
+                releases: HashMap::new(),
+            }),
+            pump: Notify::new(),
+            unreachable: watch::Sender::default(),
+            store_lost: Notify::new(),
+            began: Instant::now(),
+            numbers: AtomicU64::new(1),
+            looks: Mutex::default(),
+        })
+    }
+
+    /// Ties the wire to the protocol. Must be done once, before anything else.
+    pub(crate) fn attach(&self, agent: Arc<dyn Agent>) {
+        let attached = self.agent.set(agent);
+        debug_assert!(attached.is_ok(), "an agent is attached once");
+    }
+
+    /// The wire. Waits for [`attach`](Self::attach) if a peer was quicker.
+    pub(crate) fn agent(&self) -> &Arc<dyn Agent> {
+        self.agent.wait()
+    }
+
+    /// A number that was not given before.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Takes the lock. A panic under it is a bug of ours, but one that must not take the process's
+    /// other workers along.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ProtocolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the node.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Node<Value>) -> T) -> T {
+        look(&self.lock().node)
+    }
+
+    /// Whether calls can be made.
+    pub(crate) fn is_member(&self) -> bool {
+        *self.stage.borrow() == Stage::Member
+    }
+
+    /// After the end nothing is sent, whatever the protocol's tables say.
+    pub(super) fn check_member(&self) -> Result<(), Error> {
+        if self.is_member() {
+            Ok(())
+        } else {
+            Err(self.not_member())
+        }
+    }
+
+    /// Whether it was a member and is none any more.
+    pub(crate) fn is_over(&self) -> bool {
+        *self.stage.borrow() > Stage::Member
+    }
+
+    /// The member that a worker is at present.
+    pub(crate) fn current_life(&self, worker: WorkerId) -> Option<NodeId> {
+        self.look(|node| {
+            let standing = node.membership().view().standing(worker)?;
+            let life = NodeId {
+                worker,
+                incarnation: standing.incarnation,
+            };
+            node.membership().view().is_member(life).then_some(life)
+        })
+    }
+
+    /// What a worker is called, for errors.
+    pub(crate) fn name_of(&self, node: NodeId) -> Arc<str> {
+        if node == self.me {
+            return Arc::clone(&self.name);
+        }
+        self.names
+            .of(node)
+            .unwrap_or_else(|| Arc::from(node.to_string()))
+    }
+
+    /// This worker takes no part: why.
+    pub(crate) fn not_member(&self) -> Error {
+        let stage = *self.stage.borrow();
+        if stage == Stage::Evicted {
+            return Error::Evicted {
+                name: Arc::clone(&self.name),
+            };
+        }
+        Error::NotMember {
+            name: Arc::clone(&self.name),
+            state: match stage {
+                Stage::Joining => "it is still joining",
+                Stage::Member => "it is leaving",
+                _ if !self.has_runtime.load(Ordering::Relaxed) => {
+                    "the tokio runtime that it ran on is gone; to go on, join again on another one"
+                }
+                Stage::ShutDown | Stage::Departed | Stage::Evicted => {
+                    "it has been shut down; to go on, join again as a new worker"
+                }
+            }
+            .to_owned(),
+        }
+    }
+}
+
+impl ProtocolState {
+    pub(super) fn peer(&mut self, node: NodeId) -> &mut PeerState {
+        self.peers.entry(node).or_default()
+    }
+}
+
+impl PeerState {
+    pub(super) fn wait(&mut self, waiter: PendingAnswer) {
+        let index = waiter.request.0 as u32 as usize;
+        if index >= self.waiters.len() {
+            self.waiters.resize_with(index + 1, || None);
+        }
+        self.waiters[index] = Some(waiter);
+    }
+
+    pub(super) fn waiter(&mut self, request: MessageId) -> Option<PendingAnswer> {
+        let slot = self.waiters.get_mut(request.0 as u32 as usize)?;
+        let waiter = slot.take_if(|waiter| waiter.request == request)?;
+        while let Some(None) = self.waiters.last() {
+            self.waiters.pop();
+        }
+        // What many calls at once have taken is given back, seldom enough to cost each of them little.
+        if self.waiters.capacity() > SPARE_WAITERS.max(4 * self.waiters.len()) {
+            let keep = SPARE_WAITERS.max(2 * self.waiters.len());
+            self.waiters.shrink_to(keep);
+        }
+        Some(waiter)
+    }
+}
+
+impl ValueWaiter {
+    /// The same for as long as it may take: arguments that are small keep no large buffer.
+    pub(super) fn detached(mut self) -> Self {
+        if let Self::Call(arrived) | Self::Receiver(arrived) = &mut self {
+            arrived.arguments = std::mem::take(&mut arrived.arguments).detached();
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("name", &self.name)
+            .field("node", &self.me)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D5: what a crowd of calls took is given back.
+    #[test]
+    fn those_who_wait_for_answers_leave_no_places_behind() {
+        let mut peer = PeerState::default();
+        let wait = |peer: &mut PeerState, id: u64| {
+            let (reply, _) = oneshot::channel();
+            let request = MessageId(id);
+            peer.wait(PendingAnswer {
+                request,
+                function: 0,
+                bytes: id,
+                reply,
+            });
+        };
+        (0..10_000).for_each(|id| wait(&mut peer, id));
+        for id in (0..10_000).filter(|id| id % 100 != 0) {
+            assert!(peer.waiter(MessageId(id)).is_some());
+        }
+        assert!(peer.waiter(MessageId(1)).is_none());
+        for id in (0..10_000).filter(|id| id % 100 == 0) {
+            assert_eq!(peer.waiter(MessageId(id)).map(|it| it.bytes), Some(id));
+        }
+        assert!(
+            peer.waiters.capacity() <= 256,
+            "{}",
+            peer.waiters.capacity()
+        );
+        wait(&mut peer, 1 << 32);
+        assert!(
+            peer.waiter(MessageId(0)).is_none(),
+            "an older one of this place"
+        );
+        assert!(peer.waiter(MessageId(1 << 32)).is_some());
+    }
+}

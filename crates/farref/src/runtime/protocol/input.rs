@@ -1,0 +1,104 @@
+//! Bringing inputs to the node, and carrying out what follows from them.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use farref_proto::{Node, Outbox};
+
+use super::work::Work;
+use crate::agent::Message;
+use crate::runtime::core::{Core, ProtocolState};
+use crate::support::user_code;
+use crate::values::Value;
+
+impl Core {
+    /// Brings an input to the node and carries out what follows.
+    pub(crate) fn input<T>(
+        self: &Arc<Self>,
+        input: impl FnOnce(&mut Node<Value>, &mut Outbox<Value>) -> T,
+    ) -> T {
+        let mut state = self.lock();
+        let ProtocolState { node, out, .. } = &mut *state;
+        let result = input(node, out);
+        self.settle(state, Work::default());
+        result
+    }
+
+    /// Does what the clock says, and sends what has gathered.
+    pub(crate) fn tick(self: &Arc<Self>) {
+        let now = self.now();
+        user_code::without(|| self.input(|node, out| node.poll(now, out)));
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub(crate) fn next_tick(&self) -> Option<Instant> {
+        let at = self.look(Node::poll_timeout)?;
+        Some(self.began + Duration::from_nanos(at.0))
+    }
+
+    /// Ends an input: events are acted on, messages queued, the lock is given back, and only then
+    /// everything is done that must not be done under it.
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, ProtocolState>,
+        mut work: Work,
+    ) {
+        self.handle_events(&mut state, &mut work);
+        while let Some((to, control)) = state.out.pop_control() {
+            self.agent().enqueue(to, Message::Control(control));
+            work.flush(to);
+        }
+        drop(state);
+        self.carry_out(work);
+    }
+
+    /// Does what was deferred.
+    pub(super) fn carry_out(self: &Arc<Self>, work: Work) {
+        if let Some(first) = work.first {
+            self.agent().flush(first);
+            work.others
+                .iter()
+                .for_each(|&peer| self.agent().flush(peer));
+        }
+        for (sender, reply) in work.replies {
+            // Whoever waited may have gone; what came for it is then let go.
+            if let Err(unwanted) = sender.send(reply) {
+                self.user_code.run(move || drop(unwanted));
+            }
+        }
+        for job in work.jobs {
+            job.start();
+        }
+        for message in work.loopback {
+            self.loop_back(message);
+        }
+        work.cancelled.iter().for_each(|signal| signal.cancel());
+        for (node, departure) in work.forgotten {
+            self.agent().forget(node, departure);
+            self.names.forget(node);
+            self.answers.forget(node);
+        }
+        for node in work.joined {
+            self.learn_name(node);
+        }
+        work.woken.into_iter().for_each(|wake| wake(self));
+        drop(work.handles);
+        // One by one: a panic in one must not take the others along (UC-2).
+        for callback in work.callbacks {
+            self.user_code.run(callback);
+        }
+        if !work.freed.is_empty() {
+            self.user_code.let_go(work.freed);
+        }
+        for dropped in work.dropped {
+            self.user_code.run(move || drop(dropped));
+        }
+    }
+
+    /// Hands a message of this worker to itself.
+    pub(super) fn loop_back(self: &Arc<Self>, message: Message) {
+        if let Err(error) = self.take_in(self.me, message) {
+            tracing::error!(worker = %self.name, %error, "a call of this worker to itself failed");
+        }
+    }
+}

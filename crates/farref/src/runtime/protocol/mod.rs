@@ -1,0 +1,16 @@
+//! Driving the protocol: what the program wants and what peers say, brought to the node one at a time.
+
+mod answering;
+mod contexts;
+mod ending;
+mod events;
+mod here;
+mod incoming;
+mod input;
+mod newcomers;
+mod outgoing;
+mod parking;
+mod references;
+mod work;
+
+pub(crate) use outgoing::{NotMade, Receipt, Request};

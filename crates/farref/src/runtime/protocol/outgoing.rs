@@ -1,0 +1,339 @@
+//! Calls that this worker makes: sent, parked, cancelled, looped back.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+use farref_proto::{
+    CallError, CallHead, ContextId, Fingerprint, MessageId, NodeId, RRefId, RefError, Target, Want,
+};
+use tokio::sync::oneshot;
+
+use super::work::Work;
+use crate::agent::{
+    CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
+};
+use crate::error::{Error, FunctionName, Result};
+use crate::runtime::carrying::Encoded;
+use crate::runtime::core::{Core, PendingAnswer, ProtocolState, Reply};
+use crate::runtime::handle::Handle;
+use crate::runtime::registry::Entry;
+use crate::tables::flow::Parked;
+use crate::tables::holds::Made;
+
+/// A call about to be made.
+pub(crate) struct Request {
+    /// What to call; none fetches the receiver's value.
+    pub(crate) function: Option<FunctionRef>,
+    pub(crate) name: FunctionName,
+    /// The far value that it is called on.
+    pub(crate) receiver: Option<Arc<Handle>>,
+    pub(crate) encoded: Encoded,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: TraceContext,
+    /// Those who wait for it.
+    pub(crate) callers: Vec<Caller>,
+    /// The context that it is made in.
+    pub(crate) context: Option<ContextId>,
+}
+
+/// A call that has been made.
+#[derive(Debug)]
+pub(crate) struct Receipt {
+    pub(crate) peer: NodeId,
+    pub(crate) request: MessageId,
+    pub(crate) reply: oneshot::Receiver<Reply>,
+}
+
+/// A call that has not been made.
+pub(crate) enum NotMade {
+    /// It cannot be.
+    Failed(Error),
+    /// Too many wait already (FL-4). It is worth trying again when this is ready.
+    NoPlace(Box<Request>, oneshot::Receiver<()>),
+}
+
+impl From<Error> for NotMade {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Core {
+    /// Makes a call whose result, or value, comes back.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        to: NodeId,
+        call: Request,
+    ) -> std::result::Result<Receipt, NotMade> {
+        self.check_member()?;
+        self.check_size(to, &call)?;
+        let want = match &call.receiver {
+            Some(receiver) => {
+                let held = receiver.held()?;
+                Want::Value(held.rref, held.fingerprint)
+            }
+            None => Want::Answer,
+        };
+        let carried = ids(&call.encoded.references)?;
+        let origins = self.origins(&carried);
+        let mut state = self.lock();
+        if !self.has_place(&state, to, &call) {
+            // Once it is out of the group nobody tells.
+            self.check_member()?;
+            let (told, gave_up) = state.peer(to).flow.turned_away();
+            drop(state);
+            drop(gave_up);
+            return Err(NotMade::NoPlace(Box::new(call), told));
+        }
+        let ProtocolState { node, out, .. } = &mut *state;
+        let head = match node.call(to, want, &carried, call.context, out) {
+            Ok(head) => head,
+            Err(error) => {
+                self.settle(state, Work::default());
+                let error = self.cannot_call(to, call.name, call.receiver.is_some(), error);
+                return Err(error.into());
+            }
+        };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error).into());
+        }
+        let request = request_of(&head).unwrap_or(MessageId(0));
+        let (sender, reply) = oneshot::channel();
+        let bytes = weigh(call.encoded.payload.len() as u64);
+        state.peer(to).wait(PendingAnswer {
+            request,
+            function: call.function.map_or(0, |function| function.id),
+            bytes,
+            reply: sender,
+        });
+        let mut work = Work::default();
+        // The forks are made: the handles may go, but not under the lock.
+        let references = self.submit(&mut state, to, head, origins, call, &mut work);
+        self.settle(state, work);
+        drop(references);
+        Ok(Receipt {
+            peer: to,
+            request,
+            reply,
+        })
+    }
+
+    /// Makes a call whose result stays with the callee, and a handle on it.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        to: NodeId,
+        mut call: Request,
+        entry: &'static Entry,
+        output: Fingerprint,
+        made: Made,
+    ) -> Result<Arc<Handle>> {
+        self.check_member()?;
+        if to == self.me {
+            return self.create_here(call, entry, output, made);
+        }
+        self.check_size(to, &call)?;
+        let on_value = call.receiver.is_some();
+        if let Some(receiver) = call.receiver.take() {
+            call.encoded.references.insert(0, receiver);
+            if let Some(function) = &mut call.function {
+                function.on_first_reference = true;
+            }
+        }
+        let carried = ids(&call.encoded.references)?;
+        let origins = self.origins(&carried);
+        let name = call.name.clone();
+        let mut state = self.lock();
+        if !self.has_place(&state, to, &call) {
+            return Err(self.too_many_calls(to, name));
+        }
+        let ProtocolState { node, out, .. } = &mut *state;
+        let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
+            Ok(head) => head,
+            Err(error) => {
+                self.settle(state, Work::default());
+                return Err(self.cannot_call(to, name, on_value, error));
+            }
+        };
+        if let Err(error) = self.check_wire(to, &head, &call) {
+            return Err(self.take_back(state, to, &head, error));
+        }
+        let rref = match head.target {
+            Target::Stay(creation) => creation.share.rref,
+            _ => {
+                return Err(Error::Reference(
+                    "the protocol made no reference".to_owned(),
+                ));
+            }
+        };
+        let mut work = Work::default();
+        let references = self.submit(&mut state, to, head, origins, call, &mut work);
+        self.settle(state, work);
+        drop(references);
+        self.telemetry.created.add(1);
+        Ok(Handle::counted(self, rref, to, output, made))
+    }
+
+    /// The caller no longer wants the answer. Says whether there was still one to come.
+    pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
+        let mut state = self.lock();
+        let mut work = Work::default();
+        // A peer that is gone has nothing left to cancel.
+        let waiter = match state.peers.get_mut(&to) {
+            Some(peer) => peer.waiter(request).map(|waiter| (peer, waiter)),
+            None => None,
+        };
+        let was_open = waiter.is_some();
+        if let Some((peer, waiter)) = waiter {
+            let bytes = waiter.bytes;
+            work.dropped.push(Box::new(waiter));
+            if let Some(parked) = peer.flow.withdraw(request) {
+                // It never left: as if it had not been made.
+                let ProtocolState { node, out, .. } = &mut *state;
+                node.undo_call(to, &parked.head, out);
+                work.dropped.push(Box::new(parked));
+                self.recall(&mut state, to, &mut work);
+            } else {
+                let ProtocolState { node, .. } = &mut *state;
+                if node.cancel(to, request) {
+                    if to == self.me {
+                        work.loopback.push(Message::Cancel(request));
+                    } else {
+                        self.agent().enqueue(to, Message::Cancel(request));
+                        work.flush(to);
+                        // Its answer still comes, and only then it counts as closed. Keep its weight.
+                        state.peer(to).cancelled.insert(request, bytes);
+                    }
+                }
+            }
+        }
+        self.settle(state, work);
+        was_open
+    }
+
+    /// Sends a call, or parks it until there is room. Gives back what it held on to so far.
+    fn submit(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        to: NodeId,
+        head: CallHead,
+        origins: Origins,
+        call: Request,
+        work: &mut Work,
+    ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
+        self.telemetry.calls.add(1);
+        self.telemetry.shared.add(head.carried.len() as u64);
+        let message = CallMessage {
+            head,
+            function: call.function,
+            remaining: None,
+            trace: call.trace,
+            callers: call.callers,
+            origins,
+            arguments: call.encoded.payload,
+        };
+        if to == self.me {
+            let remaining = call
+                .deadline
+                .map(|at| at.saturating_duration_since(Instant::now()));
+            let message = Message::Call(CallMessage {
+                remaining,
+                ..message
+            });
+            work.loopback.push(message);
+        } else {
+            let leaving = state.peer(to).flow.offer(Parked {
+                message,
+                deadline: call.deadline,
+            });
+            if let Some(message) = leaving {
+                self.agent().enqueue(to, message);
+                work.flush(to);
+            }
+        }
+        (call.encoded.references, call.receiver)
+    }
+
+    /// Whether the wire takes a call, now that it is known to the last byte.
+    fn check_wire(&self, to: NodeId, head: &CallHead, call: &Request) -> Result<()> {
+        if to == self.me {
+            return Ok(());
+        }
+        let checked = self.agent().check_call(head, &call.encoded.payload);
+        checked.map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: call.name.clone(),
+            action: "sent",
+            reason,
+        })
+    }
+
+    /// Undoes a call that has not left and never will: as if it had not been made (R5).
+    fn take_back(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, ProtocolState>,
+        to: NodeId,
+        head: &CallHead,
+        error: Error,
+    ) -> Error {
+        let ProtocolState { node, out, .. } = &mut *state;
+        node.undo_call(to, head, out);
+        self.settle(state, Work::default());
+        error
+    }
+
+    /// What the wire would not take is refused before anything is set up for it (R5).
+    fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
+        if to == self.me {
+            return Ok(());
+        }
+        let Encoded {
+            payload,
+            references,
+            ..
+        } = &call.encoded;
+        let checked = self.settings.message.check(payload, references.len() + 1);
+        checked.map_err(|reason| Error::Codec {
+            what: "the arguments",
+            function: call.name.clone(),
+            action: "sent",
+            reason,
+        })
+    }
+
+    /// Why a call was not even sent. `on_value`: it is on a far value, which its owner took along.
+    pub(super) fn cannot_call(
+        &self,
+        to: NodeId,
+        function: FunctionName,
+        on_value: bool,
+        error: CallError,
+    ) -> Error {
+        match error {
+            CallError::NotMember { .. } => self.not_member(),
+            CallError::PeerGone { node } if on_value => Error::OwnerLost {
+                owner: self.name_of(node),
+            },
+            CallError::Reference(RefError::ReceiverLost { .. }) if on_value => Error::OwnerLost {
+                owner: self.name_of(to),
+            },
+            CallError::PeerGone { node } => Error::PeerLost {
+                peer: self.name_of(node),
+                function,
+            },
+            CallError::Reference(RefError::ReceiverLost { .. }) => Error::PeerLost {
+                peer: self.name_of(to),
+                function,
+            },
+            CallError::Reference(error) => self.explain(error),
+            CallError::Context(error) => self.explain_context(error),
+            other => Error::Reference(other.to_string()),
+        }
+    }
+}
+
+fn ids(references: &[Arc<Handle>]) -> Result<Vec<RRefId>> {
+    references
+        .iter()
+        .map(|handle| handle.held().map(|held| held.rref))
+        .collect()
+}

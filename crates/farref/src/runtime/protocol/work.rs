@@ -1,0 +1,52 @@
+//! What an input leads to and must not be done while the lock is held (PR-2), and of that, what must not
+//! be done by whoever brought the input (UC-1).
+
+use std::sync::Arc;
+
+use farref_proto::{Departure, NodeId};
+use tokio::sync::oneshot;
+
+use crate::agent::Message;
+use crate::runtime::core::{Core, Reply};
+use crate::runtime::handle::Handle;
+use crate::runtime::job::Job;
+use crate::support::signal::CancelSignal;
+use crate::values::Value;
+
+/// Tells somebody who waits.
+type Wake = Box<dyn FnOnce(&Core) + Send>;
+
+/// Work that is deferred until the lock is given back.
+#[derive(Default)]
+pub(super) struct Work {
+    /// Peers that something was queued for. Nearly always one.
+    pub(super) first: Option<NodeId>,
+    pub(super) others: Vec<NodeId>,
+    pub(super) replies: Vec<(oneshot::Sender<Reply>, Reply)>,
+    pub(super) jobs: Vec<Job>,
+    /// Messages of this worker to itself.
+    pub(super) loopback: Vec<Message>,
+    pub(super) cancelled: Vec<Arc<CancelSignal>>,
+    pub(super) forgotten: Vec<(NodeId, Departure)>,
+    pub(super) joined: Vec<NodeId>,
+    /// Whoever waits here for something that is not a reply.
+    pub(super) woken: Vec<Wake>,
+    /// Holds on references. Letting go of one is an input in turn.
+    pub(super) handles: Vec<Arc<Handle>>,
+    /// Code of the program.
+    pub(super) callbacks: Vec<Box<dyn FnOnce() + Send>>,
+    /// Anything with destructors that are the program's.
+    pub(super) freed: Vec<Value>,
+    pub(super) dropped: Vec<Box<dyn Send>>,
+}
+
+impl Work {
+    /// Something was queued for `peer`.
+    pub(super) fn flush(&mut self, peer: NodeId) {
+        match self.first {
+            None => self.first = Some(peer),
+            Some(first) if first == peer || self.others.contains(&peer) => {}
+            Some(_) => self.others.push(peer),
+        }
+    }
+}

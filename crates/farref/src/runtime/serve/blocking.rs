@@ -1,0 +1,131 @@
+//! Running plain functions on threads that may block.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::responder::{Responder, panicked};
+use super::running::{Packed, enter, supervise};
+use crate::agent::Failure;
+use crate::runtime::function::Function;
+use crate::support::user_code::UserCode;
+use crate::tables::answers::Reservation;
+use crate::values::Admission;
+
+pub(super) fn run_blocking<F: Function>(
+    responder: Responder,
+    admission: Option<Admission>,
+    packed: Packed,
+    span: tracing::Span,
+    room: Option<Reservation>,
+) {
+    let core = Arc::clone(&responder.core);
+    let signal = responder.call.signal.clone();
+    let task = move |responder: Responder| {
+        if let Err(failure) = responder.call.check() {
+            return responder.finish::<F::Output>(Err(failure), None);
+        }
+        // How large its answer may be is known only when others of its kind are over.
+        let reserved = match room {
+            Some(room) => Ok(Some(room)),
+            None => responder.reserve_for_function(),
+        };
+        let room = match reserved {
+            Ok(room) => room,
+            Err(reserve) => {
+                // Without the thread.
+                let runtime = responder.core.runtime.clone();
+                drop(runtime.spawn(async move {
+                    let room = async { Ok(responder.room(Err(reserve)).await) };
+                    match supervise(&responder.call, room).await {
+                        Ok(room) => {
+                            run_blocking::<F>(responder, admission, packed, span, room);
+                        }
+                        Err(failure) => responder.finish::<F::Output>(Err(failure), None),
+                    }
+                }));
+                return;
+            }
+        };
+        let arguments = match packed.read::<F>(&responder) {
+            Ok(arguments) => arguments,
+            Err(failure) => return responder.finish::<F::Output>(Err(failure), None),
+        };
+        let current = responder.call.current.clone();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let _runtime = responder.core.runtime.enter();
+            current.enter(|| {
+                span.in_scope(|| {
+                    let guard = enter::<F>(admission)?;
+                    // A plain function is over when it has been polled once.
+                    match pin!(F::run(guard, arguments))
+                        .poll(&mut Context::from_waker(Waker::noop()))
+                    {
+                        Poll::Ready(outcome) => outcome,
+                        Poll::Pending => {
+                            Err(Failure::Panicked("a plain function waits".to_owned()))
+                        }
+                    }
+                })
+            })
+        }));
+        let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
+        responder.finish(outcome.map(|value| (value, room)), F::encoder());
+    };
+    let place = Place(Arc::new(Queued {
+        task: Mutex::new(Some((responder, Box::new(task)))),
+        user_code: Arc::clone(&core.user_code),
+    }));
+    let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
+    if !cancelled {
+        core.pool.submit(move || place.run());
+    }
+}
+
+/// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
+/// it what it carries (SV-2).
+struct Queued {
+    task: Mutex<Option<(Responder, Task)>>,
+    user_code: Arc<UserCode>,
+}
+
+type Task = Box<dyn FnOnce(Responder) + Send>;
+
+impl Queued {
+    fn take(&self) -> Option<(Responder, Task)> {
+        self.task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl Wake for Queued {
+    fn wake(self: Arc<Self>) {
+        if let Some((mut responder, task)) = self.take() {
+            // Whoever asked hears of it at once.
+            responder.give_up();
+            // The value that it was called on may go with it, and that is the program's.
+            self.user_code.run(move || drop((responder, task)));
+        }
+    }
+}
+
+/// A job's place in the queue of the pool. The job goes with it (SV-1): the signal, which the job
+/// refers to, refers to the job in turn.
+struct Place(Arc<Queued>);
+
+impl Place {
+    fn run(self) {
+        if let Some((responder, task)) = self.0.take() {
+            task(responder);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}

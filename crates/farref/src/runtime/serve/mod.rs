@@ -1,0 +1,116 @@
+//! Carrying out calls: decoding arguments, waiting for the receiver, running the function, and handing
+//! its result back.
+//!
+//! # Invariants
+//!
+//! - **SV-1** A job ends in exactly one answer, or one value, whatever the function does: return, fail,
+//!   panic, overrun its deadline, be cancelled, or never be polled again.
+//! - **SV-2** A cancelled job that has not begun never begins; one that waits is dropped where it
+//!   waits (D4).
+//! - **SV-3** Arguments are read where the function runs, on its task or its thread, never by whoever
+//!   brought the call: reading them is code of the program (UC-1).
+
+mod blocking;
+mod registration;
+mod responder;
+mod running;
+
+use std::sync::Arc;
+
+use tracing::Instrument as _;
+
+use self::blocking::run_blocking;
+use self::responder::{Responder, span_of};
+use self::running::{Packed, admission, run, supervise};
+use super::carrying;
+use super::core::Core;
+use super::function::{Function, Mode};
+use super::job::Job;
+use crate::agent::Failure;
+use crate::values::{Admission, Ticket};
+
+impl Job {
+    pub(crate) fn start(self) {
+        match self.entry {
+            Some(entry) => entry.serve(self),
+            None => self.fetch(),
+        }
+    }
+
+    /// Sends the value itself.
+    fn fetch(self) {
+        let (responder, _, ticket) = split(self);
+        let runtime = responder.core.runtime.clone();
+        runtime.spawn(async move {
+            let fetched = supervise(&responder.call, async {
+                let Some(Admission::Shared(guard, permit)) = admission(ticket).await? else {
+                    return Err(Failure::BadArguments("nothing to fetch".to_owned()));
+                };
+                // The permit is given back after the lock, wherever this ends: what was bound last goes first.
+                let (permit, guard) = (permit, guard);
+                let expected = responder.core.answers.fetched(guard.type_name());
+                let room = responder.room(responder.reserve(&expected)).await;
+                Ok((guard, permit, expected, room))
+            })
+            .await;
+            let (context, from) = (responder.call.current.context, responder.from);
+            responder.finish_with(fetched.map(|(guard, permit, expected, room)| {
+                let write = move |core: &Arc<Core>| {
+                    let _permit = permit;
+                    let guard = guard;
+                    let mut written = None;
+                    let encoded = carrying::write(core, || {
+                        let bytes = guard.encode(core.agent().codec());
+                        written = Some(bytes.is_some());
+                        bytes.unwrap_or_else(|| Ok(Vec::new()))
+                    });
+                    match encoded {
+                        _ if written == Some(false) => {
+                            Err(Failure::NotSerializable(guard.type_name().to_owned()))
+                        }
+                        Ok(mut encoded) => {
+                            encoded.made_in(core, context, from);
+                            Ok(encoded)
+                        }
+                        Err(error) => Err(Failure::BadResult(error.to_string())),
+                    }
+                };
+                (write, expected, room)
+            }));
+        });
+    }
+}
+
+/// Carries out a call of `F`.
+pub(crate) fn serve<F: Function>(job: Job) {
+    let (responder, packed, ticket) = split(job);
+    let span = span_of(&responder);
+    let runtime = responder.core.runtime.clone();
+    match F::MODE {
+        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span))),
+        Mode::Blocking => match ticket {
+            None => run_blocking::<F>(responder, None, packed, span, None),
+            Some(ticket) => drop(runtime.spawn(async move {
+                let admitted = supervise(&responder.call, async {
+                    let room = responder.room(responder.reserve_for_function()).await;
+                    Ok((admission(Some(ticket)).await?, room))
+                });
+                match admitted.await {
+                    Ok((admission, room)) => {
+                        run_blocking::<F>(responder, admission, packed, span, room);
+                    }
+                    Err(failure) => responder.finish::<F::Output>(Err(failure), None),
+                }
+            })),
+        },
+    }
+}
+
+fn split(mut job: Job) -> (Responder, Packed, Option<Ticket>) {
+    let responder = Responder::of(&mut job);
+    let packed = Packed {
+        arguments: job.arguments,
+        references: job.references,
+    };
+    (responder, packed, job.ticket)
+}

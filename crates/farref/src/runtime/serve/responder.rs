@@ -1,0 +1,294 @@
+//! Owing somebody an answer, and giving it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use farref_proto::{MessageId, NodeId};
+
+use crate::agent::Failure;
+use crate::runtime::carrying;
+use crate::runtime::core::Core;
+use crate::runtime::current::Current;
+use crate::runtime::failure::shortened;
+use crate::runtime::job::{Destination, Job};
+use crate::runtime::registry::Entry;
+use crate::runtime::trace;
+use crate::support::signal::CancelSignal;
+use crate::support::user_code;
+use crate::tables::answers::{Expected, Reservation, Reserve};
+use crate::values::{Encode, Value};
+
+/// What a running function has to know of its call.
+#[derive(Clone)]
+pub(super) struct Execution {
+    pub(super) current: Current,
+    /// The caller's span.
+    pub(super) parent: u64,
+    /// What runs, by its id.
+    pub(super) function: u64,
+    pub(super) signal: Option<Arc<CancelSignal>>,
+}
+
+impl Execution {
+    /// Whether it may still be begun.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self
+            .signal
+            .as_ref()
+            .is_some_and(|signal| signal.is_cancelled())
+        {
+            return Err(Failure::Cancelled);
+        }
+        if self.is_late() {
+            return Err(Failure::DeadlineExceeded);
+        }
+        Ok(())
+    }
+
+    /// Whether its time is up.
+    pub(super) fn is_late(&self) -> bool {
+        self.current.deadline.is_some_and(|at| at <= Instant::now())
+    }
+}
+
+/// Owes somebody an answer.
+pub(super) struct Responder {
+    pub(super) core: Arc<Core>,
+    pub(super) from: NodeId,
+    /// None when it has been paid.
+    pub(super) target: Option<Destination>,
+    pub(super) name: &'static str,
+    pub(super) entry: Option<&'static Entry>,
+    pub(super) call: Execution,
+    pub(super) began: Instant,
+}
+
+impl Responder {
+    /// Takes the answer that a job owes out of it.
+    pub(super) fn of(job: &mut Job) -> Self {
+        let name = job.name();
+        let call = Execution {
+            current: Current {
+                core: Arc::clone(&job.core),
+                caller: job.from,
+                request: match job.target {
+                    Destination::Answer(request) => Some(request),
+                    Destination::Stay { .. } => None,
+                },
+                deadline: job.deadline,
+                trace: trace::of_serving(job.trace),
+                context: job.context,
+                chain: std::mem::take(&mut job.chain),
+            },
+            parent: job.trace.span,
+            function: job.entry.map_or(0, |entry| entry.reference().id),
+            signal: job.signal.take(),
+        };
+        Self {
+            name,
+            entry: job.entry,
+            core: Arc::clone(&job.core),
+            from: job.from,
+            target: Some(job.target),
+            call,
+            began: job.began,
+        }
+    }
+}
+
+impl Responder {
+    /// Says that the call was cancelled, unless it is answered.
+    pub(super) fn give_up(&mut self) {
+        match self.target.take() {
+            Some(Destination::Answer(request)) => {
+                let outcome = Err(Failure::Cancelled);
+                self.core.respond(self.from, request, outcome);
+            }
+            Some(target @ Destination::Stay { .. }) => {
+                let value = target.unmade(&self.core, Failure::Cancelled);
+                self.core.keep(self.from, &target, value);
+            }
+            None => {}
+        }
+    }
+
+    /// Sets room aside for the answer, if such answers are large (AN-1). None if that is not needed; if
+    /// it has to be waited for, what to wait for.
+    pub(super) fn reserve(&self, expected: &Expected) -> Result<Option<Reservation>, Reserve> {
+        let bytes = expected.bytes();
+        let is_sent =
+            matches!(self.target, Some(Destination::Answer(_))) && self.from != self.core.me;
+        if bytes == 0 || !is_sent {
+            return Ok(None);
+        }
+        let budget = self.core.answers.of(self.from);
+        match budget.try_reserve(bytes) {
+            Some(room) => Ok(Some(room)),
+            None => Err(budget.reserve(bytes)),
+        }
+    }
+
+    /// The same for an answer of the function.
+    pub(super) fn reserve_for_function(&self) -> Result<Option<Reservation>, Reserve> {
+        match self.entry {
+            Some(entry) => self.reserve(entry.answers()),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for room, where that has to be.
+    pub(super) async fn room(
+        &self,
+        reserved: Result<Option<Reservation>, Reserve>,
+    ) -> Option<Reservation> {
+        let reserve = match reserved {
+            Ok(room) => return room,
+            Err(reserve) => reserve,
+        };
+        let _listed = match self.target {
+            Some(Destination::Answer(request)) => {
+                Some(self.core.answers.hold_back(self.from, request))
+            }
+            _ => None,
+        };
+        Some(reserve.await)
+    }
+
+    /// Sends an answer.
+    pub(super) fn answer(
+        &self,
+        request: MessageId,
+        mut outcome: Result<carrying::Encoded, Failure>,
+        expected: Option<&Expected>,
+        room: Option<Reservation>,
+    ) {
+        if let Ok(encoded) = &mut outcome
+            && self.from != self.core.me
+        {
+            if let Some(expected) = expected {
+                expected.learn(encoded.payload.len() as u64);
+            }
+            let answers = &self.core.answers;
+            answers.charge(self.from, room, &mut encoded.payload);
+        }
+        let outcome = outcome.map_err(shortened);
+        self.core.respond(self.from, request, outcome);
+    }
+
+    /// Ends the job with a result, for which room may have been set aside.
+    pub(super) fn finish<T: Send + Sync + 'static>(
+        mut self,
+        outcome: Result<(T, Option<Reservation>), Failure>,
+        encode: Option<Encode<T>>,
+    ) {
+        let Some(target) = self.target.take() else {
+            return;
+        };
+        // D3: what a function says of calls of its own that ran out of its time comes too late. That
+        // its time was up is what its caller has to know, be it the caller's clock or this one that
+        // is first to tell.
+        let outcome = match outcome {
+            Err(Failure::Returned(_)) if self.call.is_late() => Err(Failure::DeadlineExceeded),
+            outcome => outcome.map_err(shortened),
+        };
+        self.measure(outcome.is_ok());
+        match target {
+            Destination::Answer(request) => {
+                let (outcome, room) = match outcome {
+                    Ok((value, room)) => (encoded(&self, value, encode), room),
+                    Err(failure) => (Err(failure), None),
+                };
+                let expected = self.entry.map(Entry::answers);
+                self.answer(request, outcome, expected, room);
+            }
+            Destination::Stay { .. } => {
+                let value = match outcome {
+                    Ok((value, _)) => Value::new(value, encode),
+                    Err(failure) => target.unmade(&self.core, failure),
+                };
+                self.core.keep(self.from, &target, value);
+            }
+        }
+    }
+
+    /// Ends a fetch.
+    pub(super) fn finish_with<W>(
+        mut self,
+        outcome: Result<(W, Arc<Expected>, Option<Reservation>), Failure>,
+    ) where
+        W: FnOnce(&Arc<Core>) -> Result<carrying::Encoded, Failure>,
+    {
+        if let Some(Destination::Answer(request)) = self.target.take() {
+            self.measure(outcome.is_ok());
+            match outcome {
+                Ok((write, expected, room)) => {
+                    let written = catch_unwind(AssertUnwindSafe(|| write(&self.core)))
+                        .unwrap_or_else(|panic| Err(panicked(&*panic)));
+                    self.answer(request, written, Some(&expected), room);
+                }
+                Err(failure) => self.answer(request, Err(failure), None, None),
+            }
+        }
+    }
+
+    pub(super) fn measure(&self, good: bool) {
+        let telemetry = &self.core.telemetry;
+        telemetry.served.add(1);
+        if !good {
+            telemetry.served_failed.add(1);
+        }
+        telemetry.serve_seconds.record(self.began.elapsed());
+    }
+}
+
+/// SV-1: a job that is dropped, with its task, its thread pool or its value, was cancelled.
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Writes a result and lets go of it. Either may panic.
+fn encoded<T>(
+    responder: &Responder,
+    value: T,
+    encode: Option<Encode<T>>,
+) -> Result<carrying::Encoded, Failure> {
+    let written = catch_unwind(AssertUnwindSafe(move || {
+        let Some(encode) = encode else {
+            let type_name = std::any::type_name::<T>().to_owned();
+            return Err(Failure::NotSerializable(type_name));
+        };
+        let core = &responder.core;
+        let mut encoded = carrying::write(core, || encode(&value, core.agent().codec()))
+            .map_err(|error| Failure::BadResult(error.to_string()))?;
+        encoded.made_in(core, responder.call.current.context, responder.from);
+        Ok(encoded)
+    }));
+    written.unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let message = user_code::panic_message(panic).unwrap_or("(a panic without a message)");
+    Failure::Panicked(message.to_owned())
+}
+
+/// The span that the function runs in.
+pub(super) fn span_of(responder: &Responder) -> tracing::Span {
+    let span = tracing::debug_span!(
+        "farref.serve",
+        worker = %responder.core.name,
+        function = responder.name,
+        caller = tracing::field::Empty,
+        trace = responder.call.current.trace.trace,
+        span = responder.call.current.trace.span,
+        parent = responder.call.parent,
+    );
+    if !span.is_disabled() {
+        let caller = responder.core.name_of(responder.from);
+        span.record("caller", tracing::field::display(caller));
+    }
+    span
+}

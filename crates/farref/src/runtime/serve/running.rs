@@ -1,0 +1,127 @@
+//! Running functions as tasks: reading arguments, waiting for the receiver, time limits, cancellation.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::time::{Sleep, sleep_until};
+
+use super::responder::{Execution, Responder, panicked};
+use crate::agent::Failure;
+use crate::codec::Payload;
+use crate::runtime::carrying;
+use crate::runtime::function::Function;
+use crate::runtime::handle::Handle;
+use crate::support::polled;
+use crate::values::sealed::Permit;
+use crate::values::{Access, Admission, Ticket};
+
+/// Arguments as they came.
+pub(super) struct Packed {
+    pub(super) arguments: Payload,
+    pub(super) references: Vec<Arc<Handle>>,
+}
+
+impl Packed {
+    pub(super) fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
+        let codec = responder.core.agent().codec();
+        let context = responder.call.current.context;
+        let origin = context.map(|context| (Arc::clone(&responder.core), context, responder.from));
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let Self {
+                arguments,
+                references,
+            } = self;
+            carrying::read(codec, arguments, references, origin, F::PARAMETERS)
+        }));
+        match read {
+            Ok(Ok(arguments)) => Ok(arguments),
+            Ok(Err(carrying::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
+            Ok(Err(carrying::Unread::Codec(reason))) => {
+                Err(Failure::BadArguments(reason.to_string()))
+            }
+            Err(panic) => Err(panicked(&*panic)),
+        }
+    }
+}
+
+pub(super) async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, packed: Packed) {
+    let to = &responder;
+    let outcome = supervise(&to.call, async move {
+        let arguments = packed.read::<F>(to)?;
+        let room = to.room(to.reserve_for_function()).await;
+        let guard = enter::<F>(admission(ticket).await?)?;
+        Ok((F::run(guard, arguments).await?, room))
+    })
+    .await;
+    responder.finish(outcome, F::encoder());
+}
+
+/// Runs a future until it is done, panics, is cancelled, or is out of time.
+pub(super) async fn supervise<T>(
+    call: &Execution,
+    future: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut future = pin!(Some(future));
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    if let Err(failure) = call.check() {
+        let_go(|| future.set(None));
+        return Err(failure);
+    }
+    let outcome = poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let poll = || match future.as_mut().as_pin_mut() {
+                Some(future) => future.poll(context),
+                None => Poll::Pending,
+            };
+            polled::polling(call.function, || call.current.enter(poll))
+        }));
+        match polled {
+            Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
+            Ok(Poll::Pending) => {}
+            Err(panic) => return Poll::Ready(Err(panicked(&*panic))),
+        }
+        if let Some(signal) = &call.signal
+            && signal.watch(context.waker())
+        {
+            return Poll::Ready(Err(Failure::Cancelled));
+        }
+        // Only what has to wait needs a timer.
+        if let Some(at) = call.current.deadline {
+            let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+            if timer.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(Failure::DeadlineExceeded));
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    let_go(|| future.set(None));
+    outcome
+}
+
+/// Lets go of what a function leaves behind that did not come to its end. Its destructors are the
+/// program's: if one panics, the call has an outcome all the same.
+fn let_go(drop: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(drop)) {
+        tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
+    }
+}
+
+pub(super) async fn admission(ticket: Option<Ticket>) -> Result<Option<Admission>, Failure> {
+    match ticket {
+        Some(ticket) => ticket.admitted().await.map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn enter<F: Function>(
+    admission: Option<Admission>,
+) -> Result<<F::Access as Access>::Guard, Failure> {
+    F::Access::enter(Permit(admission)).ok_or_else(|| {
+        let wanted = std::any::type_name::<<F::Access as Access>::Target>();
+        Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
+    })
+}

@@ -1,0 +1,134 @@
+//! What is going on, for snapshots, instruments and warnings.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use farref_proto::{Node, NodeId, RRefId};
+
+use super::core::{Core, Taken, ValueWaiter};
+use super::registry::{Called, Entry};
+use super::{FETCH, LOCAL};
+
+/// What is open with one peer at some moment.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    /// Calls to it that wait because it has enough to do.
+    pub(crate) held_back: usize,
+    /// Calls to it that it has not answered, those that wait among them.
+    pub(crate) made: usize,
+    /// Its calls that this worker has not answered.
+    pub(crate) served: usize,
+    /// Of those, the ones that have been taken up.
+    pub(crate) running: Vec<Taken>,
+    /// Those that wait for room for their answers, since then.
+    pub(crate) held_back_here: Vec<Taken>,
+    /// And those that wait for a value to be made.
+    pub(crate) waiting: Vec<AwaitsValue>,
+}
+
+/// A call on a value that is not made yet.
+#[derive(Clone, Copy)]
+pub(crate) struct AwaitsValue {
+    pub(crate) function: &'static str,
+    pub(crate) caller: NodeId,
+    pub(crate) rref: RRefId,
+    pub(crate) since: Instant,
+}
+
+impl Core {
+    /// Tells the instruments how much there is.
+    pub(crate) fn measure(&self) {
+        let residue = self.look(Node::residue);
+        let telemetry = &self.telemetry;
+        telemetry.references.set(f64::from(residue.references));
+        telemetry.contexts.set(f64::from(residue.contexts));
+        telemetry.open_calls.set(f64::from(residue.calls));
+        telemetry.blocking_queue.set(self.pool.queued() as f64);
+        telemetry
+            .destructor_queue
+            .set(self.user_code.waiting() as f64);
+        let links = self.agent().links();
+        let queued: usize = links.iter().map(|link| link.queued_bytes).sum();
+        telemetry.queued_bytes.set(queued as f64);
+    }
+
+    /// The program keeps its runtime from running. Says which functions do, if it has lasted for long.
+    pub(crate) fn starving(&self, lasted: Duration) {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocked = looks.stuck();
+        drop(looks);
+        if lasted.is_zero() {
+            return;
+        }
+        let blocked: Vec<_> = blocked
+            .into_iter()
+            .filter_map(|id| self.registry.by_id(id))
+            .map(Entry::name)
+            .collect();
+        if blocked.is_empty() {
+            tracing::warn!(worker = %self.name, ?lasted,
+                "the program keeps its tokio runtime from running, and no remote function is to blame: \
+                 move what computes or blocks to `spawn_blocking` or to a thread");
+        } else {
+            tracing::warn!(worker = %self.name, ?lasted, functions = blocked.join(", "),
+                "these functions compute or block where they should await, and keep the tokio runtime from \
+                 running: make them plain `fn`s, or move the work to `spawn_blocking`");
+        }
+    }
+
+    /// What is open with a peer.
+    pub(crate) fn traffic(&self, node: NodeId) -> Traffic {
+        let state = self.lock();
+        let Some(peer) = state.peers.get(&node) else {
+            return Traffic::default();
+        };
+        let waiting = peer.waiting.values();
+        let (mut running, mut held_back_here) = (Vec::new(), Vec::new());
+        for (&request, call) in &peer.running {
+            match self.answers.held_back_since(node, request) {
+                None => running.push(call.taken),
+                Some(since) => held_back_here.push(Taken {
+                    since,
+                    ..call.taken
+                }),
+            }
+        }
+        Traffic {
+            held_back: peer.flow.parked(),
+            made: peer.waiters.iter().flatten().count(),
+            served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
+            running,
+            held_back_here,
+            waiting: waiting
+                .filter_map(|(held, since)| held.awaits(self.me, *since))
+                .collect(),
+        }
+    }
+
+    /// How long the worker has been there.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+impl ValueWaiter {
+    fn awaits(&self, me: NodeId, since: Instant) -> Option<AwaitsValue> {
+        let (function, caller, rref) = match self {
+            Self::Local(rref, _) => (LOCAL, me, *rref),
+            Self::Call(arrived) | Self::Receiver(arrived) => {
+                let function = match arrived.called {
+                    Some(Called::Entry(entry)) => entry.name(),
+                    Some(Called::Method(_)) => "a method",
+                    None => FETCH,
+                };
+                (function, arrived.from, arrived.on?)
+            }
+        };
+        Some(AwaitsValue {
+            function,
+            caller,
+            rref,
+            since,
+        })
+    }
+}

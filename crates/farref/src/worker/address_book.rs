@@ -1,0 +1,75 @@
+//! What the native wire asks the worker for: where peers are, whom it has met, a snapshot.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use farref_proto::NodeId;
+use tokio::sync::watch;
+
+use crate::native::{Contacts, Rejection};
+use crate::rendezvous::Card;
+use crate::report::snapshot::Snapshot;
+use crate::runtime::{Core, Stage};
+
+/// Lets the agent look addresses up and tell of whom it has met.
+#[derive(Debug)]
+pub(super) struct AddressBook {
+    pub(super) core: Weak<Core>,
+    /// Who does not take this worker's connections while it tries to join, and why.
+    pub(super) rejections: Arc<watch::Sender<BTreeMap<NodeId, Rejection>>>,
+}
+
+impl Contacts for AddressBook {
+    fn lookup(
+        &self,
+        node: NodeId,
+    ) -> Pin<Box<dyn Future<Output = Result<Card, String>> + Send + '_>> {
+        Box::pin(async move {
+            let core = self.core.upgrade().ok_or("this worker is gone")?;
+            let directory = core.names.directory().ok_or("there is no directory")?;
+            directory
+                .lookup(node)
+                .await
+                .map_err(|error| error.to_string())
+        })
+    }
+
+    fn met(&self, card: &Card, max_calls: u32) {
+        if let Some(core) = self.core.upgrade() {
+            if core.names.of(card.node).is_none() {
+                core.names.insert(card.clone());
+            }
+            core.met(card.node, max_calls);
+        }
+    }
+
+    fn turned_away(&self, by: NodeId, rejection: Rejection) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        if *core.stage.borrow() == Stage::Joining {
+            self.rejections.send_modify(|all| {
+                all.insert(by, rejection);
+            });
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.core
+            .upgrade()
+            .is_some_and(|core| matches!(*core.stage.borrow(), Stage::Joining | Stage::Member))
+    }
+
+    fn starving(&self, lasted: Duration) {
+        if let Some(core) = self.core.upgrade() {
+            core.starving(lasted);
+        }
+    }
+
+    fn snapshot(&self, references: usize) -> Option<Snapshot> {
+        let core = self.core.upgrade()?;
+        Some(Snapshot::of(&core, references))
+    }
+}

@@ -1,0 +1,72 @@
+//! Setting a worker going, on whatever wire.
+
+use std::sync::Arc;
+
+use farref_proto::Membership;
+
+use super::hosting::HostedStore;
+use super::tending::{keep_store, pump, watch_runtime};
+use super::{Life, Worker};
+use crate::agent::Agent;
+use crate::error::{Error, Result};
+use crate::runtime::Core;
+use crate::runtime::registry::Registry;
+use crate::runtime::settings::Settings;
+use crate::support::io_thread::IoThread;
+use crate::tables::names::Names;
+
+/// Sets a worker going on whatever wire `agent` makes.
+pub(super) fn launch<A: Agent>(
+    name: String,
+    settings: Settings,
+    membership: Membership,
+    names: Names,
+    hosted: HostedStore,
+    agent: impl FnOnce(&Arc<Core>, &Arc<IoThread>) -> Arc<A>,
+) -> Result<Worker> {
+    let core = Core::new(
+        Arc::from(name),
+        settings,
+        membership,
+        tokio::runtime::Handle::current(),
+        Registry::of_program()?,
+        names,
+        random()?,
+    );
+    let io = io_thread()?;
+    core.attach(agent(&core, &io));
+    let hosted = Arc::new(hosted);
+    let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
+    let tasks = [
+        io.handle().spawn(pump(Arc::downgrade(&core))),
+        tokio::spawn(keep_store),
+    ];
+    drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
+    let life = Life {
+        core: Arc::clone(&core),
+        io,
+        tasks,
+        hosted,
+    };
+    Ok(Worker {
+        core,
+        life: Some(Arc::new(life)),
+    })
+}
+
+pub(super) fn io_thread() -> Result<Arc<IoThread>> {
+    IoThread::get().map_err(|error| {
+        Error::Config(format!(
+            "the system gives no thread for signs of life: {error}"
+        ))
+    })
+}
+
+fn random() -> Result<u64> {
+    use ring::rand::{SecureRandom as _, SystemRandom};
+    let mut bytes = [0; 8];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Error::Config("the system gives no random numbers".to_owned()))?;
+    Ok(u64::from_le_bytes(bytes))
+}

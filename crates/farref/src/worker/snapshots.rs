@@ -1,0 +1,304 @@
+//! Taking snapshots: of this worker, and of a peer.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farref_proto::{Leak, RRefId, Status};
+
+use super::Worker;
+use crate::error::{Error, Result};
+use crate::face::peer::Peer;
+use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
+use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+use crate::runtime::{Core, Taken, Traffic};
+use crate::tables::holds::Origin;
+use crate::values::queue::Queued;
+
+impl Totals {
+    fn of(core: &Core) -> Self {
+        let telemetry = &core.telemetry;
+        let (bytes_sent, bytes_received) = core.agent().bytes();
+        Self {
+            calls: telemetry.calls.total(),
+            calls_failed: telemetry.failed.total(),
+            calls_cancelled: telemetry.cancelled.total(),
+            served: telemetry.served.total(),
+            served_failed: telemetry.served_failed.total(),
+            references_created: telemetry.created.total(),
+            references_shared: telemetry.shared.total(),
+            values_freed: telemetry.freed.total(),
+            bytes_sent,
+            bytes_received,
+        }
+    }
+}
+
+/// How many running functions a snapshot names, and how many calls that wait.
+const MAX_CALLS: usize = 1000;
+
+impl Snapshot {
+    /// With at most so many references.
+    pub(crate) fn of(core: &Arc<Core>, references: usize) -> Self {
+        let mut calls = Calls::new(core);
+        let links = core.agent().links();
+        let residue = core.look(|node| node.residue());
+        let standings: Vec<_> = core.look(|node| node.membership().view().standings().collect());
+        let peers = standings
+            .into_iter()
+            .map(|(worker, standing)| {
+                let node = farref_proto::NodeId {
+                    worker,
+                    incarnation: standing.incarnation,
+                };
+                let link = links.iter().find(|link| link.peer == node);
+                let name = core.name_of(node).to_string();
+                let traffic = core.traffic(node);
+                calls.add(core, &name, &traffic);
+                let card = core.names.directory().and_then(|known| known.known(node));
+                PeerSnapshot {
+                    name,
+                    rank: worker.0,
+                    incarnation: standing.incarnation.0,
+                    status: match standing.status {
+                        Status::Joining => "joining",
+                        Status::Alive => "alive",
+                        Status::Left => "left",
+                        Status::Dead => "dead",
+                    }
+                    .to_owned(),
+                    addresses: card.map_or_else(Vec::new, |card| {
+                        card.addresses.iter().map(ToString::to_string).collect()
+                    }),
+                    transport: link.and_then(|link| link.transport).map(str::to_owned),
+                    connections: link.map_or(0, |link| link.connections),
+                    queued_messages: link.map_or(0, |link| link.queued_messages),
+                    queued_bytes: link.map_or(0, |link| link.queued_bytes),
+                    bytes_sent: link.map_or(0, |link| link.bytes_sent),
+                    bytes_received: link.map_or(0, |link| link.bytes_received),
+                    calls_made: traffic.made,
+                    calls_held_back: traffic.held_back,
+                    calls_served: traffic.served,
+                }
+            })
+            .collect();
+        let (running, waiting) = calls.finish(core);
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime: core.uptime(),
+            totals: Totals::of(core),
+            running,
+            waiting,
+            worker: core.name.to_string(),
+            rank: core.me.worker.0,
+            incarnation: core.me.incarnation.0,
+            peers,
+            references: some_references(core, references),
+            references_in_all: residue.references as usize,
+            open_calls: residue.calls,
+            contexts: residue.contexts,
+            blocking_queue: core.pool.queued(),
+            functions: core.registry.len(),
+        }
+    }
+}
+
+/// Calls that have arrived, sorted into those that run and those that wait.
+struct Calls {
+    /// Those that wait for their turn, by their values and what the queues call them.
+    queued: HashMap<(RRefId, u64), Queued>,
+    running: Vec<RunningCall>,
+    /// What uses which value.
+    used_by: HashMap<RRefId, HashSet<&'static str>>,
+    /// And the value that it matters to them who uses.
+    waiting: Vec<(Option<RRefId>, WaitingCall)>,
+}
+
+impl Calls {
+    fn new(core: &Core) -> Self {
+        let queued = core.queues.waiting().into_iter();
+        Self {
+            queued: queued
+                .map(|queued| ((queued.rref, queued.number), queued))
+                .collect(),
+            running: Vec::new(),
+            used_by: HashMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The calls of a peer.
+    fn add(&mut self, core: &Core, name: &str, traffic: &Traffic) {
+        for call in &traffic.running {
+            if self.is_queued(call) {
+                continue;
+            }
+            if let Some((rref, _)) = call.on {
+                self.used_by.entry(rref).or_default().insert(call.function);
+            }
+            self.running.push(RunningCall {
+                function: call.function.to_owned(),
+                caller: name.to_owned(),
+                value: call.on.map(|(rref, _)| rref.to_string()),
+                age: call.since.elapsed(),
+            });
+        }
+        for call in &traffic.waiting {
+            let waiting = WaitingCall {
+                function: call.function.to_owned(),
+                caller: core.name_of(call.caller).to_string(),
+                value: Some(call.rref.to_string()),
+                waits_for: WaitsFor::Value,
+                used_by: Vec::new(),
+                age: call.since.elapsed(),
+            };
+            self.waiting.push((Some(call.rref), waiting));
+        }
+        for call in &traffic.held_back_here {
+            if self.is_queued(call) {
+                continue;
+            }
+            let waiting = WaitingCall {
+                function: call.function.to_owned(),
+                caller: name.to_owned(),
+                value: call.on.map(|(rref, _)| rref.to_string()),
+                waits_for: WaitsFor::Room,
+                used_by: Vec::new(),
+                age: call.since.elapsed(),
+            };
+            self.waiting.push((None, waiting));
+        }
+    }
+
+    /// Whether it is listed as a call that waits for its turn.
+    fn is_queued(&self, call: &Taken) -> bool {
+        let number = call.on.and_then(|(rref, number)| Some((rref, number?)));
+        number.is_some_and(|number| self.queued.contains_key(&number))
+    }
+
+    /// Those that run and those that wait, the oldest first.
+    fn finish(mut self, core: &Core) -> (Vec<RunningCall>, Vec<WaitingCall>) {
+        self.running.sort_by_key(|call| Reverse(call.age));
+        self.running.truncate(MAX_CALLS);
+        let queued = self.queued.into_values().map(|queued| {
+            let waiting = WaitingCall {
+                function: queued.user.function.to_owned(),
+                caller: core.name_of(queued.user.caller).to_string(),
+                value: Some(queued.rref.to_string()),
+                waits_for: WaitsFor::Turn,
+                used_by: Vec::new(),
+                age: queued.since.elapsed(),
+            };
+            (Some(queued.rref), waiting)
+        });
+        self.waiting.extend(queued);
+        self.waiting.sort_by_key(|(_, call)| Reverse(call.age));
+        self.waiting.truncate(MAX_CALLS);
+        let used_by = self.used_by;
+        let waiting = self.waiting.into_iter().map(|(rref, mut call)| {
+            let users = rref.and_then(|rref| used_by.get(&rref));
+            let users = users.into_iter().flatten();
+            call.used_by = users.map(|&function| function.to_owned()).collect();
+            call.used_by.sort();
+            call
+        });
+        (self.running, waiting.collect())
+    }
+}
+
+/// Everything that the worker refers to or that others refer to on it.
+pub(crate) fn references(core: &Core) -> LeakReport {
+    let leaks = core.look(|node| node.leaks());
+    let described = leaks.iter().map(|leak| describe(core, leak)).collect();
+    LeakReport(Arc::new(described))
+}
+
+/// At most so many of them, looked up in steps that do not hold the worker up.
+fn some_references(core: &Core, most: usize) -> Vec<LeakedReference> {
+    let mut leaks = Vec::new();
+    for shard in 0..core.look(|node| node.shards()) {
+        leaks.extend(core.look(|node| node.leaks_in(shard, most)));
+    }
+    leaks.sort_unstable_by_key(|leak| leak.rref);
+    leaks.truncate(most);
+    leaks.iter().map(|leak| describe(core, leak)).collect()
+}
+
+fn describe(core: &Core, leak: &Leak) -> LeakedReference {
+    let made = core.holds.made(leak.rref);
+    let (location, received) = match made.as_ref().map(|made| &made.origin) {
+        Some(Origin::Here(location)) => (Some(location.to_string()), None),
+        Some(Origin::Received(received)) => {
+            let line = received.line.as_ref().map(ToString::to_string);
+            let received = ReceivedReference {
+                from: core.name_of(received.from).to_string(),
+                function: received.function.to_owned(),
+                returned: received.returned,
+            };
+            (line, Some(received))
+        }
+        Some(Origin::Unknown) | None => (None, None),
+    };
+    let own = (leak.handles > 0).then(|| core.name.to_string());
+    let others = leak
+        .holders
+        .iter()
+        .map(|(_, holder)| core.name_of(*holder).to_string());
+    let mut holders: Vec<String> = own.into_iter().chain(others).collect();
+    holders.dedup();
+    LeakedReference {
+        id: leak.rref.to_string(),
+        type_name: made
+            .as_ref()
+            .map(|made| made.type_name)
+            .filter(|name| !name.is_empty())
+            .or_else(|| core.registry.type_name(leak.fingerprint))
+            .unwrap_or_default()
+            .to_owned(),
+        owner: core.name_of(leak.owner).to_string(),
+        holders,
+        location,
+        made_by: core.name_of(leak.rref.origin).to_string(),
+        received,
+        age: made.map(|made| made.at.elapsed()),
+    }
+}
+
+impl Peer {
+    /// What that worker has at the moment.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn number() -> u64 {
+    ///     7
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let there = number::on(&peer).remote();
+    /// there.confirmed().await?;
+    ///
+    /// let snapshot = peer.snapshot().await?;
+    /// assert_eq!(snapshot.worker, "worker1");
+    /// assert_eq!(snapshot.references[0].holders, ["worker0"]);
+    /// # drop(there);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub async fn snapshot(&self) -> Result<Snapshot> {
+        take_snapshot::on(self)
+            .timeout(Duration::from_secs(10))
+            .await
+    }
+}
+
+/// Answers [`Peer::snapshot`].
+#[farref_macros::remote(name = "farref::snapshot")]
+async fn take_snapshot() -> Result<Snapshot> {
+    let worker = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+    Ok(worker.snapshot())
+}

@@ -1,0 +1,150 @@
+//! Being let into a group that is there already.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use farref_proto::NodeId;
+use tokio::sync::watch;
+
+use super::Worker;
+use crate::agent::Inbound as _;
+use crate::error::{Error, Result};
+use crate::native::{Rejection, WIRE_VERSION};
+use crate::rendezvous::{Directory, RendezvousError};
+use crate::runtime::Stage;
+
+/// How long a sponsor may take to let this worker in before another is asked too. One that refuses
+/// connections is not waited for.
+const SPONSOR_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Who does not take this worker's connections, and why.
+type Rejections = watch::Sender<BTreeMap<NodeId, Rejection>>;
+
+impl Worker {
+    /// Asks one member after the other to be let in. What was asked stays asked: whoever answers
+    /// first is the sponsor.
+    pub(super) async fn find_sponsor(
+        &self,
+        rejections: &Rejections,
+        deadline: Instant,
+        waited: Duration,
+    ) -> Result<()> {
+        let core = &self.core;
+        let mut stage = core.stage.subscribe();
+        let mut unreachable = core.unreachable.subscribe();
+        let mut rejected = rejections.subscribe();
+        let mut asked = BTreeMap::new();
+        let Some(directory) = core.names.directory() else {
+            return Err(core.not_member());
+        };
+        loop {
+            let sponsors = tokio::time::timeout_at(deadline.into(), directory.sponsors());
+            // Out of time: the error below says for whom.
+            let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
+            for card in sponsors {
+                let (sponsor, name) = (card.node, card.name.clone());
+                if self.is_no_sponsor(rejections, sponsor) {
+                    continue;
+                }
+                core.names.insert(card);
+                core.input(|node, out| node.join(sponsor, out));
+                let patience =
+                    SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
+                let decided = async {
+                    tokio::select! {
+                        _ = stage.wait_for(|stage| *stage != Stage::Joining) => {}
+                        _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
+                        _ = rejected.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
+                    }
+                };
+                if tokio::time::timeout(patience, decided).await.is_err() {
+                    asked.insert(sponsor, name);
+                }
+                let reached = *stage.borrow();
+                match reached {
+                    Stage::Joining => {}
+                    Stage::Member => {
+                        self.learn_names(directory, deadline).await;
+                        return Ok(());
+                    }
+                    _ => return Err(core.not_member()),
+                }
+                if Instant::now() >= deadline {
+                    break;
+                }
+            }
+            let is_late = Instant::now() >= deadline;
+            // Whoever was asked and has not said no may still say yes.
+            if (is_late
+                || asked
+                    .keys()
+                    .all(|sponsor| self.is_no_sponsor(rejections, *sponsor)))
+                && let Some(error) = self.rejected(rejections)
+            {
+                return Err(error);
+            }
+            if is_late {
+                let mut asked: Vec<String> = asked.into_values().collect();
+                asked.sort();
+                asked.dedup();
+                return Err(Error::from(RendezvousError::NotLetIn {
+                    name: core.name.to_string(),
+                    asked,
+                    waited,
+                }));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let reached = *stage.borrow();
+            if reached == Stage::Member {
+                self.learn_names(directory, deadline).await;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a worker cannot let this one in.
+    fn is_no_sponsor(&self, rejections: &Rejections, node: NodeId) -> bool {
+        self.core.is_gone(node)
+            || self.core.unreachable.borrow().contains(&node)
+            || rejections.borrow().contains_key(&node)
+    }
+
+    /// Why others do not let this worker in, if one of them has said so.
+    fn rejected(&self, rejections: &Rejections) -> Option<Error> {
+        let names = &self.core.names;
+        let (by, rejection) = rejections
+            .borrow()
+            .first_key_value()
+            .map(|(by, why)| (*by, *why))?;
+        let by = names
+            .of(by)
+            .map_or_else(|| by.to_string(), |name| name.to_string());
+        Some(Error::from(match rejection {
+            Rejection::Token => RendezvousError::WrongToken {
+                name: self.core.name.to_string(),
+                by,
+            },
+            Rejection::Version(theirs) => RendezvousError::WireVersion {
+                worker: by,
+                theirs,
+                ours: WIRE_VERSION,
+            },
+        }))
+    }
+
+    /// Whoever was let in can call the others by their names at once.
+    async fn learn_names(&self, directory: &Directory, deadline: Instant) {
+        let core = &self.core;
+        let members: Vec<NodeId> = core.look(|node| node.membership().view().members().collect());
+        let unknown = members
+            .into_iter()
+            .filter(|node| core.names.of(*node).is_none());
+        for node in unknown {
+            match tokio::time::timeout_at(deadline.into(), directory.lookup(node)).await {
+                Ok(Ok(card)) => core.names.insert(card),
+                // In its own time, then.
+                _ => core.learn_name(node),
+            }
+        }
+    }
+}
