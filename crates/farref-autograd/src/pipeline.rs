@@ -91,7 +91,7 @@ impl Pipeline {
     /// this one is, and belong to the same context.
     pub fn forward(&self, input: impl Into<Input>) -> Call<Tensor> {
         let (this, mut input) = (self.clone(), input.into());
-        Call::__deferred("farref_autograd::Pipeline::forward", move || {
+        farref::functions::deferred("farref_autograd::Pipeline::forward", move || {
             for (_, stage) in &this.stages {
                 input = stage.forward_remote(input).into();
             }

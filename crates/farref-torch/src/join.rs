@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farref::agent::{Functions, Group, NodeId};
+use farref::agent::{Group, NodeId};
+use farref::functions::Functions;
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
 use crate::agent::{Neighbour, Parts, TorchAgent, Way};

@@ -1,11 +1,9 @@
 //! Calling Python: functions by name, references to Python's objects, methods of those.
 
 use std::fmt;
-use std::marker::PhantomData;
 
-use farref::__private::{Encode, Failure, Function, Mode, NoReceiver};
-use farref::agent::Functions;
-use farref::{Call, Peer, RRef};
+use farref::functions::{self, Functions};
+use farref::{Call, Error, Peer, RRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,27 +15,6 @@ use crate::value::{UDF, UDF_ASYNC, Udf};
 /// its methods; an object that is plain data or a tensor can be fetched under another type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PyObject {}
-
-/// Stands for all functions of Python that return this, or a future of it.
-struct Python<R, const FUTURE: bool>(PhantomData<R>);
-
-impl<R: Send + Sync + 'static, const FUTURE: bool> Function for Python<R, FUTURE> {
-    const NAME: &'static str = if FUTURE { UDF_ASYNC } else { UDF };
-    const SIGNATURE: &'static str = "a function of Python";
-    const TIMEOUT: Option<std::time::Duration> = None;
-    const MODE: Mode = Mode::Task;
-    type Access = NoReceiver;
-    type Arguments = (Udf,);
-    type Output = R;
-
-    async fn run((): (), (udf,): (Udf,)) -> Result<R, Failure> {
-        Err(farref::__private::returned(no_python(&udf)))
-    }
-
-    fn encoder() -> Option<Encode<R>> {
-        None
-    }
-}
 
 fn no_python(udf: &Udf) -> String {
     format!(
@@ -144,20 +121,22 @@ impl PyCall {
     #[track_caller]
     pub fn on<R: Send + Sync + 'static>(self, worker: &Peer) -> Call<R> {
         let name = self.udf.function.clone();
+        let functions = match Functions::of_program() {
+            Ok(functions) => functions,
+            Err(error) => return functions::failed(name, error),
+        };
         // What this worker serves under that name it need not ask anybody for.
         if worker.is_me()
-            && let Ok(functions) = Functions::of_program()
             && let Some(own) = functions.by_foreign_name(&name)
             && self.udf.keywords.is_empty()
         {
-            return Call::__found(worker, &own, &self.udf.arguments);
+            return functions.call(worker, &own, &self.udf.arguments);
         }
-        let arguments = (self.udf,);
-        let call = match self.future {
-            true => farref::__private::call::<Python<R, true>>(worker, &arguments),
-            false => farref::__private::call::<Python<R, false>>(worker, &arguments),
-        };
-        call.__named(name)
+        let python = if self.future { UDF_ASYNC } else { UDF };
+        match functions.by_name(python) {
+            Some(python) => functions::named(functions.call(worker, &python, &(self.udf,)), name),
+            None => functions::failed(name, Error::Config(format!("`{python}` is not linked in"))),
+        }
     }
 
     /// On that worker, where the result stays. It is made anew each time.
@@ -213,7 +192,7 @@ where
         && let Ok(functions) = Functions::of_program()
         && let Some(own) = functions.by_foreign_name(method).filter(|it| it.is_method)
     {
-        return Call::__found_on(object, &own, &Tuple(arguments));
+        return functions.call_method(object, &own, &Tuple(arguments));
     }
     let invoke = "torch.distributed.rpc.rref_proxy._local_invoke";
     invoked(object, method, arguments, invoke)
@@ -255,8 +234,8 @@ where
     let mut call = PyCall::new(invoke, all);
     call.future = invoke.ends_with("_async_execution");
     match object.owner() {
-        Ok(owner) => call.on::<R>(&owner).__named(method.to_owned()),
-        Err(error) => Call::__failed(method.to_owned(), error),
+        Ok(owner) => functions::named(call.on::<R>(&owner), method),
+        Err(error) => functions::failed(method, error),
     }
 }
 

@@ -72,9 +72,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use farref::agent::{
-    Agent, CallHead, Control, Departure, Ending, Functions, Inbound, LinkStatistics, Message,
+    Agent, CallHead, Control, Departure, Ending, Inbound, LinkStatistics, Message,
     NodeId, Target,
 };
+use farref::functions::Functions;
 use farref::{Codec, CodecError, Payload, StoreServer, ValueCodec, WeakWorker, Worker};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use farref::__private::{Failure, Function, NoReceiver};
 use farref::ValueCodec;
-use farref::agent::Functions;
+use farref::functions::Functions;
 use farref_autograd::Tensor;
 use farref_autograd::candle::{DType, Tensor as Plain};
 use proptest::prelude::*;

@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farref::agent::{Functions, Group, NodeId};
+use farref::agent::{Group, NodeId};
+use farref::functions::Functions;
 use farref::{MemoryStore, Part, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
