@@ -10,8 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::blob::{Inside, OUT_OF_BAND, OwnedBytes, Raw};
 use super::elements::{Elements, Width};
+use super::error::CodecError;
 use super::part::{Owned, Part, Place, Source};
-use super::{CodecError, scope};
+use super::scope;
 
 /// The name under which codecs see a buffer.
 const NAME: &str = "farref::Buffer";
@@ -269,6 +270,11 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(payload: Payload) -> Result<T, CodecError> {
+        scope::read(payload, &[], |body| Codec::Postcard.decode(body))
+    }
+
     use crate::codec::{Codec, Payload};
 
     /// Shows what it is told to, whatever it says.
@@ -354,11 +360,11 @@ mod tests {
             parts: vec![part.clone()],
         };
         let twice = payload(Codec::Postcard.encode(&(inside(), inside())));
-        let twice = scope::read::<(Buffer, Buffer)>(&Codec::Postcard, twice, &[]);
+        let twice = read::<(Buffer, Buffer)>(twice);
         assert!(twice.is_err(), "there is one");
         let once = payload(Codec::Postcard.encode(&(inside(),)));
         drop((part, twice));
-        let (tensor,) = scope::read::<(Tensor,)>(&Codec::Postcard, once, &[]).expect("it is there");
+        let (tensor,) = read::<(Tensor,)>(once).expect("it is there");
         assert_eq!((tensor.0.as_ptr(), tensor.0.len()), (at, OUT_OF_BAND));
     }
 

@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 use serde::{Deserialize, Serialize};
 
-use super::CodecError;
+use super::error::CodecError;
 
 /// How large one element of a buffer is.
 ///

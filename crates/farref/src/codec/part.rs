@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 use bytemuck::Pod;
 use bytes::Bytes;
 
-use super::CodecError;
 use super::elements::{Elements, Width, copied};
+use super::error::CodecError;
 
 /// Bytes that belong to something else and can be looked at for a moment.
 ///

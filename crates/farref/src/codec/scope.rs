@@ -6,9 +6,9 @@
 
 use std::cell::RefCell;
 
-use serde::de::DeserializeOwned;
-
-use super::{Codec, CodecError, Part, Payload};
+use super::error::CodecError;
+use super::part::Part;
+use super::payload::Payload;
 
 thread_local! {
     static SCOPE: RefCell<Scope> = const { RefCell::new(Scope::None) };
@@ -79,10 +79,10 @@ pub(crate) fn write(
 }
 
 /// Reads a value.
-pub(crate) fn read<T: DeserializeOwned>(
-    codec: &Codec,
+pub(crate) fn read<T>(
     payload: Payload,
     parameters: &'static [&'static str],
+    decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
     let Payload { body, parts } = payload;
     let scope = Restore::enter(Scope::Reading {
@@ -90,7 +90,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         parts: parts.into_iter().map(Some).collect(),
         complaint: None,
     });
-    let value = codec.decode(&body);
+    let value = decode(&body);
     let Scope::Reading { complaint, .. } = scope.leave() else {
         return Err(left_too_early());
     };

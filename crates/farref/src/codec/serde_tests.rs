@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 
 use super::depth::MAX_DEPTH;
-use super::{Codec, CodecError, DESCRIBED, write_described};
+use super::forms::{DESCRIBED, write_described};
+use super::{Codec, CodecError};
 use crate::fingerprint;
 
 /// As the arguments of a call: traced when the worker starts.

@@ -313,7 +313,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             .map_err(|NeverComes| Error::Deadlock {
                 peer: Arc::clone(&core.name),
                 function: FunctionName::ours(LOCAL),
-                cycle: callers::cycle(core.registry, &callers, held.rref, LOCAL),
+                cycle: callers::cycle(&callers, held.rref, LOCAL, |id| core.registry.name_of(id)),
             })?;
         let admission = ticket.admitted().await.map_err(|failure| {
             let function = FunctionName::ours(LOCAL);

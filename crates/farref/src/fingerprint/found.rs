@@ -4,8 +4,12 @@ use std::any::type_name;
 
 use serde::de::Visitor;
 
-use super::Hash;
-use super::shape::MAX_POSITIONS;
+use super::hash::Hash;
+
+/// Values within values.
+pub(super) const MAX_DEPTH: usize = 128;
+/// Elements of a tuple, each of which takes making those before it. Serde has tuples of up to 16.
+pub(super) const MAX_POSITIONS: usize = 32;
 
 /// What a part asks for, in the words of serde.
 #[derive(Clone, Copy, Debug)]

@@ -18,6 +18,7 @@
 //!   element that cannot be made hides those after it, and a key its value.
 
 mod found;
+mod hash;
 mod probe;
 mod shape;
 pub(crate) mod signature;
@@ -32,6 +33,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use farref_proto::Fingerprint;
 use serde::de::DeserializeOwned;
 
+use self::hash::Hash;
 use self::shape::{Shape, shape_of};
 
 /// The fingerprint of the type behind a reference: of its name only, as it need not be
@@ -112,34 +114,6 @@ fn shape(id: TypeId, shape: fn() -> Shape) -> (u64, Arc<str>) {
     let mut cache = TRACED.write().unwrap_or_else(PoisonError::into_inner);
     cache.insert(id, traced);
     (hash, text)
-}
-
-/// FNV-1a with 64 bits: fixed for good, because both sides of a call must compute the same (FP-1).
-#[derive(Clone, Copy)]
-struct Hash(u64);
-
-impl Hash {
-    const fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    /// Adds text, and its length first: "ab" and "c" are not "a" and "bc".
-    fn part(self, text: &str) -> Self {
-        self.number(text.len() as u64).bytes(text.as_bytes())
-    }
-
-    fn number(self, number: u64) -> Self {
-        self.bytes(&number.to_le_bytes())
-    }
-
-    fn bytes(self, bytes: &[u8]) -> Self {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        Self(bytes.iter().fold(self.0, step))
-    }
-
-    fn fingerprint(self) -> Fingerprint {
-        Fingerprint(self.0).native()
-    }
 }
 
 /// The hash of a function's name, by which calls name it.

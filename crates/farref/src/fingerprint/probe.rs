@@ -14,9 +14,8 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use super::Hash;
-use super::found::{Asked, Found, Identity, identity};
-use super::shape::MAX_DEPTH;
+use super::found::{Asked, Found, Identity, MAX_DEPTH, identity};
+use super::hash::Hash;
 
 /// The names of farref's own types begin with this. They can only be read inside a call.
 const OWN: &str = "farref::";

@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::de::DeserializeOwned;
 
-use super::found::Found;
+use super::found::{Found, MAX_DEPTH};
 use super::probe::{Choices, Run, Step};
 
 /// Steps (calls of a deserializer) to trace a type.
@@ -39,10 +39,6 @@ pub(super) const MAX_STEPS: usize = 1_000_000;
 pub(super) const MAX_STEPS_PER_PART: usize = 10_000;
 /// Attempts to reach one part, each with another choice of variants on the way.
 const MAX_RUNS_PER_PART: usize = 256;
-/// Values within values.
-pub(super) const MAX_DEPTH: usize = 128;
-/// Elements of a tuple, each of which takes making those before it. Serde has tuples of up to 16.
-pub(super) const MAX_POSITIONS: usize = 32;
 
 /// The shape of a type.
 pub(crate) fn shape_of<T: DeserializeOwned>() -> Shape {

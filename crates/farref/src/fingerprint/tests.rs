@@ -14,7 +14,8 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-use super::shape::{MAX_DEPTH, MAX_STEPS, MAX_STEPS_PER_PART, steps_of};
+use super::found::MAX_DEPTH;
+use super::shape::{MAX_STEPS, MAX_STEPS_PER_PART, steps_of};
 use super::*;
 
 /// Compares the shapes of two types of the same name, each inside another type.

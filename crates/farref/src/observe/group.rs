@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use super::error::ObserveError;
+use super::observer::Observer;
 use super::place::{Place, shown_address};
-use super::{ObserveError, Observer};
 use crate::native::Watch;
 use crate::rendezvous::{self, Address, Card};
 use crate::report::snapshot::Snapshot;
@@ -76,6 +77,28 @@ struct Known {
     incarnation: u32,
     addresses: Vec<Address>,
     watch: Option<Watch>,
+}
+
+impl Observer {
+    /// Finds a group, by where its workers meet (`host:port`, `tcp://host:port`, `file:///path`) or by
+    /// one of them (`host:port`, `tcp://host:port`, `unix:name`).
+    ///
+    /// ```
+    /// use farref::observe::{ObserveError, Observer};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() {
+    /// // A store that no group has met at.
+    /// let store = farref::StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// let place = store.local_addr().to_string();
+    /// let error = Observer::new().group(&place).await.unwrap_err();
+    /// assert!(matches!(error, ObserveError::NoGroup { .. }));
+    /// # }
+    /// ```
+    pub async fn group(&self, address: &str) -> Result<GroupView, ObserveError> {
+        let place: Place = address.parse()?;
+        GroupView::find(self.clone(), place).await
+    }
 }
 
 impl GroupView {

@@ -10,29 +10,38 @@ use std::sync::Arc;
 use farref_proto::RRefId;
 
 use crate::agent::{Caller, MAX_CALLERS};
-use crate::runtime::registry::{Entry, Registry};
 
 /// A call that runs, and those that wait for it.
 #[derive(Clone, Default)]
 pub(crate) struct Chain {
     /// The outermost first; none if there are none.
     above: Option<Arc<Vec<Caller>>>,
-    entry: Option<&'static Entry>,
+    /// What runs.
+    function: Option<CalledFunction>,
     on: Option<RRefId>,
+}
+
+/// A function that runs.
+#[derive(Clone, Copy)]
+pub(crate) struct CalledFunction {
+    /// A hash of its name.
+    pub(crate) id: u64,
+    /// Whether it has its value for itself.
+    pub(crate) exclusive: bool,
 }
 
 impl Chain {
     /// The call of a function, perhaps on a value.
     pub(crate) fn new(
         mut above: Vec<Caller>,
-        entry: Option<&'static Entry>,
+        function: Option<CalledFunction>,
         on: Option<RRefId>,
     ) -> Self {
         // A peer does not decide how long it gets.
         above.truncate(MAX_CALLERS);
         Self {
             above: (!above.is_empty()).then(|| Arc::new(above)),
-            entry,
+            function,
             on,
         }
     }
@@ -46,13 +55,13 @@ impl Chain {
         }
         let mut callers = Vec::with_capacity(above.len() + 1);
         callers.extend_from_slice(above);
-        if let Some(entry) = self.entry
+        if let Some(function) = self.function
             && callers.len() < MAX_CALLERS
         {
             callers.push(Caller {
-                function: entry.reference().id,
+                function: function.id,
                 value: self.on,
-                exclusive: entry.exclusive(),
+                exclusive: function.exclusive,
             });
         }
         callers
@@ -67,16 +76,16 @@ pub(crate) fn use_of(callers: &[Caller], value: RRefId) -> Option<bool> {
 
 /// The functions of a cycle: from the one that uses the value to the one that waits for it.
 pub(crate) fn cycle(
-    registry: &Registry,
     callers: &[Caller],
     value: RRefId,
     waits: &str,
+    name_of: impl Fn(u64) -> Option<&'static str>,
 ) -> Vec<String> {
     let callers = callers
         .iter()
         .skip_while(|caller| caller.value != Some(value));
-    let name = |caller: &Caller| match registry.by_id(caller.function) {
-        Some(entry) => entry.name().to_owned(),
+    let name = |caller: &Caller| match name_of(caller.function) {
+        Some(name) => name.to_owned(),
         None => format!("function {:#x}", caller.function),
     };
     callers.map(name).chain([waits.to_owned()]).collect()
@@ -105,11 +114,11 @@ mod tests {
     #[test]
     fn a_chain_has_a_bound_and_keeps_its_beginning() {
         let endless = vec![caller(Some(value(1))); 10 * MAX_CALLERS];
-        let entry = Registry::of_program()
-            .ok()
-            .and_then(|registry| registry.by_id(crate::fingerprint::of_name("farref::snapshot")));
-        assert!(entry.is_some());
-        let callers = Chain::new(endless, entry, Some(value(2))).callers();
+        let function = Some(CalledFunction {
+            id: 7,
+            exclusive: false,
+        });
+        let callers = Chain::new(endless, function, Some(value(2))).callers();
         assert_eq!(callers.len(), MAX_CALLERS);
         assert_eq!(use_of(&callers, value(1)), Some(true));
         assert_eq!(use_of(&callers, value(2)), None);

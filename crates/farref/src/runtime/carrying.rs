@@ -184,7 +184,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         references,
         complaint: None,
     }));
-    let value = scope::read(codec, payload, parameters);
+    let value = scope::read(payload, parameters, |body| codec.decode(body));
     let Carried::In(incoming) = carried.leave() else {
         return Err(left_too_early().into());
     };

@@ -112,7 +112,7 @@ impl Job {
             deadline: arrived.deadline,
             trace: arrived.trace,
             context: arrived.context,
-            chain: Chain::new(arrived.callers, entry, arrived.on),
+            chain: Chain::new(arrived.callers, entry.map(Entry::called), arrived.on),
             signal: None,
         }
     }

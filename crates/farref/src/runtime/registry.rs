@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use farref_proto::Fingerprint;
 
+use super::callers::CalledFunction;
 use super::function::Function;
 use super::job::Job;
 use crate::agent::{Failure, FunctionRef};
@@ -134,6 +135,14 @@ impl Entry {
         (self.registration.serve)(job);
     }
 
+    /// How the calls that it makes name it.
+    pub(crate) fn called(&self) -> CalledFunction {
+        CalledFunction {
+            id: self.reference().id,
+            exclusive: self.exclusive(),
+        }
+    }
+
     /// How a call names it.
     pub(crate) fn reference(&self) -> FunctionRef {
         FunctionRef {
@@ -249,6 +258,11 @@ impl Registry {
     /// The function with this hash of its name.
     pub(crate) fn by_id(&self, id: u64) -> Option<&Entry> {
         self.by_id.get(&id)
+    }
+
+    /// What the function with this hash of its name is called.
+    pub(crate) fn name_of(&self, id: u64) -> Option<&'static str> {
+        self.by_id(id).map(Entry::name)
     }
 
     /// The entry of a function of this program.

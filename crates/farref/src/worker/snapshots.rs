@@ -16,6 +16,52 @@ use crate::runtime::{Core, Taken, Traffic};
 use crate::tables::holds::Origin;
 use crate::values::queue::Queued;
 
+impl Worker {
+    /// What this worker has at the moment: calls, peers, references, queues.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let pending = hang::on(&peer).start();
+    /// let snapshot = me.snapshot();
+    /// assert_eq!((&*snapshot.worker, snapshot.open_calls), ("worker0", 1));
+    /// assert_eq!(snapshot.peers.len(), 2);
+    /// # drop(pending);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.core, usize::MAX)
+    }
+
+    /// References that this worker holds, and values of its own that are referred to.
+    ///
+    /// Useful where a test wants to know what is left before the shutdown says so.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// let text = me.rref("kept".to_owned())?;
+    /// assert_eq!(me.references().0[0].id, text.id()?);
+    /// # drop(text);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn references(&self) -> LeakReport {
+        references(&self.core)
+    }
+}
+
 impl Totals {
     fn of(core: &Core) -> Self {
         let telemetry = &core.telemetry;

@@ -243,8 +243,9 @@ impl Core {
             Some((rref, value)) => match value.into_ticket(&self.queues, rref, user) {
                 Ok(ticket) => Some(ticket),
                 Err(NeverComes) => {
-                    let cycle =
-                        callers::cycle(self.registry, &arrived.callers, rref, user.function);
+                    let cycle = callers::cycle(&arrived.callers, rref, user.function, |id| {
+                        self.registry.name_of(id)
+                    });
                     return self.reject(state, arrived, Failure::Deadlock(cycle), work);
                 }
             },

@@ -1,0 +1,213 @@
+//! The encodings of values: farref's own, in its two forms, or somebody else's.
+
+use std::any::TypeId;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::depth::Limited;
+use super::error::CodecError;
+use super::reader::Reader;
+use super::writer::Writer;
+use super::{described, scope};
+use crate::fingerprint;
+
+/// What a body in the described form begins with. One in the compact form has the hash of its numbers of
+/// fields there.
+pub(super) const DESCRIBED: [u8; 2] = [0xff; 2];
+
+/// How values are written on a wire.
+///
+/// An [`Agent`](crate::agent::Agent) says which one its wire has.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use farref::{Codec, CodecError, ValueCodec};
+///
+/// struct Json;
+///
+/// impl ValueCodec for Json {
+/// #    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError> {
+/// #        serde_json::to_vec(value).map_err(CodecError::new)
+/// #    }
+/// #    fn decode(
+/// #        &self,
+/// #        body: &[u8],
+/// #        read: &mut dyn FnMut(
+/// #            &mut dyn erased_serde::Deserializer<'_>,
+/// #        ) -> Result<(), erased_serde::Error>,
+/// #    ) -> Result<(), CodecError> {
+/// #        let mut json = serde_json::Deserializer::from_slice(body);
+/// #        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json)).map_err(CodecError::new)
+/// #    }
+///     // As at `ValueCodec`.
+/// }
+///
+/// let foreign = Codec::Custom(Arc::new(Json));
+/// assert!(matches!(foreign, Codec::Custom(_)));
+/// assert!(matches!(Codec::default(), Codec::Postcard));
+/// ```
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Codec {
+    /// Farref's own: postcard for what that can carry, and with names and types for what it cannot.
+    #[default]
+    Postcard,
+    /// Somebody else's.
+    Custom(Arc<dyn ValueCodec>),
+}
+
+impl fmt::Debug for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Postcard => "Codec::Postcard",
+            Self::Custom(_) => "Codec::Custom",
+        })
+    }
+}
+
+/// A foreign encoding of values.
+///
+/// How deep values nest is limited for every codec. How many elements a sequence has is up to this one:
+/// if an element may take no bytes at all, it has to limit their number, so that no few bytes keep a
+/// thread busy.
+///
+/// ```
+/// use farref::{CodecError, ValueCodec};
+///
+/// struct Json;
+///
+/// impl ValueCodec for Json {
+///     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError> {
+///         serde_json::to_vec(value).map_err(CodecError::new)
+///     }
+///
+///     fn decode(
+///         &self,
+///         body: &[u8],
+///         read: &mut dyn FnMut(
+///             &mut dyn erased_serde::Deserializer<'_>,
+///         ) -> Result<(), erased_serde::Error>,
+///     ) -> Result<(), CodecError> {
+///         let mut json = serde_json::Deserializer::from_slice(body);
+///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json)).map_err(CodecError::new)
+///     }
+/// }
+///
+/// let body = Json.encode(&("far", 7))?;
+/// assert_eq!(body, br#"["far",7]"#);
+///
+/// // The runtime brings `read`, which knows the type.
+/// let mut value: Option<(String, u32)> = None;
+/// Json.decode(&body, &mut |json| {
+///     value = Some(erased_serde::deserialize(json)?);
+///     Ok(())
+/// })?;
+/// assert_eq!(value, Some(("far".to_owned(), 7)));
+/// # Ok::<(), CodecError>(())
+/// ```
+pub trait ValueCodec: Send + Sync + 'static {
+    /// Writes a value.
+    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError>;
+
+    /// Reads a value: calls `read` once with a deserializer over `body`.
+    fn decode(
+        &self,
+        body: &[u8],
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecError>;
+}
+
+impl Codec {
+    /// Writes a value. References and large buffers in it go to the scope of this thread.
+    pub(crate) fn encode<T: Serialize + 'static>(&self, value: &T) -> Result<Vec<u8>, CodecError> {
+        match self {
+            Self::Postcard if fingerprint::reads_any(TypeId::of::<T>()) => write_described(value),
+            Self::Postcard => write_compact(value),
+            Self::Custom(codec) => codec.encode(value),
+        }
+    }
+
+    /// Reads a value. References and large buffers in it come from the scope of this thread.
+    pub(crate) fn decode<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CodecError> {
+        match self {
+            Self::Postcard => match body.split_first_chunk() {
+                Some((&DESCRIBED, body)) => read_described(body),
+                Some((counts, body)) => read_compact(Some(*counts), body),
+                None if body.is_empty() => read_compact(None, body),
+                None => Err(CodecError::new("its bytes end before the value begins")),
+            },
+            Self::Custom(codec) => {
+                let mut value = None;
+                codec.decode(body, &mut |deserializer| {
+                    value = Some(T::deserialize(Limited::new(deserializer))?);
+                    Ok(())
+                })?;
+                value.ok_or_else(|| CodecError::new("the codec read nothing"))
+            }
+        }
+    }
+}
+
+/// Writes a value in the compact form if that can carry it.
+fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let mut writer = Writer::new(vec![0; DESCRIBED.len()]);
+    if let Err(fault) = value.serialize(&mut writer) {
+        if fault.is_not_compact() {
+            scope::start_over();
+            return write_described(value);
+        }
+        return Err(CodecError::new(fault));
+    }
+    let (mut body, counts) = writer.finish();
+    match body.split_first_chunk_mut() {
+        Some((_, [])) => body.clear(),
+        Some((start, _)) => *start = counts.bytes(),
+        None => {}
+    }
+    Ok(body)
+}
+
+pub(super) fn write_described<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let mut writer = described::Writer::new(DESCRIBED.to_vec());
+    value.serialize(&mut writer).map_err(CodecError::new)?;
+    Ok(writer.finish())
+}
+
+pub(super) fn read_compact<T: DeserializeOwned>(
+    counts: Option<[u8; 2]>,
+    body: &[u8],
+) -> Result<T, CodecError> {
+    let mut reader = Reader::new(body);
+    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+    let (rest, read) = reader.finish().map_err(CodecError::new)?;
+    if counts.is_some_and(|counts| counts != read.bytes()) {
+        return Err(CodecError::new(
+            "it is read with other fields than it is written with: `#[serde(skip_serializing)]` needs \
+             `skip_deserializing` as well, and a tuple cannot leave out elements",
+        ));
+    }
+    nothing_left(rest)?;
+    Ok(value)
+}
+
+fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+    let mut reader = described::Reader::new(body);
+    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+    nothing_left(reader.finish().map_err(CodecError::new)?)?;
+    Ok(value)
+}
+
+fn nothing_left(rest: &[u8]) -> Result<(), CodecError> {
+    match rest.len() {
+        0 => Ok(()),
+        left => Err(CodecError::new(format_args!(
+            "{left} bytes are left over: it is not read as it was written"
+        ))),
+    }
+}

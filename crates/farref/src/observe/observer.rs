@@ -1,0 +1,156 @@
+//! How to look at workers from outside of their group.
+
+use std::time::Duration;
+
+use super::error::ObserveError;
+use crate::native::{Watch, WatchError};
+use crate::rendezvous::Address;
+use crate::report::snapshot::Snapshot;
+
+/// How to look: with which token, how closely, how patiently.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use farref::observe::{ObserveError, Observer};
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// let observer = Observer::new()
+///     .token("only we know")
+///     .references(100)
+///     .patience(Duration::from_secs(1));
+/// // Nobody is there.
+/// let error = observer.group("127.0.0.1:9").await.unwrap_err();
+/// assert!(matches!(error, ObserveError::Unreachable { .. }));
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Observer {
+    pub(super) token: String,
+    pub(super) references: usize,
+    pub(super) patience: Duration,
+}
+
+impl Default for Observer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Observer {
+    /// An observer without a token, that wants to see up to 10,000 references of each worker and waits
+    /// 5 s for an answer.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() {
+    /// let observer = farref::observe::Observer::new();
+    /// assert!(observer.group("no address").await.is_err());
+    /// # }
+    /// ```
+    pub fn new() -> Self {
+        Self {
+            token: String::new(),
+            references: 10_000,
+            patience: Duration::from_secs(5),
+        }
+    }
+
+    /// The group's token.
+    ///
+    /// ```
+    /// let observer = farref::observe::Observer::new().token("only we know");
+    /// assert!(!format!("{observer:?}").contains("only we know")); // not in logs
+    /// ```
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// How many references of each worker to see, at most 100,000: those with the least ids, which are
+    /// mostly the oldest.
+    ///
+    /// ```
+    /// let observer = farref::observe::Observer::new().references(0); // only how many there are
+    /// # drop(observer);
+    /// ```
+    #[must_use]
+    pub fn references(mut self, most: usize) -> Self {
+        self.references = most;
+        self
+    }
+
+    /// How long to wait for each worker.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let observer = farref::observe::Observer::new().patience(Duration::from_millis(500));
+    /// # drop(observer);
+    /// ```
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// A first look at a worker, at the first of its addresses that answers.
+    pub(super) async fn open(
+        &self,
+        addresses: &[Address],
+    ) -> Result<(Watch, Snapshot), ObserveError> {
+        let mut failure = ObserveError::Unknown;
+        for address in addresses {
+            match self.open_at(address).await {
+                Ok(found) => return Ok(found),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    pub(super) async fn open_at(
+        &self,
+        address: &Address,
+    ) -> Result<(Watch, Snapshot), ObserveError> {
+        let opening = async {
+            let mut watch = Watch::open(address, self.token.as_bytes()).await?;
+            let snapshot = watch.ask(self.references).await?;
+            Ok((watch, snapshot))
+        };
+        self.in_time(address, opening).await
+    }
+
+    pub(super) async fn again(
+        &self,
+        address: &str,
+        watch: &mut Watch,
+    ) -> Result<Snapshot, ObserveError> {
+        self.in_time(address, watch.ask(self.references)).await
+    }
+
+    pub(super) async fn in_time<T>(
+        &self,
+        address: impl ToString,
+        work: impl Future<Output = Result<T, WatchError>>,
+    ) -> Result<T, ObserveError> {
+        match tokio::time::timeout(self.patience, work).await {
+            Ok(result) => result.map_err(|error| ObserveError::of(address.to_string(), error)),
+            Err(_) => Err(ObserveError::Silent {
+                address: address.to_string(),
+                waited: self.patience,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the token: this ends up in logs.
+        f.debug_struct("Observer")
+            .field("references", &self.references)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
