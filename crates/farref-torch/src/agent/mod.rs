@@ -72,8 +72,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use farref::agent::{
-    Agent, CallHead, Control, Departure, Ending, Inbound, LinkStatistics, Message,
-    NodeId, Target,
+    Agent, CallHead, Control, Departure, Ending, Inbound, LinkStatistics, Message, NodeId, Target,
 };
 use farref::functions::Functions;
 use farref::{Codec, CodecError, Payload, StoreServer, ValueCodec, WeakWorker, Worker};

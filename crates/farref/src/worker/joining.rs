@@ -19,8 +19,8 @@ use crate::native::{
     BindOptions, Bound, Identity, NativeAgent, NativeConfig, Predecessors, WIRE_VERSION,
 };
 use crate::rendezvous::{
-    self, Address, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag,
-    advertised_address, check_name, check_rank, host_id,
+    self, Address, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag, advertised_address,
+    check_name, check_rank, host_id,
 };
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::{MessageLimits, Settings};
