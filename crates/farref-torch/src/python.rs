@@ -3,7 +3,7 @@
 use std::fmt;
 
 use farref::functions::{self, Functions};
-use farref::{Call, Error, Peer, RRef};
+use farref::{Call, Misuse, Peer, RRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -135,7 +135,7 @@ impl PyCall {
         let python = if self.future { UDF_ASYNC } else { UDF };
         match functions.by_name(python) {
             Some(python) => functions::named(functions.call(worker, &python, &(self.udf,)), name),
-            None => functions::failed(name, Error::Config(format!("`{python}` is not linked in"))),
+            None => functions::failed(name, Misuse::NotLinked.into()),
         }
     }
 

@@ -108,8 +108,12 @@ pub mod testing;
 mod values;
 mod worker;
 
-pub use codec::{Blob, Buffer, Codec, CodecError, Part, Payload, Source, ValueCodec, Width};
-pub use error::{Error, FunctionName, RemoteError, Result};
+pub use codec::{
+    Blob, Buffer, Codec, CodecError, CodecErrorKind, Part, Payload, Source, ValueCodec, Width,
+};
+pub use error::{
+    ConfigError, Error, FunctionName, MemberState, Misuse, ReferenceError, RemoteError, Result,
+};
 pub use face::call::Call;
 pub use face::functions;
 pub use face::peer::Peer;

@@ -172,7 +172,7 @@ mod spans {
     #[farref::remote]
     async fn outer(next: String) -> farref::Result<u64> {
         tracing::info!("said inside");
-        let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+        let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
         let next = me.peer(&next)?;
         let left_there = middle::on(&next, 1).remote();
         let sum = middle::on(&next, 2).await? + left_there.to_here().await?;
@@ -183,7 +183,7 @@ mod spans {
     #[farref::remote]
     async fn middle(n: u64) -> farref::Result<u64> {
         tokio::task::yield_now().await;
-        let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+        let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
         innermost::on(&me.me(), n).await
     }
 
@@ -194,7 +194,7 @@ mod spans {
 
     #[farref::remote]
     fn outer_blocking() -> farref::Result<u64> {
-        let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+        let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
         from_a_thread::on(&me.peer("worker0")?).wait()
     }
 

@@ -14,6 +14,7 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
+use super::error::{CodecError, CodecErrorKind};
 use super::scope;
 
 /// How many options, sequences, maps and enums may be nested in one value. What serde_json allows.
@@ -58,7 +59,7 @@ impl<T> Limited<T> {
 #[cold]
 pub(super) fn too_deep() -> String {
     let complaint = format!("it is nested more than {MAX_DEPTH} levels deep");
-    scope::complain(complaint.clone());
+    scope::complain(CodecError::of_kind(CodecErrorKind::TooDeep, &complaint));
     complaint
 }
 

@@ -38,7 +38,7 @@ pub use blob::Blob;
 pub use buffer::Buffer;
 pub(crate) use elements::Elements;
 pub use elements::Width;
-pub use error::CodecError;
+pub use error::{CodecError, CodecErrorKind};
 pub use forms::{Codec, ValueCodec};
 pub(crate) use part::{BadSource, Home, Owned, Place};
 pub use part::{Part, Source};

@@ -120,13 +120,13 @@ pub(crate) fn attempt() -> u32 {
 }
 
 /// Says what is wrong with the value being read, in words that the codec may not keep.
-pub(super) fn complain(complaint: String) {
+pub(super) fn complain(complaint: CodecError) {
     SCOPE.with_borrow_mut(|scope| {
         if let Scope::Reading {
             complaint: said, ..
         } = scope
         {
-            *said = Some(CodecError::new(complaint));
+            *said = Some(complaint);
         }
     });
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::peer::Peer;
 use super::pending::{Pending, PendingState, Prepared, Returned, awaited_before};
 use super::rref::RRef;
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
 use crate::runtime::current::{self, Current};
 use crate::runtime::function::Function;
@@ -206,9 +206,7 @@ impl Built {
             origin: Origin::Here(Location::caller()),
             at: Instant::now(),
         };
-        let entry = self.entry.ok_or_else(|| {
-            Error::Config("a value cannot be fetched to where it is: clone the RRef".to_owned())
-        })?;
+        let entry = self.entry.ok_or(Misuse::FetchedInPlace)?;
         let deadline = match self.timeout {
             Timeout::Set(Some(limit)) => Instant::now().checked_add(limit),
             // R6: how long the value takes is nobody's business until it is used.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::codec::CodecError;
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::Entry;
 use crate::runtime::{Core, NotMade, Receipt, Reply, Request, carrying};
 
@@ -329,5 +329,5 @@ impl<T> fmt::Debug for Pending<T> {
 }
 
 pub(super) fn awaited_before() -> Error {
-    Error::Config("a call was awaited twice".to_owned())
+    Misuse::AwaitedTwice.into()
 }

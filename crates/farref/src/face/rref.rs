@@ -9,7 +9,7 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::CodecError;
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::face::peer::Peer;
 use crate::fingerprint;
 use crate::runtime::LOCAL;
@@ -373,7 +373,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
             /// No codec writes a reference as nothing. Whoever traces the shape of a type can have a
             /// hollow one, so that it sees what comes after it.
             fn visit_unit<E>(self) -> Result<RRef<T>, E> {
-                let hollow = Error::Reference("a hollow reference leads nowhere".to_owned());
+                let hollow = Error::from(ReferenceError::Hollow);
                 Ok(RRef::new(Arc::new(Handle::Broken(hollow))))
             }
         }

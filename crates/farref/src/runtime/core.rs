@@ -18,7 +18,7 @@ use super::registry::Registry;
 use super::settings::Settings;
 use crate::agent::Agent;
 use crate::codec::Payload;
-use crate::error::Error;
+use crate::error::{Error, MemberState};
 use crate::support::blocking::BlockingPool;
 use crate::support::polled;
 use crate::support::signal::CancelSignal;
@@ -292,16 +292,11 @@ impl Core {
         Error::NotMember {
             name: Arc::clone(&self.name),
             state: match stage {
-                Stage::Joining => "it is still joining",
-                Stage::Member => "it is leaving",
-                _ if !self.has_runtime.load(Ordering::Relaxed) => {
-                    "the tokio runtime that it ran on is gone; to go on, join again on another one"
-                }
-                Stage::ShutDown | Stage::Departed | Stage::Evicted => {
-                    "it has been shut down; to go on, join again as a new worker"
-                }
-            }
-            .to_owned(),
+                Stage::Joining => MemberState::Joining,
+                Stage::Member => MemberState::Leaving,
+                _ if !self.has_runtime.load(Ordering::Relaxed) => MemberState::WithoutRuntime,
+                Stage::ShutDown | Stage::Departed | Stage::Evicted => MemberState::Ended,
+            },
         }
     }
 }

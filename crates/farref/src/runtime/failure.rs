@@ -203,7 +203,7 @@ fn explain<U>(
             | RefError::TypeMismatch { .. }),
         )) => core.explain(error),
         Failure::Protocol(CallError::Context(error)) => core.explain_context(error),
-        Failure::Protocol(error) => Error::Reference(error.to_string()),
+        Failure::Protocol(error) => error.into(),
         Failure::Unmade(value) => unmade(value),
         Failure::Deadlock(cycle) => Error::Deadlock {
             peer,
@@ -265,7 +265,7 @@ impl Core {
                 self.type_name_of(rref, expected),
             )),
             RefError::Destroyed => self.not_member(),
-            other => Error::Reference(other.to_string()),
+            other => other.into(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
 
 use super::core::Core;
-use crate::error::{Error, Result};
+use crate::error::{Error, ReferenceError, Result};
 use crate::tables::holds::{Made, Origin};
 
 /// A hold on a reference, or the reason why there is none.
@@ -84,10 +84,7 @@ impl Handle {
                 },
                 sent_by: Arc::clone(&core.name),
             }),
-            Err(error) => {
-                let reason = format!("the reference leads nowhere: {error}");
-                Err(Error::Reference(reason))
-            }
+            Err(error) => Err(ReferenceError::Broken(Box::new(error)).into()),
         }
     }
 }

@@ -62,7 +62,7 @@ impl MessageLimits {
             ("references", references, self.references),
         ] {
             if count > most {
-                return Err(CodecError::new(format_args!(
+                return Err(CodecError::too_large(format_args!(
                     "it has {count} {what}, and a message takes {most} at most: send fewer at once"
                 )));
             }
@@ -70,7 +70,7 @@ impl MessageLimits {
         let bytes = payload.len() as u64;
         let beside = Self::HEAD + Self::REFERENCE * references as u64 + 8 * parts as u64;
         if bytes.saturating_add(beside) > self.bytes {
-            return Err(CodecError::new(format_args!(
+            return Err(CodecError::too_large(format_args!(
                 "{bytes} bytes are too many for a message of {}: raise `max_message_bytes` on all \
                  workers, or send less at once",
                 self.bytes

@@ -31,7 +31,9 @@ pub(crate) mod fuzzing;
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use tokio::task::JoinHandle;
+
+use crate::error::Result;
 use crate::native::MemoryNetwork;
 use crate::rendezvous::MemoryStore;
 use crate::worker::{Place, Worker, WorkerBuilder};
@@ -150,10 +152,7 @@ impl Cluster {
             })
             .collect();
         for worker in joining {
-            let joined = worker
-                .await
-                .map_err(|error| Error::Config(format!("a worker panicked: {error}")))?;
-            cluster.workers.push(joined?);
+            cluster.workers.push(finished(worker).await?);
         }
         Ok(cluster)
     }
@@ -432,11 +431,19 @@ impl Cluster {
             .collect();
         let mut outcome = Ok(());
         for worker in ending {
-            let ended = worker
-                .await
-                .map_err(|error| Error::Config(format!("a shutdown panicked: {error}")))?;
-            outcome = outcome.and(ended);
+            outcome = outcome.and(finished(worker).await);
         }
         outcome
+    }
+}
+
+/// What a task of the cluster has brought; its panic is the test's.
+async fn finished<T>(task: JoinHandle<T>) -> T {
+    match task.await {
+        Ok(outcome) => outcome,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(cancelled) => panic!("the runtime ends in the middle of a test: {cancelled}"),
+        },
     }
 }

@@ -9,7 +9,7 @@ use super::builder::WorkerBuilder;
 use super::hosting::HostedStore;
 use super::launching::launch;
 use crate::agent::{Agent, Group, Inbound};
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Result};
 use crate::rendezvous::check_name;
 use crate::tables::names::Names;
 
@@ -70,12 +70,7 @@ impl WorkerBuilder {
                 own_name = Some(name.clone());
             }
         }
-        let own_name = own_name.ok_or_else(|| {
-            Error::Config(format!(
-                "{} is not among the members of its group",
-                group.me
-            ))
-        })?;
+        let own_name = own_name.ok_or(ConfigError::NotInGroup { node: group.me })?;
         let members = group.members.iter().map(|(node, _)| *node);
         let membership = Membership::founding(group.me, members);
         launch(

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Worker;
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
 use crate::runtime::settings::{MessageLimits, Settings};
@@ -269,9 +269,10 @@ impl WorkerBuilder {
     pub fn rendezvous(mut self, place: &str) -> Self {
         self.place = match place.parse::<Rendezvous>() {
             Ok(place) => Ok(Some(Place::Shared(place))),
-            Err(error) => Err(Error::Config(format!(
-                "`{place}` is no rendezvous: {error}"
-            ))),
+            Err(reason) => Err(Error::from(ConfigError::BadRendezvous {
+                place: place.to_owned(),
+                reason,
+            })),
         };
         self
     }
@@ -468,14 +469,14 @@ impl WorkerBuilder {
     /// where nobody listens who should not.
     ///
     /// ```
-    /// use farref::{Error, Worker};
+    /// use farref::{ConfigError, Error, Worker};
     ///
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
     /// // An address that other hosts reach, and nothing said about who may listen.
     /// let builder = Worker::builder("naive").rendezvous("tcp://127.0.0.1:29500");
     /// let refused = builder.advertise([10, 1, 0, 7].into()).join().await;
-    /// assert!(matches!(refused, Err(Error::Config(why)) if why.contains("without encryption")));
+    /// assert!(matches!(refused, Err(Error::Config(ConfigError::Unencrypted { .. }))));
     /// # Ok(())
     /// # }
     /// ```

@@ -14,7 +14,7 @@ use super::builder::{Place, WorkerBuilder};
 use super::hosting::HostedStore;
 use super::launching::{io_thread, launch};
 use crate::agent::Inbound;
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
 use crate::native::{
     BindOptions, Bound, Identity, NativeAgent, NativeConfig, Predecessors, WIRE_VERSION,
 };
@@ -62,21 +62,11 @@ impl WorkerBuilder {
 async fn join(builder: WorkerBuilder) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
     Registry::of_program()?;
-    let place = builder.place.clone()?.ok_or_else(|| {
-        Error::Config(
-            "nothing says where the workers meet: set MASTER_ADDR and MASTER_PORT or \
-             FARREF_RENDEZVOUS, or call `.rendezvous(\"tcp://host:port\")`"
-                .to_owned(),
-        )
-    })?;
+    let place = builder.place.clone()?.ok_or(ConfigError::NoRendezvous)?;
     let name = match (&builder.name, builder.rank) {
         (Some(name), _) => name.clone(),
         (None, Some(rank)) => format!("worker{rank}"),
-        (None, None) => {
-            return Err(Error::Config(
-                "the worker has no name: set FARREF_NAME or a rank".to_owned(),
-            ));
-        }
+        (None, None) => return Err(ConfigError::NoName.into()),
     };
     check_name(&name)?;
     check_rank(builder.rank, builder.world_size)?;
@@ -246,11 +236,10 @@ fn check_security(builder: &WorkerBuilder, advertised: IpAddr) -> Result<()> {
         return Ok(());
     }
     if !builder.insecure {
-        return Err(Error::Config(format!(
-            "the workers would talk over the network (this one at {advertised}) without encryption: \
-             say `.insecure()` or FARREF_INSECURE=1 if the network is trusted, and set a token; or \
-             meet at 127.0.0.1 if all are on this host"
-        )));
+        return Err(ConfigError::Unencrypted {
+            address: advertised,
+        }
+        .into());
     }
     if builder.token.is_none() {
         tracing::warn!(

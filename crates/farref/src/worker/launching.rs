@@ -8,7 +8,7 @@ use super::hosting::HostedStore;
 use super::tending::{keep_store, pump, watch_runtime};
 use super::{Life, Worker};
 use crate::agent::Agent;
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
 use crate::runtime::Core;
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::Settings;
@@ -56,9 +56,10 @@ pub(super) fn launch<A: Agent>(
 
 pub(super) fn io_thread() -> Result<Arc<IoThread>> {
     IoThread::get().map_err(|error| {
-        Error::Config(format!(
-            "the system gives no thread for signs of life: {error}"
-        ))
+        Error::from(ConfigError::System {
+            what: "thread for signs of life",
+            reason: error.to_string(),
+        })
     })
 }
 
@@ -67,6 +68,9 @@ fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| Error::Config("the system gives no random numbers".to_owned()))?;
+        .map_err(|error| ConfigError::System {
+            what: "random numbers",
+            reason: error.to_string(),
+        })?;
     Ok(u64::from_le_bytes(bytes))
 }

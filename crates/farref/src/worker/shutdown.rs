@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Worker;
 use crate::agent::Ending;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::rendezvous::Directory;
 use crate::report::leaks::LeakReport;
 use crate::runtime::current::Current;
@@ -304,10 +304,7 @@ impl Worker {
         let core = &self.core;
         if let Some(ending) = core.agent().ending() {
             if !ending.may_leave_alone() {
-                return Err(Error::Config(
-                    "the workers of this group end together: use `shutdown` on all of them"
-                        .to_owned(),
-                ));
+                return Err(Misuse::CannotLeave.into());
             }
             return self.shut_down_by(ending).await;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farref_proto::{Leak, RRefId, Status};
 
 use super::Worker;
-use crate::error::{Error, Result};
+use crate::error::{Misuse, Result};
 use crate::face::peer::Peer;
 use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
@@ -345,6 +345,6 @@ impl Peer {
 /// Answers [`Peer::snapshot`].
 #[farref_macros::remote(name = "farref::snapshot")]
 async fn take_snapshot() -> Result<Snapshot> {
-    let worker = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+    let worker = Worker::current().ok_or(Misuse::NoWorker)?;
     Ok(worker.snapshot())
 }

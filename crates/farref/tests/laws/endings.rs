@@ -312,7 +312,7 @@ async fn who_may_leave_alone_takes_the_same_steps_and_who_may_not_is_told() -> a
     assert!(text.contains("it was asked"), "{text}");
     assert_eq!(alone.said(), ["ready"]);
     assert_ended(&a);
-    assert!(matches!(b.leave().await, Err(Error::Config(_))));
+    assert!(matches!(b.leave().await, Err(Error::Misuse(_))));
     assert!(second.said().is_empty());
     b.crash().await;
     Ok(())

@@ -394,7 +394,7 @@ async fn a_call_can_be_awaited_beside_others() -> Result<()> {
     assert_eq!((one?, two?), (3, 7));
     let mut call = add::on(&peer, 5, 6);
     assert_eq!((&mut call).await?, 11);
-    assert!(matches!(call.await, Err(Error::Config(_))), "twice");
+    assert!(matches!(call.await, Err(Error::Misuse(_))), "twice");
 
     Ok(cluster.shutdown().await?)
 }

@@ -13,7 +13,7 @@ use crate::cluster::{eventually, finish, pair};
 
 /// The worker that this function runs on.
 fn here() -> farref::Result<Worker> {
-    Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))
+    Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))
 }
 
 /// The next one of the group, in a circle.

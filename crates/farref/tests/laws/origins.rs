@@ -33,7 +33,7 @@ async fn keep(texts: Vec<RRef<String>>) {
 /// Hands references on.
 #[farref::remote(name = "origins::hand_on")]
 async fn hand_on(texts: Vec<RRef<String>>, to: String) -> farref::Result<()> {
-    let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+    let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
     keep::on(&me.peer(&to)?, texts).await
 }
 
@@ -118,7 +118,7 @@ async fn s2_a_leaked_reference_that_was_returned_names_the_function() -> Result<
 
 #[farref::remote(name = "origins::made_there")]
 async fn made_there() -> farref::Result<RRef<String>> {
-    let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+    let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
     me.rref("made there".to_owned())
 }
 

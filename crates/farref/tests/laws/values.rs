@@ -462,7 +462,7 @@ mod references {
 
     #[farref::remote]
     async fn wrong_type() -> farref::Result<RRef<u64>> {
-        let me = Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))?;
+        let me = Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))?;
         me.rref(1)
     }
 

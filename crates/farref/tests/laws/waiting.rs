@@ -346,5 +346,5 @@ mod cycles {
 }
 
 fn here() -> farref::Result<Worker> {
-    Worker::current().ok_or_else(|| Error::Config("no worker".to_owned()))
+    Worker::current().ok_or(Error::Misuse(farref::Misuse::NoWorker))
 }

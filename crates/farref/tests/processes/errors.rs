@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use farref::{Error, RendezvousError, Result, StoreError, Worker};
+use farref::{Error, MemberState, RendezvousError, Result, StoreError, Worker};
 
 use crate::Tests;
 use crate::functions::{Probe, ProbeRRef, add, fail, hold, panic_with, until_waiting, wait_at};
@@ -327,7 +327,7 @@ fn after_the_end() -> anyhow::Result<()> {
         ensure!(matches!(ended, Err(Error::Leaked(_))), "{ended:?}");
         let is_over = |error: &Error| {
             matches!(error, Error::NotMember { name, state }
-                if &**name == "driver" && state.contains("has been shut down"))
+                if &**name == "driver" && *state == MemberState::Ended)
         };
         let advice = ["`driver`", "join again"];
         expect(

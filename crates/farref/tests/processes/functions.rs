@@ -265,7 +265,7 @@ pub(crate) async fn share_with(to: String, value: u64) -> farref::Result<u64> {
 }
 
 fn no_worker() -> farref::Error {
-    farref::Error::Config("not in a remote function".to_owned())
+    farref::Error::Misuse(farref::Misuse::NoWorker)
 }
 
 /// Opens a gate after a while.

@@ -6,7 +6,7 @@ use farref_proto::{ContextError, ContextId};
 use tokio::sync::oneshot;
 
 use super::work::Work;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::runtime::core::{Core, ProtocolState};
 
 impl Core {
@@ -22,7 +22,7 @@ impl Core {
             Ok(()) => Ok(Some(state.releases.entry(context).or_default())),
             // Closed here; until all others have said so too there is a list of who waits for that.
             Err(ContextError::Closed { .. }) => Ok(state.releases.get_mut(&context)),
-            Err(other) => Err(Error::Reference(other.to_string())),
+            Err(other) => Err(other.into()),
         };
         let released = released.map(|waiters| {
             waiters.map(|waiters| {

@@ -4,7 +4,8 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use farref_proto::{
-    CallError, CallHead, ContextId, Fingerprint, MessageId, NodeId, RRefId, RefError, Target, Want,
+    CallError, CallHead, ContextId, Creation, Fingerprint, MessageId, NodeId, RRefId, RefError,
+    Share, Target, Want,
 };
 use tokio::sync::oneshot;
 
@@ -12,7 +13,7 @@ use super::work::Work;
 use crate::agent::{
     CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
 };
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::carrying::Encoded;
 use crate::runtime::core::{Core, PendingAnswer, ProtocolState, Reply};
 use crate::runtime::handle::Handle;
@@ -157,13 +158,12 @@ impl Core {
         if let Err(error) = self.check_wire(to, &head, &call) {
             return Err(self.take_back(state, to, &head, error));
         }
-        let rref = match head.target {
-            Target::Stay(creation) => creation.share.rref,
-            _ => {
-                return Err(Error::Reference(
-                    "the protocol made no reference".to_owned(),
-                ));
-            }
+        let Target::Stay(Creation {
+            share: Share { rref, .. },
+            ..
+        }) = head.target
+        else {
+            return Err(ReferenceError::Hollow.into());
         };
         let mut work = Work::default();
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
@@ -326,7 +326,7 @@ impl Core {
             },
             CallError::Reference(error) => self.explain(error),
             CallError::Context(error) => self.explain_context(error),
-            other => Error::Reference(other.to_string()),
+            other => other.into(),
         }
     }
 }

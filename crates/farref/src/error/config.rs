@@ -1,0 +1,71 @@
+//! What is wrong with how a worker was set up.
+
+use std::net::IpAddr;
+
+use farref_proto::NodeId;
+
+use crate::rendezvous::ParseRendezvousError;
+
+/// A setting that is missing or makes no sense.
+///
+/// ```
+/// use farref::{ConfigError, Error, Worker};
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// let Err(Error::Config(error)) = Worker::builder("alone").join().await else {
+///     panic!("nobody said where to meet");
+/// };
+/// assert!(matches!(error, ConfigError::NoRendezvous));
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Nothing says where the workers meet.
+    #[error(
+        "nothing says where the workers meet: set MASTER_ADDR and MASTER_PORT or \
+         FARREF_RENDEZVOUS, or call `.rendezvous(\"tcp://host:port\")`"
+    )]
+    NoRendezvous,
+
+    /// What was given as the place where the workers meet is none.
+    #[error("`{place}` is no rendezvous: {reason}")]
+    BadRendezvous {
+        /// What was given.
+        place: String,
+        /// What is wrong with it.
+        reason: ParseRendezvousError,
+    },
+
+    /// The worker has neither a name nor a rank.
+    #[error("the worker has no name: set FARREF_NAME or a rank")]
+    NoName,
+
+    /// The workers would talk over a network without encryption, and nobody said that they may.
+    #[error(
+        "the workers would talk over the network (this one at {address}) without encryption: \
+         say `.insecure()` or FARREF_INSECURE=1 if the network is trusted, and set a token; or \
+         meet at 127.0.0.1 if all are on this host"
+    )]
+    Unencrypted {
+        /// Where the worker would be.
+        address: IpAddr,
+    },
+
+    /// The worker is not among the members of the group that it was attached to.
+    #[error("{node} is not among the members of its group")]
+    NotInGroup {
+        /// What the group calls it.
+        node: NodeId,
+    },
+
+    /// The system does not give what every worker needs.
+    #[error("the system gives no {what}: {reason}")]
+    System {
+        /// What it does not give.
+        what: &'static str,
+        /// What it says.
+        reason: String,
+    },
+}

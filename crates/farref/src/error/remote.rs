@@ -1,0 +1,211 @@
+//! What a remote function raised, and what functions are called in errors.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// An error raised by a remote function.
+///
+/// ```
+/// use farref::Error;
+///
+/// #[farref::remote]
+/// async fn first(list: Vec<u32>) -> u32 {
+///     list[0]
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+///
+/// let Err(Error::Remote(error)) = first::on(&peer, vec![]).await else {
+///     panic!("an empty list has no first element");
+/// };
+/// assert!(error.panicked);
+/// assert_eq!(&*error.worker, "worker1");
+/// assert!(error.to_string().contains("first` panicked on worker `worker1`"));
+///
+/// // The worker lives on.
+/// assert_eq!(first::on(&peer, vec![7]).await?, 7);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RemoteError {
+    /// Where it was raised.
+    pub worker: Arc<str>,
+    /// Which function raised it.
+    pub function: FunctionName,
+    /// Whether it was a panic.
+    pub panicked: bool,
+    /// The error's message, and those of its sources, the outermost first.
+    pub messages: Vec<String>,
+}
+
+impl RemoteError {
+    /// What the error says, without its sources.
+    ///
+    /// ```
+    /// use farref::Error;
+    ///
+    /// #[farref::remote]
+    /// async fn parse(text: String) -> Result<u32, std::num::ParseIntError> {
+    ///     text.parse()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let error = parse::on(&peer, "seven".to_owned()).await.unwrap_err();
+    /// assert!(matches!(error, Error::Remote(error) if error.message().contains("invalid digit")));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn message(&self) -> &str {
+        self.messages.first().map_or("", String::as_str)
+    }
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.panicked { "panicked" } else { "failed" };
+        write!(
+            f,
+            "{} {verb} on worker `{}`: {}",
+            self.function,
+            self.worker,
+            self.message()
+        )?;
+        for source in self.messages.iter().skip(1) {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RemoteError {}
+
+/// Names a function in errors; the fetch of a value counts as one.
+///
+/// Cheap to clone. Names are equal if they read alike.
+///
+/// ```
+/// use farref::Error;
+///
+/// #[farref::remote(name = "shop::price")]
+/// async fn price(item: String) -> Result<u32, String> {
+///     Err(format!("there is no {item}"))
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let Err(Error::Remote(error)) = price::on(&peer, "tea".to_owned()).await else {
+///     panic!("there is no tea");
+/// };
+/// assert_eq!(error.function.as_str(), "shop::price");
+/// assert_eq!(error.function.to_string(), "`shop::price`");
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FunctionName(Name);
+
+#[derive(Clone)]
+enum Name {
+    /// A function of this program.
+    Ours(&'static str),
+    /// One that only another worker may have.
+    Theirs(Arc<str>),
+}
+
+impl FunctionName {
+    /// Stands for a function until whoever knows its name fills it in.
+    pub(crate) const UNSAID: Self = Self::ours("");
+
+    pub(crate) const fn ours(name: &'static str) -> Self {
+        Self(Name::Ours(name))
+    }
+
+    pub(crate) fn theirs(name: String) -> Self {
+        Self(Name::Theirs(name.into()))
+    }
+
+    /// Whether nobody has filled it in yet.
+    pub(crate) fn is_unsaid(&self) -> bool {
+        self.as_str().is_empty()
+    }
+
+    /// The name.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use farref::{Error, FunctionName};
+    ///
+    /// /// Which functions ran out of time, and how often.
+    /// fn count(errors: &[Error]) -> HashMap<&str, usize> {
+    ///     let mut counts = HashMap::new();
+    ///     for error in errors {
+    ///         if let Error::Timeout { function, .. } = error {
+    ///             *counts.entry(FunctionName::as_str(function)).or_default() += 1;
+    ///         }
+    ///     }
+    ///     counts
+    /// }
+    ///
+    /// #[farref::remote(name = "hang")]
+    /// async fn hang() {
+    ///     std::future::pending().await
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let peer = me.peer("worker1")?;
+    /// let error = hang::on(&peer).timeout(std::time::Duration::ZERO).await.unwrap_err();
+    /// assert_eq!(count(&[error.clone(), error]), HashMap::from([("hang", 2)]));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Name::Ours(name) => name,
+            Name::Theirs(name) => name,
+        }
+    }
+}
+
+impl PartialEq for FunctionName {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for FunctionName {}
+
+impl Hash for FunctionName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl fmt::Display for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.as_str())
+    }
+}
+
+impl fmt::Debug for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
