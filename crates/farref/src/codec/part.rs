@@ -337,7 +337,7 @@ impl Owned {
                 elements: Elements::One(bytes),
                 home: None,
             }) => take(bytes).into(),
-            _ => Bytes::from_owner(Shared(self)),
+            _ => Bytes::from_owner(SharedOwned(self)),
         }
     }
 }
@@ -351,9 +351,9 @@ impl Drop for Owned {
 }
 
 /// Elements as the owner of bytes.
-struct Shared(Arc<Owned>);
+struct SharedOwned(Arc<Owned>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for SharedOwned {
     fn as_ref(&self) -> &[u8] {
         self.0.elements.bytes()
     }

@@ -21,7 +21,7 @@ use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::Entry;
 use crate::runtime::{self, Core, Request, carrying, trace};
-use crate::support::blocking::Waiting;
+use crate::support::blocking::BlockedThread;
 use crate::tables::holds::{Made, Origin};
 use crate::values::{Access, NoReceiver};
 
@@ -60,10 +60,10 @@ const FETCH: FunctionName = FunctionName::ours(runtime::FETCH);
 /// ```
 #[must_use = "a call does nothing until it is awaited, started, or left there with `remote()`"]
 pub struct Call<T> {
-    stage: Stage<T>,
+    stage: CallStage<T>,
 }
 
-enum Stage<T> {
+enum CallStage<T> {
     /// To be built when it is made.
     Deferred(Deferred<T>),
     Built(Built),
@@ -191,8 +191,8 @@ impl<T: Send + Sync + 'static> Call<T> {
     #[track_caller]
     pub fn remote(self) -> RRef<T> {
         let handle = match self.stage.build() {
-            Stage::Built(built) => built.create::<T>(),
-            Stage::Deferred(_) | Stage::Made(_) | Stage::Taken => Err(awaited_before()),
+            CallStage::Built(built) => built.create::<T>(),
+            CallStage::Deferred(_) | CallStage::Made(_) | CallStage::Taken => Err(awaited_before()),
         };
         RRef::new(handle.unwrap_or_else(|error| Arc::new(Handle::Broken(error))))
     }
@@ -250,7 +250,7 @@ pub(super) fn encode<A: Serialize + 'static>(
     })
 }
 
-impl<T> Stage<T> {
+impl<T> CallStage<T> {
     /// Builds what is to be built when it is made.
     fn build(self) -> Self {
         let Self::Deferred(Deferred { build, timeout, .. }) = self else {
@@ -267,7 +267,7 @@ impl<T> Stage<T> {
 impl<T> Call<T> {
     pub(super) fn built(built: Built) -> Self {
         Self {
-            stage: Stage::Built(built),
+            stage: CallStage::Built(built),
         }
     }
 
@@ -277,7 +277,7 @@ impl<T> Call<T> {
         build: impl FnOnce() -> Self + Send + Sync + 'static,
     ) -> Self {
         Self {
-            stage: Stage::Deferred(Deferred {
+            stage: CallStage::Deferred(Deferred {
                 name,
                 build: Box::new(build),
                 timeout: None,
@@ -287,7 +287,7 @@ impl<T> Call<T> {
 
     /// The same, under this name in errors and traces.
     pub(super) fn named(mut self, name: FunctionName) -> Self {
-        if let Stage::Built(built) = &mut self.stage {
+        if let CallStage::Built(built) = &mut self.stage {
             built.name = name;
         }
         self
@@ -358,9 +358,9 @@ impl<T> Call<T> {
     /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         match &mut self.stage {
-            Stage::Built(built) => built.timeout = Timeout::Set(limit.into()),
-            Stage::Deferred(deferred) => deferred.timeout = Some(limit.into()),
-            Stage::Made(_) | Stage::Taken => {}
+            CallStage::Built(built) => built.timeout = Timeout::Set(limit.into()),
+            CallStage::Deferred(deferred) => deferred.timeout = Some(limit.into()),
+            CallStage::Made(_) | CallStage::Taken => {}
         }
         self
     }
@@ -469,9 +469,9 @@ impl<T: Returned> Call<T> {
     /// ```
     pub fn start(self) -> Pending<T> {
         let built = match self.stage.build() {
-            Stage::Built(built) => built,
-            Stage::Made(pending) => return pending,
-            Stage::Deferred(_) | Stage::Taken => {
+            CallStage::Built(built) => built,
+            CallStage::Made(pending) => return pending,
+            CallStage::Deferred(_) | CallStage::Taken => {
                 return Pending {
                     name: FunctionName::UNSAID,
                     entry: None,
@@ -522,7 +522,7 @@ impl<T: Returned> Call<T> {
     /// ```
     #[track_caller]
     pub fn wait(self) -> Result<T> {
-        let Stage::Built(built) = self.stage.build() else {
+        let CallStage::Built(built) = self.stage.build() else {
             return Err(awaited_before());
         };
         let runtime = match &built.to {
@@ -533,7 +533,7 @@ impl<T: Returned> Call<T> {
         if let PendingState::Failed(error) = &pending.state {
             return Err(error.clone());
         }
-        let _waiting = Waiting::begin();
+        let _waiting = BlockedThread::begin();
         runtime.block_on(pending)
     }
 }
@@ -546,15 +546,15 @@ impl<T: Returned> Future for Call<T> {
     /// Makes the call, the first time.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        if let Stage::Built(_) | Stage::Deferred(_) = this.stage {
-            this.stage = match std::mem::replace(&mut this.stage, Stage::Taken).build() {
-                Stage::Built(built) => Stage::Made(built.make(true)),
+        if let CallStage::Built(_) | CallStage::Deferred(_) = this.stage {
+            this.stage = match std::mem::replace(&mut this.stage, CallStage::Taken).build() {
+                CallStage::Built(built) => CallStage::Made(built.make(true)),
                 other => other,
             };
         }
         match &mut this.stage {
-            Stage::Made(pending) => Pin::new(pending).poll(context),
-            Stage::Deferred(_) | Stage::Built(_) | Stage::Taken => {
+            CallStage::Made(pending) => Pin::new(pending).poll(context),
+            CallStage::Deferred(_) | CallStage::Built(_) | CallStage::Taken => {
                 Poll::Ready(Err(awaited_before()))
             }
         }
@@ -565,12 +565,12 @@ impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Call");
         match &self.stage {
-            Stage::Built(built) => debug
+            CallStage::Built(built) => debug
                 .field("function", &built.name)
                 .field("location", &built.location),
-            Stage::Deferred(deferred) => debug.field("function", &deferred.name),
-            Stage::Made(pending) => debug.field("function", &pending.name),
-            Stage::Taken => &mut debug,
+            CallStage::Deferred(deferred) => debug.field("function", &deferred.name),
+            CallStage::Made(pending) => debug.field("function", &pending.name),
+            CallStage::Taken => &mut debug,
         };
         debug.finish_non_exhaustive()
     }

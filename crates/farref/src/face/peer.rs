@@ -128,7 +128,7 @@ impl Peer {
     pub(crate) fn life(&self, function: FunctionName) -> Result<NodeId> {
         self.core.current_life(self.worker).ok_or_else(|| {
             let stage = *self.core.stage.borrow();
-            if stage == crate::runtime::Stage::Member {
+            if stage == crate::runtime::WorkerStage::Member {
                 Error::PeerLost {
                     peer: Arc::clone(&self.name),
                     function,

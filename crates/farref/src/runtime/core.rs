@@ -57,7 +57,7 @@ pub(crate) struct Core {
     pub(crate) queues: Arc<Queues>,
     pub(crate) telemetry: Telemetry,
     pub(crate) extensions: Extensions<Self>,
-    pub(crate) stage: watch::Sender<Stage>,
+    pub(crate) stage: watch::Sender<WorkerStage>,
     pub(super) agent: OnceLock<Arc<dyn Agent>>,
     pub(super) state: Mutex<ProtocolState>,
     /// Wakes the pump: there are control messages that nobody has queued yet.
@@ -74,7 +74,7 @@ pub(crate) struct Core {
 
 /// Where the worker is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum WorkerStage {
     /// Asked to be let in.
     Joining,
     /// A member.
@@ -172,8 +172,8 @@ impl Core {
         config.ref_shards = REF_SHARDS;
         config.seed = seed;
         let stage = match membership.phase() {
-            farref_proto::Phase::Member => Stage::Member,
-            _ => Stage::Joining,
+            farref_proto::Phase::Member => WorkerStage::Member,
+            _ => WorkerStage::Joining,
         };
         Arc::new(Self {
             me,
@@ -242,7 +242,7 @@ impl Core {
 
     /// Whether calls can be made.
     pub(crate) fn is_member(&self) -> bool {
-        *self.stage.borrow() == Stage::Member
+        *self.stage.borrow() == WorkerStage::Member
     }
 
     /// After the end nothing is sent, whatever the protocol's tables say.
@@ -256,7 +256,7 @@ impl Core {
 
     /// Whether it was a member and is none any more.
     pub(crate) fn is_over(&self) -> bool {
-        *self.stage.borrow() > Stage::Member
+        *self.stage.borrow() > WorkerStage::Member
     }
 
     /// The member that a worker is at present.
@@ -284,7 +284,7 @@ impl Core {
     /// This worker takes no part: why.
     pub(crate) fn not_member(&self) -> Error {
         let stage = *self.stage.borrow();
-        if stage == Stage::Evicted {
+        if stage == WorkerStage::Evicted {
             return Error::Evicted {
                 name: Arc::clone(&self.name),
             };
@@ -292,10 +292,12 @@ impl Core {
         Error::NotMember {
             name: Arc::clone(&self.name),
             state: match stage {
-                Stage::Joining => MemberState::Joining,
-                Stage::Member => MemberState::Leaving,
+                WorkerStage::Joining => MemberState::Joining,
+                WorkerStage::Member => MemberState::Leaving,
                 _ if !self.has_runtime.load(Ordering::Relaxed) => MemberState::WithoutRuntime,
-                Stage::ShutDown | Stage::Departed | Stage::Evicted => MemberState::Ended,
+                WorkerStage::ShutDown | WorkerStage::Departed | WorkerStage::Evicted => {
+                    MemberState::Ended
+                }
             },
         }
     }

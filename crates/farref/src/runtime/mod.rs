@@ -29,7 +29,7 @@ pub(crate) mod settings;
 mod status;
 pub(crate) mod trace;
 
-pub(crate) use self::core::{Core, Reply, Stage, Taken};
+pub(crate) use self::core::{Core, Reply, Taken, WorkerStage};
 pub(crate) use protocol::{NotMade, Receipt, Request};
 pub(crate) use status::Traffic;
 

@@ -26,18 +26,18 @@ const IDLE: Duration = Duration::from_secs(10);
 type Task = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads that grows while its threads wait for calls.
-pub(crate) struct BlockingPool(Arc<Shared>);
+pub(crate) struct BlockingPool(Arc<PoolShared>);
 
-struct Shared {
+struct PoolShared {
     limit: usize,
     /// Whether jobs are done even if the pool is dropped before.
     finishes: bool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     tasks: VecDeque<Task>,
     /// Threads that are not waiting for a call: running a job, or about to look for one.
     running: usize,
@@ -49,7 +49,7 @@ struct State {
 }
 
 thread_local! {
-    static POOL: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    static POOL: RefCell<Option<Arc<PoolShared>>> = const { RefCell::new(None) };
 }
 
 impl BlockingPool {
@@ -63,7 +63,7 @@ impl BlockingPool {
     }
 
     fn make(limit: usize, finishes: bool) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PoolShared {
             limit: limit.max(1),
             finishes,
             state: Mutex::default(),
@@ -107,13 +107,13 @@ impl fmt::Debug for BlockingPool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// BP-2: wakes a thread, or starts one.
-    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         if state.tasks.is_empty() {
             return;
         }
@@ -170,7 +170,10 @@ impl Shared {
 
     /// Sleeps until a job claims a thread. Says whether one did: not if there is none for long, or the
     /// pool is closed.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, PoolState>,
+    ) -> (MutexGuard<'a, PoolState>, bool) {
         state.idle += 1;
         loop {
             let (woken, timeout) = self
@@ -193,9 +196,9 @@ impl Shared {
 
 /// To be held while this thread waits for a call. If it is a thread of a pool, the pool does without it
 /// meanwhile.
-pub(crate) struct Waiting(Option<Arc<Shared>>);
+pub(crate) struct BlockedThread(Option<Arc<PoolShared>>);
 
-impl Waiting {
+impl BlockedThread {
     pub(crate) fn begin() -> Self {
         let pool = POOL.with_borrow(Clone::clone);
         if let Some(pool) = &pool {
@@ -207,7 +210,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for BlockedThread {
     fn drop(&mut self) {
         if let Some(pool) = &self.0 {
             pool.lock().running += 1;
@@ -230,7 +233,7 @@ mod tests {
             if depth > 0 {
                 let below = Arc::clone(pool);
                 pool.submit(move || nest(&below, depth - 1, inner));
-                let waiting = Waiting::begin();
+                let waiting = BlockedThread::begin();
                 finished.recv().unwrap();
                 drop(waiting);
             }

@@ -152,11 +152,11 @@ impl Expected {
 pub(crate) struct Budget {
     limit: u64,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     /// Answers that are made and that the peer does not have.
     queued: u64,
     /// What running functions are expected to bring, by its size.
@@ -164,12 +164,12 @@ struct State {
     /// How many of those are huge.
     huge: usize,
     /// Who waits, in order, by the size of its answer.
-    lines: [BTreeMap<u64, Waiting>; SIZES],
+    lines: [BTreeMap<u64, WaitingReservation>; SIZES],
     next: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingReservation {
     bytes: u64,
     waker: Waker,
 }
@@ -259,7 +259,7 @@ impl Budget {
 
     /// Changes the sums, and wakes who may go on. Only tasks of this worker wait here, so a waker
     /// does nothing but to schedule one, and may be woken anywhere.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut BudgetState)) {
         let mut state = lock(&self.state);
         change(&mut state);
         let woken = state.advance(self.limit);
@@ -268,8 +268,8 @@ impl Budget {
     }
 }
 
-impl State {
-    fn line(&self, size: Size) -> &BTreeMap<u64, Waiting> {
+impl BudgetState {
+    fn line(&self, size: Size) -> &BTreeMap<u64, WaitingReservation> {
         &self.lines[size as usize]
     }
 
@@ -423,7 +423,7 @@ impl Future for Reserve {
                 let mut state = lock(&budget.state);
                 let number = state.next;
                 state.next += 1;
-                let waiting = Waiting {
+                let waiting = WaitingReservation {
                     bytes: this.bytes,
                     waker: context.waker().clone(),
                 };

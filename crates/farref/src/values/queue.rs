@@ -42,10 +42,10 @@ struct Queue {
     users: u32,
     /// Whether the user is the only one.
     exclusive: bool,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingUser>,
 }
 
-struct Waiting {
+struct WaitingUser {
     admitted: oneshot::Sender<Permit>,
     user: User,
     since: Instant,
@@ -101,7 +101,7 @@ impl Queues {
         let since = Instant::now();
         queue.waiting.insert(
             number,
-            Waiting {
+            WaitingUser {
                 admitted,
                 user,
                 since,
@@ -149,7 +149,7 @@ impl Queues {
     }
 
     /// Tells those who may come in. Returns how many of them do not want to any more.
-    fn let_in(self: &Arc<Self>, rref: RRefId, admitted: Vec<Waiting>) -> u32 {
+    fn let_in(self: &Arc<Self>, rref: RRefId, admitted: Vec<WaitingUser>) -> u32 {
         let mut gone = 0;
         for waiting in admitted {
             if let Err(mut permit) = waiting.admitted.send(Permit::new(self, rref)) {
@@ -195,7 +195,7 @@ impl Queue {
     }
 
     /// Takes out those whose turn it is.
-    fn admit(&mut self) -> Vec<Waiting> {
+    fn admit(&mut self) -> Vec<WaitingUser> {
         let mut admitted = Vec::new();
         while let Some(first) = self.waiting.first_entry() {
             let user = first.get().user;

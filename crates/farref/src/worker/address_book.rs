@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::native::{Contacts, Rejection};
 use crate::rendezvous::Card;
 use crate::report::snapshot::Snapshot;
-use crate::runtime::{Core, Stage};
+use crate::runtime::{Core, WorkerStage};
 
 /// Lets the agent look addresses up and tell of whom it has met.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Contacts for AddressBook {
         let Some(core) = self.core.upgrade() else {
             return;
         };
-        if *core.stage.borrow() == Stage::Joining {
+        if *core.stage.borrow() == WorkerStage::Joining {
             self.rejections.send_modify(|all| {
                 all.insert(by, rejection);
             });
@@ -57,9 +57,12 @@ impl Contacts for AddressBook {
     }
 
     fn is_here(&self) -> bool {
-        self.core
-            .upgrade()
-            .is_some_and(|core| matches!(*core.stage.borrow(), Stage::Joining | Stage::Member))
+        self.core.upgrade().is_some_and(|core| {
+            matches!(
+                *core.stage.borrow(),
+                WorkerStage::Joining | WorkerStage::Member
+            )
+        })
     }
 
     fn starving(&self, lasted: Duration) {

@@ -24,7 +24,7 @@ use crate::rendezvous::{
 };
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::{MessageLimits, Settings};
-use crate::runtime::{Core, Stage};
+use crate::runtime::{Core, WorkerStage};
 use crate::tables::names::Names;
 
 /// How long the members of a growing group have to write it into a store whose former host is gone. They try
@@ -127,7 +127,7 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
         rejections: Arc::clone(&rejections),
     };
     let worker = start(builder, name, bound, entry, hosted, contacts)?;
-    if *worker.core.stage.borrow() == Stage::Joining {
+    if *worker.core.stage.borrow() == WorkerStage::Joining {
         let joined = worker.find_sponsor(&rejections, deadline, patience).await;
         if let Err(error) = joined {
             worker.crash().await;

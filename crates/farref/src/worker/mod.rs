@@ -269,7 +269,7 @@ impl Worker {
     /// Why there is no worker of that name.
     fn no_such_peer(&self, name: &str, waited: Option<Duration>) -> Error {
         let stage = *self.core.stage.borrow();
-        if stage > crate::runtime::Stage::Member {
+        if stage > crate::runtime::WorkerStage::Member {
             return self.core.not_member();
         }
         let known = self.peers();
@@ -550,7 +550,7 @@ impl Drop for Life {
     fn drop(&mut self) {
         self.stop_tasks();
         let stage = *self.core.stage.borrow();
-        if stage <= crate::runtime::Stage::Member {
+        if stage <= crate::runtime::WorkerStage::Member {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
         }
         let core = Arc::clone(&self.core);

@@ -13,7 +13,7 @@ use crate::error::{Error, Misuse, Result};
 use crate::rendezvous::Directory;
 use crate::report::leaks::LeakReport;
 use crate::runtime::current::Current;
-use crate::runtime::{Core, Stage};
+use crate::runtime::{Core, WorkerStage};
 
 /// How long the last messages may take to be delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -151,13 +151,13 @@ impl Worker {
         let mut leaks = LeakReport::default();
         let outcome = loop {
             match *stage.borrow_and_update() {
-                Stage::ShutDown | Stage::Departed => break Ok(()),
-                Stage::Evicted => {
+                WorkerStage::ShutDown | WorkerStage::Departed => break Ok(()),
+                WorkerStage::Evicted => {
                     break Err(Error::Evicted {
                         name: core.name.clone(),
                     });
                 }
-                Stage::Joining | Stage::Member => {}
+                WorkerStage::Joining | WorkerStage::Member => {}
             }
             if !core.look(|node| node.quiescence().all_willing()) {
                 // S1a
@@ -195,7 +195,7 @@ impl Worker {
             }
             let _ = tokio::time::timeout(LOOK, stage.changed()).await;
         };
-        if *stage.borrow() == Stage::ShutDown {
+        if *stage.borrow() == WorkerStage::ShutDown {
             core.pass_the_end_on();
         }
         self.close(LAST_WORDS).await;
@@ -312,7 +312,7 @@ impl Worker {
         core.input(|node, out| node.release_everything(out));
         core.input(|node, out| node.leave(out));
         let mut stage = core.stage.subscribe();
-        let gone = stage.wait_for(|stage| *stage > Stage::Member);
+        let gone = stage.wait_for(|stage| *stage > WorkerStage::Member);
         let outcome = match tokio::time::timeout(core.settings.shutdown_timeout, gone).await {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::ShutdownTimeout {

@@ -11,7 +11,7 @@ use crate::agent::Inbound as _;
 use crate::error::{Error, Result};
 use crate::native::{Rejection, WIRE_VERSION};
 use crate::rendezvous::{Directory, RendezvousError};
-use crate::runtime::Stage;
+use crate::runtime::WorkerStage;
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
 /// connections is not waited for.
@@ -52,7 +52,7 @@ impl Worker {
                     SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
                 let decided = async {
                     tokio::select! {
-                        _ = stage.wait_for(|stage| *stage != Stage::Joining) => {}
+                        _ = stage.wait_for(|stage| *stage != WorkerStage::Joining) => {}
                         _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
                         _ = rejected.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
                     }
@@ -62,8 +62,8 @@ impl Worker {
                 }
                 let reached = *stage.borrow();
                 match reached {
-                    Stage::Joining => {}
-                    Stage::Member => {
+                    WorkerStage::Joining => {}
+                    WorkerStage::Member => {
                         self.learn_names(directory, deadline).await;
                         return Ok(());
                     }
@@ -95,7 +95,7 @@ impl Worker {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
             let reached = *stage.borrow();
-            if reached == Stage::Member {
+            if reached == WorkerStage::Member {
                 self.learn_names(directory, deadline).await;
                 return Ok(());
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::hosting::HostedStore;
 use crate::rendezvous::RendezvousError;
-use crate::runtime::{Core, Stage};
+use crate::runtime::{Core, WorkerStage};
 
 /// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
 /// tells the new one what the group knows, so that others, the former host among them, can join again (S3).
@@ -58,7 +58,7 @@ pub(super) async fn watch_runtime(core: Weak<Core>) {
     };
     let watch = Watch(core);
     // An error: the worker is gone with all its handles.
-    drop(stage.wait_for(|stage| *stage > Stage::Member).await);
+    drop(stage.wait_for(|stage| *stage > WorkerStage::Member).await);
     drop(watch);
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 
 use crate::agent::Message;
-use crate::runtime::core::{Core, Stage, ValueWaiter};
+use crate::runtime::core::{Core, ValueWaiter, WorkerStage};
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
@@ -67,9 +67,9 @@ impl Core {
     /// The worker has ended: whoever still waits learns it, and everything it had is let go.
     pub(crate) fn end(self: &Arc<Self>) {
         self.stage.send_if_modified(|stage| {
-            let running = *stage <= Stage::Member;
+            let running = *stage <= WorkerStage::Member;
             if running {
-                *stage = Stage::Departed;
+                *stage = WorkerStage::Departed;
             }
             running
         });

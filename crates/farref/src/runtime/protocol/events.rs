@@ -7,7 +7,9 @@ use farref_proto::{Departure, Event, MessageId, NodeId, RefError, Waiter as Fetc
 use super::work::Work;
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
-use crate::runtime::core::{Core, PeerState, ProtocolState, Running, Stage, Taken, ValueWaiter};
+use crate::runtime::core::{
+    Core, PeerState, ProtocolState, Running, Taken, ValueWaiter, WorkerStage,
+};
 use crate::runtime::job::{Arrived, Destination, Job};
 use crate::runtime::registry::{Called, Entry};
 use crate::runtime::{FETCH, callers, failure};
@@ -54,7 +56,7 @@ impl Core {
                     work.dropped.push(Box::new(call));
                 }
                 if let Some(waiter) = peer.waiter(request) {
-                    let error = if *self.stage.borrow() == Stage::Evicted {
+                    let error = if *self.stage.borrow() == WorkerStage::Evicted {
                         // It is not the peer that was lost.
                         self.not_member()
                     } else {
@@ -93,16 +95,16 @@ impl Core {
                         .push(Box::new(|core| core.store_lost.notify_one()));
                 }
             }
-            Event::Welcomed => self.reach(Stage::Member),
+            Event::Welcomed => self.reach(WorkerStage::Member),
             Event::Evicted => {
                 tracing::error!(worker = %self.name, "the group has declared this worker dead");
-                self.reach(Stage::Evicted);
+                self.reach(WorkerStage::Evicted);
                 for peer in state.peers.values_mut() {
                     end_waits_for_a_place(peer, work);
                 }
             }
-            Event::Departed => self.reach(Stage::Departed),
-            Event::ShutdownComplete => self.reach(Stage::ShutDown),
+            Event::Departed => self.reach(WorkerStage::Departed),
+            Event::ShutdownComplete => self.reach(WorkerStage::ShutDown),
             Event::ContextClosed(context) => self.tell_extensions(work, move |listener, core| {
                 listener.context_closed(core, context);
             }),
@@ -148,7 +150,7 @@ impl Core {
         }
     }
 
-    fn reach(&self, stage: Stage) {
+    fn reach(&self, stage: WorkerStage) {
         self.stage.send_if_modified(|current| {
             let later = stage > *current;
             if later {

@@ -10,7 +10,7 @@ use farref_proto::{
 use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
-use crate::runtime::core::{Core, ProtocolState, Stage, ValueWaiter};
+use crate::runtime::core::{Core, ProtocolState, ValueWaiter, WorkerStage};
 use crate::runtime::job::{Arrived, Destination};
 use crate::runtime::registry::{Called, Entry};
 use crate::runtime::{FETCH, failure};
@@ -28,13 +28,13 @@ impl Inbound for Core {
         let stage = *self.stage.borrow();
         match stage {
             // Not all of those whom the store lists are still there.
-            Stage::Joining => tracing::debug!(%worker, %peer, "a sponsor cannot be reached"),
+            WorkerStage::Joining => tracing::debug!(%worker, %peer, "a sponsor cannot be reached"),
             // It may have left, and the news be on its way. If it has died, that is a warning.
-            Stage::Member => {
+            WorkerStage::Member => {
                 tracing::info!(%worker, %peer, ?silent_for, "a worker cannot be reached")
             }
             // So has the other.
-            Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
+            WorkerStage::ShutDown | WorkerStage::Departed | WorkerStage::Evicted => return,
         }
         self.unreachable.send_modify(|nodes| {
             nodes.insert(node);
@@ -53,13 +53,13 @@ impl Inbound for Core {
         let (worker, peer) = (&self.name, self.name_of(by));
         let stage = *self.stage.borrow();
         match stage {
-            Stage::Joining | Stage::Member if self.phase() != Phase::Leaving => {
+            WorkerStage::Joining | WorkerStage::Member if self.phase() != Phase::Leaving => {
                 tracing::warn!(%worker, %peer, "peer counts this worker as gone");
             }
-            Stage::Joining | Stage::Member => {
+            WorkerStage::Joining | WorkerStage::Member => {
                 tracing::debug!(%worker, %peer, "peer knows that this worker leaves");
             }
-            Stage::ShutDown | Stage::Departed | Stage::Evicted => return,
+            WorkerStage::ShutDown | WorkerStage::Departed | WorkerStage::Evicted => return,
         }
         user_code::without(|| self.input(|protocol, out| protocol.refused(by, out)));
     }
@@ -94,7 +94,7 @@ impl Inbound for Core {
 
     fn is_done_with(&self, node: NodeId) -> bool {
         let stage = *self.stage.borrow();
-        stage > Stage::Member
+        stage > WorkerStage::Member
             || self.look(|protocol| {
                 let membership = protocol.membership();
                 membership.phase() == Phase::Leaving && !membership.awaited().contains(&node)
