@@ -80,6 +80,8 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 pub(crate) struct Entry {
     registration: &'static Registration,
+    /// A hash of its name.
+    id: u64,
     signature: Fingerprint,
     answers: Expected,
 }
@@ -135,10 +137,15 @@ impl Entry {
         (self.registration.serve)(job);
     }
 
+    /// The hash of its name.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// How the calls that it makes name it.
     pub(crate) fn called(&self) -> CalledFunction {
         CalledFunction {
-            id: self.reference().id,
+            id: self.id,
             exclusive: self.exclusive(),
         }
     }
@@ -146,7 +153,7 @@ impl Entry {
     /// How a call names it.
     pub(crate) fn reference(&self) -> FunctionRef {
         FunctionRef {
-            id: fingerprint::of_name(self.name()),
+            id: self.id,
             signature: self.signature,
             on_first_reference: false,
         }
@@ -169,13 +176,15 @@ impl Registry {
         let mut by_id: HashMap<u64, Entry, foldhash::fast::RandomState> = HashMap::default();
         for registration in registrations {
             (registration.trace_output)();
+            let id = fingerprint::of_name(registration.name);
             let entry = Entry {
                 registration,
+                id,
                 signature: (registration.fingerprint)(),
                 answers: Expected::default(),
             };
             // A clash of hashes counts as one of names: rare enough, and renaming helps as well.
-            if let Some(other) = by_id.insert(fingerprint::of_name(registration.name), entry) {
+            if let Some(other) = by_id.insert(id, entry) {
                 return Err(Error::DuplicateFunction {
                     name: registration.name,
                     first: other.registration.to_string(),

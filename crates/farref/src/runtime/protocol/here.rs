@@ -50,7 +50,7 @@ impl Core {
                 rref,
                 context: call.context,
                 bytes: 0,
-                function: entry.reference().id,
+                function: entry.id(),
                 limit: call
                     .deadline
                     .map(|at| at.saturating_duration_since(Instant::now())),

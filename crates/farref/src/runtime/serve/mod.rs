@@ -20,12 +20,14 @@ use std::sync::Arc;
 use tracing::Instrument as _;
 
 use self::blocking::run_blocking;
-use self::responder::{Responder, span_of};
+use self::responder::{Execution, Responder, span_of};
 use self::running::{Packed, admission, run, supervise};
-use super::carrying;
 use super::core::Core;
+use super::current::Current;
 use super::function::{Function, Mode};
-use super::job::Job;
+use super::job::{Destination, Job};
+use super::registry::Entry;
+use super::{carrying, trace};
 use crate::agent::Failure;
 use crate::values::{Admission, Ticket};
 
@@ -106,8 +108,35 @@ pub(crate) fn serve<F: Function>(job: Job) {
     }
 }
 
-fn split(mut job: Job) -> (Responder, Packed, Option<Ticket>) {
-    let responder = Responder::of(&mut job);
+/// Takes a job apart: the answer that it owes, its arguments, and its turn to use a value.
+fn split(job: Job) -> (Responder, Packed, Option<Ticket>) {
+    let name = job.name();
+    let call = Execution {
+        current: Current {
+            core: Arc::clone(&job.core),
+            caller: job.from,
+            request: match job.target {
+                Destination::Answer(request) => Some(request),
+                Destination::Stay { .. } => None,
+            },
+            deadline: job.deadline,
+            trace: trace::of_serving(job.trace),
+            context: job.context,
+            chain: job.chain,
+        },
+        parent: job.trace.span,
+        function: job.entry.map_or(0, Entry::id),
+        signal: job.signal,
+    };
+    let responder = Responder {
+        name,
+        entry: job.entry,
+        core: job.core,
+        from: job.from,
+        target: Some(job.target),
+        call,
+        began: job.began,
+    };
     let packed = Packed {
         arguments: job.arguments,
         references: job.references,

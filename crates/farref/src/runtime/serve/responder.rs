@@ -12,9 +12,8 @@ use crate::runtime::carrying;
 use crate::runtime::core::Core;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
-use crate::runtime::job::{Destination, Job};
+use crate::runtime::job::Destination;
 use crate::runtime::registry::Entry;
-use crate::runtime::trace;
 use crate::support::signal::CancelSignal;
 use crate::support::user_code;
 use crate::tables::answers::{Expected, Reservation, Reserve};
@@ -63,39 +62,6 @@ pub(super) struct Responder {
     pub(super) entry: Option<&'static Entry>,
     pub(super) call: Execution,
     pub(super) began: Instant,
-}
-
-impl Responder {
-    /// Takes the answer that a job owes out of it.
-    pub(super) fn of(job: &mut Job) -> Self {
-        let name = job.name();
-        let call = Execution {
-            current: Current {
-                core: Arc::clone(&job.core),
-                caller: job.from,
-                request: match job.target {
-                    Destination::Answer(request) => Some(request),
-                    Destination::Stay { .. } => None,
-                },
-                deadline: job.deadline,
-                trace: trace::of_serving(job.trace),
-                context: job.context,
-                chain: std::mem::take(&mut job.chain),
-            },
-            parent: job.trace.span,
-            function: job.entry.map_or(0, |entry| entry.reference().id),
-            signal: job.signal.take(),
-        };
-        Self {
-            name,
-            entry: job.entry,
-            core: Arc::clone(&job.core),
-            from: job.from,
-            target: Some(job.target),
-            call,
-            began: job.began,
-        }
-    }
 }
 
 impl Responder {
