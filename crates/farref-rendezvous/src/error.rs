@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farref_proto::{GroupId, NodeId};
 
-use super::store::StoreError;
+use crate::store::StoreError;
 
 /// Why a worker could not enter its group, or could not find another worker in it.
 ///
@@ -286,6 +286,14 @@ impl From<StoreError> for RendezvousError {
             doing: "reaching the rendezvous",
             source,
         }
+    }
+}
+
+/// What stands at `key` in the store is not what farref puts there.
+pub(crate) fn corrupt(key: &str, reason: &str) -> RendezvousError {
+    RendezvousError::Corrupt {
+        key: key.into(),
+        reason: reason.into(),
     }
 }
 

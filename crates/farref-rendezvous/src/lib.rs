@@ -28,63 +28,34 @@
 //! | [`open`](fn@open) | from a [`Rendezvous`], a place to meet, to a store |
 //! | [`environment`] | what the environment (farref's own, torchrun's, Slurm's, Kubernetes') says |
 //! | [`group`] | takes a worker into a group, and finds the other workers afterwards |
+//!
+//! Imports point from `group` and `environment` down to the errors, places and names, and from there to the
+//! stores, which know nothing of groups.
 
 #![forbid(unsafe_code)]
 
-mod address;
-mod bootstrap;
-mod card;
-mod directory;
+pub mod environment;
 mod error;
-mod file_store;
-mod launcher;
-mod ledger;
+pub mod group;
+mod identity;
 mod location;
-mod memory_store;
 mod open;
-mod presence;
-mod runs;
-mod settings;
 mod store;
-mod table;
-mod tcp_store;
-mod word;
 
 #[cfg(test)]
-mod bootstrap_tests;
-#[cfg(test)]
-mod settings_tests;
-#[cfg(test)]
-mod store_tests;
+mod scratch;
 
 pub use error::RendezvousError;
-pub use file_store::FileStore;
 pub use location::{ParseRendezvousError, Rendezvous};
-pub use memory_store::MemoryStore;
-pub use open::{Opened, open, serve};
-pub use store::{Store, StoreError, StoreFuture};
-pub use tcp_store::{StoreDialect, StoreLimits, StoreServer, TcpStoreClient};
-
-/// What a worker learns from where it runs. For farref's own use: programs set up a `farref::Worker`.
-pub mod environment {
-    pub use crate::address::{advertised_address, host_id};
-    pub use crate::settings::Settings;
-}
-
-/// How a worker enters a group and finds the others in it. For farref's own use: programs join with
-/// `farref::Worker`.
-pub mod group {
-    pub use crate::bootstrap::{Entry, Plan, check_rank, enter};
-    pub use crate::card::{Address, Card, TokenTag};
-    pub use crate::directory::Directory;
-    pub use crate::presence::{Presence, Sign};
-    pub use crate::runs::{announce, latest_group, prefix};
-    pub use crate::settings::check_name;
-}
+pub use open::{Opened, host_store, open};
+pub use store::{
+    FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer,
+    TcpStoreClient,
+};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::tcp_store::fuzzing::{store_answer, store_request};
+    pub use crate::store::fuzzing::{store_answer, store_request};
 }

@@ -4,11 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::RendezvousError;
-use super::file_store::FileStore;
-use super::location::Rendezvous;
-use super::store::Store;
-use super::tcp_store::{StoreDialect, StoreServer, TcpStoreClient};
+use crate::error::RendezvousError;
+use crate::location::Rendezvous;
+use crate::store::{FileStore, Store, StoreDialect, StoreServer, TcpStoreClient};
 
 /// How long the store's host keeps it after it has given up: the others look every second for the reason.
 const LINGER: Duration = Duration::from_millis(1_500);
@@ -73,7 +71,7 @@ pub async fn open(
         Rendezvous::Tcp { host, port } => (host.as_str(), *port),
     };
     let server = match hosts {
-        true => Some(serve(host, port).await?),
+        true => Some(host_store(host, port).await?),
         false => None,
     };
     // The host's own way in is the address it listens at, which works behind any kind of NAT.
@@ -90,7 +88,7 @@ pub async fn open(
 }
 
 /// Hosts the store at an address of this host.
-pub async fn serve(host: &str, port: u16) -> Result<StoreServer, RendezvousError> {
+pub async fn host_store(host: &str, port: u16) -> Result<StoreServer, RendezvousError> {
     // A name may stand for loopback here and for another address elsewhere (Debian's 127.0.1.1),
     // so only what is loopback everywhere keeps the others out.
     let loopback = match host.parse::<IpAddr>() {
@@ -116,5 +114,37 @@ fn reachable(ip: IpAddr) -> IpAddr {
     match ip {
         ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         ip => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn a_rendezvous_opens_the_store_it_names() {
+        let scratch = Scratch::new();
+        let free = StoreServer::bind("127.0.0.1:0").await.unwrap();
+        let port = free.local_addr().port();
+        free.close().await;
+        for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
+            let at: Rendezvous = format!("tcp://{host}:{port}").parse().unwrap();
+            let hosted = open(&at, true, SOON).await.unwrap();
+            let used = open(&at, false, SOON).await.unwrap();
+            assert!(hosted.server.is_some() && used.server.is_none());
+            hosted.store.set("k", b"v").await.unwrap();
+            assert_eq!(used.store.try_get("k").await.unwrap().unwrap(), "v");
+            let taken = open(&at, true, SOON).await.unwrap_err().to_string();
+            assert!(taken.contains("another process"), "{taken}");
+            drop(used);
+            hosted.server.unwrap().close().await;
+        }
+        let at = Rendezvous::File(scratch.file());
+        let opened = open(&at, true, SOON).await.unwrap();
+        assert!(opened.server.is_none());
+        opened.store.set("k", b"v").await.unwrap();
     }
 }

@@ -9,7 +9,7 @@ pub use farref_rendezvous::{
 
 pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};
 pub(crate) use farref_rendezvous::group::{
-    Address, Card, Directory, Entry, Plan, Presence, Sign, TokenTag, announce, check_name,
-    check_rank, enter, latest_group, prefix,
+    Address, Card, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag, announce_run,
+    check_name, check_rank, enter, key_prefix, latest_group,
 };
-pub(crate) use farref_rendezvous::{Opened, open, serve};
+pub(crate) use farref_rendezvous::{Opened, host_store, open};

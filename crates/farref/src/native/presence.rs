@@ -24,7 +24,7 @@ use super::handshake::{
 };
 use super::memory::MemoryNetwork;
 use super::stream::Stream;
-use crate::rendezvous::{Address, Card, Presence, RendezvousError, Sign, TokenTag};
+use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
 
 /// Finds earlier lives of a worker.
 pub(crate) struct Predecessors {
@@ -58,7 +58,7 @@ impl Predecessors {
         }
     }
 
-    async fn find(&self, card: &Card, patience: Duration) -> Result<Sign, RendezvousError> {
+    async fn find(&self, card: &Card, patience: Duration) -> Result<Liveness, RendezvousError> {
         let addresses = reachable(card, &self.host, self.network.is_some());
         for address in addresses {
             if self.own.contains(address) {
@@ -69,10 +69,10 @@ impl Predecessors {
                 continue;
             };
             let failure = match timeout(patience, self.ask_at(card, stream)).await {
-                Ok(Ok(())) => return Ok(Sign::Present),
+                Ok(Ok(())) => return Ok(Liveness::Alive),
                 Ok(Err(failure)) => failure,
                 // Nor would it say more elsewhere.
-                Err(_) => return Ok(Sign::Silent),
+                Err(_) => return Ok(Liveness::Silent),
             };
             debug!(node = %card.node, %address, %failure, "an earlier life is not there");
             match failure.rejection() {
@@ -93,7 +93,7 @@ impl Predecessors {
                 Some(_) | None => {}
             }
         }
-        Ok(Sign::Absent)
+        Ok(Liveness::Gone)
     }
 
     async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
@@ -116,12 +116,12 @@ impl Predecessors {
     }
 }
 
-impl Presence for Predecessors {
-    fn ask<'a>(
+impl LivenessProbe for Predecessors {
+    fn probe<'a>(
         &'a self,
         card: &'a Card,
         patience: Duration,
-    ) -> Pin<Box<dyn Future<Output = Result<Sign, RendezvousError>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Liveness, RendezvousError>> + Send + 'a>> {
         Box::pin(self.find(card, patience))
     }
 }

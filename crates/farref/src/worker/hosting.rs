@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::rendezvous::{StoreServer, serve};
+use crate::rendezvous::{StoreServer, host_store};
 
 /// The store that a worker hosts, if it does.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl HostedStore {
         if !matches!(*self.server(), Server::Elsewhere) {
             return;
         }
-        let server = match serve(host, *port).await {
+        let server = match host_store(host, *port).await {
             Ok(server) => server,
             Err(error) => {
                 tracing::debug!(%error, "the store is not taken over");

@@ -79,8 +79,7 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
         let host = host_id();
         let addresses = told(bound.addresses(), advertised, builder.advertise_port);
         let token = builder.token.as_deref();
-        let presence =
-            Predecessors::new(&name, &host, addresses.clone(), token, bind.memory.clone());
+        let probe = Predecessors::new(&name, &host, addresses.clone(), token, bind.memory.clone());
         let plan = Plan {
             name: name.clone(),
             rank: builder.rank,
@@ -89,13 +88,13 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
             host,
             timeout: deadline.saturating_duration_since(Instant::now()),
             grace: grace(&builder, &place),
-            prefix: rendezvous::prefix(builder.run_id.as_deref()),
+            prefix: rendezvous::key_prefix(builder.run_id.as_deref()),
             wire: WIRE_VERSION,
             token: token.map(TokenTag::of),
-            presence: Arc::new(presence),
+            probe: Arc::new(probe),
         };
         if let Some(run) = &builder.run_id {
-            rendezvous::announce(&*opened.store, run).await;
+            rendezvous::announce_run(&*opened.store, run).await;
         }
         let entry = rendezvous::enter(Arc::clone(&opened.store), plan).await?;
         Ok((bound, entry))

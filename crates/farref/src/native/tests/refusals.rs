@@ -14,7 +14,7 @@ use crate::native::handshake::{
 };
 use crate::native::shared::lock;
 use crate::native::stream::Stream;
-use crate::rendezvous::{Address, Presence as _, RendezvousError, Sign, TokenTag};
+use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError, TokenTag};
 
 const TOKEN: &[u8] = b"the group's secret";
 
@@ -201,53 +201,53 @@ async fn only_a_life_that_proves_itself_is_present() {
     let ask = async |card: &Card, token: &[u8]| {
         let token = std::str::from_utf8(token).ok();
         let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
-        asking.ask(card, Duration::from_secs(60)).await
+        asking.probe(card, Duration::from_secs(60)).await
     };
-    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Sign::Present)));
+    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Liveness::Alive)));
     let refused = ask(&right.card, b"guess").await;
     assert!(matches!(refused, Err(RendezvousError::WrongToken { .. })));
 
     // PS-2: whoever has its port has another token, or another wire, than it had.
     let mut replaced = right.card.clone();
     replaced.token = Some(TokenTag::of("guess"));
-    assert!(matches!(ask(&replaced, b"guess").await, Ok(Sign::Absent)));
+    assert!(matches!(ask(&replaced, b"guess").await, Ok(Liveness::Gone)));
     let other = WIRE_VERSION + 1;
     replaced.addresses = vec![speaking(other).await];
-    assert!(matches!(ask(&replaced, TOKEN).await, Ok(Sign::Absent)));
+    assert!(matches!(ask(&replaced, TOKEN).await, Ok(Liveness::Gone)));
     replaced.wire = other;
     let refused = ask(&replaced, TOKEN).await;
     assert!(matches!(refused, Err(RendezvousError::WireVersion { .. })));
 
     let mut earlier = right.card.clone();
     earlier.node = NodeId::new(2, 0);
-    assert!(matches!(ask(&earlier, TOKEN).await, Ok(Sign::Absent)));
+    assert!(matches!(ask(&earlier, TOKEN).await, Ok(Liveness::Gone)));
     // Where this worker listens nobody else does.
     let token = std::str::from_utf8(TOKEN).ok();
     let own = right.card.addresses.clone();
     let itself = Predecessors::new("w", "elsewhere", own, token, None);
-    let found = itself.ask(&right.card, Duration::from_secs(60)).await;
-    assert!(matches!(found, Ok(Sign::Absent)));
+    let found = itself.probe(&right.card, Duration::from_secs(60)).await;
+    assert!(matches!(found, Ok(Liveness::Gone)));
 
     // Somebody has taken its port, and says nothing, or what no worker says.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut elsewhere = right.card.clone();
     elsewhere.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
     let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
-    let found = silent.ask(&elsewhere, Duration::from_millis(50)).await;
-    assert!(matches!(found, Ok(Sign::Silent)));
+    let found = silent.probe(&elsewhere, Duration::from_millis(50)).await;
+    assert!(matches!(found, Ok(Liveness::Silent)));
     let talking = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.write_all(b"220 mail.example.org ESMTP").await;
         }
     });
-    let found = silent.ask(&elsewhere, Duration::from_secs(60)).await;
-    assert!(matches!(found, Ok(Sign::Absent)));
+    let found = silent.probe(&elsewhere, Duration::from_secs(60)).await;
+    assert!(matches!(found, Ok(Liveness::Gone)));
     talking.abort();
 
     left.meet(&right).await;
     assert_eq!(left.link_to(&right).expect("a link").connections, 1);
     right.agent.close(Duration::from_secs(1)).await;
-    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Sign::Absent)));
+    assert!(matches!(ask(&right.card, TOKEN).await, Ok(Liveness::Gone)));
 }
 
 #[tokio::test]

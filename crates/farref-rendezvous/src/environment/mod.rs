@@ -1,0 +1,14 @@
+//! What a worker learns from where it runs: the variables that launchers set, and its host.
+//!
+//! For farref's own use: programs set up a `farref::Worker`, which reads them.
+
+mod host;
+mod launcher;
+mod settings;
+mod variables;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::host::{advertised_address, host_id};
+pub use self::settings::Settings;

@@ -1,0 +1,70 @@
+//! A store in a file, and those who write it: crashed, slow, or not stores at all.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{FileStore, Store, StoreError};
+use crate::scratch::Scratch;
+
+const SHORT: Duration = Duration::from_millis(60);
+
+#[tokio::test]
+async fn a_crashed_writer_wedges_nobody() {
+    let scratch = Scratch::new();
+    let path = scratch.file();
+    // What is left of one that died while it wrote, with the lock in its hand.
+    std::fs::write(path.with_extension("lock"), "").unwrap();
+    std::fs::write(beside(&path, ".lock"), "12345").unwrap();
+    std::fs::write(beside(&path, ".next"), "half of someth").unwrap();
+    let store = FileStore::new(&path);
+    store.set("k", b"v").await.unwrap();
+    assert_eq!(store.try_get("k").await.unwrap().unwrap(), "v");
+    assert!(!beside(&path, ".next").exists());
+    assert_eq!(scratch.files(), ["store", "store.lock"]);
+}
+
+#[tokio::test]
+async fn a_live_lock_is_waited_for_and_a_removed_one_is_noticed() {
+    let scratch = Scratch::new();
+    let path = scratch.file();
+    let store = FileStore::new(&path);
+    store.set("k", b"1").await.unwrap();
+    let lock = std::fs::File::open(beside(&path, ".lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let writer = store.clone();
+    let write = tokio::spawn(async move { writer.set("k", b"2").await });
+    tokio::time::sleep(SHORT).await;
+    assert!(!write.is_finished());
+    assert_eq!(
+        store.try_get("k").await.unwrap().unwrap(),
+        "1",
+        "readers need no lock"
+    );
+    // Somebody cleans up: the lock we hold is not the lock any more.
+    std::fs::remove_file(beside(&path, ".lock")).unwrap();
+    write.await.unwrap().unwrap();
+    assert_eq!(store.try_get("k").await.unwrap().unwrap(), "2");
+    drop(lock);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_store_is_left_as_it_is() {
+    let scratch = Scratch::new();
+    let text = "a letter to my grandmother";
+    std::fs::write(scratch.file(), text).unwrap();
+    let store = FileStore::new(scratch.file());
+    let error = store.set("k", b"v").await.unwrap_err();
+    assert!(matches!(error, StoreError::BadFile { .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(scratch.file()).unwrap(), text);
+    std::fs::write(scratch.file(), "").unwrap();
+    store.set("k", b"v").await.unwrap();
+    let nowhere = FileStore::new(scratch.file().join("below a file"));
+    let error = nowhere.set("k", b"v").await.unwrap_err();
+    assert!(matches!(error, StoreError::File { .. }), "{error}");
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
