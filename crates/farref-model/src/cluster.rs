@@ -310,11 +310,11 @@ impl State {
                 Err(error) => state.fault = Some(error.to_string()),
             },
             Message::Answer(head) => match node.receive_answer(from, &head, out) {
-                Ok(true) => {
+                Ok(answered) if answered.wanted => {
                     state.take_handles(to, &head.carried);
                     state.fetching.remove(&(to, from, head.id));
                 }
-                Ok(false) => {}
+                Ok(_) => {}
                 Err(error) => state.fault = Some(error.to_string()),
             },
             Message::Cancel(request) => node.receive_cancel(from, request, out),

@@ -15,51 +15,77 @@ use crate::error::PeerMisbehaved;
 use crate::ids::{ContextId, MessageId, RRefId};
 
 /// A request made of the peer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Outgoing {
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Outgoing<O> {
     /// Whether the program still waits for the answer.
     pub(crate) wanted: bool,
     /// The reference that it fetches and holds a handle of.
     pub(crate) fetches: Option<RRefId>,
+    /// What the driver keeps of it.
+    pub(crate) record: Option<O>,
 }
 
 /// A request of the peer being worked on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Incoming {
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Incoming<I> {
     pub(crate) context: Option<ContextId>,
     pub(crate) fetches: Option<RRefId>,
+    /// What the driver keeps of it.
+    pub(crate) record: Option<I>,
+}
+
+impl<I> Incoming<I> {
+    pub(crate) fn new(context: Option<ContextId>, fetches: Option<RRefId>) -> Self {
+        Self {
+            context,
+            fetches,
+            record: None,
+        }
+    }
 }
 
 /// All calls that were open with a peer.
-pub(crate) struct Open {
-    pub(crate) outgoing: Vec<(MessageId, Outgoing)>,
-    pub(crate) incoming: Vec<(MessageId, Incoming)>,
+pub(crate) struct Open<O, I> {
+    pub(crate) outgoing: Vec<(MessageId, Outgoing<O>)>,
+    pub(crate) incoming: Vec<(MessageId, Incoming<I>)>,
 }
 
 /// The open calls with one peer, in both directions.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Calls {
-    slots: Vec<Slot>,
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Calls<O, I> {
+    slots: Vec<Slot<O>>,
     /// Slots that are free, the one to be used next last. Some of these may be in use, or be gone.
     free: Vec<u32>,
     /// How many slots are in use.
     used: u32,
     /// The first generation of a new slot: none that was given back has had it (CA-2).
     first_generation: u32,
-    incoming: BTreeMap<MessageId, Incoming>,
+    incoming: BTreeMap<MessageId, Incoming<I>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Slot {
+struct Slot<O> {
     generation: u32,
-    call: Option<Outgoing>,
+    call: Option<Outgoing<O>>,
 }
 
 /// So many slots are kept in any case.
 const SPARE: usize = 64;
 
-impl Calls {
-    pub(crate) fn start(&mut self, call: Outgoing) -> MessageId {
+impl<O, I> Default for Calls<O, I> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            first_generation: 0,
+            incoming: BTreeMap::new(),
+        }
+    }
+}
+
+impl<O, I> Calls<O, I> {
+    pub(crate) fn start(&mut self, call: Outgoing<O>) -> MessageId {
         self.used += 1;
         while let Some(index) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(index as usize)
@@ -77,11 +103,11 @@ impl Calls {
         MessageId(u64::from(self.first_generation) << 32 | index)
     }
 
-    pub(crate) fn outgoing(&mut self, request: MessageId) -> Option<&mut Outgoing> {
+    pub(crate) fn outgoing(&mut self, request: MessageId) -> Option<&mut Outgoing<O>> {
         self.slot(request)?.call.as_mut()
     }
 
-    pub(crate) fn finish(&mut self, request: MessageId) -> Option<Outgoing> {
+    pub(crate) fn finish(&mut self, request: MessageId) -> Option<Outgoing<O>> {
         let slot = self.slot(request)?;
         let call = slot.call.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -122,7 +148,7 @@ impl Calls {
         }
     }
 
-    fn slot(&mut self, request: MessageId) -> Option<&mut Slot> {
+    fn slot(&mut self, request: MessageId) -> Option<&mut Slot<O>> {
         let slot = self.slots.get_mut(request.0 as u32 as usize)?;
         (u64::from(slot.generation) == request.0 >> 32).then_some(slot)
     }
@@ -130,7 +156,7 @@ impl Calls {
     pub(crate) fn receive(
         &mut self,
         request: MessageId,
-        call: Incoming,
+        call: Incoming<I>,
     ) -> Result<(), PeerMisbehaved> {
         if self.incoming.contains_key(&request) {
             return Err(PeerMisbehaved::RequestTwice { request });
@@ -139,11 +165,39 @@ impl Calls {
         Ok(())
     }
 
-    pub(crate) fn incoming(&self, request: MessageId) -> Option<Incoming> {
-        self.incoming.get(&request).copied()
+    pub(crate) fn incoming(&self, request: MessageId) -> Option<&Incoming<I>> {
+        self.incoming.get(&request)
     }
 
-    pub(crate) fn answered(&mut self, request: MessageId) -> Option<Incoming> {
+    pub(crate) fn incoming_mut(&mut self, request: MessageId) -> Option<&mut Incoming<I>> {
+        self.incoming.get_mut(&request)
+    }
+
+    /// What the driver keeps of the peer's requests.
+    pub(crate) fn incoming_records(&self) -> impl Iterator<Item = (MessageId, &I)> {
+        let calls = self.incoming.iter();
+        calls.filter_map(|(request, call)| Some((*request, call.record.as_ref()?)))
+    }
+
+    /// What the driver keeps of requests made of the peer.
+    pub(crate) fn outgoing_records(&self) -> impl Iterator<Item = &O> {
+        let calls = self.slots.iter().filter_map(|slot| slot.call.as_ref());
+        calls.filter_map(|call| call.record.as_ref())
+    }
+
+    pub(crate) fn open_incoming(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Takes out all that the driver keeps.
+    pub(crate) fn take_records(&mut self, outgoing: &mut Vec<O>, incoming: &mut Vec<I>) {
+        let calls = self.slots.iter_mut().filter_map(|slot| slot.call.as_mut());
+        outgoing.extend(calls.filter_map(|call| call.record.take()));
+        let calls = self.incoming.values_mut();
+        incoming.extend(calls.filter_map(|call| call.record.take()));
+    }
+
+    pub(crate) fn answered(&mut self, request: MessageId) -> Option<Incoming<I>> {
         self.incoming.remove(&request)
     }
 
@@ -153,8 +207,9 @@ impl Calls {
     }
 
     /// Takes everything out: the peer is gone.
-    pub(crate) fn drain(self) -> Open {
-        let outgoing = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+    pub(crate) fn drain(self) -> Open<O, I> {
+        let slots = self.slots.into_iter().enumerate();
+        let outgoing = slots.filter_map(|(index, slot)| {
             let id = MessageId(u64::from(slot.generation) << 32 | index as u64);
             slot.call.map(|call| (id, call))
         });
@@ -169,9 +224,12 @@ impl Calls {
 mod tests {
     use super::*;
 
-    const CALL: Outgoing = Outgoing {
+    type Calls = super::Calls<(), ()>;
+
+    const CALL: Outgoing<()> = Outgoing {
         wanted: true,
         fetches: None,
+        record: None,
     };
 
     #[test]
@@ -198,14 +256,11 @@ mod tests {
     #[test]
     fn a_peer_cannot_open_one_request_twice() {
         let mut calls = Calls::default();
-        let call = Incoming {
-            context: None,
-            fetches: None,
-        };
+        let call = || Incoming::new(None, None);
         let request = MessageId(7);
-        assert_eq!(calls.receive(request, call), Ok(()));
+        assert_eq!(calls.receive(request, call()), Ok(()));
         assert_eq!(
-            calls.receive(request, call),
+            calls.receive(request, call()),
             Err(PeerMisbehaved::RequestTwice { request })
         );
     }

@@ -79,7 +79,7 @@ pub use message::{
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
-pub use node::{Arrival, Node, NodeConfig, Want};
+pub use node::{Answered, Arrival, Node, NodeConfig, Want};
 pub use outbox::Outbox;
 pub use refs::{Fetch, Leak, RefCounters, RefTable, RefTableConfig};
 pub use session::{

@@ -283,7 +283,7 @@ impl World {
             return;
         };
         let wanted = match process.node.receive_answer(from, head, &mut process.out) {
-            Ok(wanted) => wanted,
+            Ok(answered) => answered.wanted,
             Err(error) => {
                 let what = format!("{to} accuses {from}: {error}");
                 return self.oracle.violated("F4", now, what);

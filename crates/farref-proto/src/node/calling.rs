@@ -5,9 +5,8 @@
 //! could not be encoded or sent (guarantee R5).
 
 use super::*;
-use crate::calls::{Incoming, Open, Outgoing};
+use crate::calls::{Calls, Incoming, Open, Outgoing};
 use crate::event::Waiter;
-use crate::ids::MessageId;
 use crate::message::{AnswerHead, CallHead, Carried, Target};
 use crate::refs::Fetch;
 
@@ -39,7 +38,97 @@ pub enum Arrival<V> {
     Ignored,
 }
 
-impl<V: Clone> Node<V> {
+/// An answer that arrived.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answered<O> {
+    /// Whether the program waits for it, and now holds a handle on every carried reference. If not, the call
+    /// was cancelled, and what its answer carried has been let go.
+    pub wanted: bool,
+    /// What the driver kept of the call.
+    pub record: Option<O>,
+}
+
+impl<O> Answered<O> {
+    const NOBODYS: Self = Self {
+        wanted: false,
+        record: None,
+    };
+}
+
+impl<V: Clone, O, I> Node<V, O, I> {
+    /// Keeps something for a call, for as long as it is open.
+    pub fn keep_outgoing(&mut self, to: NodeId, request: MessageId, record: O) {
+        if let Some(call) = self.open_outgoing(to, request) {
+            call.record = Some(record);
+        }
+    }
+
+    /// What is kept for a call of this node's that is open.
+    pub fn outgoing_record(&mut self, to: NodeId, request: MessageId) -> Option<&mut O> {
+        self.open_outgoing(to, request)?.record.as_mut()
+    }
+
+    /// What was kept for a call when its peer was lost ([`Event::PeerLost`]). It is given out once.
+    pub fn lost_outgoing(&mut self, node: NodeId, request: MessageId) -> Option<O> {
+        self.lost_outgoing.remove(&(node, request))
+    }
+
+    /// Keeps something for a call of a peer's, for as long as it is open.
+    pub fn keep_incoming(&mut self, from: NodeId, request: MessageId, record: I) {
+        let calls = self.calls.get_mut(&from);
+        if let Some(call) = calls.and_then(|calls| calls.incoming_mut(request)) {
+            call.record = Some(record);
+        }
+    }
+
+    /// Takes what was kept for a call of a peer's, also when it was abandoned with the peer
+    /// ([`Event::Abandoned`]).
+    pub fn take_incoming(&mut self, from: NodeId, request: MessageId) -> Option<I> {
+        let calls = self.calls.get_mut(&from);
+        match calls.and_then(|calls| calls.incoming_mut(request)) {
+            Some(call) => call.record.take(),
+            None => self.lost_incoming.remove(&(from, request)),
+        }
+    }
+
+    /// What is kept for the open calls of a peer's.
+    pub fn incoming_records(&self, from: NodeId) -> impl Iterator<Item = (MessageId, &I)> {
+        let calls = self.calls.get(&from).into_iter();
+        calls.flat_map(Calls::incoming_records)
+    }
+
+    /// What is kept for the open calls to a peer.
+    pub fn outgoing_records(&self, to: NodeId) -> impl Iterator<Item = &O> {
+        let calls = self.calls.get(&to).into_iter();
+        calls.flat_map(Calls::outgoing_records)
+    }
+
+    /// The peers with whom calls are open, in either direction.
+    pub fn calls_with(&self) -> impl Iterator<Item = NodeId> {
+        self.calls.keys().copied()
+    }
+
+    /// How many calls of a peer's are open.
+    pub fn open_incoming(&self, from: NodeId) -> usize {
+        self.calls.get(&from).map_or(0, Calls::open_incoming)
+    }
+
+    /// Takes out all that is kept for calls, of all peers: the driver ends.
+    pub fn take_records(&mut self) -> (Vec<O>, Vec<I>) {
+        let lost = std::mem::take(&mut self.lost_outgoing).into_values();
+        let mut outgoing: Vec<O> = lost.collect();
+        let lost = std::mem::take(&mut self.lost_incoming).into_values();
+        let mut incoming: Vec<I> = lost.collect();
+        for calls in self.calls.values_mut() {
+            calls.take_records(&mut outgoing, &mut incoming);
+        }
+        (outgoing, incoming)
+    }
+
+    fn open_outgoing(&mut self, to: NodeId, request: MessageId) -> Option<&mut Outgoing<O>> {
+        self.calls.get_mut(&to)?.outgoing(request)
+    }
+
     /// Prepares a call. Send the head along with the user's part; if that fails before anything has
     /// left, say [`undo_call`](Self::undo_call).
     pub fn call(
@@ -100,6 +189,7 @@ impl<V: Clone> Node<V> {
         let outgoing = Outgoing {
             wanted: true,
             fetches,
+            record: None,
         };
         let target = match want {
             Want::Answer => Target::Answer(self.calls.entry(to).or_default().start(outgoing)),
@@ -127,41 +217,41 @@ impl<V: Clone> Node<V> {
         })
     }
 
-    /// Takes back a call that never left this node. If its result was to stay there, the reference to
-    /// it must not have been given to anyone yet.
-    pub fn undo_call(&mut self, to: NodeId, head: &CallHead, out: &mut Outbox<V>) {
+    /// Takes back a call that never left this node, and gives back what was kept for it. If its result was to
+    /// stay there, the reference to it must not have been given to anyone yet.
+    pub fn undo_call(&mut self, to: NodeId, head: &CallHead, out: &mut Outbox<V>) -> Option<O> {
         self.activity.0 += 1;
-        match head.target {
+        let record = match head.target {
             Target::Answer(request) | Target::Fetch(request, ..) => {
                 let call = self
                     .calls
                     .get_mut(&to)
                     .and_then(|calls| calls.finish(request));
-                if let Some(rref) = call.and_then(|call| call.fetches) {
+                if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
                     self.table(rref).drop_handle(rref, out);
                 }
+                call.and_then(|call| call.record)
             }
             Target::Stay(creation) => {
                 let rref = creation.share.rref;
                 self.table(rref).abort_creation(rref);
+                None
             }
-        }
+        };
         self.undo_forks(&head.carried, out);
         if let Some(context) = head.context {
             self.context_table(context).undo_call(context, to, out);
         }
         self.loop_back(out);
+        record
     }
 
     /// The program no longer wants the answer. If this says `true`, tell the peer. The call stays
     /// open until the peer has answered (CA-1).
     pub fn cancel(&mut self, to: NodeId, request: MessageId) -> bool {
         self.activity.0 += 1;
-        let call = self
-            .calls
-            .get_mut(&to)
-            .and_then(|calls| calls.outgoing(request));
-        call.is_some_and(|call| std::mem::replace(&mut call.wanted, false))
+        self.open_outgoing(to, request)
+            .is_some_and(|call| std::mem::replace(&mut call.wanted, false))
     }
 
     /// A call arrived.
@@ -181,13 +271,11 @@ impl<V: Clone> Node<V> {
         self.receive_all(from, &head.carried, out)?;
         let admitted = match head.target {
             Target::Answer(request) => {
-                let fetches = None;
-                let call = Incoming { context, fetches };
+                let call = Incoming::new(context, None);
                 self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Fetch(request, rref, _) => {
-                let fetches = Some(rref);
-                let call = Incoming { context, fetches };
+                let call = Incoming::new(context, Some(rref));
                 self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Stay(creation) => {
@@ -209,8 +297,7 @@ impl<V: Clone> Node<V> {
             {
                 // Its context is done with; only the answer is left.
                 calls.answered(request);
-                let (context, fetches) = (None, None);
-                calls.receive(request, Incoming { context, fetches })?;
+                calls.receive(request, Incoming::new(None, None))?;
             }
             self.loop_back(out);
             return Ok(Arrival::Failed(error.into()));
@@ -245,8 +332,8 @@ impl<V: Clone> Node<V> {
         else {
             return;
         };
-        let node = from;
-        if let Some(rref) = call.fetches {
+        let (node, fetches) = (from, call.fetches);
+        if let Some(rref) = fetches {
             self.table(rref)
                 .cancel_fetch(rref, Waiter { node, request }, out);
         }
@@ -271,11 +358,12 @@ impl<V: Clone> Node<V> {
         else {
             return Ok(None);
         };
+        let context = call.context;
         let carried = self.fork_all(results, to, out)?;
         if let Some(calls) = self.calls.get_mut(&to) {
             calls.answered(request);
         }
-        if let Some(context) = call.context {
+        if let Some(context) = context {
             self.context_table(context).finish_call(context, to, out);
         }
         self.loop_back(out);
@@ -290,10 +378,9 @@ impl<V: Clone> Node<V> {
         self.activity.0 += 1;
         self.undo_forks(&head.carried, out);
         if self.listens_to(to) {
-            let (context, fetches) = (None, None);
             let calls = self.calls.entry(to).or_default();
             // The request was open a moment ago and its slot on the caller's side still is.
-            let reopened = calls.receive(head.id, Incoming { context, fetches });
+            let reopened = calls.receive(head.id, Incoming::new(None, None));
             debug_assert!(reopened.is_ok());
         }
         self.loop_back(out);
@@ -316,25 +403,20 @@ impl<V: Clone> Node<V> {
         self.loop_back(out);
     }
 
-    /// An answer arrived. `true`: the program waits for it and now holds a handle on every carried
-    /// reference. `false`: it was cancelled, what it carried has been let go.
+    /// An answer arrived.
     pub fn receive_answer(
         &mut self,
         from: NodeId,
         head: &AnswerHead,
         out: &mut Outbox<V>,
-    ) -> Result<bool, PeerMisbehaved> {
+    ) -> Result<Answered<O>, PeerMisbehaved> {
         if !self.listens_to(from) || self.is_over() {
-            return Ok(false);
+            return Ok(Answered::NOBODYS);
         }
         self.membership.heard(from);
         self.activity.0 += 1;
         let request = head.id;
-        let known = self
-            .calls
-            .get_mut(&from)
-            .and_then(|calls| calls.outgoing(request));
-        if known.is_none() {
+        if self.open_outgoing(from, request).is_none() {
             return Err(PeerMisbehaved::UnexpectedAnswer { request });
         }
         self.receive_all(from, &head.carried, out)?;
@@ -342,15 +424,18 @@ impl<V: Clone> Node<V> {
             .calls
             .get_mut(&from)
             .and_then(|calls| calls.finish(request));
-        let wanted = call.is_some_and(|call| call.wanted);
+        let wanted = call.as_ref().is_some_and(|call| call.wanted);
         if !wanted {
             self.drop_all(&head.carried, out);
         }
-        if let Some(rref) = call.and_then(|call| call.fetches) {
+        if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
             self.table(rref).drop_handle(rref, out);
         }
         self.loop_back(out);
-        Ok(wanted)
+        Ok(Answered {
+            wanted,
+            record: call.and_then(|call| call.record),
+        })
     }
 
     /// Makes a fork of each reference for `to`, or of none.
@@ -414,6 +499,8 @@ impl<V: Clone> Node<V> {
                 self.table(rref).drop_handle(rref, out);
             }
             if call.wanted {
+                let record = call.record.map(|record| ((node, request), record));
+                self.lost_outgoing.extend(record);
                 out.event(Event::PeerLost { node, request });
             }
         }
@@ -424,6 +511,8 @@ impl<V: Clone> Node<V> {
             {
                 self.context_table(context).finish_call(context, node, out);
             }
+            let record = call.record.map(|record| ((node, request), record));
+            self.lost_incoming.extend(record);
             out.event(Event::Abandoned { node, request });
         }
     }

@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-pub use calling::{Arrival, Want};
+pub use calling::{Answered, Arrival, Want};
 
 use crate::calls::Calls;
 use crate::context::{CONTEXT_SHARDS, ContextTable};
 use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
 use crate::event::{Departure, Event};
-use crate::ids::{ContextId, Fingerprint, NodeId, RRefId};
+use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
 use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
 use crate::message::{Control, MAX_BATCH};
 #[cfg(feature = "mutations")]
@@ -59,15 +59,19 @@ impl Default for NodeConfig {
     }
 }
 
-/// One worker's protocol state.
+/// One worker's protocol state. The driver may keep something for each open call: `O` for those that it
+/// makes, `I` for those of peers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Node<V> {
+pub struct Node<V, O = (), I = ()> {
     me: NodeId,
     refs: Vec<RefTable<V>>,
     contexts: Vec<ContextTable>,
     membership: Membership,
     quiescence: Quiescence,
-    calls: BTreeMap<NodeId, Calls>,
+    calls: BTreeMap<NodeId, Calls<O, I>>,
+    /// What was kept for calls that were lost with their peers, until the driver asks for it.
+    lost_outgoing: BTreeMap<(NodeId, MessageId), O>,
+    lost_incoming: BTreeMap<(NodeId, MessageId), I>,
     activity: Activity,
     mutant: Mutant,
 }
@@ -94,8 +98,15 @@ impl Hash for Activity {
 }
 
 impl<V: Clone> Node<V> {
-    /// A node with the given place in its group.
+    /// A node with the given place in its group, whose driver keeps nothing for calls.
     pub fn new(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
+        Self::with_records(me, membership, config)
+    }
+}
+
+impl<V: Clone, O, I> Node<V, O, I> {
+    /// A node with the given place in its group.
+    pub fn with_records(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
         let shards = config.ref_shards.max(1);
         let table = |shard| {
             RefTable::new(
@@ -116,6 +127,8 @@ impl<V: Clone> Node<V> {
             membership,
             quiescence: Quiescence::new(config.probe_interval),
             calls: BTreeMap::new(),
+            lost_outgoing: BTreeMap::new(),
+            lost_incoming: BTreeMap::new(),
             activity: Activity::default(),
             mutant: Mutant::default(),
         }

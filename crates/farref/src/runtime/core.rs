@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use farref_proto::{
-    ContextId, Membership, MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time,
-    WorkerId,
+    ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -34,9 +33,6 @@ use crate::values::queue::Queues;
 
 /// How many shards the reference table has: enough that growing one never takes long.
 const REF_SHARDS: u32 = 16;
-
-/// How many places for those who wait for a peer's answers are kept for the next ones.
-const SPARE_WAITERS: usize = 64;
 
 /// One worker's protocol, and all that it needs to act.
 pub(crate) struct Core {
@@ -89,7 +85,7 @@ pub(crate) enum WorkerStage {
 
 /// All that the lock guards.
 pub(super) struct ProtocolState {
-    pub(super) node: Node<Value>,
+    pub(super) node: WorkerNode,
     pub(super) out: Outbox<Value>,
     pub(super) peers: HashMap<NodeId, PeerState>,
     /// Whether new calls of peers are refused, because the worker is about to say good-bye.
@@ -103,12 +99,6 @@ pub(super) struct ProtocolState {
 /// What is open with one peer, this worker itself among them.
 #[derive(Default)]
 pub(super) struct PeerState {
-    /// Who waits for answers, by the low half of the request's id.
-    pub(super) waiters: Vec<Option<PendingAnswer>>,
-    /// Calls of the peer that are being carried out.
-    pub(super) running: HashMap<MessageId, Running, foldhash::fast::RandomState>,
-    /// Calls of the peer that wait for a value, and since when.
-    pub(super) waiting: HashMap<MessageId, (ValueWaiter, Instant)>,
     pub(super) flow: Flow,
     /// Calls of the peer whose results stay: open ones, and those it has not been told are done.
     pub(super) creations_open: u32,
@@ -116,14 +106,20 @@ pub(super) struct PeerState {
     pub(super) bytes_done: u64,
     /// Whether it is told when the program has caught up with its destructors (UC-3).
     pub(super) credit_put_off: bool,
-    /// Calls to the peer that were cancelled and whose answers have not come, with their weight.
-    pub(super) cancelled: HashMap<MessageId, u64>,
 }
 
-/// A call of a peer that is being carried out.
-pub(super) struct Running {
-    pub(super) signal: Arc<CancelSignal>,
-    pub(super) taken: Taken,
+/// The node of a worker, which keeps a record of each open call.
+pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall>;
+
+/// A call of a peer, or of this worker to itself, that is not answered yet.
+pub(crate) enum IncomingCall {
+    /// It is being carried out.
+    Running {
+        signal: Arc<CancelSignal>,
+        taken: Taken,
+    },
+    /// It waits for a value, since then.
+    Waiting(Box<ValueWaiter>, Instant),
 }
 
 /// A call that has been taken up: it runs, or waits for its turn to use a value.
@@ -136,19 +132,20 @@ pub(crate) struct Taken {
 }
 
 /// A call of this worker's that is not answered yet.
-pub(super) struct PendingAnswer {
-    pub(super) request: MessageId,
+#[derive(Debug)]
+pub(crate) struct OutgoingCall {
     /// A hash of what was called; zero if a value is fetched.
     pub(super) function: u64,
     pub(super) bytes: u64,
-    pub(super) reply: oneshot::Sender<Reply>,
+    /// Who waits for the answer; nobody if the call was cancelled.
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
 }
 
 /// What a caller gets: the encoded result with its references, or why there is none.
 pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;
 
 /// A call that waits for the value that it is on.
-pub(super) enum ValueWaiter {
+pub(crate) enum ValueWaiter {
     /// A call of a peer or of this worker.
     Call(Arrived),
     /// Somebody on this worker wants to look at the value, which is this one.
@@ -193,7 +190,7 @@ impl Core {
             stage: watch::Sender::new(stage),
             agent: OnceLock::new(),
             state: Mutex::new(ProtocolState {
-                node: Node::new(me, membership, config),
+                node: Node::with_records(me, membership, config),
                 out: Outbox::new(),
                 peers: HashMap::new(),
                 refuses: false,
@@ -236,7 +233,7 @@ impl Core {
     }
 
     /// Looks at the node.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Node<Value>) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&WorkerNode) -> T) -> T {
         look(&self.lock().node)
     }
 
@@ -309,30 +306,6 @@ impl ProtocolState {
     }
 }
 
-impl PeerState {
-    pub(super) fn wait(&mut self, waiter: PendingAnswer) {
-        let index = waiter.request.0 as u32 as usize;
-        if index >= self.waiters.len() {
-            self.waiters.resize_with(index + 1, || None);
-        }
-        self.waiters[index] = Some(waiter);
-    }
-
-    pub(super) fn waiter(&mut self, request: MessageId) -> Option<PendingAnswer> {
-        let slot = self.waiters.get_mut(request.0 as u32 as usize)?;
-        let waiter = slot.take_if(|waiter| waiter.request == request)?;
-        while let Some(None) = self.waiters.last() {
-            self.waiters.pop();
-        }
-        // What many calls at once have taken is given back, seldom enough to cost each of them little.
-        if self.waiters.capacity() > SPARE_WAITERS.max(4 * self.waiters.len()) {
-            let keep = SPARE_WAITERS.max(2 * self.waiters.len());
-            self.waiters.shrink_to(keep);
-        }
-        Some(waiter)
-    }
-}
-
 impl ValueWaiter {
     /// The same for as long as it may take: arguments that are small keep no large buffer.
     pub(super) fn detached(mut self) -> Self {
@@ -349,45 +322,5 @@ impl fmt::Debug for Core {
             .field("name", &self.name)
             .field("node", &self.me)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// D5: what a crowd of calls took is given back.
-    #[test]
-    fn those_who_wait_for_answers_leave_no_places_behind() {
-        let mut peer = PeerState::default();
-        let wait = |peer: &mut PeerState, id: u64| {
-            let (reply, _) = oneshot::channel();
-            let request = MessageId(id);
-            peer.wait(PendingAnswer {
-                request,
-                function: 0,
-                bytes: id,
-                reply,
-            });
-        };
-        (0..10_000).for_each(|id| wait(&mut peer, id));
-        for id in (0..10_000).filter(|id| id % 100 != 0) {
-            assert!(peer.waiter(MessageId(id)).is_some());
-        }
-        assert!(peer.waiter(MessageId(1)).is_none());
-        for id in (0..10_000).filter(|id| id % 100 == 0) {
-            assert_eq!(peer.waiter(MessageId(id)).map(|it| it.bytes), Some(id));
-        }
-        assert!(
-            peer.waiters.capacity() <= 256,
-            "{}",
-            peer.waiters.capacity()
-        );
-        wait(&mut peer, 1 << 32);
-        assert!(
-            peer.waiter(MessageId(0)).is_none(),
-            "an older one of this place"
-        );
-        assert!(peer.waiter(MessageId(1 << 32)).is_some());
     }
 }

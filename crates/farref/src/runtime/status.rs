@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{Node, NodeId, RRefId};
 
-use super::core::{Core, Taken, ValueWaiter};
+use super::core::{Core, IncomingCall, Taken, ValueWaiter};
 use super::registry::{Called, Entry};
 use super::{FETCH, LOCAL};
 
@@ -79,30 +79,28 @@ impl Core {
     /// What is open with a peer.
     pub(crate) fn traffic(&self, node: NodeId) -> Traffic {
         let state = self.lock();
-        let Some(peer) = state.peers.get(&node) else {
-            return Traffic::default();
-        };
-        let waiting = peer.waiting.values();
-        let (mut running, mut held_back_here) = (Vec::new(), Vec::new());
-        for (&request, call) in &peer.running {
-            match self.answers.held_back_since(node, request) {
-                None => running.push(call.taken),
-                Some(since) => held_back_here.push(Taken {
-                    since,
-                    ..call.taken
-                }),
+        let mut traffic = Traffic::default();
+        if let Some(peer) = state.peers.get(&node) {
+            traffic.held_back = peer.flow.parked();
+            traffic.served = peer.creations_open as usize;
+        }
+        let made = state.node.outgoing_records(node);
+        traffic.made = made.filter(|call| call.reply.is_some()).count();
+        for (request, call) in state.node.incoming_records(node) {
+            traffic.served += 1;
+            match call {
+                IncomingCall::Running { taken, .. } => {
+                    match self.answers.held_back_since(node, request) {
+                        None => traffic.running.push(*taken),
+                        Some(since) => traffic.held_back_here.push(Taken { since, ..*taken }),
+                    }
+                }
+                IncomingCall::Waiting(waiter, since) => {
+                    traffic.waiting.extend(waiter.awaits(self.me, *since));
+                }
             }
         }
-        Traffic {
-            held_back: peer.flow.parked(),
-            made: peer.waiters.iter().flatten().count(),
-            served: peer.running.len() + peer.waiting.len() + peer.creations_open as usize,
-            running,
-            held_back_here,
-            waiting: waiting
-                .filter_map(|(held, since)| held.awaits(self.me, *since))
-                .collect(),
-        }
+        traffic
     }
 
     /// How long the worker has been there.

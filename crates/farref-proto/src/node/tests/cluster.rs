@@ -300,8 +300,8 @@ impl Cluster {
                 self.arrivals.push((to, from, head, arrival));
             }
             Packet::Answer(head) => {
-                let wanted = self.on(to, |node, out| node.receive_answer(from, &head, out))?;
-                self.answers.push((to, head, wanted));
+                let answered = self.on(to, |node, out| node.receive_answer(from, &head, out))?;
+                self.answers.push((to, head, answered.wanted));
             }
             Packet::Cancel(request) => {
                 self.on(to, |node, out| node.receive_cancel(from, request, out));

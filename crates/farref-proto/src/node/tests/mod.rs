@@ -9,6 +9,7 @@
 //! | `deaths` | members that die, leave and return |
 //! | `elsewhere` | members that somebody else admits and dismisses |
 //! | `misbehaviour` | peers that break the protocol |
+//! | `records` | what a driver keeps for calls |
 //! | `shutdown` | quiescence |
 //! | `random` | the same laws under orders nobody thought of |
 
@@ -20,4 +21,5 @@ mod deaths;
 mod elsewhere;
 mod misbehaviour;
 mod random;
+mod records;
 mod shutdown;

@@ -47,9 +47,6 @@ impl Core {
         (carried, mut origins): (&[RRefId], Origins),
         work: &mut Work,
     ) {
-        if let Some(peer) = state.peers.get_mut(&to) {
-            peer.running.remove(&request);
-        }
         let ProtocolState { node, out, .. } = &mut *state;
         let head = match node.answer(to, request, carried, out) {
             Ok(head) => head,

@@ -7,24 +7,25 @@ use std::sync::atomic::Ordering;
 use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 
 use crate::agent::Message;
-use crate::runtime::core::{Core, ValueWaiter, WorkerStage};
+use crate::runtime::core::{Core, IncomingCall, ValueWaiter, WorkerStage};
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
     /// lost with a worker that leaves, be they made or not.
     pub(crate) fn unanswered(&self) -> BTreeSet<(NodeId, MessageId)> {
-        let state = self.lock();
-        let peers = state.peers.iter().filter(|(node, _)| **node != self.me);
-        let calls = peers.flat_map(|(&node, peer)| {
-            let waiting = peer.waiting.iter();
-            let waiting = waiting.filter(|(_, held)| matches!(held, (ValueWaiter::Call(_), _)));
-            let requests = peer
-                .running
-                .keys()
-                .chain(waiting.map(|(request, _)| request));
-            requests.map(move |&request| (node, request))
-        });
-        calls.collect()
+        let is_owed = |call: &IncomingCall| match call {
+            IncomingCall::Running { .. } => true,
+            IncomingCall::Waiting(waiter, _) => matches!(**waiter, ValueWaiter::Call(_)),
+        };
+        self.look(|node| {
+            let peers = node.calls_with().filter(|peer| *peer != self.me);
+            let calls = peers.flat_map(|peer| {
+                let calls = node.incoming_records(peer);
+                let owed = calls.filter(|(_, call)| is_owed(call));
+                owed.map(move |(request, _)| (peer, request))
+            });
+            calls.collect()
+        })
     }
 
     /// Tells those with whom there is a connection that the group is at rest. This one may be gone before they
@@ -74,7 +75,9 @@ impl Core {
             running
         });
         let mut state = self.lock();
-        let empty = Node::new(self.me, Membership::joining(self.me), NodeConfig::default());
+        let (outgoing, incoming) = state.node.take_records();
+        let empty =
+            Node::with_records(self.me, Membership::joining(self.me), NodeConfig::default());
         let node = std::mem::replace(&mut state.node, empty);
         let out = std::mem::take(&mut state.out);
         let mut peers = std::mem::take(&mut state.peers);
@@ -82,17 +85,24 @@ impl Core {
         let releases = std::mem::take(&mut state.releases);
         drop(state);
         // Whoever waits learns it at once, whatever the program's destructors are at.
+        drop(outgoing);
+        let mut arrived = Vec::new();
+        for call in incoming {
+            match call {
+                IncomingCall::Running { signal, .. } => signal.cancel(),
+                IncomingCall::Waiting(waiter, _) => match *waiter {
+                    ValueWaiter::Local(_, waiter) => drop(waiter),
+                    ValueWaiter::Call(call) | ValueWaiter::Receiver(call) => arrived.push(call),
+                },
+            }
+        }
         for peer in peers.values_mut() {
-            let signals = peer.running.values().map(|running| &running.signal);
-            signals.for_each(|signal| signal.cancel());
-            peer.waiters.clear();
             drop(peer.flow.take_turned_away());
-            peer.waiting
-                .retain(|_, (held, _)| !matches!(held, ValueWaiter::Local(..)));
         }
         drop((confirmations, releases));
         // Values may hold references in turn, whose destructors come back here (PR-2).
-        self.user_code.run(move || drop((node, out, peers)));
+        self.user_code
+            .run(move || drop((node, out, peers, arrived)));
         let core = Arc::clone(self);
         self.user_code.run(move || core.extensions.clear());
     }

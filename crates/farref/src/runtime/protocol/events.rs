@@ -8,7 +8,7 @@ use super::work::Work;
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{
-    Core, PeerState, ProtocolState, Running, Taken, ValueWaiter, WorkerStage,
+    Core, IncomingCall, PeerState, ProtocolState, Taken, ValueWaiter, WorkerStage,
 };
 use crate::runtime::job::{Arrived, Destination, Job};
 use crate::runtime::registry::{Called, Entry};
@@ -50,23 +50,24 @@ impl Core {
                 }
             }
             Event::PeerLost { node, request } => {
-                let name = self.name_of(node);
-                let peer = state.peer(node);
-                if let Some(call) = peer.flow.withdraw(request) {
+                if let Some(peer) = state.peers.get_mut(&node)
+                    && let Some(call) = peer.flow.withdraw(request)
+                {
                     work.dropped.push(Box::new(call));
                 }
-                if let Some(waiter) = peer.waiter(request) {
+                let lost = state.node.lost_outgoing(node, request);
+                if let Some(waiter) = lost.and_then(|call| call.reply) {
                     let error = if *self.stage.borrow() == WorkerStage::Evicted {
                         // It is not the peer that was lost.
                         self.not_member()
                     } else {
                         // The one who waits knows what it called.
                         Error::PeerLost {
-                            peer: name,
+                            peer: self.name_of(node),
                             function: FunctionName::UNSAID,
                         }
                     };
-                    work.replies.push((waiter.reply, Err(error)));
+                    work.replies.push((waiter, Err(error)));
                 }
             }
             Event::Abandoned { node, request } => self.abandoned(state, node, request, work),
@@ -169,11 +170,13 @@ impl Core {
         work: &mut Work,
     ) {
         let Fetcher { node, request } = waiter;
-        let peer = state.peers.get_mut(&node);
-        let Some((held, _)) = peer.and_then(|peer| peer.waiting.remove(&request)) else {
-            return;
-        };
-        self.supply(state, node, request, held, outcome, work);
+        match state.node.take_incoming(node, request) {
+            Some(IncomingCall::Waiting(waiter, _)) => {
+                self.supply(state, node, request, *waiter, outcome, work);
+            }
+            Some(running) => state.node.keep_incoming(node, request, running),
+            None => {}
+        }
     }
 
     /// Gives a value to the call that waited for it, or that need not wait.
@@ -255,7 +258,7 @@ impl Core {
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(Ticket::number)));
         let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Destination::Answer(request) = job.target {
-            let running = Running {
+            let running = IncomingCall::Running {
                 signal: job.cancel_signal(),
                 taken: Taken {
                     function: user.function,
@@ -263,7 +266,7 @@ impl Core {
                     on,
                 },
             };
-            state.peer(job.from).running.insert(request, running);
+            state.node.keep_incoming(job.from, request, running);
         }
         work.jobs.push(job);
     }
@@ -299,17 +302,16 @@ impl Core {
         request: MessageId,
         work: &mut Work,
     ) {
-        let Some(peer) = state.peers.get_mut(&node) else {
-            return;
-        };
-        if let Some(running) = peer.running.remove(&request) {
-            work.cancelled.push(running.signal);
-        } else if let Some((held, _)) = peer.waiting.remove(&request) {
-            match held {
-                ValueWaiter::Call(arrived) => self.reject(state, arrived, Failure::Cancelled, work),
+        match state.node.take_incoming(node, request) {
+            Some(IncomingCall::Running { signal, .. }) => work.cancelled.push(signal),
+            Some(IncomingCall::Waiting(waiter, _)) => match *waiter {
+                ValueWaiter::Call(arrived) => {
+                    self.reject(state, arrived, Failure::Cancelled, work);
+                }
                 ValueWaiter::Local(_, sender) => work.woken.push(Box::new(|_| drop(sender))),
                 ValueWaiter::Receiver(arrived) => work.dropped.push(Box::new(arrived)),
-            }
+            },
+            None => {}
         }
     }
 }

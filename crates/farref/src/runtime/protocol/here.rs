@@ -10,7 +10,7 @@ use super::outgoing::Request;
 use super::work::Work;
 use crate::agent::request_of;
 use crate::error::Result;
-use crate::runtime::core::{Core, ProtocolState, ValueWaiter};
+use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter};
 use crate::runtime::failure;
 use crate::runtime::handle::Handle;
 use crate::runtime::job::{Arrived, Destination};
@@ -131,8 +131,8 @@ impl Core {
                 self.supply(state, me, request, held, Ok(value), work);
             }
             Some((request, Arrival::Waiting)) => {
-                let waiting = &mut state.peer(me).waiting;
-                waiting.insert(request, (held.detached(), Instant::now()));
+                let record = IncomingCall::Waiting(Box::new(held.detached()), Instant::now());
+                state.node.keep_incoming(me, request, record);
             }
             Some((request, Arrival::Failed(CallError::Reference(error)))) => {
                 self.supply(state, me, request, held, Err(error), work);

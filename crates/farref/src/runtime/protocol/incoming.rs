@@ -10,9 +10,9 @@ use farref_proto::{
 use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
-use crate::runtime::core::{Core, ProtocolState, ValueWaiter, WorkerStage};
+use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter, WorkerStage};
 use crate::runtime::job::{Arrived, Destination};
-use crate::runtime::registry::{Called, Entry};
+use crate::runtime::registry::Called;
 use crate::runtime::{FETCH, failure};
 use crate::support::user_code;
 
@@ -239,9 +239,9 @@ impl Core {
                     }
                     Arrival::Waiting => {
                         if let Some(request) = request_of(&head) {
-                            let held = ValueWaiter::Call(arrived).detached();
-                            let waiting = &mut state.peer(from).waiting;
-                            waiting.insert(request, (held, Instant::now()));
+                            let waiter = ValueWaiter::Call(arrived).detached();
+                            let record = IncomingCall::Waiting(Box::new(waiter), Instant::now());
+                            state.node.keep_incoming(from, request, record);
                         }
                     }
                     _ if on_first => self.find_receiver(&mut state, arrived, &mut work),
@@ -289,7 +289,7 @@ impl Core {
         let Some(peer) = state.peers.get(&from).filter(|_| from != self.me) else {
             return Ok(());
         };
-        let open = peer.running.len() + peer.waiting.len() + peer.creations_open as usize;
+        let open = state.node.open_incoming(from) + peer.creations_open as usize;
         // Its count goes down when it hears of an answer, ours when we send it: allow for the
         // difference, which is never more than the limit itself.
         if open > 2 * limit as usize && self.agent().has_windows() {
@@ -310,39 +310,39 @@ impl Core {
         } = answer;
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
-        let wanted = match node.receive_answer(from, &head, out) {
-            Ok(wanted) => wanted,
+        let answered = match node.receive_answer(from, &head, out) {
+            Ok(answered) => answered,
             Err(error) => {
                 self.settle(state, Work::default());
                 return Err(error);
             }
         };
         let mut work = Work::default();
-        if let Some(peer) = state.peers.get_mut(&from) {
-            let waiter = peer.waiter(head.id);
-            let cancelled = peer.cancelled.remove(&head.id);
-            if let Some(bytes) = waiter.as_ref().map(|waiter| waiter.bytes).or(cancelled) {
-                peer.flow.release(1, bytes);
-            }
-            if wanted {
-                let function = waiter.as_ref().map_or(0, |waiter| waiter.function);
-                let function = self.registry.by_id(function).map_or(FETCH, Entry::name);
-                let references =
-                    self.receive_references(from, &head.carried, &origins, function, true);
-                let reply = match outcome {
-                    Ok(payload) => Ok((payload, references)),
-                    Err(failure) => {
-                        work.handles.extend(references);
-                        Err(self.failed(from, failure))
-                    }
-                };
-                match waiter {
-                    Some(waiter) => work.replies.push((waiter.reply, reply)),
-                    None => work.dropped.push(Box::new(reply)),
+        let (function, waiter) = match answered.record {
+            Some(call) => {
+                if let Some(peer) = state.peers.get_mut(&from) {
+                    peer.flow.release(1, call.bytes);
                 }
+                (call.function, call.reply)
             }
-            self.unpark(&mut state, from, &mut work);
+            None => (0, None),
+        };
+        if answered.wanted {
+            let function = self.registry.name_of(function).unwrap_or(FETCH);
+            let references = self.receive_references(from, &head.carried, &origins, function, true);
+            let reply = match outcome {
+                Ok(payload) => Ok((payload, references)),
+                Err(failure) => {
+                    work.handles.extend(references);
+                    Err(self.failed(from, failure))
+                }
+            };
+            match waiter {
+                Some(waiter) => work.replies.push((waiter, reply)),
+                None => work.dropped.push(Box::new(reply)),
+            }
         }
+        self.unpark(&mut state, from, &mut work);
         self.settle(state, work);
         Ok(())
     }

@@ -7,7 +7,7 @@ use farref_proto::{Node, Outbox};
 
 use super::work::Work;
 use crate::agent::Message;
-use crate::runtime::core::{Core, ProtocolState};
+use crate::runtime::core::{Core, ProtocolState, WorkerNode};
 use crate::support::user_code;
 use crate::values::Value;
 
@@ -15,7 +15,7 @@ impl Core {
     /// Brings an input to the node and carries out what follows.
     pub(crate) fn input<T>(
         self: &Arc<Self>,
-        input: impl FnOnce(&mut Node<Value>, &mut Outbox<Value>) -> T,
+        input: impl FnOnce(&mut WorkerNode, &mut Outbox<Value>) -> T,
     ) -> T {
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;

@@ -15,7 +15,7 @@ use crate::agent::{
 };
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::carrying::Encoded;
-use crate::runtime::core::{Core, PendingAnswer, ProtocolState, Reply};
+use crate::runtime::core::{Core, OutgoingCall, ProtocolState, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::Entry;
 use crate::tables::flow::Parked;
@@ -101,12 +101,12 @@ impl Core {
         let request = request_of(&head).unwrap_or(MessageId(0));
         let (sender, reply) = oneshot::channel();
         let bytes = weigh(call.encoded.payload.len() as u64);
-        state.peer(to).wait(PendingAnswer {
-            request,
+        let record = OutgoingCall {
             function: call.function.map_or(0, |function| function.id),
             bytes,
-            reply: sender,
-        });
+            reply: Some(sender),
+        };
+        state.node.keep_outgoing(to, request, record);
         let mut work = Work::default();
         // The forks are made: the handles may go, but not under the lock.
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
@@ -177,32 +177,26 @@ impl Core {
     pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
         let mut state = self.lock();
         let mut work = Work::default();
-        // A peer that is gone has nothing left to cancel.
-        let waiter = match state.peers.get_mut(&to) {
-            Some(peer) => peer.waiter(request).map(|waiter| (peer, waiter)),
-            None => None,
-        };
+        // A call that has been answered, or whose peer is gone, has nobody left who waits.
+        let open = state.node.outgoing_record(to, request);
+        let waiter = open.and_then(|call| call.reply.take());
         let was_open = waiter.is_some();
-        if let Some((peer, waiter)) = waiter {
-            let bytes = waiter.bytes;
-            work.dropped.push(Box::new(waiter));
-            if let Some(parked) = peer.flow.withdraw(request) {
+        if let Some(waiter) = waiter {
+            work.woken.push(Box::new(|_| drop(waiter)));
+            let peer = state.peers.get_mut(&to);
+            if let Some(parked) = peer.and_then(|peer| peer.flow.withdraw(request)) {
                 // It never left: as if it had not been made.
                 let ProtocolState { node, out, .. } = &mut *state;
                 node.undo_call(to, &parked.head, out);
                 work.dropped.push(Box::new(parked));
                 self.recall(&mut state, to, &mut work);
-            } else {
-                let ProtocolState { node, .. } = &mut *state;
-                if node.cancel(to, request) {
-                    if to == self.me {
-                        work.loopback.push(Message::Cancel(request));
-                    } else {
-                        self.agent().enqueue(to, Message::Cancel(request));
-                        work.flush(to);
-                        // Its answer still comes, and only then it counts as closed. Keep its weight.
-                        state.peer(to).cancelled.insert(request, bytes);
-                    }
+            } else if state.node.cancel(to, request) {
+                // Its answer still comes, and only then it counts as closed.
+                if to == self.me {
+                    work.loopback.push(Message::Cancel(request));
+                } else {
+                    self.agent().enqueue(to, Message::Cancel(request));
+                    work.flush(to);
                 }
             }
         }
