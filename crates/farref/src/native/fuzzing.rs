@@ -5,8 +5,7 @@ use ring::hmac;
 
 use super::frame::{Decoder, Limits, Recycler, Space};
 use super::handshake::{Claim, Conversation, Greeting, Reply};
-use super::memory::MemoryNetwork;
-use super::stream::Stream;
+use super::transport::{MemoryNetwork, Stream};
 
 /// Bytes that come on a stream after the handshake: no panic, and the same frames however the bytes
 /// were split (FR-3).

@@ -2,6 +2,7 @@
 
 pub(crate) mod blocking;
 pub(crate) mod io_thread;
+pub(crate) mod lock;
 pub(crate) mod polled;
 pub(crate) mod signal;
 pub(crate) mod telemetry;

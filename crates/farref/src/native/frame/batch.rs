@@ -14,7 +14,7 @@ use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
 use super::packet::Packet;
-use super::{PREFIX, Wire, part_entry};
+use super::wire::{PREFIX, Wire, part_entry};
 use crate::codec::{Part, Place};
 use crate::support::user_code;
 
@@ -32,11 +32,11 @@ const MAX_WIRE: usize = 96;
 /// What comes next is behind a source, which this thread must not look at (BA-2).
 #[derive(Debug, thiserror::Error)]
 #[error("a buffer of the program's has to be looked at elsewhere")]
-pub(in crate::native) struct NotHere;
+pub(crate) struct NotHere;
 
 /// Frames that are being written, and how far that has got.
 #[derive(Debug, Default)]
-pub(in crate::native) struct Batch {
+pub(crate) struct Batch {
     /// Frames that are not encoded yet.
     frames: Vec<Frame<Packet>>,
     copied: Vec<u8>,
@@ -57,27 +57,27 @@ enum Piece {
 }
 
 impl Batch {
-    pub(in crate::native) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Whether part of it is written and part is not.
-    pub(in crate::native) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.next > 0 || self.offset > 0
     }
 
     /// How many frames are not encoded yet.
-    pub(in crate::native) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.frames.len()
     }
 
     /// Appends a frame of the session, to be encoded when the session's lock is released.
-    pub(in crate::native) fn push(&mut self, frame: Frame<Packet>) {
+    pub(crate) fn push(&mut self, frame: Frame<Packet>) {
         self.frames.push(frame);
     }
 
     /// Encodes the frames that were appended. They leave now.
-    pub(in crate::native) fn encode(&mut self, now: Time) {
+    pub(crate) fn encode(&mut self, now: Time) {
         let mut frames = std::mem::take(&mut self.frames);
         for frame in frames.drain(..) {
             self.encode_frame(frame, now);
@@ -107,7 +107,7 @@ impl Batch {
     }
 
     /// Appends the request for a stream for bulk data.
-    pub(in crate::native) fn push_open_bulk(&mut self) {
+    pub(crate) fn push_open_bulk(&mut self) {
         self.push_wire(&Wire::OpenBulk, None);
     }
 
@@ -132,7 +132,7 @@ impl Batch {
         self.copy(wire);
         self.copy(head);
         for part in &payload.parts {
-            self.copy(&part_entry::write(part.len(), part.width()).to_le_bytes());
+            self.copy(&part_entry(part.len(), part.width()).to_le_bytes());
         }
         if payload.body.len() <= COPY_LIMIT {
             self.copy(&payload.body);
@@ -174,7 +174,7 @@ impl Batch {
     }
 
     /// Gives what is not written yet to `write` and takes note of how much of it was. Returns that.
-    pub(in crate::native) fn write(
+    pub(crate) fn write(
         &mut self,
         write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> io::Result<usize> {
@@ -255,12 +255,12 @@ impl Batch {
     }
 
     /// The program's buffers that have been written, or never will be if this is the end.
-    pub(in crate::native) fn take_written(&mut self) -> Vec<Part> {
+    pub(crate) fn take_written(&mut self) -> Vec<Part> {
         std::mem::take(&mut self.written)
     }
 
     /// Gives all up that is not written.
-    pub(in crate::native) fn abandon(&mut self) -> (Vec<Part>, Vec<Frame<Packet>>) {
+    pub(crate) fn abandon(&mut self) -> (Vec<Part>, Vec<Frame<Packet>>) {
         self.clear();
         (self.take_written(), std::mem::take(&mut self.frames))
     }

@@ -9,13 +9,15 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut, buf};
+use bytes::{Buf, Bytes, BytesMut};
 use farref_proto::Frame;
 
-use super::filling::Filling;
-use super::packet::{Head, put_together};
+use super::error::FrameError;
+use super::filling::{Filling, Space};
+use super::limits::Limits;
+use super::packet::{Head, Incoming, put_together};
 use super::recycle::Recycler;
-use super::{FrameError, PREFIX, Received, Wire, part_entry};
+use super::wire::{PREFIX, Wire, read_part_entry};
 use crate::codec::{Owned, Part, Width};
 
 /// The read buffer's size.
@@ -25,37 +27,18 @@ const MIN_SPACE: usize = 8 << 10;
 /// Bodies above this size get a buffer of their own.
 const INLINE_BODY: usize = 32 << 10;
 
-/// What is taken in at most.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::native) struct Limits {
-    pub(in crate::native) message_bytes: u64,
-    pub(in crate::native) head_bytes: u32,
-    pub(in crate::native) parts: u32,
-}
-
-impl Limits {
-    /// Whether a message may be sent. Leaves room for the frame's own part of the head.
-    pub(super) fn allow(&self, head: usize, parts: usize, size: usize) -> bool {
-        head as u64 + 128 <= u64::from(self.head_bytes)
-            && parts as u64 <= u64::from(self.parts)
-            && size as u64 + 128 <= self.message_bytes
-    }
-}
-
-/// Where the next bytes go.
+/// What a frame brought.
 #[derive(Debug)]
-pub(in crate::native) enum Space<'a> {
-    /// Into the common buffer.
-    Buffer(&'a mut BytesMut),
-    /// Into the buffer of one large piece.
-    Piece(buf::Limit<&'a mut Vec<u8>>),
-    /// Into elements of more than one byte. Whoever puts bytes there adds their number to the second.
-    Elements(&'a mut [u8], &'a mut usize),
+pub(crate) enum Received {
+    /// A frame of the session.
+    Session(Frame<Incoming>),
+    /// The peer has bulk data to send, and no stream for it.
+    OpenBulk,
 }
 
 /// Makes frames of bytes. After an error it is of no use any more.
 #[derive(Debug)]
-pub(in crate::native) struct Decoder {
+pub(crate) struct Decoder {
     limits: Limits,
     recycler: Arc<Recycler>,
     buffer: BytesMut,
@@ -77,7 +60,7 @@ struct Pending {
 }
 
 impl Decoder {
-    pub(in crate::native) fn new(limits: Limits, recycler: Arc<Recycler>) -> Self {
+    pub(crate) fn new(limits: Limits, recycler: Arc<Recycler>) -> Self {
         Self {
             limits,
             recycler,
@@ -87,7 +70,7 @@ impl Decoder {
     }
 
     /// Where to put what is read next. Has room for at least one byte.
-    pub(in crate::native) fn space(&mut self) -> Space<'_> {
+    pub(crate) fn space(&mut self) -> Space<'_> {
         if let Some(Pending {
             filling: Some(filling),
             ..
@@ -102,7 +85,7 @@ impl Decoder {
     }
 
     /// The next frame that has come in full.
-    pub(in crate::native) fn next(&mut self) -> Result<Option<Received>, FrameError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Received>, FrameError> {
         if self.pending.is_none() {
             self.pending = self.read_head()?;
         }
@@ -161,7 +144,7 @@ impl Decoder {
         let consumed = PREFIX + head.len() + table.len();
         let mut announced = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
-            let (length, width) = part_entry::read(table.get_u64_le());
+            let (length, width) = read_part_entry(table.get_u64_le());
             total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
             if total > message_bytes {
                 return Err(too_large);

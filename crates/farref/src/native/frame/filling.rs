@@ -4,10 +4,9 @@
 //! written a little ahead of what comes, while they are in the cache: a vector of them has no safe way
 //! to be filled otherwise.
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BufMut, BytesMut, buf};
 
-use super::FrameError;
-use super::decode::Space;
+use super::error::FrameError;
 use crate::codec::{Elements, Width};
 
 /// What the memory of one large piece begins with, whatever was announced.
@@ -16,6 +15,17 @@ const FIRST_RESERVE: usize = 1 << 20;
 pub(super) const RESERVE_AHEAD: usize = 64;
 /// How many zeros are written ahead of what comes.
 const ZEROS_AHEAD: usize = 256 << 10;
+
+/// Where the next bytes go.
+#[derive(Debug)]
+pub(crate) enum Space<'a> {
+    /// Into the common buffer.
+    Buffer(&'a mut BytesMut),
+    /// Into the buffer of one large piece.
+    Piece(buf::Limit<&'a mut Vec<u8>>),
+    /// Into elements of more than one byte. Whoever puts bytes there adds their number to the second.
+    Elements(&'a mut [u8], &'a mut usize),
+}
 
 /// A large piece on its way into memory of its own.
 #[derive(Debug)]

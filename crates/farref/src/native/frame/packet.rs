@@ -11,8 +11,8 @@ use postcard::ser_flavors::Size;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::FrameError;
-use super::decode::Limits;
+use super::error::FrameError;
+use super::limits::Limits;
 use crate::agent::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
     TraceContext,
@@ -91,7 +91,7 @@ fn few_callers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Caller>
 
 /// An encoded message. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::native) struct Packet(Arc<Stored>);
+pub(crate) struct Packet(Arc<Stored>);
 
 struct Stored {
     head: Vec<u8>,
@@ -104,7 +104,7 @@ struct Stored {
 /// A message that no peer would take in.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message of {size} bytes in {parts} parts is beyond the limits of this wire")]
-pub(in crate::native) struct TooLarge {
+pub(crate) struct TooLarge {
     size: u64,
     parts: usize,
 }
@@ -112,7 +112,7 @@ pub(in crate::native) struct TooLarge {
 impl Packet {
     /// Encodes a message that is queued now. The clock is asked only if that matters. What cannot be sent
     /// is given back: its buffers may be the program's.
-    pub(in crate::native) fn new(
+    pub(crate) fn new(
         message: Message,
         now: impl FnOnce() -> Time,
         limits: &Limits,
@@ -146,7 +146,7 @@ impl Packet {
     }
 
     /// Whether a call with this head and these arguments can be encoded, whatever else it says.
-    pub(in crate::native) fn check_call(
+    pub(crate) fn check_call(
         head: &CallHead,
         arguments: &Payload,
         limits: &Limits,
@@ -178,17 +178,17 @@ impl Packet {
     }
 
     /// How many bytes it has on the wire, but for the frame's own.
-    pub(in crate::native) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.0.size
     }
 
     /// What it costs to store.
-    pub(in crate::native) fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         self.0.size + OVERHEAD
     }
 
     /// Whether it has buffers whose destructors may be the program's.
-    pub(in crate::native) fn has_programs_buffers(&self) -> bool {
+    pub(crate) fn has_programs_buffers(&self) -> bool {
         self.0.payload.has_programs_buffers()
     }
 
@@ -206,7 +206,7 @@ impl fmt::Debug for Packet {
 
 /// A message that has arrived. On the heap, because it is large and passed on a lot.
 #[derive(Debug)]
-pub(in crate::native) struct Incoming(pub(in crate::native) Box<Message>);
+pub(crate) struct Incoming(pub(crate) Box<Message>);
 
 fn take_apart(message: Message) -> (Head, Payload) {
     match message {

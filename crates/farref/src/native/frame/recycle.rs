@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::codec::{Elements, Home, Owned, Width};
-use crate::native::shared::lock;
+use crate::support::lock::lock;
 
 /// Smaller buffers are the allocator's business.
 const LEAST: usize = 1 << 20;
@@ -22,7 +22,7 @@ const KEEP_FOR: Duration = Duration::from_secs(5);
 
 /// Buffers that wait to be used again.
 #[derive(Debug)]
-pub(in crate::native) struct Recycler {
+pub(crate) struct Recycler {
     /// The most bytes that are kept.
     most: usize,
     /// Where the task runs. Without it what is kept stays.
@@ -42,7 +42,7 @@ struct Kept {
 }
 
 impl Recycler {
-    pub(in crate::native) fn new(most: usize, runtime: Option<Handle>) -> Arc<Self> {
+    pub(crate) fn new(most: usize, runtime: Option<Handle>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             most,
             runtime,
@@ -103,7 +103,7 @@ impl Recycler {
     }
 
     #[cfg(test)]
-    pub(in crate::native) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         lock(&self.kept).bytes
     }
 }

@@ -9,8 +9,9 @@ use tokio::runtime::Handle;
 
 use super::fixture::impatient;
 use super::*;
-use crate::native::shared::lock;
-use crate::native::stream::Stream;
+use crate::native::accept::Acceptor;
+use crate::native::transport::Stream;
+use crate::support::lock::lock;
 
 /// How many tasks the runtime of this test has.
 fn tasks() -> usize {
@@ -48,7 +49,8 @@ async fn closing_leaves_no_task_no_socket_and_no_buffer() {
         side.close().await;
         assert_eq!(side.agent.links().len(), 0);
         assert!(TcpStream::connect(side.tcp_address()).is_err());
-        assert_eq!(Arc::strong_count(&side.agent.shared), 1);
+        assert_eq!(Arc::strong_count(&side.agent.links), 1);
+        assert_eq!(Arc::strong_count(&side.agent.links.endpoint), 1);
     }
     assert_eq!(tasks(), before);
     // On the thread for what is the program's (LI-4).
@@ -65,12 +67,16 @@ async fn an_agent_that_is_dropped_leaves_nothing_either() {
     let [left, right] = Side::socket_pair(true).await;
     left.meet(&right).await;
     let address = left.tcp_address();
-    let shared = Arc::downgrade(&left.agent.shared);
+    let links = Arc::downgrade(&left.agent.links);
+    let endpoint = Arc::downgrade(&left.agent.links.endpoint);
     drop((left, right));
     eventually("all tasks end", || tasks() == before).await;
     // Those of the I/O thread are not counted, and what they had goes with them.
     eventually("nobody listens", || TcpStream::connect(address).is_err()).await;
-    eventually("nothing is shared", || shared.upgrade().is_none()).await;
+    eventually("nothing is shared", || {
+        links.upgrade().is_none() && endpoint.upgrade().is_none()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -144,7 +150,7 @@ async fn nothing_is_handed_in_and_nobody_suspected_after_closing_began() {
     assert!(timeout(Duration::ZERO, &mut closing).await.is_err());
     {
         // Whatever was being handed in when it began is done.
-        let link = left.agent.shared.link(right.node).expect("a link");
+        let link = left.agent.links.link(right.node).expect("a link");
         drop(lock(&link.gate));
     }
     begun.store(true, Ordering::SeqCst);
@@ -163,11 +169,11 @@ async fn who_connects_while_an_agent_stops_does_not_keep_it_from_ending() {
     let _dialer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let stream = Stream::tcp(listener.accept().await.unwrap().0).unwrap();
     // Its listener has just accepted, and is not at a point where it can be aborted.
-    let mut tasks = left.agent.shared.stop();
-    let shared = Arc::clone(&left.agent.shared);
+    let mut tasks = left.agent.links.stop();
+    let acceptor = Acceptor::new(&left.agent.links);
     let (done, admitted) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        shared.waiting.admit(&shared, stream);
+        acceptor.admit(stream);
         done.send(())
     });
     admitted
@@ -278,8 +284,8 @@ async fn an_agent_whose_runtime_is_gone_hands_nothing_in_and_lets_go() {
     left.meet(&right).await;
     let Side { agent, inbound, .. } = right;
     drop(inbound);
-    left.agent.enqueue(agent.shared.node(), control(1));
-    left.agent.flush(agent.shared.node());
+    left.agent.enqueue(agent.links.endpoint.node(), control(1));
+    left.agent.flush(agent.links.endpoint.node());
     eventually("the connection is closed", || {
         network.connections("w1#1", "w2#1") == 0
     })
@@ -299,7 +305,7 @@ async fn a_receive_buffer_is_given_back_when_its_sender_has_left() {
     assert!(left.agent.links().is_empty());
     let received = std::mem::take(&mut *lock(&left.inbound.received));
     drop(received);
-    let recycler = &left.agent.shared.recycler;
+    let recycler = &left.agent.links.endpoint.recycler;
     assert!(recycler.kept() >= 4 << 20);
     eventually("its memory is given back", || recycler.kept() == 0).await;
 }
@@ -314,14 +320,14 @@ async fn lives_that_are_over_are_remembered_once_for_each_worker() {
     for incarnation in (1..=LIVES / 2).chain((LIVES / 2 + 1..=LIVES).rev()) {
         let life = NodeId::new(7, incarnation);
         left.agent.forget(life, Departure::Died);
-        assert!(left.agent.shared.link_or_new(life).is_none());
+        assert!(left.agent.links.link_or_new(life).is_none());
     }
     left.agent.forget(NodeId::new(8, 1), Departure::Died);
-    assert_eq!(left.agent.shared.departed(), 2);
+    assert_eq!(left.agent.links.departed(), 2);
     for incarnation in 0..=LIVES {
         let life = NodeId::new(7, incarnation);
-        assert!(left.agent.shared.link_or_new(life).is_none(), "{life}");
+        assert!(left.agent.links.link_or_new(life).is_none(), "{life}");
     }
     let next = NodeId::new(7, LIVES + 1);
-    assert!(left.agent.shared.link_or_new(next).is_some());
+    assert!(left.agent.links.link_or_new(next).is_some());
 }

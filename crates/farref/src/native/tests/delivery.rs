@@ -10,8 +10,8 @@ use super::proxy::Proxy;
 use super::*;
 use crate::agent::{AnswerMessage, Origins};
 use crate::codec::Payload;
-use crate::native::shared::lock;
 use crate::rendezvous::Address;
+use crate::support::lock::lock;
 
 const BULK: usize = 70 << 10;
 
@@ -108,7 +108,7 @@ async fn messages_arrive_once_and_in_order_over_tcp_connections_that_break() {
         let mut card = side.card.clone();
         card.addresses = vec![Address::Tcp(proxy.address)];
         for other in &sides {
-            let link = other.agent.shared.link_or_new(side.node);
+            let link = other.agent.links.link_or_new(side.node);
             if let Some(link) = link {
                 link.state().card = Some(card.clone());
             }
@@ -185,7 +185,7 @@ async fn a_unix_socket_out_of_reach_gives_way_to_tcp() {
     }
     let link = sides[0]
         .agent
-        .shared
+        .links
         .link_or_new(sides[1].node)
         .expect("a link");
     link.state().card = Some(card);
@@ -222,7 +222,7 @@ async fn a_cancellation_never_overtakes_its_call() {
         let cancelled = at(&|message| matches!(message, Message::Cancel(of) if *of == id));
         assert!(called < cancelled, "{number}: {called:?} {cancelled:?}");
     }
-    let link = left.agent.shared.link(right.node).expect("a link");
+    let link = left.agent.links.link(right.node).expect("a link");
     assert!(link.state().bulk_calls.is_empty());
 }
 
@@ -233,7 +233,7 @@ async fn an_answer_ends_the_memory_of_a_bulk_call() {
     let [left, right] = Side::memory_pair(&network).await;
     left.send(&right, call(5, 1 << 20));
     eventually("the call arrives", || right.received_count() == 1).await;
-    let link = left.agent.shared.link(right.node).expect("a link");
+    let link = left.agent.links.link(right.node).expect("a link");
     assert_eq!(link.state().bulk_calls.len(), 1);
     right.send(
         &left,

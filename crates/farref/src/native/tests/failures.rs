@@ -6,7 +6,7 @@ use farref_proto::{Lane, PeerMisbehaved};
 
 use super::fixture::{Setup, impatient};
 use super::*;
-use crate::native::shared::lock;
+use crate::support::lock::lock;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -218,8 +218,8 @@ async fn a_process_that_slept_blames_nobody() {
     left.meet(&right).await;
     for _ in 0..2 {
         // Something else ends the timer's sleep than its moment.
-        let link = left.agent.shared.link(right.node).expect("they have met");
-        let timer = &left.agent.shared.timer;
+        let link = left.agent.links.link(right.node).expect("they have met");
+        let timer = &left.agent.links.timer;
         timer.arm(&link, Some(farref_proto::Time(0)));
         // All its threads at once.
         io.handle()

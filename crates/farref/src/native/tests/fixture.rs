@@ -12,9 +12,10 @@ use farref_proto::{
 use super::*;
 use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
-use crate::native::shared::lock;
+use crate::native::endpoint::BoxFuture;
 use crate::rendezvous::Address;
 use crate::report::snapshot::Snapshot;
+use crate::support::lock::lock;
 
 /// Who is where, shared by all agents of a test.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::fixture::{Book, Setup, impatient, with_parts};
 use super::*;
 use crate::codec::{Part, Source, Width};
-use crate::native::shared::lock;
+use crate::support::lock::lock;
 use crate::support::user_code;
 
 /// Starts an agent on a runtime of its own, which nobody drives from then on until the test is over.
@@ -127,7 +127,7 @@ async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_not
         .expect("it starts");
     introduce(&left, &others, &right, &book);
     left.meet(&right).await;
-    let is_helping = || right.agent.shared.is_helping.load(Ordering::Relaxed);
+    let is_helping = || right.agent.links.endpoint.is_helped.load(Ordering::Relaxed);
     // Both streams are helped with until nothing is left to read.
     left.send(&right, call(1, 8 << 20));
     eventually("all arrives", || right.received_count() == 2).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::*;
-use crate::native::memory::{PipeReader, PipeWriter};
+use crate::native::transport::{PipeReader, PipeWriter};
 
 type End = (Mutex<PipeReader>, PipeWriter);
 

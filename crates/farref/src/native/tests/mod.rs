@@ -12,5 +12,13 @@ mod sources;
 mod timing;
 mod writing;
 
+use std::sync::{Arc, Mutex, Weak};
+
+use farref_proto::{Departure, NodeId};
+use tokio::time::{Instant, timeout};
+
 use super::*;
+use crate::agent::{Agent, Inbound, LinkStatistics, Message};
+use crate::rendezvous::Card;
+use crate::support::io_thread::IoThread;
 use fixture::{Side, answerable, call, control, eventually};

@@ -12,8 +12,8 @@ use super::*;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Salute, Verdict,
 };
-use crate::native::shared::lock;
-use crate::native::stream::Stream;
+use crate::native::transport::Stream;
+use crate::support::lock::lock;
 use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError, TokenTag};
 
 const TOKEN: &[u8] = b"the group's secret";
@@ -383,7 +383,7 @@ async fn an_impostor_cannot_tell_a_worker_that_it_is_gone() {
     let [left, _] = guarded_pair(impatient()).await;
     let impostor = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let victim = NodeId::new(7, 1);
-    let link = left.agent.shared.link_or_new(victim).expect("a link");
+    let link = left.agent.links.link_or_new(victim).expect("a link");
     let mut card = left.card.clone();
     card.node = victim;
     card.addresses = vec![Address::Tcp(impostor.local_addr().expect("an address"))];

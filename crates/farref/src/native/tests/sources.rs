@@ -12,8 +12,8 @@ use super::fixture::with_parts;
 use super::proxy::Proxy;
 use super::*;
 use crate::codec::{Elements, Part, Source, Width};
-use crate::native::shared::lock;
 use crate::rendezvous::Address;
+use crate::support::lock::lock;
 
 /// How many sources are being looked at now, and at most.
 #[derive(Default)]
@@ -209,7 +209,7 @@ async fn a_source_is_sent_again_from_where_it_is_when_a_connection_breaks() {
     let proxy = Proxy::start(right.tcp_address()).await;
     let mut card = right.card.clone();
     card.addresses = vec![Address::Tcp(proxy.address)];
-    let link = left.agent.shared.link_or_new(right.node).expect("a link");
+    let link = left.agent.links.link_or_new(right.node).expect("a link");
     link.state().card = Some(card);
     proxy.cut_after(5 << 20);
     let storage = Storage::new(Width::Two, 4 << 20, &Arc::default());

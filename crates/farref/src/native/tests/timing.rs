@@ -33,7 +33,7 @@ async fn links_on_which_nothing_happens_are_left_alone_while_another_is_busy() {
         idle.push(side);
     }
     let looks = |at: &Side| {
-        let link = hub.agent.shared.link(at.node).expect("they have met");
+        let link = hub.agent.links.link(at.node).expect("they have met");
         link.alarm.looks.load(Ordering::Relaxed)
     };
     eventually("what came is acknowledged", || {

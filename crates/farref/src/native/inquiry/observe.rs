@@ -18,25 +18,23 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::greet::hear_welcome;
-use super::handshake::{
-    Conversation, Greeting, HandshakeFailure, Nonce, Observation, Refusal, Reply, VERSION, Verdict,
+use crate::native::endpoint::Contacts;
+use crate::native::handshake::{
+    Conversation, Greeting, HandshakeFailure, Refusal, VERSION, Verdict, fresh_nonce,
 };
-use super::shared::Shared;
-use super::stream::Stream;
+use crate::native::transport::Stream;
 use crate::rendezvous::Address;
 use crate::report::snapshot::Snapshot;
 
 /// How many may look into one worker at once.
-const MAX_OBSERVERS: usize = 16;
+pub(crate) const MAX_OBSERVERS: usize = 16;
 /// How many references one answer describes.
 const MAX_REFERENCES: usize = 100_000;
 /// The longest question.
@@ -53,33 +51,18 @@ struct Question {
     references: u32,
 }
 
-/// A place among the observers (OB-2).
-pub(super) struct Seat(Arc<Shared>);
-
-impl Seat {
-    pub(super) fn take(shared: &Arc<Shared>) -> Option<Self> {
-        let taken = shared.observers.fetch_add(1, Ordering::Relaxed);
-        // Gives it back at once if there was none.
-        let seat = Self(Arc::clone(shared));
-        (taken < MAX_OBSERVERS).then_some(seat)
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.observers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Answers an observer's questions until it goes.
-pub(super) async fn show(seat: Seat, mut stream: Stream) {
-    let shared = &seat.0;
+pub(crate) async fn show(
+    _permit: OwnedSemaphorePermit,
+    contacts: Arc<dyn Contacts>,
+    mut stream: Stream,
+) {
     loop {
         let question = hear::<Question>(&mut stream, MAX_QUESTION);
         let Ok(Ok(Question { references })) = timeout(IDLE, question).await else {
             return;
         };
-        let contacts = Arc::clone(&shared.contacts);
+        let contacts = Arc::clone(&contacts);
         // A worker may have millions of references to look through; its own work goes on meanwhile.
         let looking = tokio::task::spawn_blocking(move || {
             contacts.snapshot(MAX_REFERENCES.min(references as usize))
@@ -128,8 +111,11 @@ impl Watch {
             .map_err(WatchError::Unreachable)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, token);
         let mut talk = Conversation::new(&mut stream, &key);
-        introduce(&mut talk).await?;
-        Ok(Self { stream })
+        let nonce = fresh_nonce()?;
+        match talk.ask(&Greeting::Observer { nonce }).await? {
+            Verdict::Observed => Ok(Self { stream }),
+            _ => Err(WatchError::Malformed),
+        }
     }
 
     /// Asks for a snapshot with at most so many references.
@@ -139,23 +125,6 @@ impl Watch {
             .await
             .map_err(|_| WatchError::Closed)?;
         hear(&mut self.stream, MAX_ANSWER).await
-    }
-}
-
-async fn introduce(talk: &mut Conversation<'_>) -> Result<(), WatchError> {
-    let mut nonce = Nonce::default();
-    SystemRandom::new()
-        .fill(&mut nonce)
-        .map_err(|_| WatchError::Unreachable(io::Error::other("no random numbers")))?;
-    talk.open(&Greeting::Observer { nonce }).await?;
-    match talk.hear_opening().await? {
-        Reply::Challenge(_) => {}
-        Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal).into()),
-    }
-    talk.claim(&Observation).await?;
-    match hear_welcome(talk).await? {
-        Verdict::Observed => Ok(()),
-        _ => Err(WatchError::Malformed),
     }
 }
 
@@ -170,6 +139,7 @@ impl From<HandshakeFailure> for WatchError {
             }
             HandshakeFailure::BadProof | HandshakeFailure::Refused(Refusal::Token) => Self::Token,
             HandshakeFailure::Refused(Refusal::Crowded) => Self::Crowded,
+            HandshakeFailure::NoRandomness => Self::Unreachable(io::Error::other(failure)),
             other => Self::Refused(other.to_string()),
         }
     }

@@ -12,18 +12,13 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::Rejection;
-use super::dial::reachable;
-use super::greet::hear_welcome;
-use super::handshake::{
-    Conversation, Greeting, HandshakeFailure, Nonce, Observation, Reply, VERSION, Verdict,
+use crate::native::handshake::{
+    Conversation, Greeting, HandshakeFailure, Rejection, VERSION, Verdict, fresh_nonce,
 };
-use super::memory::MemoryNetwork;
-use super::stream::Stream;
+use crate::native::transport::{MemoryNetwork, Stream, reachable};
 use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
 
 /// Finds earlier lives of a worker.
@@ -97,19 +92,12 @@ impl Predecessors {
     }
 
     async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
-        let mut nonce = Nonce::default();
-        SystemRandom::new()
-            .fill(&mut nonce)
-            .map_err(|_| HandshakeFailure::NoRandomness)?;
         let mut talk = Conversation::new(&mut stream, &self.key);
-        let of = card.node;
-        talk.open(&Greeting::Successor { of, nonce }).await?;
-        match talk.hear_opening().await? {
-            Reply::Challenge(_) => {}
-            Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal)),
-        }
-        talk.claim(&Observation).await?;
-        match hear_welcome(&mut talk).await? {
+        let greeting = Greeting::Successor {
+            of: card.node,
+            nonce: fresh_nonce()?,
+        };
+        match talk.ask(&greeting).await? {
             Verdict::Present => Ok(()),
             _ => Err(HandshakeFailure::Contradiction),
         }

@@ -17,37 +17,45 @@
 //!   code of the program is barred (UC-1): their buffers may be the program's, with destructors of their
 //!   own.
 
+mod connecting;
+mod connection;
+mod dialing;
+mod disconnecting;
+mod receiving;
+mod recv_stream;
+mod send_stream;
+mod sending;
+mod table;
+mod timer;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farref_proto::{Frame, Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
+use farref_proto::{Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tracing::error;
 
-use super::channel::{Channel, MAIN};
-use super::connection::Connection;
-use super::dial;
-use super::frame::{Batch, Packet};
-use super::reader::Reader;
-use super::shared::{Shared, lock};
-use super::timer::Alarm;
+use super::endpoint::Endpoint;
+use super::frame::Packet;
 use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
+use crate::support::lock::lock;
 use crate::support::user_code;
-
-/// So many bytes are taken from the session at once: what is taken is beyond the reach of more urgent
-/// frames.
-const BATCH_BYTES: usize = 128 << 10;
-/// And at most so many frames.
-const BATCH_FRAMES: usize = 128;
+pub(super) use connecting::Opening;
+use connection::Connection;
+pub(super) use recv_stream::RecvStream;
+pub(super) use send_stream::{MAIN, SendStream};
+pub(super) use table::LinkTable;
+use timer::{Alarm, Timed, Timer};
 
 /// The link with one life of one peer.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) shared: Arc<Shared>,
+    pub(super) endpoint: Arc<Endpoint>,
+    timer: Arc<Timer<Self>>,
     pub(super) peer: NodeId,
     /// When the timer looks at it.
     pub(super) alarm: Alarm,
@@ -55,42 +63,42 @@ pub(super) struct Link {
     /// Held while messages of the peer are handed in (LI-2). Locked before `state`.
     pub(super) gate: Mutex<()>,
     /// Something was acknowledged or the link has changed, for those who wait for its end.
-    pub(super) progress: Notify,
+    progress: Notify,
     /// An attempt to connect that is under way has become pointless.
-    pub(super) abandon: Notify,
+    abandon: Notify,
     /// Writes by callers since the peer was last heard.
-    pub(super) burst: AtomicU32,
+    burst: AtomicU32,
     sent: AtomicU64,
-    pub(super) received: AtomicU64,
+    received: AtomicU64,
 }
 
 /// What the lock of a link guards.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) session: Session<Packet>,
+    session: Session<Packet>,
     /// The number of the present connection or attempt.
-    pub(super) epoch: u64,
+    epoch: u64,
     /// The latest such number that the peer has said of its own end.
-    pub(super) peer_epoch: u64,
-    pub(super) stage: Stage,
+    peer_epoch: u64,
+    stage: Stage,
     /// How to reach the peer, once it is known.
     pub(super) card: Option<Card>,
     /// The task that is to make a connection.
-    pub(super) dialer: Option<AbortHandle>,
+    dialer: Option<AbortHandle>,
     /// Since when it has been at its present attempt.
-    pub(super) attempt: Option<Time>,
+    attempt: Option<Time>,
     /// Attempts and connections in a row that brought nothing.
-    pub(super) failures: u32,
-    pub(super) fate: Fate,
+    failures: u32,
+    fate: Fate,
     /// Calls to the peer that travelled as bulk and are not answered (LI-3).
     pub(super) bulk_calls: HashSet<MessageId, FixedState>,
     /// Whether somebody waits for `progress`.
-    pub(super) watched: bool,
+    watched: bool,
 }
 
 /// How far the present connection has got.
 #[derive(Debug)]
-pub(super) enum Stage {
+enum Stage {
     /// There is none.
     Apart,
     /// The ends are greeting.
@@ -101,7 +109,7 @@ pub(super) enum Stage {
 
 /// Whether the link goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+enum Fate {
     /// Connections are made as needed.
     Lives,
     /// The peer left: what is queued goes out on the present connection, no other is made.
@@ -115,11 +123,12 @@ pub(super) enum Fate {
 pub(super) struct Outdated;
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>, peer: NodeId) -> Arc<Self> {
-        let session = shared.session(peer);
+    fn new(endpoint: &Arc<Endpoint>, timer: &Arc<Timer<Self>>, peer: NodeId) -> Arc<Self> {
+        let session = endpoint.session(peer);
         let timeout = session.poll_timeout();
         let link = Arc::new(Self {
-            shared: Arc::clone(&shared),
+            endpoint: Arc::clone(endpoint),
+            timer: Arc::clone(timer),
             peer,
             alarm: Alarm::default(),
             state: Mutex::new(State {
@@ -142,12 +151,17 @@ impl Link {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
         });
-        shared.timer.arm(&link, timeout);
+        link.wake_by(timeout);
         link
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Sees to it that the timer looks at the link by then.
+    fn wake_by(self: &Arc<Self>, at: Option<Time>) {
+        self.timer.arm(self, at);
     }
 
     /// Queues a message and sees to it that there will be a connection.
@@ -163,9 +177,9 @@ impl Link {
             if state.fate == Fate::Over {
                 Some(packet)
             } else {
-                let lane = state.lane(kind, size, self.shared.config.bulk_threshold);
+                let lane = state.lane(kind, size, self.endpoint.config.bulk_threshold);
                 state.session.enqueue(lane, packet, weight);
-                dial::ensure(self, &mut state);
+                self.ensure_dialing(&mut state);
                 None
             }
         };
@@ -173,25 +187,25 @@ impl Link {
         if let Some(packet) = rejected
             && packet.has_programs_buffers()
         {
-            self.shared.user_code.put_off(move || drop(packet));
+            self.endpoint.user_code.put_off(move || drop(packet));
         }
     }
 
     /// Encodes a message. An answer that no peer would take is replaced; what calls may have, the
     /// runtime has asked for first ([`Packet::check_call`]).
     fn encode(&self, message: Message) -> Option<Packet> {
-        let now = || self.shared.now();
+        let now = || self.endpoint.now();
         let answer = match &message {
             Message::Answer(answer) => Some(answer.head.clone()),
             _ => None,
         };
-        let (error, unsent) = match Packet::new(message, now, &self.shared.limits) {
+        let (error, unsent) = match Packet::new(message, now, &self.endpoint.limits) {
             Ok(packet) => return Some(packet),
             Err(error) => error,
         };
         // LI-4
         if unsent.has_programs_buffers() {
-            self.shared.user_code.put_off(move || drop(unsent));
+            self.endpoint.user_code.put_off(move || drop(unsent));
         }
         error!(peer = %self.peer, %error, "a message cannot be sent");
         let failure = Message::Answer(AnswerMessage {
@@ -199,112 +213,15 @@ impl Link {
             origins: Origins::default(),
             outcome: Err(Failure::BadResult(error.to_string())),
         });
-        Packet::new(failure, now, &self.shared.limits).ok()
-    }
-
-    /// Writes what is queued, as far as that can be done without waiting.
-    pub(super) fn flush(self: &Arc<Self>) {
-        let (main, bulk) = {
-            let state = self.state();
-            let Stage::Standing(connection) = &state.stage else {
-                return;
-            };
-            let bulk = connection
-                .bulk
-                .as_ref()
-                .filter(|_| state.session.stored_bytes(Lane::Bulk) > 0);
-            (Arc::clone(&connection.main), bulk.cloned())
-        };
-        main.pump(self);
-        if let Some(bulk) = bulk {
-            bulk.pump(self);
-        }
+        Packet::new(failure, now, &self.endpoint.limits).ok()
     }
 
     /// The streams of the connection, if it stands.
-    pub(super) fn streams(&self) -> Vec<(Arc<Channel>, Arc<Reader>)> {
+    pub(super) fn streams(&self) -> Vec<(Arc<SendStream>, Arc<RecvStream>)> {
         match &self.state().stage {
             Stage::Standing(connection) => connection.readers.clone(),
             Stage::Apart | Stage::Greeting => Vec::new(),
         }
-    }
-
-    /// Takes frames for a stream from the session. Says whether those were all.
-    pub(super) fn fill(
-        self: &Arc<Self>,
-        channel: &Channel,
-        batch: &mut Batch,
-    ) -> Result<bool, Outdated> {
-        let now = self.shared.now();
-        let mut ask_for_bulk = false;
-        let mut emptied = false;
-        let mut timeout = None;
-        {
-            let mut state = self.state();
-            let state = &mut *state;
-            if state.epoch != channel.epoch {
-                return Err(Outdated);
-            }
-            let mut bytes = 0;
-            while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
-                let Some(frame) = state.session.poll_transmit_on(now, channel.lanes) else {
-                    emptied = true;
-                    break;
-                };
-                if let Frame::Data { payload, .. } = &frame {
-                    bytes += payload.size();
-                }
-                batch.push(frame);
-            }
-            if channel.lanes == MAIN
-                && let Stage::Standing(connection) = &mut state.stage
-                && connection.lacks_bulk()
-                && state.session.stored_bytes(Lane::Bulk) > 0
-            {
-                ask_for_bulk = dial::ask_for_bulk(self, connection);
-            }
-            // What was taken makes the session want to be woken some time later.
-            if !self.alarm.fires_by(now + self.shared.config.patience()) {
-                timeout = state.session.poll_timeout();
-            }
-        }
-        self.shared.timer.arm(self, timeout);
-        if ask_for_bulk {
-            batch.push_open_bulk();
-        }
-        batch.encode(now);
-        Ok(emptied)
-    }
-
-    /// A stream has taken so many bytes. `partly` says that a frame is written in part.
-    pub(super) fn wrote(&self, channel: &Channel, bytes: usize, partly: bool) {
-        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.shared.meters.bytes_sent.add(bytes as u64);
-        if partly {
-            let now = self.shared.now();
-            let mut state = self.state();
-            if state.epoch == channel.epoch {
-                for lane in channel.lanes {
-                    state.session.handle_bytes_written(now, *lane);
-                }
-            }
-        }
-    }
-
-    /// Does what has fallen due. Returns when something falls due next.
-    pub(super) fn handle_timeout(self: &Arc<Self>, now: Time) -> Option<Time> {
-        let (epoch, events) = {
-            let mut state = self.state();
-            let due = state.session.poll_timeout().is_some_and(|at| at <= now);
-            if !due {
-                return state.session.poll_timeout();
-            }
-            state.session.handle_timeout(now);
-            (state.epoch, state.events())
-        };
-        self.act(epoch, events);
-        self.flush();
-        self.state().session.poll_timeout()
     }
 
     /// Acts on what the session said under the connection with this epoch.
@@ -313,7 +230,7 @@ impl Link {
             match event {
                 SessionEvent::Suspect { silent_for } => {
                     tracing::debug!(peer = %self.peer, ?silent_for, "suspected");
-                    if let Some(inbound) = self.shared.inbound() {
+                    if let Some(inbound) = self.endpoint.inbound() {
                         inbound.suspect(self.peer, silent_for);
                     }
                 }
@@ -323,23 +240,6 @@ impl Link {
                 _ => {}
             }
         }
-    }
-
-    /// Ends the link: closes its connection and stops its tasks. What is queued goes with the link.
-    pub(super) fn discard(&self) {
-        let (old, dialer) = {
-            let mut state = self.state();
-            state.fate = Fate::Over;
-            state.epoch += 1;
-            state.session.connection_lost(self.shared.now());
-            let _nobody_is_told = state.events();
-            (state.take_connection(), state.dialer.take())
-        };
-        drop(old);
-        if let Some(dialer) = dialer {
-            dialer.abort();
-        }
-        self.progress.notify_waiters();
     }
 
     /// Whether nothing is left to be delivered, or nothing can be.
@@ -416,15 +316,40 @@ impl Link {
     }
 }
 
+impl Timed for Link {
+    fn peer(&self) -> NodeId {
+        self.peer
+    }
+
+    fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    fn handle_timeout(self: &Arc<Self>, now: Time) -> Option<Time> {
+        let (epoch, events) = {
+            let mut state = self.state();
+            let due = state.session.poll_timeout().is_some_and(|at| at <= now);
+            if !due {
+                return state.session.poll_timeout();
+            }
+            state.session.handle_timeout(now);
+            (state.epoch, state.events())
+        };
+        self.act(epoch, events);
+        self.flush();
+        self.state().session.poll_timeout()
+    }
+}
+
 /// LI-4: whatever task was the last to hold it.
 impl Drop for Link {
     fn drop(&mut self) {
         if user_code::is_barred() {
-            let shared = &self.shared;
-            let empty = shared.session(self.peer);
+            let endpoint = &self.endpoint;
+            let empty = endpoint.session(self.peer);
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             let session = std::mem::replace(&mut state.session, empty);
-            shared.user_code.put_off(move || drop(session));
+            endpoint.user_code.put_off(move || drop(session));
         }
     }
 }
@@ -457,11 +382,11 @@ impl State {
     }
 
     /// All that the session wants done.
-    pub(super) fn events(&mut self) -> Vec<SessionEvent> {
+    fn events(&mut self) -> Vec<SessionEvent> {
         std::iter::from_fn(|| self.session.poll_event()).collect()
     }
 
-    pub(super) fn take_connection(&mut self) -> Option<Connection> {
+    fn take_connection(&mut self) -> Option<Connection> {
         match std::mem::replace(&mut self.stage, Stage::Apart) {
             Stage::Standing(connection) => Some(connection),
             Stage::Apart | Stage::Greeting => None,

@@ -1,7 +1,7 @@
 //! The receiving half of one stream: reading, and handing in what peers say.
 //!
 //! A task on the program's runtime does it. Where the program keeps that task from running, others
-//! [help out](Reader::help_out). Everything that has been read is handed in before anything else is read.
+//! [help out](RecvStream::help_out). Everything that has been read is handed in before anything else is read.
 //! Whoever reads is also the one that notices the end of a stream, so what came before the end is not
 //! lost.
 //!
@@ -13,20 +13,19 @@
 //!   message is missing in silence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::{future, io};
 
 use farref_proto::{Frame, Lane, SessionError};
 
-use super::channel::Channel;
-use super::dial;
-use super::frame::{Decoder, FrameError, Incoming, Received, Space};
-use super::link::{Link, Stage};
-use super::shared::{lock, try_lock};
-use super::stream::ReadHalf;
+use super::recv_stream::{Reading, RecvStream};
+use super::send_stream::SendStream;
+use super::{Link, Stage};
 use crate::agent::Message;
+use crate::native::frame::{Decoder, FrameError, Incoming, Received};
+use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
 /// After so many reads the task lets others run.
@@ -48,41 +47,13 @@ enum End {
     Orphaned,
 }
 
-/// The receiving half of the stream that a channel writes to.
-#[derive(Debug)]
-pub(super) struct Reader {
-    state: Mutex<Reading>,
-    /// How often its task was polled: a stream that has something to read while this stands still waits
-    /// for a task that does not run.
-    polls: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Reading {
-    stream: ReadHalf,
-    decoder: Decoder,
-    over: bool,
-}
-
-impl Reader {
-    pub(super) fn new(link: &Link, stream: ReadHalf) -> Arc<Self> {
-        let decoder = Decoder::new(link.shared.limits, Arc::clone(&link.shared.recycler));
-        Arc::new(Self {
-            state: Mutex::new(Reading {
-                stream,
-                decoder,
-                over: false,
-            }),
-            polls: AtomicU64::new(0),
-        })
-    }
-
+impl RecvStream {
     /// The task that reads the stream to its end.
-    pub(super) async fn run(self: Arc<Self>, link: Arc<Link>, channel: Arc<Channel>) {
+    pub(super) async fn run(self: Arc<Self>, link: Arc<Link>, channel: Arc<SendStream>) {
         future::poll_fn(|context| self.poll(&link, &channel, context)).await;
     }
 
-    fn poll(&self, link: &Arc<Link>, channel: &Channel, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&self, link: &Arc<Link>, channel: &SendStream, context: &mut Context<'_>) -> Poll<()> {
         self.polls.fetch_add(1, Ordering::Relaxed);
         let mut reading = lock(&self.state);
         for _ in 0..TASKS_SHARE {
@@ -101,22 +72,8 @@ impl Reader {
         Poll::Pending
     }
 
-    /// How often the task was polled.
-    pub(super) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
-    }
-
-    /// Whether a pipe within the process has something to read. None if it is no such pipe, or somebody
-    /// reads right now.
-    pub(super) fn is_readable(&self) -> Option<bool> {
-        match &self.state.try_lock().ok()?.stream {
-            ReadHalf::Memory(pipe) => Some(pipe.is_readable()),
-            _ => None,
-        }
-    }
-
     /// Reads in place of the stream's task, whatever the program's runtime believes of the stream.
-    pub(super) fn help_out(&self, link: &Arc<Link>, channel: &Channel, scratch: &mut [u8]) {
+    pub(crate) fn help_out(&self, link: &Arc<Link>, channel: &SendStream, scratch: &mut [u8]) {
         // Where somebody else has it the task does run.
         let Some(mut reading) = try_lock(&self.state) else {
             return;
@@ -144,35 +101,11 @@ impl Reader {
 }
 
 impl Reading {
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        match self.decoder.space() {
-            Space::Buffer(buffer) => self.stream.poll_read_buf(context, buffer),
-            Space::Piece(mut piece) => self.stream.poll_read_buf(context, &mut piece),
-            Space::Elements(mut room, filled) => {
-                let read = ready!(self.stream.poll_read_buf(context, &mut room));
-                *filled += read.as_ref().map_or(0, |read| *read);
-                Poll::Ready(read)
-            }
-        }
-    }
-
-    fn read_now(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
-        match self.decoder.space() {
-            Space::Buffer(buffer) => self.stream.read_now(buffer, scratch),
-            Space::Piece(mut piece) => self.stream.read_now(&mut piece, scratch),
-            Space::Elements(mut room, filled) => {
-                let read = self.stream.read_now(&mut room, scratch)?;
-                *filled += read;
-                Ok(read)
-            }
-        }
-    }
-
     /// Takes note of what was read, and hands in what is whole.
     fn take_in(
         &mut self,
         link: &Arc<Link>,
-        channel: &Channel,
+        channel: &SendStream,
         read: io::Result<usize>,
         gate: Option<MutexGuard<'_, ()>>,
     ) -> Result<(), End> {
@@ -180,7 +113,7 @@ impl Reading {
             Ok(0) => return Err(End::Lost("closed by the peer".to_owned())),
             Ok(read) => {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
-                link.shared.meters.bytes_received.add(read as u64);
+                link.endpoint.meters.bytes_received.add(read as u64);
             }
             Err(error) => return Err(End::Lost(error.to_string())),
         }
@@ -207,12 +140,12 @@ fn finish(link: &Arc<Link>, epoch: u64, end: End) {
 /// Hands in all frames that have come in full, through the gate that the caller may have locked already.
 fn hand_in(
     link: &Arc<Link>,
-    channel: &Channel,
+    channel: &SendStream,
     decoder: &mut Decoder,
     gate: Option<MutexGuard<'_, ()>>,
 ) -> Result<(), End> {
     let epoch = channel.epoch;
-    let now = link.shared.now();
+    let now = link.endpoint.now();
     link.burst.store(0, Ordering::Relaxed);
     // LI-2
     let gate = gate.unwrap_or_else(|| lock(&link.gate));
@@ -227,7 +160,7 @@ fn hand_in(
                     && let Stage::Standing(connection) = &mut state.stage
                     && connection.dialed.is_some()
                 {
-                    dial::ask_for_bulk(link, connection);
+                    link.ask_for_bulk(connection);
                 }
                 continue;
             }
@@ -245,21 +178,21 @@ fn hand_in(
     }
     drop(gate);
 
-    let shared = &link.shared;
+    let endpoint = &link.endpoint;
     let (owes, timeout, watched) = {
         let mut state = link.state();
         if frames == 0 && state.epoch == epoch {
             state.session.handle_bytes_read(now);
         }
         // What was received makes the session want to be woken when its acknowledgement falls due.
-        let timeout = if link.alarm.fires_by(now + shared.config.ack_delay) {
+        let timeout = if link.alarm.fires_by(now + endpoint.config.ack_delay) {
             None
         } else {
             state.session.poll_timeout()
         };
         (state.session.owes_frame(now), timeout, state.watched)
     };
-    shared.timer.arm(link, timeout);
+    link.wake_by(timeout);
     if watched {
         link.progress.notify_waiters();
     }
@@ -294,7 +227,7 @@ fn accept(
         news
     };
     // LI-4
-    link.shared.let_go(acknowledged);
+    link.endpoint.let_go(acknowledged);
     match news {
         Ok(news) => Ok(news.map(|(_, Incoming(message)): (Lane, _)| message)),
         Err(error @ SessionError::AckOfUnsent { .. }) => Err(End::Misbehaved(error.to_string())),
@@ -303,10 +236,10 @@ fn accept(
 }
 
 fn deliver(link: &Link, message: Box<Message>) -> Result<(), End> {
-    if link.shared.is_closing() {
+    if link.endpoint.is_closing() {
         return Ok(());
     }
-    let inbound = link.shared.inbound.upgrade().ok_or(End::Orphaned)?;
+    let inbound = link.endpoint.inbound.upgrade().ok_or(End::Orphaned)?;
     inbound
         .receive(link.peer, *message)
         .map_err(|misbehaved| End::Misbehaved(misbehaved.to_string()))

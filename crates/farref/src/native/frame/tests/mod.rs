@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use farref_proto::{
-    AnswerHead, CallHead, Carried, ContextId, Control, Creation, Fingerprint, ForkId, Lane,
+    AnswerHead, CallHead, Carried, ContextId, Control, Creation, Fingerprint, ForkId, Frame, Lane,
     MessageId, NodeId, RRefId, Share, Target, Time,
 };
 use proptest::prelude::*;
 
 use super::packet::Head;
+use super::wire::{Wire, part_entry};
 use super::*;
 use crate::agent::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Origins, TraceContext,
@@ -394,7 +395,7 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
         let width = part.width();
         let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
         // Claims a gigabyte instead.
-        let bytes = announce(bytes, 3 << 20, part_entry::write(1 << 30, width));
+        let bytes = announce(bytes, 3 << 20, part_entry(1 << 30, width));
         let mut decoder = Decoder::new(limits, Recycler::new(0, None));
         let mut fed = 0;
         while fed < bytes.len() {

@@ -18,6 +18,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+#[cfg(test)]
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,8 @@ use farref_proto::NodeId;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
-use super::channel::Channel;
-use super::link::Link;
-use super::reader::Reader;
-use super::shared::Shared;
+use super::endpoint::Endpoint;
+use super::link::{Link, LinkTable, MAIN, RecvStream, SendStream};
 
 /// How long a stream may wait for its task: a part of what a peer may be silent for, within limits.
 const PART: u32 = 16;
@@ -43,8 +42,8 @@ const SCRATCH: usize = 64 << 10;
 /// One stream of one connection.
 struct Stream {
     link: Arc<Link>,
-    channel: Arc<Channel>,
-    reader: Arc<Reader>,
+    channel: Arc<SendStream>,
+    reader: Arc<RecvStream>,
     readable: bool,
     writable: bool,
 }
@@ -54,7 +53,7 @@ type Key = (NodeId, u64, bool);
 
 impl Stream {
     fn key(&self) -> Key {
-        let is_main = self.channel.lanes == super::channel::MAIN;
+        let is_main = self.channel.lanes == MAIN;
         (self.link.peer, self.channel.epoch, is_main)
     }
 
@@ -70,17 +69,19 @@ impl Stream {
 }
 
 /// The task that helps out.
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(links: Arc<LinkTable>) {
+    let endpoint = &links.endpoint;
     let (least, most) = PATIENCE;
-    let patience = (shared.config.peer_timeout / PART).clamp(least, most);
+    let patience = (endpoint.config.peer_timeout / PART).clamp(least, most);
     let mut watch = Watch::default();
     let mut scratch = Vec::new();
     loop {
         sleep(if watch.is_needed() { HELPING } else { patience }).await;
-        let streams = streams(&shared);
-        watch.look(&shared, &streams, patience);
-        shared
-            .is_helping
+        let streams = streams(&links);
+        watch.look(endpoint, &streams, patience);
+        #[cfg(test)]
+        endpoint
+            .is_helped
             .store(watch.is_needed(), Ordering::Relaxed);
         if watch.is_needed() {
             scratch.resize(SCRATCH, 0);
@@ -118,7 +119,7 @@ impl Watch {
         !self.stuck.is_empty()
     }
 
-    fn look(&mut self, shared: &Shared, streams: &[Stream], patience: Duration) {
+    fn look(&mut self, endpoint: &Endpoint, streams: &[Stream], patience: Duration) {
         let now = Instant::now();
         let probe = self.probe.as_ref();
         let runs = probe.is_some_and(|(_, task)| task.is_finished());
@@ -151,30 +152,30 @@ impl Watch {
         self.waiting = waiting;
         self.stuck = stuck;
         if self.is_needed() {
-            self.tell(shared, now);
+            self.tell(endpoint, now);
         }
     }
 
     /// HE-2
-    fn tell(&mut self, shared: &Shared, now: Instant) {
+    fn tell(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some((since, _)) = &self.probe else {
-            self.probe = Some((now, shared.handle.spawn(async {})));
-            shared.contacts.starving(Duration::ZERO);
+            self.probe = Some((now, endpoint.handle.spawn(async {})));
+            endpoint.contacts.starving(Duration::ZERO);
             return;
         };
         let lasted = now.duration_since(*since);
         if !self.told && lasted >= WORTH_TELLING {
             self.told = true;
-            shared.meters.starvations.increment(1);
-            shared.contacts.starving(lasted);
+            endpoint.meters.starvations.increment(1);
+            endpoint.contacts.starving(lasted);
         }
     }
 }
 
 /// All streams that there are, and what can be done with them.
-fn streams(shared: &Shared) -> Vec<Stream> {
+fn streams(links: &LinkTable) -> Vec<Stream> {
     let mut streams = Vec::new();
-    for link in shared.links() {
+    for link in links.links() {
         for (channel, reader) in link.streams() {
             streams.push(Stream {
                 readable: reader.is_readable().unwrap_or(false),

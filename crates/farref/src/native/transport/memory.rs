@@ -8,17 +8,15 @@
 //! [`partition`](MemoryNetwork::partition) and [`heal`](MemoryNetwork::heal),
 //! [`set_latency`](MemoryNetwork::set_latency), [`crash`](MemoryNetwork::crash).
 
-mod pipe;
-
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use pipe::Wires;
-pub(super) use pipe::{PipeReader, PipeWriter};
+use super::pipe::{PipeReader, PipeWriter, Wires};
+use crate::support::lock::lock;
 
 /// How many bytes a pipe holds unless told otherwise: what a Unix socket does.
 const CAPACITY: usize = 208 << 10;
@@ -134,7 +132,7 @@ impl MemoryNetwork {
     /// Nothing passes any more on the newest connection between two endpoints. Undone by
     /// [`heal`](Self::heal).
     #[cfg(test)]
-    pub(super) fn freeze_newest(&self, a: &str, b: &str) {
+    pub(crate) fn freeze_newest(&self, a: &str, b: &str) {
         let wires = self.0.state().pair(a, b).live();
         if let Some(wires) = wires.last() {
             wires.set_frozen(true);
@@ -181,7 +179,7 @@ impl MemoryNetwork {
         self.0.state().pair(a, b).live().len()
     }
 
-    pub(super) fn bind(&self, name: &str) -> io::Result<MemoryListener> {
+    pub(crate) fn bind(&self, name: &str) -> io::Result<MemoryListener> {
         let mut state = self.0.state();
         if state
             .listeners
@@ -197,7 +195,7 @@ impl MemoryNetwork {
         Ok(MemoryListener { incoming })
     }
 
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         from: &str,
         to: &str,
@@ -221,7 +219,7 @@ impl MemoryNetwork {
         if pair.partitioned {
             return None;
         }
-        let wires = Wires::new(capacity, pair.latency, false);
+        let wires = Wires::new(capacity, pair.latency);
         let index = usize::from(from > to);
         let sent = !state.crashed.contains(from)
             && state
@@ -241,7 +239,7 @@ impl MemoryNetwork {
 
 impl Network {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -256,13 +254,13 @@ impl State {
 
 /// Where connections to a name arrive.
 #[derive(Debug)]
-pub(super) struct MemoryListener {
+pub(crate) struct MemoryListener {
     incoming: mpsc::UnboundedReceiver<(PipeReader, PipeWriter)>,
 }
 
 impl MemoryListener {
     /// The next connection; never one after the endpoint has crashed.
-    pub(super) async fn accept(&mut self) -> (PipeReader, PipeWriter) {
+    pub(crate) async fn accept(&mut self) -> (PipeReader, PipeWriter) {
         match self.incoming.recv().await {
             Some(stream) => stream,
             None => std::future::pending().await,

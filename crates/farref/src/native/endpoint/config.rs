@@ -1,14 +1,12 @@
-//! What an agent is told: its knobs, who it is, and where it listens.
+//! What an agent is told: its knobs, and who it is.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use farref_proto::{GroupId, SessionConfig};
 
-use super::memory::MemoryNetwork;
 use crate::rendezvous::Card;
 
-/// The knobs of a [`NativeAgent`](super::NativeAgent). Both ends of a connection may differ in each
+/// The knobs of a native agent. Both ends of a connection may differ in each
 /// of them, except that a message has to keep within the receiver's limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -81,14 +79,14 @@ impl Default for NativeConfig {
 
 impl NativeConfig {
     /// Nothing that is sent makes a session want to be woken earlier than this.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         self.ack_timeout
             .min(self.heartbeat_interval)
             .min(self.peer_timeout)
     }
 
     /// What a session is told.
-    pub(super) fn session(&self) -> SessionConfig {
+    pub(crate) fn session(&self) -> SessionConfig {
         let mut session = SessionConfig::default();
         session.peer_timeout = self.peer_timeout;
         session.heartbeat_interval = self.heartbeat_interval;
@@ -120,39 +118,5 @@ impl std::fmt::Debug for Identity {
             .field("group", &self.group)
             .field("max_calls", &self.max_calls)
             .finish_non_exhaustive()
-    }
-}
-
-/// Where an agent listens.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub(crate) struct BindOptions {
-    /// An address to listen at by TCP; port 0 takes any. 127.0.0.1:0 by default.
-    pub(crate) tcp: Option<SocketAddr>,
-    /// Whether to listen at a Unix socket too, for workers on the same host. True by default where
-    /// there are such sockets.
-    pub(crate) unix: bool,
-    /// A network within this process, and this worker's name in it. None by default.
-    pub(crate) memory: Option<(MemoryNetwork, String)>,
-}
-
-impl Default for BindOptions {
-    fn default() -> Self {
-        Self {
-            tcp: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-            unix: cfg!(unix),
-            memory: None,
-        }
-    }
-}
-
-impl BindOptions {
-    /// Listens in a network within this process and nowhere else.
-    pub(crate) fn memory(network: &MemoryNetwork, name: impl Into<String>) -> Self {
-        Self {
-            tcp: None,
-            unix: false,
-            memory: Some((network.clone(), name.into())),
-        }
     }
 }

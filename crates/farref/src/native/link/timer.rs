@@ -20,8 +20,8 @@ use farref_proto::{NodeId, Time};
 use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until};
 
-use super::link::Link;
-use super::shared::{Shared, lock};
+use crate::native::endpoint::Endpoint;
+use crate::support::lock::lock;
 
 /// A timer that fires so much too late shows that this process slept. What arrived meanwhile is to be
 /// read before peers are blamed for the silence.
@@ -35,16 +35,26 @@ const GRACES: u32 = 3;
 
 const NEVER: u64 = u64::MAX;
 
+/// Whoever wants to be woken: a link.
+pub(crate) trait Timed: Send + Sync + 'static {
+    fn peer(&self) -> NodeId;
+
+    fn alarm(&self) -> &Alarm;
+
+    /// Does what has fallen due. Returns when something falls due next.
+    fn handle_timeout(self: &Arc<Self>, now: Time) -> Option<Time>;
+}
+
 /// When the timer looks at which link, and how to make it earlier.
 #[derive(Debug)]
-pub(super) struct Timer {
+pub(crate) struct Timer<L> {
     /// The first of them, at most.
     until: AtomicU64,
     earlier: Notify,
-    moments: Mutex<BTreeMap<(u64, NodeId), Weak<Link>>>,
+    moments: Mutex<BTreeMap<(u64, NodeId), Weak<L>>>,
 }
 
-impl Default for Timer {
+impl<L> Default for Timer<L> {
     fn default() -> Self {
         Self {
             until: AtomicU64::new(NEVER),
@@ -56,11 +66,11 @@ impl Default for Timer {
 
 /// The moment that the timer keeps for a link. Changes only while the timer's moments are locked.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     at: AtomicU64,
     /// How often the timer has looked at the link.
     #[cfg(test)]
-    pub(super) looks: AtomicU64,
+    pub(crate) looks: AtomicU64,
 }
 
 impl Default for Alarm {
@@ -80,11 +90,11 @@ impl Alarm {
     }
 }
 
-impl Timer {
+impl<L: Timed> Timer<L> {
     /// Sees to it that the timer looks at the link by then.
-    pub(super) fn arm(&self, link: &Arc<Link>, at: Option<Time>) {
+    pub(crate) fn arm(&self, link: &Arc<L>, at: Option<Time>) {
         let Some(Time(at)) = at else { return };
-        let alarm = &link.alarm.at;
+        let alarm = &link.alarm().at;
         // Most moments are later than the one that is kept: do not lock for those.
         if at >= alarm.load(Ordering::SeqCst) {
             return;
@@ -94,8 +104,8 @@ impl Timer {
         if at >= kept {
             return;
         }
-        moments.remove(&(kept, link.peer));
-        moments.insert((at, link.peer), Arc::downgrade(link));
+        moments.remove(&(kept, link.peer()));
+        moments.insert((at, link.peer()), Arc::downgrade(link));
         alarm.store(at, Ordering::SeqCst);
         drop(moments);
         if at < self.until.fetch_min(at, Ordering::SeqCst) {
@@ -104,7 +114,7 @@ impl Timer {
     }
 
     /// The links whose moments have come. What was kept for them is wiped (TI-1).
-    fn take_due(&self, now: Time) -> Vec<Arc<Link>> {
+    fn take_due(&self, now: Time) -> Vec<Arc<L>> {
         let mut due = Vec::new();
         let mut moments = lock(&self.moments);
         while let Some(first) = moments.first_entry() {
@@ -112,7 +122,7 @@ impl Timer {
                 break;
             }
             if let Some(link) = first.remove().upgrade() {
-                link.alarm.at.store(NEVER, Ordering::SeqCst);
+                link.alarm().at.store(NEVER, Ordering::SeqCst);
                 due.push(link);
             }
         }
@@ -123,50 +133,49 @@ impl Timer {
         let moments = lock(&self.moments);
         moments.first_key_value().map(|((at, _), _)| *at)
     }
-}
 
-/// The timer's task.
-pub(super) async fn run(shared: Arc<Shared>) {
-    let timer = &shared.timer;
-    let mut now = shared.now();
-    loop {
-        // Whatever is kept from here on wakes the timer again.
-        timer.until.store(NEVER, Ordering::SeqCst);
-        for link in timer.take_due(now) {
-            #[cfg(test)]
-            link.alarm.looks.fetch_add(1, Ordering::Relaxed);
-            let next = link.handle_timeout(now);
-            timer.arm(&link, next);
+    /// The timer's task.
+    pub(crate) async fn run(self: Arc<Self>, endpoint: Arc<Endpoint>) {
+        let mut now = endpoint.now();
+        loop {
+            // Whatever is kept from here on wakes the timer again.
+            self.until.store(NEVER, Ordering::SeqCst);
+            for link in self.take_due(now) {
+                #[cfg(test)]
+                link.alarm().looks.fetch_add(1, Ordering::Relaxed);
+                let next = link.handle_timeout(now);
+                self.arm(&link, next);
+            }
+            if let Some(first) = self.first() {
+                self.until.fetch_min(first, Ordering::SeqCst);
+            }
+            let until = Time(self.until.load(Ordering::SeqCst));
+            if until == Time(NEVER) {
+                self.earlier.notified().await;
+                now = endpoint.now();
+                continue;
+            }
+            tokio::select! {
+                () = sleep_until(endpoint.instant(until)) => {}
+                () = self.earlier.notified() => {}
+            }
+            now = awake(&endpoint, until).await;
         }
-        if let Some(first) = timer.first() {
-            timer.until.fetch_min(first, Ordering::SeqCst);
-        }
-        let until = Time(timer.until.load(Ordering::SeqCst));
-        if until == Time(NEVER) {
-            timer.earlier.notified().await;
-            now = shared.now();
-            continue;
-        }
-        tokio::select! {
-            () = sleep_until(shared.instant(until)) => {}
-            () = timer.earlier.notified() => {}
-        }
-        now = awake(&shared, until).await;
     }
 }
 
 /// The present, when what arrived while this process slept has been read (TI-2). `due` is when it
 /// should have woken at the latest.
-async fn awake(shared: &Shared, mut due: Time) -> Time {
+async fn awake(endpoint: &Endpoint, mut due: Time) -> Time {
     let (least, most) = GRACE;
-    let grace = (shared.config.peer_timeout / 4).clamp(least, most);
+    let grace = (endpoint.config.peer_timeout / 4).clamp(least, most);
     for _ in 0..GRACES {
-        let now = shared.now();
+        let now = endpoint.now();
         if now.since(due) <= OVERSLEPT {
             return now;
         }
         due = now + grace;
         sleep(grace).await;
     }
-    shared.now()
+    endpoint.now()
 }

@@ -3,7 +3,7 @@
 //! A thread that wants frames written takes the *baton*, writes what the session has for this stream
 //! until that is all, and lays the baton down. A thread that finds the baton taken leaves a mark and
 //! goes its way. If the stream takes no more for now, the baton is left for the stream's own task, which
-//! waits, or for whoever [helps out](Channel::help_out) where the program keeps that task from running.
+//! waits, or for whoever [helps out](SendStream::help_out) where the program keeps that task from running.
 //!
 //! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
 //! many. So after a few writes without hearing from the peer the baton is left for the task too, which
@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //!
-//! - **CH-1** What a session had for a stream when [`pump`](Channel::pump) was called is written
+//! - **CH-1** What a session had for a stream when [`pump`](SendStream::pump) was called is written
 //!   without another call: the caller takes the baton, or its mark makes the holder look once more.
 //!   The baton is laid down only in one step with seeing that there is no mark, and the mark is wiped
 //!   only before looking. A baton that was left needs no mark: whoever takes it up looks first.
@@ -22,24 +22,25 @@
 //!   their destructors may take long.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use farref_proto::Lane;
-use tokio::sync::Notify;
+use farref_proto::{Frame, Lane};
 use tokio::task::yield_now;
 use tracing::error;
 
-use super::frame::{Batch, NotHere};
-use super::link::{Link, Outdated};
-use super::shared::lock;
-use super::stream::WriteHalf;
+use super::send_stream::{MAIN, SendStream};
+use super::{Link, Outdated, Stage};
 use crate::codec::{BadSource, Part};
-use crate::support::user_code::UserCode;
+use crate::native::frame::{Batch, NotHere};
+use crate::native::transport::WriteHalf;
+use crate::support::lock::lock;
 
-/// The lanes of a connection's first stream, and of its second.
-pub(super) const MAIN: &[Lane] = &[Lane::Control, Lane::Call];
-pub(super) const BULK: &[Lane] = &[Lane::Bulk];
+/// So many bytes are taken from the session at once: what is taken is beyond the reach of more urgent
+/// frames.
+const BATCH_BYTES: usize = 128 << 10;
+/// And at most so many frames.
+const BATCH_FRAMES: usize = 128;
 
 /// So many writes in a row, with nothing heard from the peer in between, are made by callers.
 const BURST: u32 = 3;
@@ -47,25 +48,6 @@ const BURST: u32 = 3;
 const CALLERS_SHARE: u32 = 16;
 /// After so many batches the task lets other tasks run.
 const TASKS_SHARE: u32 = 64;
-
-/// The sending half of one stream of one connection.
-#[derive(Debug)]
-pub(super) struct Channel {
-    /// Which connection of the link it belongs to.
-    pub(super) epoch: u64,
-    pub(super) lanes: &'static [Lane],
-    pub(super) write: WriteHalf,
-    baton: Baton,
-    /// What is being written. Only the holder of the baton locks it.
-    batch: Mutex<Batch>,
-    handover: Notify,
-    /// How often the stream's task was woken: a baton that is left while this stands still waits for a task
-    /// that does not run.
-    turns: AtomicU64,
-    /// Whether the thread for the program's code was asked to write, and has not begun.
-    asked: AtomicBool,
-    user_code: Arc<UserCode>,
-}
 
 /// How bytes are given to the stream.
 type Write = fn(&WriteHalf, &[IoSlice<'_>]) -> io::Result<usize>;
@@ -84,26 +66,7 @@ enum Outcome {
     Over,
 }
 
-impl Channel {
-    pub(super) fn new(
-        epoch: u64,
-        lanes: &'static [Lane],
-        write: WriteHalf,
-        user_code: &Arc<UserCode>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            epoch,
-            lanes,
-            write,
-            baton: Baton::default(),
-            batch: Mutex::default(),
-            handover: Notify::new(),
-            turns: AtomicU64::new(0),
-            asked: AtomicBool::new(false),
-            user_code: Arc::clone(user_code),
-        })
-    }
-
+impl SendStream {
     /// Sees to it that what the session has for this stream is written (CH-1).
     pub(super) fn pump(&self, link: &Arc<Link>) {
         if self.baton.take_or_mark() {
@@ -140,15 +103,9 @@ impl Channel {
         }
     }
 
-    /// Whether the baton is left for somebody to take up, and a number that changes when the task runs.
-    pub(super) fn is_left(&self) -> (bool, u64) {
-        let turns = self.turns.load(Ordering::Relaxed);
-        (self.baton.is_left(), turns)
-    }
-
     /// Writes in place of the stream's task, whatever the program's runtime believes of the stream.
     /// If that takes code of the program, it goes on where that may run.
-    pub(super) fn help_out(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(crate) fn help_out(self: &Arc<Self>, link: &Arc<Link>) {
         if !self.baton.take_up() {
             return;
         }
@@ -258,70 +215,85 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
-    fn drop(&mut self) {
-        let batch = self.batch.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let abandoned = batch.abandon();
-        if !abandoned.0.is_empty() || !abandoned.1.is_empty() {
-            self.user_code.run(move || drop(abandoned));
+impl Link {
+    /// Writes what is queued, as far as that can be done without waiting.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        let (main, bulk) = {
+            let state = self.state();
+            let Stage::Standing(connection) = &state.stage else {
+                return;
+            };
+            let bulk = connection
+                .bulk
+                .as_ref()
+                .filter(|_| state.session.stored_bytes(Lane::Bulk) > 0);
+            (Arc::clone(&connection.main), bulk.cloned())
+        };
+        main.pump(self);
+        if let Some(bulk) = bulk {
+            bulk.pump(self);
         }
     }
-}
 
-/// The right to write, and a mark that there is more.
-#[derive(Debug, Default)]
-struct Baton(AtomicU8);
-
-const FREE: u8 = 0;
-const TAKEN: u8 = 1;
-const MARKED: u8 = 2;
-const LEFT: u8 = 3;
-
-impl Baton {
-    /// Takes the baton if it is free, or else leaves a mark with its holder. Says whether it was taken.
-    fn take_or_mark(&self) -> bool {
-        let mut state = FREE;
-        loop {
-            let next = match state {
-                FREE => TAKEN,
-                LEFT => LEFT,
-                _ => MARKED,
-            };
-            match self
-                .0
-                .compare_exchange_weak(state, next, Ordering::SeqCst, Ordering::SeqCst)
+    /// Takes frames for a stream from the session. Says whether those were all.
+    pub(super) fn fill(
+        self: &Arc<Self>,
+        channel: &SendStream,
+        batch: &mut Batch,
+    ) -> Result<bool, Outdated> {
+        let now = self.endpoint.now();
+        let mut ask_for_bulk = false;
+        let mut emptied = false;
+        let mut timeout = None;
+        {
+            let mut state = self.state();
+            let state = &mut *state;
+            if state.epoch != channel.epoch {
+                return Err(Outdated);
+            }
+            let mut bytes = 0;
+            while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
+                let Some(frame) = state.session.poll_transmit_on(now, channel.lanes) else {
+                    emptied = true;
+                    break;
+                };
+                if let Frame::Data { payload, .. } = &frame {
+                    bytes += payload.size();
+                }
+                batch.push(frame);
+            }
+            if channel.lanes == MAIN
+                && let Stage::Standing(connection) = &mut state.stage
+                && connection.lacks_bulk()
+                && state.session.stored_bytes(Lane::Bulk) > 0
             {
-                Ok(_) => return state == FREE,
-                Err(now) => state = now,
+                ask_for_bulk = self.ask_for_bulk(connection);
+            }
+            // What was taken makes the session want to be woken some time later.
+            if !self.alarm.fires_by(now + self.endpoint.config.patience()) {
+                timeout = state.session.poll_timeout();
             }
         }
+        self.wake_by(timeout);
+        if ask_for_bulk {
+            batch.push_open_bulk();
+        }
+        batch.encode(now);
+        Ok(emptied)
     }
 
-    /// As the holder, when somebody else has to go on.
-    fn leave(&self) {
-        self.0.store(LEFT, Ordering::SeqCst);
-    }
-
-    fn is_left(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == LEFT
-    }
-
-    /// Takes a baton that was left. Says whether it was.
-    fn take_up(&self) -> bool {
-        self.0
-            .compare_exchange(LEFT, TAKEN, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
-    }
-
-    /// As the holder, before looking whether there is more.
-    fn wipe_mark(&self) {
-        self.0.store(TAKEN, Ordering::SeqCst);
-    }
-
-    /// As the holder, after having found that there is no more. Fails if there is a mark.
-    fn lay_down(&self) -> bool {
-        self.0
-            .compare_exchange(TAKEN, FREE, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
+    /// A stream has taken so many bytes. `partly` says that a frame is written in part.
+    pub(super) fn wrote(&self, channel: &SendStream, bytes: usize, partly: bool) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.endpoint.meters.bytes_sent.add(bytes as u64);
+        if partly {
+            let now = self.endpoint.now();
+            let mut state = self.state();
+            if state.epoch == channel.epoch {
+                for lane in channel.lanes {
+                    state.session.handle_bytes_written(now, *lane);
+                }
+            }
+        }
     }
 }

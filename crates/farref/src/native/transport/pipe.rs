@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::support::lock::lock;
 
 /// One direction of a connection.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub(super) struct Wires {
 
 /// The reading end of a pipe.
 #[derive(Debug)]
-pub(in crate::native) struct PipeReader {
+pub(crate) struct PipeReader {
     pipe: Arc<Pipe>,
     /// When what is under way arrives, while the reader waits for that.
     arrival: Option<Pin<Box<Sleep>>>,
@@ -64,15 +66,15 @@ pub(in crate::native) struct PipeReader {
 
 /// The writing end of a pipe.
 #[derive(Debug)]
-pub(in crate::native) struct PipeWriter {
+pub(crate) struct PipeWriter {
     pipe: Arc<Pipe>,
     /// The connection, which breaks as a whole when a fuse blows.
     wires: Arc<Wires>,
 }
 
 impl Wires {
-    pub(super) fn new(capacity: usize, latency: Duration, frozen: bool) -> Arc<Self> {
-        let pipe = || Arc::new(Pipe::new(capacity, latency, frozen));
+    pub(super) fn new(capacity: usize, latency: Duration) -> Arc<Self> {
+        let pipe = || Arc::new(Pipe::new(capacity, latency));
         Arc::new(Self {
             pipes: [pipe(), pipe()],
         })
@@ -123,14 +125,14 @@ impl Wires {
 }
 
 impl Pipe {
-    fn new(capacity: usize, latency: Duration, frozen: bool) -> Self {
+    fn new(capacity: usize, latency: Duration) -> Self {
         Self {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 queued: 0,
                 capacity,
                 latency,
-                frozen,
+                frozen: false,
                 end: None,
                 reader_gone: false,
                 fuse: None,
@@ -141,7 +143,7 @@ impl Pipe {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// There is something to see for the reader.
@@ -185,7 +187,7 @@ impl Pipe {
 }
 
 impl PipeReader {
-    pub(in crate::native) fn poll_read_buf(
+    pub(crate) fn poll_read_buf(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut impl BufMut,
@@ -205,7 +207,7 @@ impl PipeReader {
     }
 
     /// Reads what is there.
-    pub(in crate::native) fn read_now(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+    pub(crate) fn read_now(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
         match self.try_read(buffer)? {
             Read::Some(read) => Ok(read),
             Read::Nothing | Read::Later(_) => Err(io::ErrorKind::WouldBlock.into()),
@@ -213,7 +215,7 @@ impl PipeReader {
     }
 
     /// Whether there is something to read, or the end.
-    pub(in crate::native) fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         let state = self.pipe.state();
         let arrived = state.queue.front().map(|(at, _)| *at <= Instant::now());
         !state.frozen && arrived.unwrap_or_else(|| state.end.is_some())
@@ -271,10 +273,7 @@ impl Drop for PipeReader {
 }
 
 impl PipeWriter {
-    pub(in crate::native) fn try_write_vectored(
-        &self,
-        slices: &[IoSlice<'_>],
-    ) -> io::Result<usize> {
+    pub(crate) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut state = self.pipe.state();
         if state.end.is_some() {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -321,7 +320,7 @@ impl PipeWriter {
         Ok(written)
     }
 
-    pub(in crate::native) async fn writable(&self) -> io::Result<()> {
+    pub(crate) async fn writable(&self) -> io::Result<()> {
         while !self.is_writable() {
             self.pipe.writable.notified().await;
         }
@@ -329,7 +328,7 @@ impl PipeWriter {
     }
 
     /// Whether there is room, or nobody to read.
-    pub(in crate::native) fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         let state = self.pipe.state();
         state.queued < state.capacity || state.end.is_some() || state.reader_gone
     }

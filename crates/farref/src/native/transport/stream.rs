@@ -8,7 +8,6 @@
 //! [`ReadHalf::read_now`] and [`WriteHalf::try_write_now`], which ask the system itself.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
@@ -21,20 +20,21 @@ use tokio::net::{TcpStream, tcp};
 use tokio::net::{UnixStream, unix};
 use tokio::runtime::Handle;
 
-use super::memory::{MemoryNetwork, PipeReader, PipeWriter};
-use crate::rendezvous::Address;
+use super::memory::MemoryNetwork;
+use super::pipe::{PipeReader, PipeWriter};
+use crate::rendezvous::{Address, Card};
 
 /// Both halves of a fresh stream and what carries it.
 #[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) read: ReadHalf,
-    pub(super) write: WriteHalf,
-    pub(super) transport: &'static str,
+pub(crate) struct Stream {
+    pub(crate) read: ReadHalf,
+    pub(crate) write: WriteHalf,
+    pub(crate) transport: &'static str,
 }
 
 /// The half that is read from. Dropping both halves closes the stream.
 #[derive(Debug)]
-pub(super) enum ReadHalf {
+pub(crate) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     #[cfg(unix)]
     Unix(unix::OwnedReadHalf),
@@ -43,7 +43,7 @@ pub(super) enum ReadHalf {
 
 /// The half that is written to.
 #[derive(Debug)]
-pub(super) enum WriteHalf {
+pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
@@ -53,22 +53,18 @@ pub(super) enum WriteHalf {
 impl Stream {
     /// Connects to an address. `network` is the network within this process that the caller is in,
     /// and the caller's name there.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         address: &Address,
         network: Option<&(MemoryNetwork, String)>,
     ) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => Self::connect_tcp(*address).await,
+            Address::Tcp(address) => Self::tcp(TcpStream::connect(address).await?),
             Address::Unix(name) => Self::connect_unix(name).await,
             Address::Memory(name) => match network {
                 Some((network, from)) => Ok(Self::memory(network.connect(from, name).await?)),
                 None => Err(io::ErrorKind::Unsupported.into()),
             },
         }
-    }
-
-    async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
-        Self::tcp(TcpStream::connect(address).await?)
     }
 
     #[cfg(unix)]
@@ -81,7 +77,7 @@ impl Stream {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
         Ok(Self {
@@ -92,7 +88,7 @@ impl Stream {
     }
 
     #[cfg(unix)]
-    pub(super) fn unix(stream: UnixStream) -> Self {
+    pub(crate) fn unix(stream: UnixStream) -> Self {
         let (read, write) = stream.into_split();
         Self {
             read: ReadHalf::Unix(read),
@@ -101,18 +97,16 @@ impl Stream {
         }
     }
 
-    pub(super) fn memory((read, write): (PipeReader, PipeWriter)) -> Self {
+    pub(crate) fn memory((read, write): (PipeReader, PipeWriter)) -> Self {
         Self {
             read: ReadHalf::Memory(read),
             write: WriteHalf::Memory(write),
             transport: "memory",
         }
     }
-}
 
-impl Stream {
     /// The same stream, which from now on tells another runtime that something can be read or written.
-    pub(super) fn move_to(self, runtime: &Handle) -> io::Result<Self> {
+    pub(crate) fn move_to(self, runtime: &Handle) -> io::Result<Self> {
         let _runtime = runtime.enter();
         let not_whole = || io::Error::other("halves of different streams");
         match (self.read, self.write) {
@@ -131,6 +125,23 @@ impl Stream {
     }
 }
 
+/// The addresses of a card that can be tried from a host, perhaps from a network within this process.
+pub(crate) fn reachable<'a>(card: &'a Card, host: &str, in_memory: bool) -> Vec<&'a Address> {
+    let same_host = card.host == host;
+    let rank = |address: &&Address| match address {
+        Address::Memory(_) => in_memory.then_some(0),
+        Address::Unix(_) => (cfg!(unix) && same_host).then_some(1),
+        Address::Tcp(_) => Some(2),
+    };
+    let mut addresses: Vec<_> = card
+        .addresses
+        .iter()
+        .filter(|address| rank(address).is_some())
+        .collect();
+    addresses.sort_by_key(rank);
+    addresses
+}
+
 /// The path of a socket as tokio wants it: a leading zero byte in place of our `@` makes it abstract.
 #[cfg(unix)]
 pub(super) fn unix_path(name: &str) -> std::path::PathBuf {
@@ -143,12 +154,12 @@ pub(super) fn unix_path(name: &str) -> std::path::PathBuf {
 impl ReadHalf {
     /// Reads what is there, at least one byte, into the spare room of `buffer`, which must have some.
     /// Zero is the end of the stream.
-    pub(super) async fn read_buf(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
+    pub(crate) async fn read_buf(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
         std::future::poll_fn(|context| self.poll_read_buf(context, buffer)).await
     }
 
     /// The same, a step at a time: whoever gets nothing is woken when there is something.
-    pub(super) fn poll_read_buf(
+    pub(crate) fn poll_read_buf(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut impl BufMut,
@@ -164,7 +175,7 @@ impl ReadHalf {
 
     /// Reads what is there without waiting, whatever the runtime believes of the stream. `scratch` is a
     /// place for what the system gives.
-    pub(super) fn read_now(
+    pub(crate) fn read_now(
         &mut self,
         buffer: &mut impl BufMut,
         scratch: &mut [u8],
@@ -184,7 +195,7 @@ impl ReadHalf {
     }
 
     /// Reads until `buffer` has `length` bytes.
-    pub(super) async fn read_until(
+    pub(crate) async fn read_until(
         &mut self,
         buffer: &mut Vec<u8>,
         length: usize,
@@ -216,7 +227,7 @@ fn receive(
 
 impl WriteHalf {
     /// Writes as much as can be written without waiting.
-    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (self, slices) {
             // The plain system call is quicker.
             (Self::Tcp(write), [slice]) => write.try_write(slice),
@@ -230,7 +241,7 @@ impl WriteHalf {
     }
 
     /// The same, whatever the runtime believes of the stream.
-    pub(super) fn try_write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         #[cfg(unix)]
         let send = |to: BorrowedFd<'_>| {
             use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -250,7 +261,7 @@ impl WriteHalf {
     }
 
     /// Whether a pipe within the process takes something. None if it is no such pipe.
-    pub(super) fn is_writable(&self) -> Option<bool> {
+    pub(crate) fn is_writable(&self) -> Option<bool> {
         match self {
             Self::Memory(write) => Some(write.is_writable()),
             _ => None,
@@ -259,7 +270,7 @@ impl WriteHalf {
 
     /// The socket, if the system has one for it.
     #[cfg(unix)]
-    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Tcp(write) => Some(write.as_ref().as_fd()),
             Self::Unix(write) => Some(write.as_ref().as_fd()),
@@ -268,7 +279,7 @@ impl WriteHalf {
     }
 
     /// Waits until something can be written. May be wrong.
-    pub(super) async fn writable(&self) -> io::Result<()> {
+    pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(write) => write.writable().await,
             #[cfg(unix)]
@@ -278,7 +289,7 @@ impl WriteHalf {
     }
 
     /// Writes all of `bytes`.
-    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.writable().await?;
             match self.try_write_vectored(&[IoSlice::new(bytes)]) {

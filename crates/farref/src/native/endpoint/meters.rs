@@ -2,22 +2,22 @@
 
 use metrics::Counter;
 
-use super::handshake::HandshakeFailure;
+use crate::native::handshake::HandshakeFailure;
 use crate::support::telemetry::Tally;
 
 /// Handles that are cheap to count with. They go to the recorder that was installed when the agent
 /// was started.
-pub(super) struct Meters {
+pub(crate) struct Meters {
     worker: String,
-    pub(super) bytes_sent: Tally,
-    pub(super) bytes_received: Tally,
-    pub(super) connections: Counter,
-    pub(super) reconnects: Counter,
-    pub(super) starvations: Counter,
+    pub(crate) bytes_sent: Tally,
+    pub(crate) bytes_received: Tally,
+    pub(crate) connections: Counter,
+    pub(crate) reconnects: Counter,
+    pub(crate) starvations: Counter,
 }
 
 impl Meters {
-    pub(super) fn new(worker: &str) -> Self {
+    pub(crate) fn new(worker: &str) -> Self {
         let count = |metric: &'static str| metrics::counter!(metric, "worker" => worker.to_owned());
         Self {
             worker: worker.to_owned(),
@@ -30,13 +30,13 @@ impl Meters {
     }
 
     /// An accepted stream came to nothing.
-    pub(super) fn refused(&self, failure: &HandshakeFailure) {
+    pub(crate) fn refused(&self, failure: &HandshakeFailure) {
         if !failure.is_in_order() {
             self.refused_for(failure.reason());
         }
     }
 
-    pub(super) fn refused_for(&self, reason: &'static str) {
+    pub(crate) fn refused_for(&self, reason: &'static str) {
         metrics::counter!("farref_refused_connections_total",
             "worker" => self.worker.clone(), "reason" => reason)
         .increment(1);

@@ -17,26 +17,46 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::config::NativeConfig;
+use super::connecting::Opening;
 use super::connection::Connection;
-use super::greet;
-use super::handshake::{HandshakeFailure, Refusal};
-use super::link::{Fate, Link, Stage, State};
-use super::shared::Shared;
-use super::stream::Stream;
+use super::{Fate, Link, Stage, State};
+use crate::native::endpoint::{Endpoint, NativeConfig};
+use crate::native::handshake::{
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Verdict,
+    connection_id, fresh_nonce,
+};
+use crate::native::transport::{Stream, reachable};
 use crate::rendezvous::{Address, Card};
 
-/// Sees to it that somebody tries to connect, if that is needed.
-pub(super) fn ensure(link: &Arc<Link>, state: &mut State) {
-    if state.dialer.is_none() && is_needed(link, state) {
-        state.dialer = link.shared.spawn_io(run(Arc::clone(link)));
+impl Link {
+    /// Sees to it that somebody tries to connect, if that is needed.
+    pub(super) fn ensure_dialing(self: &Arc<Self>, state: &mut State) {
+        if state.dialer.is_none() && is_needed(self, state) {
+            state.dialer = self.endpoint.spawn_io(run(Arc::clone(self)));
+        }
+    }
+
+    /// Sees to a connection's stream for bulk data. True if the peer is to be asked for it, because it
+    /// made the connection.
+    pub(super) fn ask_for_bulk(self: &Arc<Self>, connection: &mut Connection) -> bool {
+        if !connection.lacks_bulk() {
+            return false;
+        }
+        connection.bulk_asked = true;
+        let Some(address) = connection.dialed.clone() else {
+            return true;
+        };
+        let epoch = connection.main.epoch;
+        let task = add_bulk(Arc::clone(self), epoch, connection.id, address);
+        connection.adopt(self.endpoint.spawn_io(task));
+        false
     }
 }
 
 fn is_needed(link: &Link, state: &State) -> bool {
     matches!(state.stage, Stage::Apart)
         && state.fate == Fate::Lives
-        && !(link.shared.is_closing() && state.session.unacked() == 0)
+        && !(link.endpoint.is_closing() && state.session.unacked() == 0)
 }
 
 /// What an attempt led to.
@@ -56,7 +76,7 @@ enum Outcome {
 async fn run(link: Arc<Link>) {
     loop {
         // Asked without the lock (LI-1). Once it is so, it stays so.
-        let done = link.shared.is_done_with(link.peer);
+        let done = link.endpoint.is_done_with(link.peer);
         let pause = {
             let mut state = link.state();
             let pointless = done && state.session.unacked() == 0;
@@ -64,7 +84,7 @@ async fn run(link: Arc<Link>) {
                 state.dialer = None;
                 return;
             }
-            backoff(&link.shared.config, state.failures)
+            backoff(&link.endpoint.config, state.failures)
         };
         if !pause.is_zero() {
             tokio::select! {
@@ -72,7 +92,7 @@ async fn run(link: Arc<Link>) {
                 () = link.abandon.notified() => continue,
             }
         }
-        link.state().attempt = Some(link.shared.now());
+        link.state().attempt = Some(link.endpoint.now());
         let outcome = tokio::select! {
             outcome = attempt(&link) => outcome,
             () = link.abandon.notified() => Outcome::Abandoned,
@@ -107,8 +127,8 @@ fn conclude(link: &Arc<Link>, outcome: Outcome) {
             debug!(peer = %link.peer, "connection refused");
             let (epoch, events) = {
                 let mut state = link.state();
-                state.session.connection_refused(link.shared.now());
-                if link.shared.is_closing() && matches!(state.stage, Stage::Apart) {
+                state.session.connection_refused(link.endpoint.now());
+                if link.endpoint.is_closing() && matches!(state.stage, Stage::Apart) {
                     // There is nobody left to deliver to.
                     state.fate = Fate::Over;
                 }
@@ -120,7 +140,7 @@ fn conclude(link: &Arc<Link>, outcome: Outcome) {
         Outcome::Gone => {
             link.state().fate = Fate::Over;
             link.progress.notify_waiters();
-            if let Some(inbound) = link.shared.inbound() {
+            if let Some(inbound) = link.endpoint.inbound() {
                 inbound.refused(link.peer);
             }
         }
@@ -130,14 +150,14 @@ fn conclude(link: &Arc<Link>, outcome: Outcome) {
 
 /// Tries each address of the peer once.
 async fn attempt(link: &Arc<Link>) -> Outcome {
-    let shared = &link.shared;
+    let endpoint = &link.endpoint;
     let Some(card) = card(link).await else {
         return Outcome::Failed;
     };
-    let addresses = candidates(shared, &card);
+    let addresses = candidates(endpoint, &card);
     let mut refused = !addresses.is_empty();
     for address in addresses {
-        let stream = match connect(shared, address).await {
+        let stream = match connect(endpoint, address).await {
             Ok(stream) => stream,
             Err(error) => {
                 debug!(peer = %link.peer, ?address, %error, "cannot connect");
@@ -145,8 +165,8 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
                 continue;
             }
         };
-        let greeting = greet::dial_main(link, stream, address);
-        let failure = match timeout(shared.config.handshake_timeout, greeting).await {
+        let greeting = dial_main(link, stream, address);
+        let failure = match timeout(endpoint.config.handshake_timeout, greeting).await {
             Ok(Ok(())) => return Outcome::Connected,
             Ok(Err(failure)) => failure,
             Err(_) => HandshakeFailure::Timeout,
@@ -157,7 +177,7 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
             }
             HandshakeFailure::Refused(Refusal::Gone) => return Outcome::Gone,
             // Both ends are: there is nobody left to deliver to.
-            HandshakeFailure::Refused(Refusal::Closing) if shared.is_closing() => {}
+            HandshakeFailure::Refused(Refusal::Closing) if endpoint.is_closing() => {}
             HandshakeFailure::Session(error) if error.ends_session() => {
                 return Outcome::Hopeless(error.to_string());
             }
@@ -167,7 +187,7 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
         }
         report(link, address, &failure);
         if let Some(rejection) = failure.rejection() {
-            shared.contacts.turned_away(link.peer, rejection);
+            endpoint.contacts.turned_away(link.peer, rejection);
         }
     }
     if refused {
@@ -192,7 +212,7 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
     if let Some(card) = link.state().card.clone() {
         return Some(card);
     }
-    match link.shared.contacts.lookup(link.peer).await {
+    match link.endpoint.contacts.lookup(link.peer).await {
         Ok(card) if card.node == link.peer => Some(card),
         Ok(card) => {
             debug!(peer = %link.peer, listed = %card.node, "another life is listed");
@@ -206,30 +226,17 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
 }
 
 /// Where to try, the best first.
-fn candidates<'a>(shared: &Shared, card: &'a Card) -> Vec<&'a Address> {
-    reachable(card, &shared.identity.card.host, shared.network.is_some())
+fn candidates<'a>(endpoint: &Endpoint, card: &'a Card) -> Vec<&'a Address> {
+    reachable(
+        card,
+        &endpoint.identity.card.host,
+        endpoint.network.is_some(),
+    )
 }
 
-/// The addresses of a card that can be tried from a host, perhaps from a network within this process.
-pub(super) fn reachable<'a>(card: &'a Card, host: &str, in_memory: bool) -> Vec<&'a Address> {
-    let same_host = card.host == host;
-    let rank = |address: &&Address| match address {
-        Address::Memory(_) => in_memory.then_some(0),
-        Address::Unix(_) => (cfg!(unix) && same_host).then_some(1),
-        Address::Tcp(_) => Some(2),
-    };
-    let mut addresses: Vec<_> = card
-        .addresses
-        .iter()
-        .filter(|address| rank(address).is_some())
-        .collect();
-    addresses.sort_by_key(rank);
-    addresses
-}
-
-async fn connect(shared: &Shared, address: &Address) -> io::Result<Stream> {
-    let connecting = Stream::connect(address, shared.network.as_ref());
-    timeout(shared.config.connect_timeout, connecting)
+async fn connect(endpoint: &Endpoint, address: &Address) -> io::Result<Stream> {
+    let connecting = Stream::connect(address, endpoint.network.as_ref());
+    timeout(endpoint.config.connect_timeout, connecting)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -242,36 +249,89 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Sees to a connection's stream for bulk data. True if the peer is to be asked for it, because it
-/// made the connection.
-pub(super) fn ask_for_bulk(link: &Arc<Link>, connection: &mut Connection) -> bool {
-    if !connection.lacks_bulk() {
-        return false;
-    }
-    connection.note_bulk_asked();
-    let Some(address) = connection.dialed.clone() else {
-        return true;
-    };
-    let task = add_bulk(
-        Arc::clone(link),
-        connection.main.epoch,
-        connection.id,
-        address,
-    );
-    connection.adopt(link.shared.spawn_io(task));
-    false
-}
-
 /// Makes a connection's stream for bulk data, or gives the connection up.
 async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
     let adding = async {
-        let stream = connect(&link.shared, &address).await?;
-        greet::dial_bulk(&link, stream, id).await
+        let stream = connect(&link.endpoint, &address).await?;
+        dial_bulk(&link, stream, id).await
     };
-    let failure = match timeout(link.shared.config.handshake_timeout, adding).await {
+    let failure = match timeout(link.endpoint.config.handshake_timeout, adding).await {
         Ok(Ok(())) => return,
         Ok(Err(failure)) => failure,
         Err(_) => HandshakeFailure::Timeout,
     };
     link.lose(epoch, &format_args!("no stream for bulk data: {failure}"));
+}
+
+/// Makes a connection on a fresh stream to a peer.
+async fn dial_main(
+    link: &Arc<Link>,
+    mut stream: Stream,
+    address: &Address,
+) -> Result<(), HandshakeFailure> {
+    let endpoint = &link.endpoint;
+    let mut talk = Conversation::new(&mut stream, &endpoint.key);
+    let id = introduce(&mut talk, link).await?;
+    let (opening, salute) = Opening::greet(link).ok_or(HandshakeFailure::Superseded)?;
+    talk.claim(&claim(endpoint, Purpose::Main(salute))).await?;
+    let Verdict::Main {
+        card,
+        max_calls,
+        salute,
+    } = talk.hear_welcome().await?
+    else {
+        return Err(HandshakeFailure::Contradiction);
+    };
+    if card.node != link.peer {
+        return Err(HandshakeFailure::Contradiction);
+    }
+    opening.hear(&salute)?;
+    // Before any message of the peer can be handed in.
+    endpoint.contacts.met(&card, max_calls);
+    link.state().card = Some(*card);
+    let stream = stream.move_to(&endpoint.handle)?;
+    opening
+        .stand(stream, id, Some(address.clone()))
+        .map_err(|_| HandshakeFailure::Superseded)
+}
+
+/// Adds a stream for bulk data to the connection with this id.
+async fn dial_bulk(link: &Arc<Link>, mut stream: Stream, id: u64) -> Result<(), HandshakeFailure> {
+    let mut talk = Conversation::new(&mut stream, &link.endpoint.key);
+    introduce(&mut talk, link).await?;
+    talk.claim(&claim(&link.endpoint, Purpose::Bulk(id)))
+        .await?;
+    let Verdict::Bulk = talk.hear_welcome().await? else {
+        return Err(HandshakeFailure::Contradiction);
+    };
+    let stream = stream.move_to(&link.endpoint.handle)?;
+    link.attach_bulk(id, stream)
+        .map_err(|_| HandshakeFailure::Superseded)
+}
+
+fn claim(endpoint: &Endpoint, purpose: Purpose) -> Claim {
+    Claim {
+        card: endpoint.identity.card.clone(),
+        max_calls: endpoint.identity.max_calls,
+        purpose,
+    }
+}
+
+/// The first exchange, from the dialer's end. Returns the id of a connection made by it.
+async fn introduce(talk: &mut Conversation<'_>, link: &Arc<Link>) -> Result<u64, HandshakeFailure> {
+    let endpoint = &link.endpoint;
+    talk.open(&Greeting::Worker {
+        group: endpoint.identity.group,
+        to: link.peer,
+        nonce: fresh_nonce()?,
+    })
+    .await?;
+    match talk.hear_opening().await? {
+        Reply::Challenge(nonce) => Ok(connection_id(&nonce)),
+        Reply::Refused(
+            refusal @ (Refusal::Version { .. } | Refusal::Group | Refusal::WrongLife { .. }),
+        ) => Err(HandshakeFailure::Refused(refusal)),
+        // All else is said only with a proof (HS-3).
+        Reply::Refused(_) => Err(HandshakeFailure::Contradiction),
+    }
 }

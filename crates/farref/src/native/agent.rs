@@ -1,0 +1,196 @@
+//! The agent that speaks farref's own wire.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use farref_proto::{CallHead, Departure, NodeId};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::accept::Acceptor;
+use super::endpoint::{BoxFuture, Contacts, Endpoint, Identity, NativeConfig};
+use super::frame::Packet;
+use super::link::LinkTable;
+use super::starvation;
+use super::transport::Bound;
+use crate::agent::{Agent, Inbound, LinkStatistics, Message};
+use crate::codec::{Codec, CodecError, Payload};
+use crate::support::io_thread::IoThread;
+use crate::support::lock::lock;
+
+/// How long tasks may take to end that have been told to.
+const STRAGGLERS: Duration = Duration::from_secs(1);
+
+/// The agent that speaks farref's own wire.
+pub(crate) struct NativeAgent {
+    pub(super) links: Arc<LinkTable>,
+    codec: Codec,
+    /// A task on the program's runtime: goes when that does.
+    sentinel: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Ends an agent.
+struct StopOnDrop(Weak<LinkTable>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(links) = self.0.upgrade() {
+            drop(links.stop());
+        }
+    }
+}
+
+impl NativeAgent {
+    /// Starts to accept, and to connect as needed. To be called within a tokio runtime, where streams are
+    /// read.
+    pub(crate) fn start(
+        bound: Bound,
+        identity: Identity,
+        contacts: Arc<dyn Contacts>,
+        inbound: Weak<dyn Inbound>,
+        config: NativeConfig,
+        io: Arc<IoThread>,
+    ) -> Arc<Self> {
+        let (listeners, network) = bound.into_parts();
+        let endpoint = Endpoint::new(identity, config, contacts, inbound, network, io);
+        let links = LinkTable::new(Arc::clone(&endpoint));
+        endpoint.spawn_io(Arc::clone(&links.timer).run(Arc::clone(&endpoint)));
+        endpoint.spawn_io(starvation::run(Arc::clone(&links)));
+        Acceptor::new(&links).listen(listeners);
+        // Without the program's runtime there is no program, and no sign of life to give.
+        let ends_with_runtime = StopOnDrop(Arc::downgrade(&links));
+        let sentinel = endpoint.handle.spawn(async move {
+            let _held = ends_with_runtime;
+            std::future::pending().await
+        });
+        Arc::new(Self {
+            links,
+            codec: Codec::default(),
+            sentinel: Mutex::new(Some(sentinel)),
+        })
+    }
+}
+
+impl Agent for NativeAgent {
+    fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    fn check_call(&self, head: &CallHead, arguments: &Payload) -> Result<(), CodecError> {
+        Packet::check_call(head, arguments, &self.links.endpoint.limits).map_err(CodecError::new)
+    }
+
+    fn enqueue(&self, to: NodeId, message: Message) {
+        match self.links.link_or_new(to) {
+            Some(link) => link.enqueue(message),
+            None => {
+                let payload = match message {
+                    Message::Call(call) => Some(call.arguments),
+                    Message::Answer(answer) => answer.outcome.ok(),
+                    _ => None,
+                };
+                // The runtime has locked its tables.
+                if let Some(payload) = payload.filter(Payload::has_programs_buffers) {
+                    self.links.endpoint.user_code.put_off(move || drop(payload));
+                }
+            }
+        }
+    }
+
+    fn flush(&self, to: NodeId) {
+        if let Some(link) = self.links.link(to) {
+            link.flush();
+        }
+    }
+
+    fn forget(&self, node: NodeId, departure: Departure) {
+        let links = &self.links;
+        match departure {
+            Departure::Died => {
+                if let Some(link) = links.depart(node) {
+                    link.discard();
+                }
+            }
+            Departure::Left => {
+                let Some(link) = links.link(node) else {
+                    links.depart(node);
+                    return;
+                };
+                link.leave();
+                let links = Arc::clone(links);
+                self.links.endpoint.spawn_io(async move {
+                    link.flush();
+                    let patience = links.endpoint.config.leave_patience;
+                    // It closes the connection when it has heard from all; its own good-bye may come after
+                    // somebody else's word of it. Either way it is over.
+                    let _ = timeout(patience, link.closed()).await;
+                    link.say_last();
+                    links.depart(node);
+                    link.discard();
+                });
+            }
+        }
+    }
+
+    fn close(&self, patience: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.links.endpoint.begin_closing();
+            let deadline = Instant::now() + patience;
+            for link in self.links.links() {
+                link.flush();
+            }
+            for link in self.links.links() {
+                // Patience is for all of them together.
+                let _ = timeout_at(deadline, link.drained()).await;
+            }
+            for link in self.links.links() {
+                link.say_last();
+            }
+            let mut tasks = self.links.stop();
+            let ended = async { while tasks.join_next().await.is_some() {} };
+            // One may be in the middle of the program's own code. It ends when that does.
+            let _ = timeout(STRAGGLERS, ended).await;
+            let sentinel = lock(&self.sentinel).take();
+            if let Some(sentinel) = sentinel {
+                sentinel.abort();
+                // It has nothing to say, and does not end where nobody drives the runtime.
+                let _ = timeout(STRAGGLERS, sentinel).await;
+            }
+        })
+    }
+
+    fn links(&self) -> Vec<LinkStatistics> {
+        let mut links: Vec<_> = self
+            .links
+            .links()
+            .iter()
+            .map(|link| link.statistics())
+            .collect();
+        links.sort_unstable_by_key(|link| link.peer);
+        links
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let meters = &self.links.endpoint.meters;
+        (meters.bytes_sent.total(), meters.bytes_received.total())
+    }
+}
+
+impl fmt::Debug for NativeAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NativeAgent")
+            .field("node", &self.links.endpoint.node())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for NativeAgent {
+    fn drop(&mut self) {
+        if let Some(sentinel) = lock(&self.sentinel).take() {
+            sentinel.abort();
+        }
+        // The tasks hold what they share, so they would go on without the agent.
+        drop(self.links.stop());
+    }
+}

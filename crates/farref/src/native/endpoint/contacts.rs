@@ -1,0 +1,36 @@
+//! What the wire asks of the runtime, beside [`Inbound`](crate::agent::Inbound).
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use farref_proto::NodeId;
+
+use crate::native::handshake::Rejection;
+use crate::rendezvous::Card;
+use crate::report::snapshot::Snapshot;
+
+/// A future on the heap.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Who can be reached where.
+pub(crate) trait Contacts: Send + Sync + 'static {
+    /// How to reach a node. Asked again, with growing pauses, for as long as the node is a member.
+    fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>>;
+
+    /// A peer has proved itself and will have so many calls of this worker in flight. Said for each
+    /// connection, before the first message that comes on it.
+    fn met(&self, card: &Card, max_calls: u32);
+
+    /// A peer does not take this worker's connections, for a reason that no later attempt can change.
+    fn turned_away(&self, by: NodeId, rejection: Rejection);
+
+    /// Whether the worker is in its group, or about to be.
+    fn is_here(&self) -> bool;
+
+    /// The program keeps its runtime from running: said when that begins, with no time at all, and when it
+    /// has lasted so long that somebody should know.
+    fn starving(&self, lasted: Duration);
+
+    /// What an observer is shown, with at most so many references. None if the worker is gone.
+    fn snapshot(&self, references: usize) -> Option<Snapshot>;
+}

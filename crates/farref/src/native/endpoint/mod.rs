@@ -1,0 +1,201 @@
+//! This worker's end of all links: who it is, what it was told, its clock and its tasks.
+
+mod config;
+mod contacts;
+mod meters;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use farref_proto::{NodeId, Session, Time};
+use ring::hmac;
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub(crate) use config::{Identity, NativeConfig};
+pub(crate) use contacts::{BoxFuture, Contacts};
+
+use super::frame::{Limits, Packet, Recycler};
+use super::transport::MemoryNetwork;
+use crate::agent::Inbound;
+use crate::support::io_thread::IoThread;
+use crate::support::lock::lock;
+use crate::support::user_code::UserCode;
+use meters::Meters;
+
+/// What all links of an agent and all its tasks need.
+pub(crate) struct Endpoint {
+    pub(crate) identity: Identity,
+    pub(crate) key: hmac::Key,
+    pub(crate) config: NativeConfig,
+    pub(crate) limits: Limits,
+    pub(crate) recycler: Arc<Recycler>,
+    pub(crate) contacts: Arc<dyn Contacts>,
+    pub(crate) inbound: Weak<dyn Inbound>,
+    pub(crate) network: Option<(MemoryNetwork, String)>,
+    pub(crate) meters: Meters,
+    /// Of the system's clock: both runtimes read it, and either may have a clock of its own.
+    epoch: Instant,
+    io: Arc<IoThread>,
+    /// The program's runtime, where streams are read.
+    pub(crate) handle: Handle,
+    /// Where buffers of the program are let go of that must not be where they are.
+    pub(crate) user_code: Arc<UserCode>,
+    tasks: Mutex<Option<JoinSet<()>>>,
+    closing: AtomicBool,
+    /// Whether the tasks of streams do not get to run, and are helped.
+    #[cfg(test)]
+    pub(crate) is_helped: AtomicBool,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// To be called within a tokio runtime, which then reads streams.
+    pub(crate) fn new(
+        identity: Identity,
+        config: NativeConfig,
+        contacts: Arc<dyn Contacts>,
+        inbound: Weak<dyn Inbound>,
+        network: Option<(MemoryNetwork, String)>,
+        io: Arc<IoThread>,
+    ) -> Arc<Self> {
+        let token = identity.token.as_deref().unwrap_or_default();
+        Arc::new(Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, token),
+            limits: Limits {
+                message_bytes: config.max_message_bytes,
+                head_bytes: config.max_head_bytes,
+                parts: config.max_parts,
+            },
+            recycler: Recycler::new(config.recycle_bytes, Some(Handle::current())),
+            meters: Meters::new(&identity.card.name),
+            identity,
+            config,
+            contacts,
+            inbound,
+            network,
+            epoch: Instant::now(),
+            io,
+            handle: Handle::current(),
+            user_code: Arc::new(UserCode::new(Handle::current())),
+            tasks: Mutex::new(Some(JoinSet::new())),
+            closing: AtomicBool::new(false),
+            #[cfg(test)]
+            is_helped: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.identity.card.node
+    }
+
+    /// A fresh session with a peer.
+    pub(crate) fn session(&self, peer: NodeId) -> Session<Packet> {
+        Session::new(
+            self.node(),
+            peer,
+            self.identity.group,
+            self.config.session(),
+            self.now(),
+        )
+    }
+
+    /// The time as sessions see it.
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The clock's reading at a time.
+    pub(crate) fn instant(&self, time: Time) -> tokio::time::Instant {
+        (self.epoch + Duration::from_nanos(time.0)).into()
+    }
+
+    /// The runtime, unless it is gone or nothing is handed in any more.
+    pub(crate) fn inbound(&self) -> Option<Arc<dyn Inbound>> {
+        if self.is_closing() {
+            return None;
+        }
+        self.inbound.upgrade()
+    }
+
+    /// Whether a node has said good-bye.
+    pub(crate) fn has_left(&self, node: NodeId) -> bool {
+        let inbound = self.inbound.upgrade();
+        inbound.is_some_and(|inbound| inbound.has_left(node))
+    }
+
+    /// Whether nothing that a peer could still say is awaited.
+    pub(crate) fn is_done_with(&self, peer: NodeId) -> bool {
+        self.inbound()
+            .is_some_and(|inbound| inbound.is_done_with(peer))
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Starts a task on the program's runtime that ends with the agent at the latest. None once the agent
+    /// has stopped.
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
+        self.spawn_on(task, &self.handle)
+    }
+
+    /// The same on the thread that no program can keep from running.
+    pub(crate) fn spawn_io(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
+        // Who cannot help out there with reading must not blame peers for it there either.
+        let helps = cfg!(unix);
+        let runtime = if helps {
+            self.io.handle()
+        } else {
+            &self.handle
+        };
+        self.spawn_on(task, runtime)
+    }
+
+    fn spawn_on(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+        runtime: &Handle,
+    ) -> Option<AbortHandle> {
+        let mut tasks = lock(&self.tasks);
+        let tasks = tasks.as_mut()?;
+        while tasks.try_join_next().is_some() {}
+        Some(tasks.spawn_on(task, runtime))
+    }
+
+    /// Lets go of messages (LI-4). Nearly none has anything of the program's.
+    pub(crate) fn let_go(&self, mut packets: Vec<Packet>) {
+        packets.retain(Packet::has_programs_buffers);
+        if !packets.is_empty() {
+            self.user_code.run(move || drop(packets));
+        }
+    }
+
+    /// Ends all tasks. Returns them, for those who want to wait for them.
+    pub(crate) fn stop_tasks(&self) -> JoinSet<()> {
+        self.begin_closing();
+        let mut tasks = lock(&self.tasks).take().unwrap_or_default();
+        tasks.abort_all();
+        tasks
+    }
+}

@@ -1,0 +1,25 @@
+//! What no correct peer sends.
+
+use crate::codec::Width;
+
+/// What no correct peer sends. The connection is of no use any more.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("peer announces a head of {length} bytes, at most {limit} are taken")]
+    HeadTooLarge { length: u32, limit: u32 },
+    #[error("peer announces a message of {parts} parts, at most {limit} are taken")]
+    TooManyParts { parts: u32, limit: u32 },
+    #[error("peer announces a message of more than {limit} bytes")]
+    MessageTooLarge { limit: u64 },
+    #[error("peer announces a part of {length} bytes with elements of {}", width.bytes())]
+    UnevenPart { length: u64, width: Width },
+    #[error("peer sent a head that cannot be read: {0}")]
+    BadHead(postcard::Error),
+    #[error("peer sent a head with {0} bytes too many")]
+    TrailingHead(usize),
+    #[error("peer sent a payload where none belongs")]
+    UnexpectedPayload,
+    /// Not the peer's fault, and no less the end of this message.
+    #[error("there is no memory for a message of {0} bytes")]
+    OutOfMemory(u64),
+}

@@ -1,0 +1,199 @@
+//! One end of a handshake: its messages as bytes, and the proofs in them (HS-1, HS-4).
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::failure::HandshakeFailure;
+use super::messages::{Greeting, Nonce, Observation, Refusal, Reply, VERSION, Verdict};
+use crate::native::transport::{ReadHalf, Stream, WriteHalf};
+
+const MAGIC: &[u8; 6] = b"farref";
+const OPENING: usize = MAGIC.len() + 2 + 4;
+const PROOF: usize = 32;
+/// The longest first message of either end.
+pub(super) const MAX_GREETING: usize = 512;
+/// The longest second message of either end.
+pub(super) const MAX_CLAIM: usize = 16 << 10;
+
+/// A number that nobody can foresee.
+pub(crate) fn fresh_nonce() -> Result<Nonce, HandshakeFailure> {
+    let mut nonce = Nonce::default();
+    let filled = SystemRandom::new().fill(&mut nonce);
+    filled.map_err(|_| HandshakeFailure::NoRandomness)?;
+    Ok(nonce)
+}
+
+/// One end of a handshake: the stream, and all that was said on it so far.
+#[derive(Debug)]
+pub(crate) struct Conversation<'a> {
+    pub(crate) read: &'a mut ReadHalf,
+    pub(crate) write: &'a WriteHalf,
+    key: &'a hmac::Key,
+    said: Vec<u8>,
+}
+
+/// Who speaks, as it goes into a proof (HS-1).
+const DIALER: &[u8] = b"farref dialer";
+const ACCEPTOR: &[u8] = b"farref acceptor";
+
+impl<'a> Conversation<'a> {
+    pub(crate) fn new(stream: &'a mut Stream, key: &'a hmac::Key) -> Self {
+        Self {
+            read: &mut stream.read,
+            write: &stream.write,
+            key,
+            said: Vec::new(),
+        }
+    }
+
+    /// Says the first message of either end.
+    pub(crate) async fn open(&mut self, message: &impl Serialize) -> Result<(), HandshakeFailure> {
+        let body = encode(message)?;
+        let mut bytes = Vec::with_capacity(OPENING + body.len());
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        self.said.extend_from_slice(&bytes);
+        Ok(self.write.write_all(&bytes).await?)
+    }
+
+    /// Hears the first message of the other end.
+    pub(crate) async fn hear_opening<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<T, HandshakeFailure> {
+        let mut bytes = Vec::new();
+        self.read.read_until(&mut bytes, OPENING).await?;
+        let (magic, rest) = bytes.split_at(MAGIC.len());
+        if magic != MAGIC {
+            return Err(HandshakeFailure::Garbage);
+        }
+        let (version, length) = rest.split_at(2);
+        let theirs = version.try_into().map_or(0, u16::from_le_bytes);
+        if theirs != VERSION {
+            return Err(HandshakeFailure::Version { theirs });
+        }
+        let length = checked_length(length, MAX_GREETING)?;
+        self.read.read_until(&mut bytes, OPENING + length).await?;
+        self.said.extend_from_slice(&bytes);
+        decode(bytes.get(OPENING..).unwrap_or_default())
+    }
+
+    /// Says the dialer's second message, and proves it.
+    pub(crate) async fn claim(&mut self, claim: &impl Serialize) -> Result<(), HandshakeFailure> {
+        self.say_proved(DIALER, claim).await
+    }
+
+    /// Says the acceptor's second message, and proves it.
+    pub(crate) async fn judge(&mut self, verdict: &Verdict) -> Result<(), HandshakeFailure> {
+        self.say_proved(ACCEPTOR, verdict).await
+    }
+
+    /// Tells a dialer that has not proved itself so. Without a proof of our own (HS-2).
+    pub(crate) async fn turn_away(&self) -> Result<(), HandshakeFailure> {
+        let mut bytes = encode(&Verdict::Refused(Refusal::Token))?;
+        bytes.extend_from_slice(&[0; PROOF]);
+        self.say_framed(&bytes).await
+    }
+
+    async fn say_proved(
+        &mut self,
+        role: &[u8],
+        message: &impl Serialize,
+    ) -> Result<(), HandshakeFailure> {
+        let mut bytes = encode(message)?;
+        self.note(&bytes);
+        let proof = hmac::sign(self.key, &self.proved(role));
+        bytes.extend_from_slice(proof.as_ref());
+        self.said.extend_from_slice(proof.as_ref());
+        self.say_framed(&bytes).await
+    }
+
+    async fn say_framed(&self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
+        let length = (bytes.len() as u32).to_le_bytes();
+        Ok(self.write.write_all(&[&length, bytes].concat()).await?)
+    }
+
+    /// Hears the dialer's second message. The flag says whether it is proved.
+    pub(crate) async fn hear_claim<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<(T, bool), HandshakeFailure> {
+        self.hear_proved(DIALER).await
+    }
+
+    /// Hears the acceptor's second message. The flag says whether it is proved.
+    pub(crate) async fn hear_verdict(&mut self) -> Result<(Verdict, bool), HandshakeFailure> {
+        self.hear_proved(ACCEPTOR).await
+    }
+
+    /// Hears whether the acceptor takes the stream, and for what.
+    pub(crate) async fn hear_welcome(&mut self) -> Result<Verdict, HandshakeFailure> {
+        match self.hear_verdict().await? {
+            // An acceptor that does not believe us does not prove itself either.
+            (Verdict::Refused(Refusal::Token), _) => Err(HandshakeFailure::Refused(Refusal::Token)),
+            (_, false) => Err(HandshakeFailure::BadProof),
+            (Verdict::Refused(refusal), true) => Err(HandshakeFailure::Refused(refusal)),
+            (verdict, true) => Ok(verdict),
+        }
+    }
+
+    /// All of the handshake, for a dialer that only has something to ask.
+    pub(crate) async fn ask(&mut self, greeting: &Greeting) -> Result<Verdict, HandshakeFailure> {
+        self.open(greeting).await?;
+        match self.hear_opening().await? {
+            Reply::Challenge(_) => {}
+            Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal)),
+        }
+        self.claim(&Observation).await?;
+        self.hear_welcome().await
+    }
+
+    async fn hear_proved<T: DeserializeOwned>(
+        &mut self,
+        role: &[u8],
+    ) -> Result<(T, bool), HandshakeFailure> {
+        let mut length = Vec::new();
+        self.read.read_until(&mut length, 4).await?;
+        let length = checked_length(&length, MAX_CLAIM)?;
+        let mut bytes = Vec::new();
+        self.read.read_until(&mut bytes, length).await?;
+        let Some((body, proof)) = bytes.split_last_chunk::<PROOF>() else {
+            return Err(HandshakeFailure::Garbage);
+        };
+        self.note(body);
+        let proved = hmac::verify(self.key, &self.proved(role), proof).is_ok();
+        self.said.extend_from_slice(proof);
+        Ok((decode(body)?, proved))
+    }
+
+    /// Adds a message that is about to be proved, with its length, so that no other cut of the same
+    /// bytes is proved along.
+    fn note(&mut self, body: &[u8]) {
+        self.said
+            .extend_from_slice(&(body.len() as u32).to_le_bytes());
+        self.said.extend_from_slice(body);
+    }
+
+    /// What a proof by this role covers now.
+    fn proved(&self, role: &[u8]) -> Vec<u8> {
+        [role, &self.said].concat()
+    }
+}
+
+fn checked_length(bytes: &[u8], most: usize) -> Result<usize, HandshakeFailure> {
+    let length = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes) as usize;
+    if length > most {
+        return Err(HandshakeFailure::TooLarge(length));
+    }
+    Ok(length)
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeFailure> {
+    postcard::to_allocvec(message).map_err(HandshakeFailure::Malformed)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HandshakeFailure> {
+    postcard::from_bytes(bytes).map_err(HandshakeFailure::Malformed)
+}

@@ -1,0 +1,105 @@
+//! Why a handshake came to nothing, and what follows from that.
+
+use std::io;
+
+use farref_proto::HandshakeError;
+
+use super::messages::{Refusal, VERSION};
+
+/// Why a handshake came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeFailure {
+    #[error("the stream failed: {0}")]
+    Io(#[from] io::Error),
+    #[error("the handshake took too long")]
+    Timeout,
+    #[error("the other end does not speak farref")]
+    Garbage,
+    #[error("the other end speaks version {theirs} of the wire, this worker speaks {VERSION}")]
+    Version { theirs: u16 },
+    #[error("the other end announced a message of {0} bytes")]
+    TooLarge(usize),
+    #[error("the other end sent what cannot be read: {0}")]
+    Malformed(postcard::Error),
+    #[error("the other end does not know the group's token")]
+    BadProof,
+    #[error("the other end refuses: {0}")]
+    Refused(Refusal),
+    #[error("this worker refuses: {0}")]
+    Refusing(Refusal),
+    #[error("the other end claims what cannot be")]
+    Contradiction,
+    #[error("the session cannot go on: {0}")]
+    Session(HandshakeError),
+    #[error("the system has no random numbers to give")]
+    NoRandomness,
+    #[error("another connection came first")]
+    Superseded,
+    #[error("the other end has left the group")]
+    HasLeft,
+}
+
+impl HandshakeFailure {
+    /// Whether the acceptor will not take this worker, whatever it tries.
+    pub(crate) fn rejection(&self) -> Option<Rejection> {
+        match self {
+            Self::Refused(Refusal::Token) => Some(Rejection::Token),
+            Self::Version { theirs } | Self::Refused(Refusal::Version { ours: theirs }) => {
+                Some(Rejection::Version(*theirs))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether only a change of configuration can help.
+    pub(crate) fn needs_operator(&self) -> bool {
+        match self {
+            Self::Version { .. } | Self::BadProof => true,
+            Self::Refused(refusal) | Self::Refusing(refusal) => matches!(
+                refusal,
+                Refusal::Version { .. } | Refusal::Group | Refusal::Token
+            ),
+            _ => false,
+        }
+    }
+
+    /// A word for counters.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Io(_) => "io",
+            Self::Timeout => "timeout",
+            Self::Garbage => "garbage",
+            Self::Version { .. } => "version",
+            Self::TooLarge(_) => "too_large",
+            Self::Malformed(_) => "malformed",
+            Self::BadProof => "token",
+            Self::Refused(refusal) | Self::Refusing(refusal) => refusal.reason(),
+            Self::Contradiction => "contradiction",
+            Self::Session(_) => "session",
+            Self::NoRandomness => "no_randomness",
+            Self::Superseded => "superseded",
+            Self::HasLeft => "has_left",
+        }
+    }
+
+    /// Whether it happens in a group in which all is well: of two connections made at once one goes, who is about
+    /// to end takes none, and whoever hangs up has not been refused.
+    pub(crate) fn is_in_order(&self) -> bool {
+        matches!(
+            self,
+            Self::Superseded
+                | Self::HasLeft
+                | Self::Io(_)
+                | Self::Refusing(Refusal::Busy | Refusal::Stale | Refusal::Closing)
+        )
+    }
+}
+
+/// Why a peer does not take this worker's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rejection {
+    /// It has another token.
+    Token,
+    /// It speaks that version of the wire.
+    Version(u16),
+}

@@ -1,0 +1,7 @@
+//! Questions that need no session: what a worker does, and whether an earlier life of one is still there.
+
+mod observe;
+mod presence;
+
+pub(crate) use observe::{MAX_OBSERVERS, Watch, WatchError, show};
+pub(crate) use presence::Predecessors;
