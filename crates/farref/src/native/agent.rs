@@ -20,13 +20,13 @@ use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 
 /// How long tasks may take to end that have been told to.
-const STRAGGLERS: Duration = Duration::from_secs(1);
+const TASK_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The agent that speaks farref's own wire.
 pub(crate) struct NativeAgent {
     pub(super) links: Arc<LinkTable>,
     codec: Codec,
-    /// A task on the program's runtime: goes when that does.
+    /// A task on the program's runtime: ends when that does.
     sentinel: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -58,9 +58,9 @@ impl NativeAgent {
         endpoint.spawn_io(Arc::clone(&links.timer).run(Arc::clone(&endpoint)));
         endpoint.spawn_io(starvation::run(Arc::clone(&links)));
         Acceptor::new(&links).listen(listeners);
-        // Without the program's runtime there is no program, and no sign of life to give.
+        // Without the program's runtime there is no program, and no heartbeat to send.
         let ends_with_runtime = StopOnDrop(Arc::downgrade(&links));
-        let sentinel = endpoint.handle.spawn(async move {
+        let sentinel = endpoint.runtime.spawn(async move {
             let _held = ends_with_runtime;
             std::future::pending().await
         });
@@ -109,7 +109,7 @@ impl Agent for NativeAgent {
         match departure {
             Departure::Died => {
                 if let Some(link) = links.depart(node) {
-                    link.discard();
+                    link.close();
                 }
             }
             Departure::Left => {
@@ -117,17 +117,17 @@ impl Agent for NativeAgent {
                     links.depart(node);
                     return;
                 };
-                link.leave();
+                link.begin_closing();
                 let links = Arc::clone(links);
                 self.links.endpoint.spawn_io(async move {
                     link.flush();
                     let patience = links.endpoint.config.leave_patience;
                     // It closes the connection when it has heard from all; its own good-bye may come after
                     // somebody else's word of it. Either way it is over.
-                    let _ = timeout(patience, link.closed()).await;
-                    link.say_last();
+                    let _ = timeout(patience, link.disconnected()).await;
+                    link.acknowledge_and_flush();
                     links.depart(node);
-                    link.discard();
+                    link.close();
                 });
             }
         }
@@ -145,17 +145,17 @@ impl Agent for NativeAgent {
                 let _ = timeout_at(deadline, link.drained()).await;
             }
             for link in self.links.links() {
-                link.say_last();
+                link.acknowledge_and_flush();
             }
             let mut tasks = self.links.stop();
             let ended = async { while tasks.join_next().await.is_some() {} };
             // One may be in the middle of the program's own code. It ends when that does.
-            let _ = timeout(STRAGGLERS, ended).await;
+            let _ = timeout(TASK_END_TIMEOUT, ended).await;
             let sentinel = lock(&self.sentinel).take();
             if let Some(sentinel) = sentinel {
                 sentinel.abort();
                 // It has nothing to say, and does not end where nobody drives the runtime.
-                let _ = timeout(STRAGGLERS, sentinel).await;
+                let _ = timeout(TASK_END_TIMEOUT, sentinel).await;
             }
         })
     }

@@ -74,13 +74,13 @@ pub fn handshake(data: &[u8]) {
                 continue;
             }
             drop(other);
-            let mut talk = Conversation::new(&mut stream, &key);
+            let mut conversation = Conversation::new(&mut stream, &key);
             if accepts {
-                if talk.hear_opening::<Greeting>().await.is_ok() {
-                    drop(talk.hear_claim::<Claim>().await);
+                if conversation.receive_opening::<Greeting>().await.is_ok() {
+                    drop(conversation.receive_claim::<Claim>().await);
                 }
-            } else if talk.hear_opening::<Reply>().await.is_ok() {
-                drop(talk.hear_verdict().await);
+            } else if conversation.receive_opening::<Reply>().await.is_ok() {
+                drop(conversation.receive_verdict().await);
             }
         }
     });

@@ -15,11 +15,11 @@
 //! | [`transport`] | what carries the bytes: TCP, Unix sockets, pipes within the process |
 //!
 //! A message goes from the runtime into a session's queue ([`Agent::enqueue`]); [`Agent::flush`]
-//! writes it to the socket from the calling thread. The peer's reader parses it out of its buffer and
-//! hands it to the runtime ([`Inbound::receive`]). No task is woken on the way but the reader.
+//! writes it to the socket from the calling thread. The peer's reader task parses it out of its buffer and
+//! delivers it to the runtime ([`Inbound::receive`]). No task is woken on the way but the reader.
 //!
-//! Streams are read and written on the program's runtime. All else (accepting, dialing, greeting, the timer,
-//! helping out) runs on the [I/O thread](crate::support::io_thread), which no program can keep from running.
+//! Streams are read and written on the program's runtime. All else (accepting, dialing, handshakes, the timer,
+//! reading and writing for starved tasks) runs on the [I/O thread](crate::support::io_thread), which no program can keep from running.
 //!
 //! [`Agent::enqueue`]: crate::agent::Agent::enqueue
 //! [`Agent::flush`]: crate::agent::Agent::flush

@@ -4,7 +4,7 @@
 //! program that computes where it should await keeps its runtime, and so these tasks, from running. This
 //! task, on a thread that nobody keeps from running, looks every now and then whether a stream has waited
 //! for its task all the time since it last looked. If so, it does the work of all such tasks until they
-//! run again: signs of life are answered, references are released, members come and go. Calls are taken
+//! run again: heartbeats are answered, references are released, members come and go. Calls are taken
 //! in; those of plain functions run, those of async functions begin when the runtime is free.
 //!
 //! # Invariants
@@ -27,70 +27,74 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::endpoint::Endpoint;
-use super::link::{Link, LinkTable, MAIN, RecvStream, SendStream};
+use super::link::{Link, LinkTable, MAIN, RecvStream, SendStream, StreamHalves};
 
 /// How long a stream may wait for its task: a part of what a peer may be silent for, within limits.
-const PART: u32 = 16;
+const PATIENCE_FRACTION: u32 = 16;
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// How often streams are looked at while their tasks do not run.
-const HELPING: Duration = Duration::from_millis(5);
+const FALLBACK_INTERVAL: Duration = Duration::from_millis(5);
 /// After this time it is no hiccup any more (HE-2).
-const WORTH_TELLING: Duration = Duration::from_secs(2);
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// What is read at once.
 const SCRATCH: usize = 64 << 10;
 
 /// One stream of one connection.
-struct Stream {
+struct WatchedStream {
     link: Arc<Link>,
-    channel: Arc<SendStream>,
-    reader: Arc<RecvStream>,
+    send: Arc<SendStream>,
+    recv: Arc<RecvStream>,
     readable: bool,
     writable: bool,
 }
 
 /// A connection's number, and which of its streams.
-type Key = (NodeId, u64, bool);
+type StreamKey = (NodeId, u64, bool);
 
-impl Stream {
-    fn key(&self) -> Key {
-        let is_main = self.channel.lanes == MAIN;
-        (self.link.peer, self.channel.epoch, is_main)
+impl WatchedStream {
+    fn key(&self) -> StreamKey {
+        let is_main = self.send.lanes == MAIN;
+        (self.link.peer, self.send.epoch, is_main)
     }
 
     /// What changes when one of its tasks runs.
     fn progress(&self) -> (u64, u64) {
-        (self.reader.polls(), self.channel.is_left().1)
+        (self.recv.polls(), self.send.turns())
     }
 
     /// Whether one of its tasks has something to do.
     fn has_work(&self) -> bool {
-        self.readable || (self.writable && self.channel.is_left().0)
+        self.readable || (self.writable && self.send.is_handed_over())
     }
 }
 
-/// The task that helps out.
+/// The task that does it.
 pub(super) async fn run(links: Arc<LinkTable>) {
     let endpoint = &links.endpoint;
     let (least, most) = PATIENCE;
-    let patience = (endpoint.config.peer_timeout / PART).clamp(least, most);
-    let mut watch = Watch::default();
+    let patience = (endpoint.config.peer_timeout / PATIENCE_FRACTION).clamp(least, most);
+    let mut monitor = Monitor::default();
     let mut scratch = Vec::new();
     loop {
-        sleep(if watch.is_needed() { HELPING } else { patience }).await;
+        let any_starved = !monitor.starved.is_empty();
+        sleep(if any_starved {
+            FALLBACK_INTERVAL
+        } else {
+            patience
+        })
+        .await;
         let streams = streams(&links);
-        watch.look(endpoint, &streams, patience);
+        monitor.update(endpoint, &streams, patience);
+        let any_starved = !monitor.starved.is_empty();
         #[cfg(test)]
-        endpoint
-            .is_helped
-            .store(watch.is_needed(), Ordering::Relaxed);
-        if watch.is_needed() {
+        endpoint.is_starved.store(any_starved, Ordering::Relaxed);
+        if any_starved {
             scratch.resize(SCRATCH, 0);
             for stream in &streams {
                 if stream.readable {
-                    let Stream { link, channel, .. } = stream;
-                    stream.reader.help_out(link, channel, &mut scratch);
+                    stream.recv.read_for_task(&stream.link, &mut scratch);
                 }
-                stream.channel.help_out(&stream.link);
+                stream.send.write_for_task(&stream.link);
                 // Time is kept on this thread, too.
                 yield_now().await;
             }
@@ -102,39 +106,35 @@ pub(super) async fn run(links: Arc<LinkTable>) {
 
 /// Which tasks do not run, and since when.
 #[derive(Default)]
-struct Watch {
+struct Monitor {
     /// Streams with work for their tasks: since when that is seen, and how far the tasks had got then.
-    waiting: HashMap<Key, (Instant, (u64, u64))>,
+    waiting: HashMap<StreamKey, (Instant, (u64, u64))>,
     /// Of those, the ones whose tasks do not run.
-    stuck: HashMap<Key, (u64, u64)>,
+    starved: HashMap<StreamKey, (u64, u64)>,
     /// A task on the program's runtime that only has to run once, and since when it is to. Streams that were
-    /// helped with wake nobody when the runtime runs again, so they cannot show it.
+    /// read and written here wake nobody when the runtime runs again, so they cannot show it.
     probe: Option<(Instant, JoinHandle<()>)>,
     /// Whether somebody was told that it did not run.
-    told: bool,
+    reported: bool,
 }
 
-impl Watch {
-    fn is_needed(&self) -> bool {
-        !self.stuck.is_empty()
-    }
-
-    fn look(&mut self, endpoint: &Endpoint, streams: &[Stream], patience: Duration) {
+impl Monitor {
+    fn update(&mut self, endpoint: &Endpoint, streams: &[WatchedStream], patience: Duration) {
         let now = Instant::now();
         let probe = self.probe.as_ref();
         let runs = probe.is_some_and(|(_, task)| task.is_finished());
         if runs {
             self.probe = None;
-            self.told = false;
+            self.reported = false;
         }
         let mut waiting = HashMap::new();
-        let mut stuck = HashMap::new();
+        let mut starved = HashMap::new();
         for stream in streams {
             let (key, progress) = (stream.key(), stream.progress());
-            // Nothing is left to do for a stream that is helped with, so that says nothing of its tasks.
+            // Nothing is left to do for a stream that is read and written here, so that says nothing of its tasks.
             let may_run = runs && !stream.has_work();
-            if self.stuck.get(&key) == Some(&progress) && !may_run {
-                stuck.insert(key, progress);
+            if self.starved.get(&key) == Some(&progress) && !may_run {
+                starved.insert(key, progress);
                 continue;
             }
             if !stream.has_work() {
@@ -145,27 +145,27 @@ impl Watch {
                 _ => now,
             };
             if now.duration_since(since) >= patience {
-                stuck.insert(key, progress);
+                starved.insert(key, progress);
             }
             waiting.insert(key, (since, progress));
         }
         self.waiting = waiting;
-        self.stuck = stuck;
-        if self.is_needed() {
-            self.tell(endpoint, now);
+        self.starved = starved;
+        if !self.starved.is_empty() {
+            self.report(endpoint, now);
         }
     }
 
     /// HE-2
-    fn tell(&mut self, endpoint: &Endpoint, now: Instant) {
+    fn report(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some((since, _)) = &self.probe else {
-            self.probe = Some((now, endpoint.handle.spawn(async {})));
+            self.probe = Some((now, endpoint.runtime.spawn(async {})));
             endpoint.contacts.starving(Duration::ZERO);
             return;
         };
         let lasted = now.duration_since(*since);
-        if !self.told && lasted >= WORTH_TELLING {
-            self.told = true;
+        if !self.reported && lasted >= REPORT_AFTER {
+            self.reported = true;
             endpoint.meters.starvations.increment(1);
             endpoint.contacts.starving(lasted);
         }
@@ -173,26 +173,26 @@ impl Watch {
 }
 
 /// All streams that there are, and what can be done with them.
-fn streams(links: &LinkTable) -> Vec<Stream> {
+fn streams(links: &LinkTable) -> Vec<WatchedStream> {
     let mut streams = Vec::new();
     for link in links.links() {
-        for (channel, reader) in link.streams() {
-            streams.push(Stream {
-                readable: reader.is_readable().unwrap_or(false),
-                writable: channel.write.is_writable().unwrap_or(false),
+        for StreamHalves { send, recv } in link.streams() {
+            streams.push(WatchedStream {
+                readable: recv.is_readable().unwrap_or(false),
+                writable: send.write.is_writable().unwrap_or(false),
                 link: Arc::clone(&link),
-                channel,
-                reader,
+                send,
+                recv,
             });
         }
     }
-    ask_system(&mut streams);
+    poll_sockets(&mut streams);
     streams
 }
 
 /// Asks the system what can be done with sockets: once for all of them.
 #[cfg(unix)]
-fn ask_system(streams: &mut [Stream]) {
+fn poll_sockets(streams: &mut [WatchedStream]) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     let mut answers = Vec::with_capacity(streams.len());
@@ -200,7 +200,7 @@ fn ask_system(streams: &mut [Stream]) {
         let mut asked = Vec::with_capacity(streams.len());
         let mut sockets = Vec::with_capacity(streams.len());
         for (index, stream) in streams.iter().enumerate() {
-            if let Some(socket) = stream.channel.write.socket() {
+            if let Some(socket) = stream.send.write.socket() {
                 sockets.push(PollFd::from_borrowed_fd(
                     socket,
                     PollFlags::IN | PollFlags::OUT,
@@ -230,4 +230,4 @@ fn ask_system(streams: &mut [Stream]) {
 }
 
 #[cfg(not(unix))]
-fn ask_system(_: &mut [Stream]) {}
+fn poll_sockets(_: &mut [WatchedStream]) {}

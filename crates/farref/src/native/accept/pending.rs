@@ -12,11 +12,11 @@ use crate::support::lock::lock;
 #[derive(Debug)]
 pub(super) struct PendingHandshakes {
     most: usize,
-    strangers: Mutex<Strangers>,
+    slots: Mutex<Slots>,
 }
 
 #[derive(Debug, Default)]
-struct Strangers {
+struct Slots {
     next: u64,
     /// The oldest first. A task that is being started has no handle yet.
     tasks: VecDeque<(u64, Option<AbortHandle>)>,
@@ -26,51 +26,51 @@ impl PendingHandshakes {
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most: most.max(1),
-            strangers: Mutex::default(),
+            slots: Mutex::default(),
         })
     }
 
-    /// Takes a place. If there are too many, somebody else's, which is returned.
-    pub(super) fn enter(self: &Arc<Self>) -> (Ticket, Option<AbortHandle>) {
-        let mut strangers = lock(&self.strangers);
-        let oldest = (strangers.tasks.len() >= self.most)
-            .then(|| strangers.tasks.pop_front())
+    /// Takes a slot. If there are too many, that of the oldest, whose task is returned.
+    pub(super) fn enter(self: &Arc<Self>) -> (HandshakeSlot, Option<AbortHandle>) {
+        let mut slots = lock(&self.slots);
+        let oldest = (slots.tasks.len() >= self.most)
+            .then(|| slots.tasks.pop_front())
             .flatten();
-        let number = strangers.next;
-        strangers.next += 1;
-        strangers.tasks.push_back((number, None));
-        let ticket = Ticket {
+        let number = slots.next;
+        slots.next += 1;
+        slots.tasks.push_back((number, None));
+        let slot = HandshakeSlot {
             pending: Arc::clone(self),
             number,
         };
-        (ticket, oldest.and_then(|(_, task)| task))
+        (slot, oldest.and_then(|(_, task)| task))
     }
 
-    /// The place with this number is that of a task, which ends when somebody else takes it.
+    /// The slot with this number is that of a task, which ends when somebody else takes the slot.
     pub(super) fn set_task(&self, number: u64, task: AbortHandle) {
-        let mut strangers = lock(&self.strangers);
-        let mut places = strangers.tasks.iter_mut();
-        match places.find(|(other, _)| *other == number) {
-            Some((_, place)) => *place = Some(task),
+        let mut slots = lock(&self.slots);
+        let mut tasks = slots.tasks.iter_mut();
+        match tasks.find(|(other, _)| *other == number) {
+            Some((_, slot)) => *slot = Some(task),
             // It is done, or has been the oldest meanwhile.
             None => {
-                drop(strangers);
+                drop(slots);
                 task.abort();
             }
         }
     }
 }
 
-/// A place among them.
+/// One of the handshakes that may be under way.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct HandshakeSlot {
     pending: Arc<PendingHandshakes>,
     pub(super) number: u64,
 }
 
-impl Drop for Ticket {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        let mut strangers = lock(&self.pending.strangers);
-        strangers.tasks.retain(|(number, _)| *number != self.number);
+        let mut slots = lock(&self.pending.slots);
+        slots.tasks.retain(|(number, _)| *number != self.number);
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent is told: its knobs, and who it is.
+//! What an agent is told: its settings, and who it is.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use farref_proto::{GroupId, SessionConfig};
 
 use crate::rendezvous::Card;
 
-/// The knobs of a native agent. Both ends of a connection may differ in each
+/// The settings of a native agent. Both ends of a connection may differ in each
 /// of them, except that a message has to keep within the receiver's limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -41,14 +41,14 @@ pub(crate) struct Endpoint {
     epoch: Instant,
     io: Arc<IoThread>,
     /// The program's runtime, where streams are read.
-    pub(crate) handle: Handle,
-    /// Where buffers of the program are let go of that must not be where they are.
+    pub(crate) runtime: Handle,
+    /// Where buffers of the program are dropped that must not be where they are.
     pub(crate) user_code: Arc<UserCode>,
     tasks: Mutex<Option<JoinSet<()>>>,
     closing: AtomicBool,
-    /// Whether the tasks of streams do not get to run, and are helped.
+    /// Whether tasks of streams do not get to run.
     #[cfg(test)]
-    pub(crate) is_helped: AtomicBool,
+    pub(crate) is_starved: AtomicBool,
 }
 
 impl fmt::Debug for Endpoint {
@@ -86,12 +86,12 @@ impl Endpoint {
             network,
             epoch: Instant::now(),
             io,
-            handle: Handle::current(),
+            runtime: Handle::current(),
             user_code: Arc::new(UserCode::new(Handle::current())),
             tasks: Mutex::new(Some(JoinSet::new())),
             closing: AtomicBool::new(false),
             #[cfg(test)]
-            is_helped: AtomicBool::new(false),
+            is_starved: AtomicBool::new(false),
         })
     }
 
@@ -120,7 +120,7 @@ impl Endpoint {
         (self.epoch + Duration::from_nanos(time.0)).into()
     }
 
-    /// The runtime, unless it is gone or nothing is handed in any more.
+    /// The runtime, unless it is gone or nothing is delivered any more.
     pub(crate) fn inbound(&self) -> Option<Arc<dyn Inbound>> {
         if self.is_closing() {
             return None;
@@ -154,7 +154,7 @@ impl Endpoint {
         &self,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Option<AbortHandle> {
-        self.spawn_on(task, &self.handle)
+        self.spawn_on(task, &self.runtime)
     }
 
     /// The same on the thread that no program can keep from running.
@@ -162,12 +162,12 @@ impl Endpoint {
         &self,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Option<AbortHandle> {
-        // Who cannot help out there with reading must not blame peers for it there either.
-        let helps = cfg!(unix);
-        let runtime = if helps {
+        // Where streams cannot be read on that thread, peers must not be blamed there either.
+        let can_read = cfg!(unix);
+        let runtime = if can_read {
             self.io.handle()
         } else {
-            &self.handle
+            &self.runtime
         };
         self.spawn_on(task, runtime)
     }
@@ -183,8 +183,8 @@ impl Endpoint {
         Some(tasks.spawn_on(task, runtime))
     }
 
-    /// Lets go of messages (LI-4). Nearly none has anything of the program's.
-    pub(crate) fn let_go(&self, mut packets: Vec<Packet>) {
+    /// Drops messages (LI-4). Nearly none has anything of the program's.
+    pub(crate) fn drop_packets(&self, mut packets: Vec<Packet>) {
         packets.retain(Packet::has_programs_buffers);
         if !packets.is_empty() {
             self.user_code.run(move || drop(packets));

@@ -5,7 +5,7 @@
 //! - **BA-1** A source is looked at for the time of one write, which does not wait, and never while
 //!   another one is.
 //! - **BA-2** A source is not looked at where code of the program is barred (UC-1): what is before it is
-//!   written, and then [`NotHere`] says that somebody else has to go on.
+//!   written, and then [`UserCodeBarred`] says that somebody else has to go on.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -32,7 +32,7 @@ const MAX_WIRE: usize = 96;
 /// What comes next is behind a source, which this thread must not look at (BA-2).
 #[derive(Debug, thiserror::Error)]
 #[error("a buffer of the program's has to be looked at elsewhere")]
-pub(crate) struct NotHere;
+pub(crate) struct UserCodeBarred;
 
 /// Frames that are being written, and how far that has got.
 #[derive(Debug, Default)]
@@ -44,16 +44,16 @@ pub(crate) struct Batch {
     /// The first piece that is not written, and how much of it is.
     next: usize,
     offset: usize,
-    /// What has been written of the program's buffers, for whoever may let go of them.
+    /// What has been written of the program's buffers, for whoever may drop them.
     written: Vec<Part>,
 }
 
 #[derive(Debug)]
 enum Piece {
     Copied(Range<usize>),
-    /// What an encoder of this crate's wrote: no code of the program is needed to let go of it.
+    /// What an encoder of this crate's wrote: no code of the program is needed to drop it.
     Body(Bytes),
-    Shared(Part),
+    Part(Part),
 }
 
 impl Batch {
@@ -169,7 +169,7 @@ impl Batch {
             Place::Here(bytes) if bytes.len() <= COPY_LIMIT => self.copy(bytes),
             Place::Behind(seen) if seen.len() == 0 => {}
             // Also a small source: it is looked at when it leaves.
-            _ => self.pieces.push(Piece::Shared(part.clone())),
+            _ => self.pieces.push(Piece::Part(part.clone())),
         }
     }
 
@@ -207,7 +207,9 @@ impl Batch {
         let written = match source {
             None => write(slices.get(..count).unwrap_or_default()),
             // BA-2
-            Some(_) if user_code::is_barred() && count == 0 => Err(io::Error::other(NotHere)),
+            Some(_) if user_code::is_barred() && count == 0 => {
+                Err(io::Error::other(UserCodeBarred))
+            }
             Some(_) if user_code::is_barred() => write(slices.get(..count).unwrap_or_default()),
             Some(seen) => {
                 let end = seen.len().min(skip.saturating_add(LOOK_LIMIT));
@@ -230,7 +232,7 @@ impl Batch {
         match piece {
             Piece::Copied(range) => Place::Here(self.copied.get(range.clone()).unwrap_or_default()),
             Piece::Body(body) => Place::Here(body),
-            Piece::Shared(part) => part.place(),
+            Piece::Part(part) => part.place(),
         }
     }
 
@@ -240,7 +242,7 @@ impl Batch {
             let length = match piece {
                 Piece::Copied(range) => range.len(),
                 Piece::Body(body) => body.len(),
-                Piece::Shared(part) => part.len(),
+                Piece::Part(part) => part.len(),
             };
             if left < length {
                 break;
@@ -267,7 +269,7 @@ impl Batch {
 
     fn clear(&mut self) {
         let shared = self.pieces.drain(..).filter_map(|piece| match piece {
-            Piece::Shared(part) if part.is_programs() => Some(part),
+            Piece::Part(part) if part.is_programs() => Some(part),
             _ => None,
         });
         self.written.extend(shared);

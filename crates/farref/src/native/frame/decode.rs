@@ -15,7 +15,7 @@ use farref_proto::Frame;
 use super::error::FrameError;
 use super::filling::{Filling, Space};
 use super::limits::Limits;
-use super::packet::{Head, Incoming, put_together};
+use super::packet::{Head, Incoming, assemble};
 use super::recycle::Recycler;
 use super::wire::{PREFIX, Wire, read_part_entry};
 use crate::codec::{Owned, Part, Width};
@@ -43,11 +43,11 @@ pub(crate) struct Decoder {
     recycler: Arc<Recycler>,
     buffer: BytesMut,
     /// The frame whose head has come.
-    pending: Option<Pending>,
+    pending: Option<PartialFrame>,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PartialFrame {
     wire: Wire,
     head: Option<Head>,
     body_length: usize,
@@ -71,7 +71,7 @@ impl Decoder {
 
     /// Where to put what is read next. Has room for at least one byte.
     pub(crate) fn space(&mut self) -> Space<'_> {
-        if let Some(Pending {
+        if let Some(PartialFrame {
             filling: Some(filling),
             ..
         }) = &mut self.pending
@@ -100,7 +100,7 @@ impl Decoder {
         received.map(Some)
     }
 
-    fn read_head(&mut self) -> Result<Option<Pending>, FrameError> {
+    fn read_head(&mut self) -> Result<Option<PartialFrame>, FrameError> {
         let Some((mut prefix, rest)) = self.buffer.split_at_checked(PREFIX) else {
             return Ok(None);
         };
@@ -159,7 +159,7 @@ impl Decoder {
             return Err(FrameError::UnexpectedPayload);
         }
         self.buffer.advance(consumed);
-        Ok(Some(Pending {
+        Ok(Some(PartialFrame {
             wire,
             head,
             body_length: to_size(body)?,
@@ -190,7 +190,7 @@ fn decode_head(bytes: &[u8]) -> Result<(Wire, Option<Head>), FrameError> {
     Ok((wire, head))
 }
 
-impl Pending {
+impl PartialFrame {
     /// Takes what has come. Says whether that is all.
     fn collect(
         &mut self,
@@ -262,7 +262,7 @@ impl Pending {
                     lane,
                     seq,
                     acks,
-                    payload: put_together(head, body, take(&mut self.parts), age)?,
+                    payload: assemble(head, body, take(&mut self.parts), age)?,
                 }
             }
             (Frame::Data { .. }, None) => return Err(FrameError::TrailingHead(0)),

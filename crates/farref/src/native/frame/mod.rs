@@ -34,7 +34,7 @@ mod recycle;
 mod tests;
 mod wire;
 
-pub(super) use batch::{Batch, NotHere};
+pub(super) use batch::{Batch, UserCodeBarred};
 pub(super) use decode::{Decoder, Received};
 pub(super) use error::FrameError;
 pub(super) use filling::Space;

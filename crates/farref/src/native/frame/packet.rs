@@ -52,7 +52,7 @@ pub(super) enum Head {
 
 impl Head {
     /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
-    fn do_without(&mut self) -> bool {
+    fn drop_diagnostics(&mut self) -> bool {
         match self {
             Self::Call {
                 callers, origins, ..
@@ -117,7 +117,7 @@ impl Packet {
         now: impl FnOnce() -> Time,
         limits: &Limits,
     ) -> Result<Self, (TooLarge, Payload)> {
-        let (mut head, payload) = take_apart(message);
+        let (mut head, payload) = disassemble(message);
         let timed = matches!(&head, Head::Call { remaining, .. } if remaining.is_some());
         let parts = payload.parts.len();
         let beside = payload.len() + size_of::<u64>() * parts;
@@ -125,7 +125,7 @@ impl Packet {
         let mut bytes = postcard::to_extend(&head, Vec::with_capacity(96));
         if let Ok(encoded) = &bytes
             && !limits.allow(encoded.len(), parts, size_of(&bytes))
-            && head.do_without()
+            && head.drop_diagnostics()
         {
             bytes = postcard::to_extend(&head, Vec::with_capacity(96));
         }
@@ -208,7 +208,7 @@ impl fmt::Debug for Packet {
 #[derive(Debug)]
 pub(crate) struct Incoming(pub(crate) Box<Message>);
 
-fn take_apart(message: Message) -> (Head, Payload) {
+fn disassemble(message: Message) -> (Head, Payload) {
     match message {
         Message::Control(control) => (Head::Control(control), Payload::default()),
         Message::Cancel(id) => (Head::Cancel(id), Payload::default()),
@@ -251,8 +251,8 @@ fn take_apart(message: Message) -> (Head, Payload) {
     }
 }
 
-/// The message that a peer took apart `age` after it had been queued.
-pub(super) fn put_together(
+/// The message that a peer sent `age` after it had been queued.
+pub(super) fn assemble(
     head: Head,
     body: Bytes,
     parts: Vec<Part>,

@@ -74,7 +74,7 @@ impl Recycler {
         Owned::new(buffer, worth.then_some(home))
     }
 
-    /// Lets go of what has been kept for too long. Says until when to wait for the next.
+    /// Drops what has been kept for too long. Says until when to wait for the next.
     fn sweep(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut dropped = Vec::new();

@@ -1,4 +1,4 @@
-//! What stands before a message's own bytes: the prefix, what the ends of a link say to each other, and the
+//! What precedes a message's own bytes: the prefix, what the ends of a link say to each other, and the
 //! table of parts.
 //!
 //! An entry of the table says how long a part is, and how wide its elements are: the highest two bits are the

@@ -31,7 +31,7 @@ pub(crate) struct Conversation<'a> {
     pub(crate) read: &'a mut ReadHalf,
     pub(crate) write: &'a WriteHalf,
     key: &'a hmac::Key,
-    said: Vec<u8>,
+    transcript: Vec<u8>,
 }
 
 /// Who speaks, as it goes into a proof (HS-1).
@@ -44,24 +44,27 @@ impl<'a> Conversation<'a> {
             read: &mut stream.read,
             write: &stream.write,
             key,
-            said: Vec::new(),
+            transcript: Vec::new(),
         }
     }
 
-    /// Says the first message of either end.
-    pub(crate) async fn open(&mut self, message: &impl Serialize) -> Result<(), HandshakeFailure> {
+    /// Sends the first message of either end.
+    pub(crate) async fn send_opening(
+        &mut self,
+        message: &impl Serialize,
+    ) -> Result<(), HandshakeFailure> {
         let body = encode(message)?;
         let mut bytes = Vec::with_capacity(OPENING + body.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&body);
-        self.said.extend_from_slice(&bytes);
+        self.transcript.extend_from_slice(&bytes);
         Ok(self.write.write_all(&bytes).await?)
     }
 
-    /// Hears the first message of the other end.
-    pub(crate) async fn hear_opening<T: DeserializeOwned>(
+    /// Receives the first message of the other end.
+    pub(crate) async fn receive_opening<T: DeserializeOwned>(
         &mut self,
     ) -> Result<T, HandshakeFailure> {
         let mut bytes = Vec::new();
@@ -77,60 +80,63 @@ impl<'a> Conversation<'a> {
         }
         let length = checked_length(length, MAX_GREETING)?;
         self.read.read_until(&mut bytes, OPENING + length).await?;
-        self.said.extend_from_slice(&bytes);
+        self.transcript.extend_from_slice(&bytes);
         decode(bytes.get(OPENING..).unwrap_or_default())
     }
 
-    /// Says the dialer's second message, and proves it.
-    pub(crate) async fn claim(&mut self, claim: &impl Serialize) -> Result<(), HandshakeFailure> {
-        self.say_proved(DIALER, claim).await
+    /// Sends the dialer's second message, and proves it.
+    pub(crate) async fn send_claim(
+        &mut self,
+        claim: &impl Serialize,
+    ) -> Result<(), HandshakeFailure> {
+        self.send_proved(DIALER, claim).await
     }
 
-    /// Says the acceptor's second message, and proves it.
-    pub(crate) async fn judge(&mut self, verdict: &Verdict) -> Result<(), HandshakeFailure> {
-        self.say_proved(ACCEPTOR, verdict).await
+    /// Sends the acceptor's second message, and proves it.
+    pub(crate) async fn send_verdict(&mut self, verdict: &Verdict) -> Result<(), HandshakeFailure> {
+        self.send_proved(ACCEPTOR, verdict).await
     }
 
     /// Tells a dialer that has not proved itself so. Without a proof of our own (HS-2).
-    pub(crate) async fn turn_away(&self) -> Result<(), HandshakeFailure> {
+    pub(crate) async fn refuse_unproved(&self) -> Result<(), HandshakeFailure> {
         let mut bytes = encode(&Verdict::Refused(Refusal::Token))?;
         bytes.extend_from_slice(&[0; PROOF]);
-        self.say_framed(&bytes).await
+        self.send_framed(&bytes).await
     }
 
-    async fn say_proved(
+    async fn send_proved(
         &mut self,
         role: &[u8],
         message: &impl Serialize,
     ) -> Result<(), HandshakeFailure> {
         let mut bytes = encode(message)?;
-        self.note(&bytes);
+        self.append(&bytes);
         let proof = hmac::sign(self.key, &self.proved(role));
         bytes.extend_from_slice(proof.as_ref());
-        self.said.extend_from_slice(proof.as_ref());
-        self.say_framed(&bytes).await
+        self.transcript.extend_from_slice(proof.as_ref());
+        self.send_framed(&bytes).await
     }
 
-    async fn say_framed(&self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
+    async fn send_framed(&self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         let length = (bytes.len() as u32).to_le_bytes();
         Ok(self.write.write_all(&[&length, bytes].concat()).await?)
     }
 
-    /// Hears the dialer's second message. The flag says whether it is proved.
-    pub(crate) async fn hear_claim<T: DeserializeOwned>(
+    /// Receives the dialer's second message. The flag says whether it is proved.
+    pub(crate) async fn receive_claim<T: DeserializeOwned>(
         &mut self,
     ) -> Result<(T, bool), HandshakeFailure> {
-        self.hear_proved(DIALER).await
+        self.receive_proved(DIALER).await
     }
 
-    /// Hears the acceptor's second message. The flag says whether it is proved.
-    pub(crate) async fn hear_verdict(&mut self) -> Result<(Verdict, bool), HandshakeFailure> {
-        self.hear_proved(ACCEPTOR).await
+    /// Receives the acceptor's second message. The flag says whether it is proved.
+    pub(crate) async fn receive_verdict(&mut self) -> Result<(Verdict, bool), HandshakeFailure> {
+        self.receive_proved(ACCEPTOR).await
     }
 
-    /// Hears whether the acceptor takes the stream, and for what.
-    pub(crate) async fn hear_welcome(&mut self) -> Result<Verdict, HandshakeFailure> {
-        match self.hear_verdict().await? {
+    /// Receives whether the acceptor takes the stream, and for what.
+    pub(crate) async fn receive_acceptance(&mut self) -> Result<Verdict, HandshakeFailure> {
+        match self.receive_verdict().await? {
             // An acceptor that does not believe us does not prove itself either.
             (Verdict::Refused(Refusal::Token), _) => Err(HandshakeFailure::Refused(Refusal::Token)),
             (_, false) => Err(HandshakeFailure::BadProof),
@@ -141,16 +147,16 @@ impl<'a> Conversation<'a> {
 
     /// All of the handshake, for a dialer that only has something to ask.
     pub(crate) async fn ask(&mut self, greeting: &Greeting) -> Result<Verdict, HandshakeFailure> {
-        self.open(greeting).await?;
-        match self.hear_opening().await? {
+        self.send_opening(greeting).await?;
+        match self.receive_opening().await? {
             Reply::Challenge(_) => {}
             Reply::Refused(refusal) => return Err(HandshakeFailure::Refused(refusal)),
         }
-        self.claim(&Observation).await?;
-        self.hear_welcome().await
+        self.send_claim(&Observation).await?;
+        self.receive_acceptance().await
     }
 
-    async fn hear_proved<T: DeserializeOwned>(
+    async fn receive_proved<T: DeserializeOwned>(
         &mut self,
         role: &[u8],
     ) -> Result<(T, bool), HandshakeFailure> {
@@ -162,23 +168,23 @@ impl<'a> Conversation<'a> {
         let Some((body, proof)) = bytes.split_last_chunk::<PROOF>() else {
             return Err(HandshakeFailure::Garbage);
         };
-        self.note(body);
+        self.append(body);
         let proved = hmac::verify(self.key, &self.proved(role), proof).is_ok();
-        self.said.extend_from_slice(proof);
+        self.transcript.extend_from_slice(proof);
         Ok((decode(body)?, proved))
     }
 
     /// Adds a message that is about to be proved, with its length, so that no other cut of the same
     /// bytes is proved along.
-    fn note(&mut self, body: &[u8]) {
-        self.said
+    fn append(&mut self, body: &[u8]) {
+        self.transcript
             .extend_from_slice(&(body.len() as u32).to_le_bytes());
-        self.said.extend_from_slice(body);
+        self.transcript.extend_from_slice(body);
     }
 
     /// What a proof by this role covers now.
     fn proved(&self, role: &[u8]) -> Vec<u8> {
-        [role, &self.said].concat()
+        [role, &self.transcript].concat()
     }
 }
 

@@ -56,21 +56,21 @@ pub(crate) struct Observation;
 /// What a stream is for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Purpose {
-    /// A new connection: control messages, calls, answers, signs of life.
-    Main(Salute),
+    /// A new connection: control messages, calls, answers, heartbeats.
+    Main(SessionHello),
     /// Bulk data of the connection with this [`connection_id`].
     Bulk(u64),
 }
 
-/// A greeting of the session, and when it was made: it counts up with all that this end of the link
-/// has greeted on or given up.
+/// The session's hello, and which connection it was made for: `epoch` counts all that this end of the link
+/// has begun or given up.
 ///
-/// A greeting may arrive when its connection has long been given up for another one, and then says
+/// A hello may arrive when its connection has long been given up for another one, and then says
 /// what is no longer true. The number shows that.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Salute {
+pub(crate) struct SessionHello {
     pub(crate) epoch: u64,
-    pub(crate) hello: Hello,
+    pub(crate) session: Hello,
 }
 
 /// Whether the acceptor takes the stream.
@@ -80,7 +80,7 @@ pub(crate) enum Verdict {
     Main {
         card: Box<Card>,
         max_calls: u32,
-        salute: Salute,
+        hello: SessionHello,
     },
     Bulk,
     Observed,

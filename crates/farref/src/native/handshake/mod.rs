@@ -34,5 +34,6 @@ mod messages;
 pub(crate) use conversation::{Conversation, fresh_nonce};
 pub(crate) use failure::{HandshakeFailure, Rejection};
 pub(crate) use messages::{
-    Claim, Greeting, Observation, Purpose, Refusal, Reply, Salute, VERSION, Verdict, connection_id,
+    Claim, Greeting, Observation, Purpose, Refusal, Reply, SessionHello, VERSION, Verdict,
+    connection_id,
 };

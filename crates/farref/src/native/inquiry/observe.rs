@@ -110,9 +110,9 @@ impl Watch {
             .await
             .map_err(WatchError::Unreachable)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, token);
-        let mut talk = Conversation::new(&mut stream, &key);
+        let mut conversation = Conversation::new(&mut stream, &key);
         let nonce = fresh_nonce()?;
-        match talk.ask(&Greeting::Observer { nonce }).await? {
+        match conversation.ask(&Greeting::Observer { nonce }).await? {
             Verdict::Observed => Ok(Self { stream }),
             _ => Err(WatchError::Malformed),
         }

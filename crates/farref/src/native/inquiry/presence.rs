@@ -7,7 +7,6 @@
 //! - **PS-2** A refusal is not proved either. It is the life's own only if its card says the same: that it
 //!   has another token, or another wire.
 
-use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use crate::native::transport::{MemoryNetwork, Stream, reachable};
 use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
 
 /// Finds earlier lives of a worker.
+#[derive(Debug)]
 pub(crate) struct Predecessors {
     name: String,
     host: String,
@@ -92,12 +92,12 @@ impl Predecessors {
     }
 
     async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
-        let mut talk = Conversation::new(&mut stream, &self.key);
+        let mut conversation = Conversation::new(&mut stream, &self.key);
         let greeting = Greeting::Successor {
             of: card.node,
             nonce: fresh_nonce()?,
         };
-        match talk.ask(&greeting).await? {
+        match conversation.ask(&greeting).await? {
             Verdict::Present => Ok(()),
             _ => Err(HandshakeFailure::Contradiction),
         }
@@ -111,14 +111,5 @@ impl LivenessProbe for Predecessors {
         patience: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<Liveness, RendezvousError>> + Send + 'a>> {
         Box::pin(self.find(card, patience))
-    }
-}
-
-impl fmt::Debug for Predecessors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key.
-        f.debug_struct("Predecessors")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
     }
 }

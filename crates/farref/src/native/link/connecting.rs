@@ -5,56 +5,58 @@
 //! - **CO-1** Of two connections that both ends make at once, the one that the lower node made stays:
 //!   the lower node refuses the other's while it is busy with its own, the higher node takes the
 //!   lower's and gives up its own.
-//! - **CO-2** Whatever an end has greeted on and does not stand in the end is given up: an
-//!   [`Opening`] that is dropped loses the connection.
-//! - **CO-3** A connection that a peer made replaces an older one, unless the peer has greeted or given
-//!   up later than that: then it is a leftover that arrived late.
+//! - **CO-2** A connection on which an end has sent its hello and that is not established in the end is given
+//!   up: a [`PendingConnection`] that is dropped loses the connection.
+//! - **CO-3** A connection that a peer made replaces an older one, unless the peer has begun or given up
+//!   one later than that: then it is a leftover that arrived late.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use farref_proto::Lane;
+use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::connection::Connection;
+use super::connection::{Connection, StreamHalves};
 use super::recv_stream::RecvStream;
 use super::send_stream::{BULK, MAIN, SendStream};
-use super::{Fate, Link, Outdated, Stage};
-use crate::native::handshake::{HandshakeFailure, Refusal, Salute};
-use crate::native::transport::{ReadHalf, Stream};
+use super::{Lifecycle, Link, Stage};
+use crate::native::handshake::{HandshakeFailure, Refusal, SessionHello};
+use crate::native::transport::Stream;
 use crate::rendezvous::{Address, Card};
 
 /// An attempt of ours that has lasted longer than this does not keep a peer from making the
 /// connection: ours may be one that can never succeed.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
-/// A connection on which this end has greeted, and which does not stand yet.
+/// A connection on which this end has sent its hello, and which is not established yet.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct PendingConnection {
     link: Arc<Link>,
     epoch: u64,
 }
 
-impl Opening {
+impl PendingConnection {
     /// As the end that makes the connection: what to say first. None if there is no need any more.
-    pub(super) fn greet(link: &Arc<Link>) -> Option<(Self, Salute)> {
+    pub(super) fn initiate(link: &Arc<Link>) -> Option<(Self, SessionHello)> {
         let now = link.endpoint.now();
         let mut state = link.state();
-        if !matches!(state.stage, Stage::Apart) || state.fate != Fate::Lives {
+        if !matches!(state.stage, Stage::Disconnected) || state.lifecycle != Lifecycle::Open {
             return None;
         }
         state.epoch += 1;
-        state.stage = Stage::Greeting;
-        let hello = state.session.connection_opened(now);
+        state.stage = Stage::Handshaking;
+        let session = state.session.connection_opened(now);
         let timeout = state.session.poll_timeout();
         let epoch = state.epoch;
         drop(state);
         link.wake_by(timeout);
         let link = Arc::clone(link);
-        Some((Self { link, epoch }, Salute { epoch, hello }))
+        Some((Self { link, epoch }, SessionHello { epoch, session }))
     }
 
-    /// As the end that made the connection: the peer's greeting has come.
-    pub(super) fn hear(&self, theirs: &Salute) -> Result<(), HandshakeFailure> {
+    /// As the end that made the connection: the peer's hello has come.
+    pub(super) fn handle_hello(&self, theirs: &SessionHello) -> Result<(), HandshakeFailure> {
         let mut acknowledged = Vec::new();
         let mut state = self.link.state();
         if state.epoch != self.epoch {
@@ -64,23 +66,23 @@ impl Opening {
         let now = self.link.endpoint.now();
         let heard = state
             .session
-            .handle_hello_with(now, &theirs.hello, |packet| acknowledged.push(packet));
+            .handle_hello_with(now, &theirs.session, |packet| acknowledged.push(packet));
         drop(state);
-        self.link.endpoint.let_go(acknowledged);
+        self.link.endpoint.drop_packets(acknowledged);
         heard.map_err(HandshakeFailure::Session)
     }
 
     /// As the end that is connected to: takes the connection in place of any other, and returns the
-    /// answer to the greeting.
+    /// answer to its hello.
     pub(crate) fn accept(
         link: &Arc<Link>,
         card: Card,
-        theirs: &Salute,
-    ) -> Result<(Self, Salute), Refusal> {
+        theirs: &SessionHello,
+    ) -> Result<(Self, SessionHello), Refusal> {
         let now = link.endpoint.now();
         let mut acknowledged = Vec::new();
         let mut state = link.state();
-        if state.fate == Fate::Over {
+        if state.lifecycle == Lifecycle::Closed {
             return Err(Refusal::Gone);
         }
         let busy = state
@@ -96,59 +98,58 @@ impl Opening {
         }
         let old = state.take_connection();
         state.epoch += 1;
-        state.stage = Stage::Greeting;
+        state.stage = Stage::Handshaking;
         state.card = Some(card);
-        let hello = state.session.connection_opened(now);
+        let session = state.session.connection_opened(now);
         let epoch = state.epoch;
-        let opening = Self {
+        let pending = Self {
             link: Arc::clone(link),
             epoch,
         };
         let heard = state
             .session
-            .handle_hello_with(now, &theirs.hello, |packet| acknowledged.push(packet));
+            .handle_hello_with(now, &theirs.session, |packet| acknowledged.push(packet));
         if heard.is_ok() {
             state.peer_epoch = theirs.epoch;
         }
         drop(state);
         drop(old);
-        link.endpoint.let_go(acknowledged);
+        link.endpoint.drop_packets(acknowledged);
         link.abandon.notify_waiters();
         if let Err(error) = heard {
-            drop(opening);
+            drop(pending);
             if error.ends_session() {
-                link.condemn(error.to_string());
+                link.cut_off(error.to_string());
             }
             return Err(Refusal::Session);
         }
-        Ok((opening, Salute { epoch, hello }))
+        Ok((pending, SessionHello { epoch, session }))
     }
 
-    /// Both ends have greeted: frames flow.
-    pub(crate) fn stand(
+    /// Both ends have said hello: frames flow.
+    pub(crate) fn establish(
         self,
         stream: Stream,
         id: u64,
         dialed: Option<Address>,
-    ) -> Result<(), Outdated> {
+    ) -> Result<(), HandshakeFailure> {
         let link = &self.link;
         let mut state = link.state();
-        if state.epoch != self.epoch || !matches!(state.stage, Stage::Greeting) {
-            return Err(Outdated);
+        if state.epoch != self.epoch || !matches!(state.stage, Stage::Handshaking) {
+            return Err(HandshakeFailure::Superseded);
         }
-        let main = SendStream::new(self.epoch, MAIN, stream.write, &link.endpoint.user_code);
-        let mut connection = Connection {
+        let transport = stream.transport;
+        let mut tasks = Vec::with_capacity(4);
+        let main = link.start(self.epoch, MAIN, stream, &mut tasks);
+        state.stage = Stage::Established(Connection {
             id,
-            main: Arc::clone(&main),
+            main,
             bulk: None,
-            readers: Vec::with_capacity(2),
             bulk_asked: false,
             dialed,
-            transport: stream.transport,
-            tasks: Vec::with_capacity(4),
-        };
-        link.start(&mut connection, &main, stream.read);
-        state.stage = Stage::Standing(connection);
+            transport,
+            tasks,
+        });
         let connections = state.session.counters().connections;
         let timeout = state.session.poll_timeout();
         drop(state);
@@ -158,21 +159,21 @@ impl Opening {
         if connections > 1 {
             link.endpoint.meters.reconnects.increment(1);
         }
-        debug!(peer = %link.peer, transport = stream.transport, connections, "connected");
+        debug!(peer = %link.peer, transport, connections, "connected");
         link.abandon.notify_waiters();
         link.flush();
         Ok(())
     }
 }
 
-impl Drop for Opening {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
-        // CO-2; a connection that stands is left alone.
+        // CO-2; an established connection is left alone.
         let mut state = self.link.state();
-        if state.epoch == self.epoch && matches!(state.stage, Stage::Greeting) {
-            let lost = self.link.part(&mut state, true);
+        if state.epoch == self.epoch && matches!(state.stage, Stage::Handshaking) {
+            let lost = self.link.disconnect(&mut state, true);
             drop(state);
-            self.link.finish_parting(lost);
+            self.link.finish_disconnecting(lost);
         }
     }
 }
@@ -181,42 +182,44 @@ impl Link {
     /// Begins to read from one stream of a connection, and to write to it where callers cannot.
     fn start(
         self: &Arc<Self>,
-        connection: &mut Connection,
-        channel: &Arc<SendStream>,
-        read: ReadHalf,
-    ) {
+        epoch: u64,
+        lanes: &'static [Lane],
+        stream: Stream,
+        tasks: &mut Vec<AbortHandle>,
+    ) -> StreamHalves {
         let endpoint = &self.endpoint;
-        let reader = RecvStream::new(endpoint, read);
-        let reading = Arc::clone(&reader).run(Arc::clone(self), Arc::clone(channel));
-        let writing = Arc::clone(channel).run(Arc::clone(self));
-        connection.readers.push((Arc::clone(channel), reader));
-        connection.adopt(endpoint.spawn(reading));
-        connection.adopt(endpoint.spawn(writing));
+        let send = SendStream::new(epoch, lanes, stream.write, &endpoint.user_code);
+        let recv = RecvStream::new(epoch, lanes, stream.read, endpoint);
+        tasks.extend(endpoint.spawn(Arc::clone(&recv).run(Arc::clone(self))));
+        tasks.extend(endpoint.spawn(Arc::clone(&send).run(Arc::clone(self))));
+        StreamHalves { send, recv }
     }
 
-    /// The second stream of a connection stands.
-    pub(crate) fn attach_bulk(self: &Arc<Self>, id: u64, stream: Stream) -> Result<(), Outdated> {
-        let channel = {
+    /// The second stream of a connection is through its handshake.
+    pub(crate) fn attach_bulk(
+        self: &Arc<Self>,
+        id: u64,
+        stream: Stream,
+    ) -> Result<(), HandshakeFailure> {
+        let send = {
             let mut state = self.state();
             let epoch = state.epoch;
-            let Stage::Standing(connection) = &mut state.stage else {
-                return Err(Outdated);
+            let Stage::Established(connection) = &mut state.stage else {
+                return Err(HandshakeFailure::Superseded);
             };
             if connection.id != id || connection.bulk.is_some() {
-                return Err(Outdated);
+                return Err(HandshakeFailure::Superseded);
             }
-            let channel = SendStream::new(epoch, BULK, stream.write, &self.endpoint.user_code);
-            self.start(connection, &channel, stream.read);
-            connection.bulk = Some(Arc::clone(&channel));
-            channel
+            let bulk = self.start(epoch, BULK, stream, &mut connection.tasks);
+            Arc::clone(&connection.bulk.insert(bulk).send)
         };
-        channel.pump(self);
+        send.pump(self);
         Ok(())
     }
 
     /// Whether a second stream for the connection with this id is welcome.
     pub(crate) fn awaits_bulk(&self, id: u64) -> bool {
         matches!(&self.state().stage,
-            Stage::Standing(connection) if connection.id == id && connection.bulk.is_none())
+            Stage::Established(connection) if connection.id == id && connection.bulk.is_none())
     }
 }

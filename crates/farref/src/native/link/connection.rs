@@ -8,21 +8,27 @@ use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
 use crate::rendezvous::Address;
 
-/// A connection that stands. Dropping it closes its streams.
+/// An established connection. Dropping it closes its streams.
 #[derive(Debug)]
 pub(super) struct Connection {
     /// How both ends call it.
     pub(super) id: u64,
-    pub(super) main: Arc<SendStream>,
-    pub(super) bulk: Option<Arc<SendStream>>,
-    /// The receiving halves of both.
-    pub(super) readers: Vec<(Arc<SendStream>, Arc<RecvStream>)>,
+    pub(super) main: StreamHalves,
+    pub(super) bulk: Option<StreamHalves>,
     /// Whether the second stream has been asked for.
     pub(super) bulk_asked: bool,
     /// Where this end connected to, if it did.
     pub(super) dialed: Option<Address>,
     pub(super) transport: &'static str,
+    /// They end with the connection.
     pub(super) tasks: Vec<AbortHandle>,
+}
+
+/// Both halves of one of its streams.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamHalves {
+    pub(crate) send: Arc<SendStream>,
+    pub(crate) recv: Arc<RecvStream>,
 }
 
 impl Connection {
@@ -31,9 +37,13 @@ impl Connection {
         self.bulk.is_none() && !self.bulk_asked
     }
 
-    /// Remembers a task that ends with the connection.
-    pub(super) fn adopt(&mut self, task: Option<AbortHandle>) {
-        self.tasks.extend(task);
+    /// All its streams.
+    pub(super) fn streams(&self) -> Vec<StreamHalves> {
+        [&self.main]
+            .into_iter()
+            .chain(&self.bulk)
+            .cloned()
+            .collect()
     }
 }
 

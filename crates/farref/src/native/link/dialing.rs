@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - **DI-1** While a link lives, has no connection, and has had one or has something to send, its
+//! - **DI-1** While a link is open, has no connection, and has had one or has something to send, its
 //!   task is at work: it ends only in one step with seeing that it is not needed.
 //! - **DI-2** A peer counts as refusing only if every address at which it may listen refused. A Unix
 //!   socket alone proves nothing: it may be out of reach in another network namespace.
@@ -17,9 +17,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::connecting::Opening;
+use super::connecting::PendingConnection;
 use super::connection::Connection;
-use super::{Fate, Link, Stage, State};
+use super::{Lifecycle, Link, LinkState, Stage};
 use crate::native::endpoint::{Endpoint, NativeConfig};
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Verdict,
@@ -30,7 +30,7 @@ use crate::rendezvous::{Address, Card};
 
 impl Link {
     /// Sees to it that somebody tries to connect, if that is needed.
-    pub(super) fn ensure_dialing(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn ensure_dialing(self: &Arc<Self>, state: &mut LinkState) {
         if state.dialer.is_none() && is_needed(self, state) {
             state.dialer = self.endpoint.spawn_io(run(Arc::clone(self)));
         }
@@ -46,21 +46,21 @@ impl Link {
         let Some(address) = connection.dialed.clone() else {
             return true;
         };
-        let epoch = connection.main.epoch;
+        let epoch = connection.main.send.epoch;
         let task = add_bulk(Arc::clone(self), epoch, connection.id, address);
-        connection.adopt(self.endpoint.spawn_io(task));
+        connection.tasks.extend(self.endpoint.spawn_io(task));
         false
     }
 }
 
-fn is_needed(link: &Link, state: &State) -> bool {
-    matches!(state.stage, Stage::Apart)
-        && state.fate == Fate::Lives
+fn is_needed(link: &Link, state: &LinkState) -> bool {
+    matches!(state.stage, Stage::Disconnected)
+        && state.lifecycle == Lifecycle::Open
         && !(link.endpoint.is_closing() && state.session.unacked() == 0)
 }
 
 /// What an attempt led to.
-enum Outcome {
+enum AttemptOutcome {
     Connected,
     /// Another connection came first, or the attempt is pointless for another reason.
     Abandoned,
@@ -69,7 +69,7 @@ enum Outcome {
     /// The peer counts this worker as gone.
     Gone,
     /// No later attempt can succeed.
-    Hopeless(String),
+    Fatal(String),
     Failed,
 }
 
@@ -95,16 +95,16 @@ async fn run(link: Arc<Link>) {
         link.state().attempt = Some(link.endpoint.now());
         let outcome = tokio::select! {
             outcome = attempt(&link) => outcome,
-            () = link.abandon.notified() => Outcome::Abandoned,
+            () = link.abandon.notified() => AttemptOutcome::Abandoned,
         };
         {
             let mut state = link.state();
             state.attempt = None;
-            if !matches!(outcome, Outcome::Connected) {
+            if !matches!(outcome, AttemptOutcome::Connected) {
                 state.failures = state.failures.saturating_add(1);
             }
         }
-        conclude(&link, outcome);
+        handle_outcome(&link, outcome);
     }
 }
 
@@ -120,41 +120,42 @@ fn backoff(config: &NativeConfig, failures: u32) -> Duration {
     }
 }
 
-fn conclude(link: &Arc<Link>, outcome: Outcome) {
+fn handle_outcome(link: &Arc<Link>, outcome: AttemptOutcome) {
     match outcome {
-        Outcome::Connected | Outcome::Abandoned | Outcome::Failed => {}
-        Outcome::Refused => {
+        AttemptOutcome::Connected | AttemptOutcome::Abandoned | AttemptOutcome::Failed => {}
+        AttemptOutcome::Refused => {
             debug!(peer = %link.peer, "connection refused");
             let (epoch, events) = {
                 let mut state = link.state();
                 state.session.connection_refused(link.endpoint.now());
-                if link.endpoint.is_closing() && matches!(state.stage, Stage::Apart) {
+                if link.endpoint.is_closing() && matches!(state.stage, Stage::Disconnected) {
                     // There is nobody left to deliver to.
-                    state.fate = Fate::Over;
+                    state.lifecycle = Lifecycle::Closed;
                 }
                 (state.epoch, state.events())
             };
-            link.act(epoch, events);
+            link.handle_events(epoch, events);
             link.progress.notify_waiters();
         }
-        Outcome::Gone => {
-            link.state().fate = Fate::Over;
+        AttemptOutcome::Gone => {
+            link.state().lifecycle = Lifecycle::Closed;
             link.progress.notify_waiters();
             if let Some(inbound) = link.endpoint.inbound() {
                 inbound.refused(link.peer);
             }
         }
-        Outcome::Hopeless(reason) => link.condemn(reason),
+        AttemptOutcome::Fatal(reason) => link.cut_off(reason),
     }
 }
 
 /// Tries each address of the peer once.
-async fn attempt(link: &Arc<Link>) -> Outcome {
+async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
     let endpoint = &link.endpoint;
     let Some(card) = card(link).await else {
-        return Outcome::Failed;
+        return AttemptOutcome::Failed;
     };
-    let addresses = candidates(endpoint, &card);
+    let host = &endpoint.identity.card.host;
+    let addresses = reachable(&card, host, endpoint.network.is_some());
     let mut refused = !addresses.is_empty();
     for address in addresses {
         let stream = match connect(endpoint, address).await {
@@ -165,21 +166,20 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
                 continue;
             }
         };
-        let greeting = dial_main(link, stream, address);
-        let failure = match timeout(endpoint.config.handshake_timeout, greeting).await {
-            Ok(Ok(())) => return Outcome::Connected,
-            Ok(Err(failure)) => failure,
-            Err(_) => HandshakeFailure::Timeout,
+        let handshake = dial_main(link, stream, address);
+        let handshake = timeout(endpoint.config.handshake_timeout, handshake);
+        let Err(failure) = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout)) else {
+            return AttemptOutcome::Connected;
         };
         match &failure {
             HandshakeFailure::Superseded | HandshakeFailure::Refused(Refusal::Busy) => {
-                return Outcome::Abandoned;
+                return AttemptOutcome::Abandoned;
             }
-            HandshakeFailure::Refused(Refusal::Gone) => return Outcome::Gone,
+            HandshakeFailure::Refused(Refusal::Gone) => return AttemptOutcome::Gone,
             // Both ends are: there is nobody left to deliver to.
             HandshakeFailure::Refused(Refusal::Closing) if endpoint.is_closing() => {}
             HandshakeFailure::Session(error) if error.ends_session() => {
-                return Outcome::Hopeless(error.to_string());
+                return AttemptOutcome::Fatal(error.to_string());
             }
             // Somebody else lives there now.
             HandshakeFailure::Refused(Refusal::WrongLife { .. }) => {}
@@ -191,9 +191,9 @@ async fn attempt(link: &Arc<Link>) -> Outcome {
         }
     }
     if refused {
-        Outcome::Refused
+        AttemptOutcome::Refused
     } else {
-        Outcome::Failed
+        AttemptOutcome::Failed
     }
 }
 
@@ -225,15 +225,6 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
     }
 }
 
-/// Where to try, the best first.
-fn candidates<'a>(endpoint: &Endpoint, card: &'a Card) -> Vec<&'a Address> {
-    reachable(
-        card,
-        &endpoint.identity.card.host,
-        endpoint.network.is_some(),
-    )
-}
-
 async fn connect(endpoint: &Endpoint, address: &Address) -> io::Result<Stream> {
     let connecting = Stream::connect(address, endpoint.network.as_ref());
     timeout(endpoint.config.connect_timeout, connecting)
@@ -255,12 +246,10 @@ async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
         let stream = connect(&link.endpoint, &address).await?;
         dial_bulk(&link, stream, id).await
     };
-    let failure = match timeout(link.endpoint.config.handshake_timeout, adding).await {
-        Ok(Ok(())) => return,
-        Ok(Err(failure)) => failure,
-        Err(_) => HandshakeFailure::Timeout,
-    };
-    link.lose(epoch, &format_args!("no stream for bulk data: {failure}"));
+    let adding = timeout(link.endpoint.config.handshake_timeout, adding);
+    if let Err(failure) = adding.await.unwrap_or(Err(HandshakeFailure::Timeout)) {
+        link.lose_connection(epoch, &format_args!("no stream for bulk data: {failure}"));
+    }
 }
 
 /// Makes a connection on a fresh stream to a peer.
@@ -270,43 +259,43 @@ async fn dial_main(
     address: &Address,
 ) -> Result<(), HandshakeFailure> {
     let endpoint = &link.endpoint;
-    let mut talk = Conversation::new(&mut stream, &endpoint.key);
-    let id = introduce(&mut talk, link).await?;
-    let (opening, salute) = Opening::greet(link).ok_or(HandshakeFailure::Superseded)?;
-    talk.claim(&claim(endpoint, Purpose::Main(salute))).await?;
+    let mut conversation = Conversation::new(&mut stream, &endpoint.key);
+    let id = exchange_greetings(&mut conversation, link).await?;
+    let (pending, hello) = PendingConnection::initiate(link).ok_or(HandshakeFailure::Superseded)?;
+    conversation
+        .send_claim(&claim(endpoint, Purpose::Main(hello)))
+        .await?;
     let Verdict::Main {
         card,
         max_calls,
-        salute,
-    } = talk.hear_welcome().await?
+        hello,
+    } = conversation.receive_acceptance().await?
     else {
         return Err(HandshakeFailure::Contradiction);
     };
     if card.node != link.peer {
         return Err(HandshakeFailure::Contradiction);
     }
-    opening.hear(&salute)?;
-    // Before any message of the peer can be handed in.
+    pending.handle_hello(&hello)?;
+    // Before any message of the peer can be delivered.
     endpoint.contacts.met(&card, max_calls);
     link.state().card = Some(*card);
-    let stream = stream.move_to(&endpoint.handle)?;
-    opening
-        .stand(stream, id, Some(address.clone()))
-        .map_err(|_| HandshakeFailure::Superseded)
+    let stream = stream.move_to(&endpoint.runtime)?;
+    pending.establish(stream, id, Some(address.clone()))
 }
 
 /// Adds a stream for bulk data to the connection with this id.
 async fn dial_bulk(link: &Arc<Link>, mut stream: Stream, id: u64) -> Result<(), HandshakeFailure> {
-    let mut talk = Conversation::new(&mut stream, &link.endpoint.key);
-    introduce(&mut talk, link).await?;
-    talk.claim(&claim(&link.endpoint, Purpose::Bulk(id)))
+    let mut conversation = Conversation::new(&mut stream, &link.endpoint.key);
+    exchange_greetings(&mut conversation, link).await?;
+    conversation
+        .send_claim(&claim(&link.endpoint, Purpose::Bulk(id)))
         .await?;
-    let Verdict::Bulk = talk.hear_welcome().await? else {
+    let Verdict::Bulk = conversation.receive_acceptance().await? else {
         return Err(HandshakeFailure::Contradiction);
     };
-    let stream = stream.move_to(&link.endpoint.handle)?;
+    let stream = stream.move_to(&link.endpoint.runtime)?;
     link.attach_bulk(id, stream)
-        .map_err(|_| HandshakeFailure::Superseded)
 }
 
 fn claim(endpoint: &Endpoint, purpose: Purpose) -> Claim {
@@ -318,15 +307,19 @@ fn claim(endpoint: &Endpoint, purpose: Purpose) -> Claim {
 }
 
 /// The first exchange, from the dialer's end. Returns the id of a connection made by it.
-async fn introduce(talk: &mut Conversation<'_>, link: &Arc<Link>) -> Result<u64, HandshakeFailure> {
+async fn exchange_greetings(
+    conversation: &mut Conversation<'_>,
+    link: &Arc<Link>,
+) -> Result<u64, HandshakeFailure> {
     let endpoint = &link.endpoint;
-    talk.open(&Greeting::Worker {
-        group: endpoint.identity.group,
-        to: link.peer,
-        nonce: fresh_nonce()?,
-    })
-    .await?;
-    match talk.hear_opening().await? {
+    conversation
+        .send_opening(&Greeting::Worker {
+            group: endpoint.identity.group,
+            to: link.peer,
+            nonce: fresh_nonce()?,
+        })
+        .await?;
+    match conversation.receive_opening().await? {
         Reply::Challenge(nonce) => Ok(connection_id(&nonce)),
         Reply::Refused(
             refusal @ (Refusal::Version { .. } | Refusal::Group | Refusal::WrongLife { .. }),

@@ -8,10 +8,10 @@ use farref_proto::SessionEvent;
 use tracing::{debug, error, warn};
 
 use super::connection::Connection;
-use super::{Fate, Link, Stage, State};
+use super::{Lifecycle, Link, LinkState, Stage};
 
 /// What is to be done outside the lock after a connection was lost.
-pub(super) struct Parted {
+pub(super) struct Disconnected {
     connection: Option<Connection>,
     epoch: u64,
     events: Vec<SessionEvent>,
@@ -19,67 +19,74 @@ pub(super) struct Parted {
 
 impl Link {
     /// The connection with this epoch is of no use any more: it is closed, and another is made.
-    pub(super) fn lose(self: &Arc<Self>, epoch: u64, why: &dyn fmt::Display) {
+    pub(super) fn lose_connection(self: &Arc<Self>, epoch: u64, why: &dyn fmt::Display) {
         let mut state = self.state();
-        if state.epoch != epoch || matches!(state.stage, Stage::Apart) {
+        if state.epoch != epoch || matches!(state.stage, Stage::Disconnected) {
             return;
         }
         debug!(peer = %self.peer, %why, "connection lost");
-        let greeting = matches!(state.stage, Stage::Greeting);
-        let parted = self.part(&mut state, true);
+        let handshaking = matches!(state.stage, Stage::Handshaking);
+        let disconnected = self.disconnect(&mut state, true);
         drop(state);
-        if greeting {
+        if handshaking {
             self.abandon.notify_waiters();
         }
-        self.finish_parting(parted);
+        self.finish_disconnecting(disconnected);
     }
 
     /// The peer broke the rules on the connection with this epoch: it is cut off.
-    pub(super) fn cut_off(self: &Arc<Self>, epoch: u64, reason: String) {
+    pub(super) fn cut_off_at(self: &Arc<Self>, epoch: u64, reason: String) {
         let state = self.state();
         if state.epoch == epoch {
-            self.condemn_locked(state, reason);
+            self.cut_off_locked(state, reason);
         }
     }
 
     /// The peer broke the rules: it is cut off, whatever connection there is.
-    pub(super) fn condemn(self: &Arc<Self>, reason: String) {
-        self.condemn_locked(self.state(), reason);
+    pub(super) fn cut_off(self: &Arc<Self>, reason: String) {
+        self.cut_off_locked(self.state(), reason);
     }
 
-    fn condemn_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>, reason: String) {
-        if state.fate == Fate::Over {
-            return;
-        }
-        state.fate = Fate::Over;
-        let parted = self.part(&mut state, false);
-        drop(state);
-        self.finish_parting(parted);
-        warn!(peer = %self.peer, reason, "peer misbehaved and is cut off");
-        if let Some(inbound) = self.endpoint.inbound() {
-            inbound.misbehaved(self.peer, reason);
+    fn cut_off_locked(self: &Arc<Self>, state: MutexGuard<'_, LinkState>, reason: String) {
+        if self.close_for_good(state) {
+            warn!(peer = %self.peer, reason, "peer misbehaved and is cut off");
+            if let Some(inbound) = self.endpoint.inbound() {
+                inbound.misbehaved(self.peer, reason);
+            }
         }
     }
 
-    /// What the peer said on the connection with this epoch could not be handed in, for a fault of ours.
-    /// The message is lost, so nothing that comes after it can be relied on: the link is over.
+    /// What the peer said on the connection with this epoch could not be delivered, for a fault of ours.
+    /// The message is lost, so nothing that comes after it can be relied on: the link is closed.
     pub(super) fn give_up(self: &Arc<Self>, epoch: u64, fault: &str) {
-        let mut state = self.state();
-        if state.epoch != epoch || state.fate == Fate::Over {
-            return;
-        }
-        state.fate = Fate::Over;
-        let parted = self.part(&mut state, false);
-        drop(state);
-        error!(peer = %self.peer, fault, "a message could not be handed in: this is a bug of farref's, \
-            and the peer is given up");
-        self.finish_parting(parted);
-        if let Some(inbound) = self.endpoint.inbound() {
-            inbound.suspect(self.peer, Duration::ZERO);
+        let state = self.state();
+        if state.epoch == epoch && self.close_for_good(state) {
+            error!(peer = %self.peer, fault, "a message could not be handed in: this is a bug of farref's, \
+                and the peer is given up");
+            if let Some(inbound) = self.endpoint.inbound() {
+                inbound.suspect(self.peer, Duration::ZERO);
+            }
         }
     }
 
-    pub(super) fn part(self: &Arc<Self>, state: &mut State, redial: bool) -> Parted {
+    /// Gives the connection up and makes no other. Says whether the link was not closed before.
+    fn close_for_good(self: &Arc<Self>, mut state: MutexGuard<'_, LinkState>) -> bool {
+        if state.lifecycle == Lifecycle::Closed {
+            return false;
+        }
+        state.lifecycle = Lifecycle::Closed;
+        let disconnected = self.disconnect(&mut state, false);
+        drop(state);
+        self.finish_disconnecting(disconnected);
+        true
+    }
+
+    /// Takes the connection away, whatever stage it is at. The caller finishes that without the lock.
+    pub(super) fn disconnect(
+        self: &Arc<Self>,
+        state: &mut LinkState,
+        redial: bool,
+    ) -> Disconnected {
         let connection = state.take_connection();
         state.epoch += 1;
         state.failures = state.failures.saturating_add(1);
@@ -87,24 +94,24 @@ impl Link {
         if redial {
             self.ensure_dialing(state);
         }
-        Parted {
+        Disconnected {
             connection,
             epoch: state.epoch,
             events: state.events(),
         }
     }
 
-    pub(super) fn finish_parting(self: &Arc<Self>, parted: Parted) {
-        drop(parted.connection);
-        self.act(parted.epoch, parted.events);
+    pub(super) fn finish_disconnecting(self: &Arc<Self>, disconnected: Disconnected) {
+        drop(disconnected.connection);
+        self.handle_events(disconnected.epoch, disconnected.events);
         self.progress.notify_waiters();
     }
 
-    /// Ends the link: closes its connection and stops its tasks. What is queued goes with the link.
-    pub(crate) fn discard(&self) {
+    /// Closes the link: ends its connection and its tasks. What is queued goes with the link.
+    pub(crate) fn close(&self) {
         let (old, dialer) = {
             let mut state = self.state();
-            state.fate = Fate::Over;
+            state.lifecycle = Lifecycle::Closed;
             state.epoch += 1;
             state.session.connection_lost(self.endpoint.now());
             let _nobody_is_told = state.events();

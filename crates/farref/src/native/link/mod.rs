@@ -1,7 +1,7 @@
 //! The link with one life of one peer: its session, its present connection, and what is queued.
 //!
 //! A connection is made of two streams. The *main* stream carries control messages, small calls and
-//! answers, and signs of life; the *bulk* stream, made when it is first needed, carries large
+//! answers, and heartbeats; the *bulk* stream, made when it is first needed, carries large
 //! messages. If either breaks, the connection is lost and both are closed. Each connection and each
 //! attempt at one has a number, its *epoch*; whoever acts for a connection says its epoch, and acts
 //! in vain if another has taken its place.
@@ -10,7 +10,7 @@
 //!
 //! - **LI-1** The lock of a link is never held over a system call, nor while anything outside this
 //!   module is called that may call back.
-//! - **LI-2** What a peer sent is handed in by one thread at a time, in the order in which the session
+//! - **LI-2** What a peer sent is delivered by one thread at a time, in the order in which the session
 //!   gave it, whatever connection brought it.
 //! - **LI-3** A cancellation travels on the lane of the call that it cancels, so it arrives after it.
 //! - **LI-4** Messages that are acknowledged or thrown away are dropped outside the lock, and not where
@@ -44,8 +44,9 @@ use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
 use crate::support::lock::lock;
 use crate::support::user_code;
-pub(super) use connecting::Opening;
+pub(super) use connecting::PendingConnection;
 use connection::Connection;
+pub(super) use connection::StreamHalves;
 pub(super) use recv_stream::RecvStream;
 pub(super) use send_stream::{MAIN, SendStream};
 pub(super) use table::LinkTable;
@@ -59,9 +60,9 @@ pub(super) struct Link {
     pub(super) peer: NodeId,
     /// When the timer looks at it.
     pub(super) alarm: Alarm,
-    state: Mutex<State>,
-    /// Held while messages of the peer are handed in (LI-2). Locked before `state`.
-    pub(super) gate: Mutex<()>,
+    state: Mutex<LinkState>,
+    /// Held while messages of the peer are delivered (LI-2). Locked before `state`.
+    pub(super) delivery_lock: Mutex<()>,
     /// Something was acknowledged or the link has changed, for those who wait for its end.
     progress: Notify,
     /// An attempt to connect that is under way has become pointless.
@@ -74,7 +75,7 @@ pub(super) struct Link {
 
 /// What the lock of a link guards.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct LinkState {
     session: Session<Packet>,
     /// The number of the present connection or attempt.
     epoch: u64,
@@ -89,38 +90,34 @@ pub(super) struct State {
     attempt: Option<Time>,
     /// Attempts and connections in a row that brought nothing.
     failures: u32,
-    fate: Fate,
+    lifecycle: Lifecycle,
     /// Calls to the peer that travelled as bulk and are not answered (LI-3).
     pub(super) bulk_calls: HashSet<MessageId, FixedState>,
     /// Whether somebody waits for `progress`.
-    watched: bool,
+    has_waiters: bool,
 }
 
 /// How far the present connection has got.
 #[derive(Debug)]
 enum Stage {
     /// There is none.
-    Apart,
-    /// The ends are greeting.
-    Greeting,
-    /// It stands.
-    Standing(Connection),
+    Disconnected,
+    /// The ends are in their handshake.
+    Handshaking,
+    /// Frames flow.
+    Established(Connection),
 }
 
 /// Whether the link goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
+enum Lifecycle {
     /// Connections are made as needed.
-    Lives,
+    Open,
     /// The peer left: what is queued goes out on the present connection, no other is made.
-    Leaving,
+    Closing,
     /// No connection is made or taken any more: the peer misbehaved, refuses us, or is forgotten.
-    Over,
+    Closed,
 }
-
-/// The connection that a caller acts for is not the present one.
-#[derive(Debug)]
-pub(super) struct Outdated;
 
 impl Link {
     fn new(endpoint: &Arc<Endpoint>, timer: &Arc<Timer<Self>>, peer: NodeId) -> Arc<Self> {
@@ -131,20 +128,20 @@ impl Link {
             timer: Arc::clone(timer),
             peer,
             alarm: Alarm::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(LinkState {
                 session,
                 epoch: 0,
                 peer_epoch: 0,
-                stage: Stage::Apart,
+                stage: Stage::Disconnected,
                 card: None,
                 dialer: None,
                 attempt: None,
                 failures: 0,
-                fate: Fate::Lives,
+                lifecycle: Lifecycle::Open,
                 bulk_calls: HashSet::default(),
-                watched: false,
+                has_waiters: false,
             }),
-            gate: Mutex::new(()),
+            delivery_lock: Mutex::new(()),
             progress: Notify::new(),
             abandon: Notify::new(),
             burst: AtomicU32::new(0),
@@ -155,7 +152,7 @@ impl Link {
         link
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, LinkState> {
         lock(&self.state)
     }
 
@@ -166,7 +163,7 @@ impl Link {
 
     /// Queues a message and sees to it that there will be a connection.
     pub(super) fn enqueue(self: &Arc<Self>, message: Message) {
-        let kind = Kind::of(&message);
+        let kind = MessageKind::of(&message);
         let Some(packet) = self.encode(message) else {
             return;
         };
@@ -174,7 +171,7 @@ impl Link {
         let weight = packet.weight();
         let rejected = {
             let mut state = self.state();
-            if state.fate == Fate::Over {
+            if state.lifecycle == Lifecycle::Closed {
                 Some(packet)
             } else {
                 let lane = state.lane(kind, size, self.endpoint.config.bulk_threshold);
@@ -216,16 +213,16 @@ impl Link {
         Packet::new(failure, now, &self.endpoint.limits).ok()
     }
 
-    /// The streams of the connection, if it stands.
-    pub(super) fn streams(&self) -> Vec<(Arc<SendStream>, Arc<RecvStream>)> {
+    /// The streams of the connection, if it is established.
+    pub(super) fn streams(&self) -> Vec<StreamHalves> {
         match &self.state().stage {
-            Stage::Standing(connection) => connection.readers.clone(),
-            Stage::Apart | Stage::Greeting => Vec::new(),
+            Stage::Established(connection) => connection.streams(),
+            Stage::Disconnected | Stage::Handshaking => Vec::new(),
         }
     }
 
     /// Acts on what the session said under the connection with this epoch.
-    pub(super) fn act(self: &Arc<Self>, epoch: u64, events: Vec<SessionEvent>) {
+    pub(super) fn handle_events(self: &Arc<Self>, epoch: u64, events: Vec<SessionEvent>) {
         for event in events {
             match event {
                 SessionEvent::Suspect { silent_for } => {
@@ -235,7 +232,7 @@ impl Link {
                     }
                 }
                 SessionEvent::Reset(reason) => {
-                    self.lose(epoch, &format_args!("stuck: {reason:?}"));
+                    self.lose_connection(epoch, &format_args!("stuck: {reason:?}"));
                 }
                 _ => {}
             }
@@ -245,12 +242,12 @@ impl Link {
     /// Whether nothing is left to be delivered, or nothing can be.
     pub(super) fn is_drained(&self) -> bool {
         let state = self.state();
-        match state.fate {
-            Fate::Lives => state.session.unacked() == 0,
-            Fate::Leaving => {
-                state.session.unacked() == 0 || !matches!(state.stage, Stage::Standing(_))
+        match state.lifecycle {
+            Lifecycle::Open => state.session.unacked() == 0,
+            Lifecycle::Closing => {
+                state.session.unacked() == 0 || !matches!(state.stage, Stage::Established(_))
             }
-            Fate::Over => true,
+            Lifecycle::Closed => true,
         }
     }
 
@@ -260,13 +257,13 @@ impl Link {
     }
 
     /// Waits until there is no connection.
-    pub(super) async fn closed(&self) {
-        self.until(|link| !matches!(link.state().stage, Stage::Standing(_)))
+    pub(super) async fn disconnected(&self) {
+        self.until(|link| !matches!(link.state().stage, Stage::Established(_)))
             .await;
     }
 
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
-        self.state().watched = true;
+        self.state().has_waiters = true;
         loop {
             let progress = self.progress.notified();
             tokio::pin!(progress);
@@ -279,15 +276,15 @@ impl Link {
     }
 
     /// The peer left: no more connections are made to it.
-    pub(super) fn leave(&self) {
+    pub(super) fn begin_closing(&self) {
         let mut state = self.state();
-        if state.fate == Fate::Lives {
-            state.fate = Fate::Leaving;
+        if state.lifecycle == Lifecycle::Open {
+            state.lifecycle = Lifecycle::Closing;
         }
     }
 
-    /// Says all that is owed, before the connection is closed for good.
-    pub(super) fn say_last(self: &Arc<Self>) {
+    /// Sends all that is owed, before the connection is closed for good.
+    pub(super) fn acknowledge_and_flush(self: &Arc<Self>) {
         self.state().session.acknowledge_now();
         // From here, not by a task that may not live to do it.
         self.burst.store(0, Ordering::Relaxed);
@@ -300,8 +297,8 @@ impl Link {
         LinkStatistics {
             peer: self.peer,
             transport: match &state.stage {
-                Stage::Standing(connection) => Some(connection.transport),
-                Stage::Apart | Stage::Greeting => None,
+                Stage::Established(connection) => Some(connection.transport),
+                Stage::Disconnected | Stage::Handshaking => None,
             },
             connections: counters.connections,
             queued_messages: state.session.unacked(),
@@ -335,7 +332,7 @@ impl Timed for Link {
             state.session.handle_timeout(now);
             (state.epoch, state.events())
         };
-        self.act(epoch, events);
+        self.handle_events(epoch, events);
         self.flush();
         self.state().session.poll_timeout()
     }
@@ -354,30 +351,30 @@ impl Drop for Link {
     }
 }
 
-impl State {
+impl LinkState {
     /// On which lane a message travels.
-    fn lane(&mut self, kind: Kind, size: usize, threshold: usize) -> Lane {
+    fn lane(&mut self, kind: MessageKind, size: usize, threshold: usize) -> Lane {
         let lane = if size > threshold {
             Lane::Bulk
         } else {
             Lane::Call
         };
         match kind {
-            Kind::Control => Lane::Control,
-            Kind::Call(id) => {
+            MessageKind::Control => Lane::Control,
+            MessageKind::Call(id) => {
                 if lane == Lane::Bulk {
                     self.bulk_calls.extend(id);
                 }
                 lane
             }
-            Kind::Cancel(id) => {
+            MessageKind::Cancel(id) => {
                 if self.bulk_calls.remove(&id) {
                     Lane::Bulk
                 } else {
                     Lane::Call
                 }
             }
-            Kind::Answer => lane,
+            MessageKind::Answer => lane,
         }
     }
 
@@ -387,23 +384,23 @@ impl State {
     }
 
     fn take_connection(&mut self) -> Option<Connection> {
-        match std::mem::replace(&mut self.stage, Stage::Apart) {
-            Stage::Standing(connection) => Some(connection),
-            Stage::Apart | Stage::Greeting => None,
+        match std::mem::replace(&mut self.stage, Stage::Disconnected) {
+            Stage::Established(connection) => Some(connection),
+            Stage::Disconnected | Stage::Handshaking => None,
         }
     }
 }
 
 /// What decides about a message's lane, beside its size.
 #[derive(Clone, Copy)]
-enum Kind {
+enum MessageKind {
     Control,
     Call(Option<MessageId>),
     Cancel(MessageId),
     Answer,
 }
 
-impl Kind {
+impl MessageKind {
     fn of(message: &Message) -> Self {
         match message {
             Message::Control(_) | Message::Credit { .. } => Self::Control,

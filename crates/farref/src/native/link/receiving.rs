@@ -1,15 +1,15 @@
-//! The receiving half of one stream: reading, and handing in what peers say.
+//! Reading from streams, and delivering what peers sent.
 //!
 //! A task on the program's runtime does it. Where the program keeps that task from running, others
-//! [help out](RecvStream::help_out). Everything that has been read is handed in before anything else is read.
-//! Whoever reads is also the one that notices the end of a stream, so what came before the end is not
-//! lost.
+//! [read in its place](RecvStream::read_for_task). Everything that has been read is delivered before anything
+//! else is read. Whoever reads is also the one that notices the end of a stream, so what came before the end is
+//! not lost.
 //!
 //! # Invariants
 //!
-//! - **RE-1** No code of the program runs while a message is handed in (UC-1): what takes long there holds
-//!   up this stream's other messages, and signs of life.
-//! - **RE-2** A message that was acknowledged is handed in, or the link is over: whatever goes wrong, no
+//! - **RE-1** No code of the program runs while a message is delivered (UC-1): what takes long there holds
+//!   up this stream's other messages, and heartbeats.
+//! - **RE-2** A message that was acknowledged is delivered, or the link is closed: whatever goes wrong, no
 //!   message is missing in silence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +18,9 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::{future, io};
 
-use farref_proto::{Frame, Lane, SessionError};
+use farref_proto::{Frame, Lane, SessionError, Time};
 
-use super::recv_stream::{Reading, RecvStream};
-use super::send_stream::SendStream;
+use super::recv_stream::{RecvState, RecvStream};
 use super::{Link, Stage};
 use crate::agent::Message;
 use crate::native::frame::{Decoder, FrameError, Incoming, Received};
@@ -29,42 +28,40 @@ use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
 /// After so many reads the task lets others run.
-const TASKS_SHARE: u32 = 64;
-/// After so many reads of one stream a helper turns to the next.
-const HELPERS_SHARE: u32 = 64;
+const TASK_QUOTA: u32 = 64;
+/// After so many reads of one stream whoever reads for tasks turns to the next.
+const FALLBACK_QUOTA: u32 = 64;
 
-/// Why a reader stops.
-enum End {
-    /// The stream is over or of no use.
+/// Why a stream is read no more.
+enum StopReason {
+    /// The stream is closed or of no use.
     Lost(String),
     /// The peer did what no correct peer does.
     Misbehaved(String),
     /// Something of ours panicked (RE-2).
-    Broken(String),
+    Panicked(String),
     /// Another connection has taken the place of this one.
     Outdated,
-    /// There is nobody to hand anything to.
-    Orphaned,
+    /// There is nobody to deliver anything to.
+    NoRuntime,
 }
 
 impl RecvStream {
     /// The task that reads the stream to its end.
-    pub(super) async fn run(self: Arc<Self>, link: Arc<Link>, channel: Arc<SendStream>) {
-        future::poll_fn(|context| self.poll(&link, &channel, context)).await;
+    pub(super) async fn run(self: Arc<Self>, link: Arc<Link>) {
+        future::poll_fn(|context| self.poll(&link, context)).await;
     }
 
-    fn poll(&self, link: &Arc<Link>, channel: &SendStream, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&self, link: &Arc<Link>, context: &mut Context<'_>) -> Poll<()> {
         self.polls.fetch_add(1, Ordering::Relaxed);
-        let mut reading = lock(&self.state);
-        for _ in 0..TASKS_SHARE {
-            if reading.over {
+        let mut state = lock(&self.state);
+        for _ in 0..TASK_QUOTA {
+            if state.closed {
                 return Poll::Ready(());
             }
-            let read = ready!(reading.poll_read(context));
-            if let Err(end) = reading.take_in(link, channel, read, None) {
-                reading.over = true;
-                drop(reading);
-                finish(link, channel.epoch, end);
+            let read = ready!(state.poll_read(context));
+            if let Err(reason) = self.handle_read(link, &mut state, read, None) {
+                self.stop(link, state, reason);
                 return Poll::Ready(());
             }
         }
@@ -73,147 +70,144 @@ impl RecvStream {
     }
 
     /// Reads in place of the stream's task, whatever the program's runtime believes of the stream.
-    pub(crate) fn help_out(&self, link: &Arc<Link>, channel: &SendStream, scratch: &mut [u8]) {
+    pub(crate) fn read_for_task(&self, link: &Arc<Link>, scratch: &mut [u8]) {
         // Where somebody else has it the task does run.
-        let Some(mut reading) = try_lock(&self.state) else {
+        let Some(mut state) = try_lock(&self.state) else {
             return;
         };
-        for _ in 0..HELPERS_SHARE {
-            if reading.over {
+        for _ in 0..FALLBACK_QUOTA {
+            if state.closed {
                 return;
             }
-            // LI-2; whoever hands in right now is not waited for: all workers of the process need this thread.
-            let Some(gate) = try_lock(&link.gate) else {
+            // LI-2; whoever delivers right now is not waited for: all workers of the process need this thread.
+            let Some(delivering) = try_lock(&link.delivery_lock) else {
                 return;
             };
-            let read = match reading.read_now(scratch) {
+            let read = match state.read_now(scratch) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read,
             };
-            if let Err(end) = reading.take_in(link, channel, read, Some(gate)) {
-                reading.over = true;
-                drop(reading);
-                return finish(link, channel.epoch, end);
+            if let Err(reason) = self.handle_read(link, &mut state, read, Some(delivering)) {
+                return self.stop(link, state, reason);
             }
         }
     }
-}
 
-impl Reading {
-    /// Takes note of what was read, and hands in what is whole.
-    fn take_in(
-        &mut self,
+    /// Takes note of what was read, and delivers what is whole.
+    fn handle_read(
+        &self,
         link: &Arc<Link>,
-        channel: &SendStream,
+        state: &mut RecvState,
         read: io::Result<usize>,
-        gate: Option<MutexGuard<'_, ()>>,
-    ) -> Result<(), End> {
+        delivering: Option<MutexGuard<'_, ()>>,
+    ) -> Result<(), StopReason> {
         match read {
-            Ok(0) => return Err(End::Lost("closed by the peer".to_owned())),
+            Ok(0) => return Err(StopReason::Lost("closed by the peer".to_owned())),
             Ok(read) => {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
                 link.endpoint.meters.bytes_received.add(read as u64);
             }
-            Err(error) => return Err(End::Lost(error.to_string())),
+            Err(error) => return Err(StopReason::Lost(error.to_string())),
         }
-        let handed_in = AssertUnwindSafe(|| hand_in(link, channel, &mut self.decoder, gate));
+        let deliver = AssertUnwindSafe(|| self.deliver_all(link, &mut state.decoder, delivering));
         // RE-1
-        user_code::without(|| catch_unwind(handed_in)).unwrap_or_else(|panic| {
+        user_code::without(|| catch_unwind(deliver)).unwrap_or_else(|panic| {
             // RE-2
             let message = user_code::panic_message(&*panic).unwrap_or("a panic");
-            Err(End::Broken(message.to_owned()))
+            Err(StopReason::Panicked(message.to_owned()))
         })
     }
-}
 
-fn finish(link: &Arc<Link>, epoch: u64, end: End) {
-    match end {
-        End::Lost(why) => link.lose(epoch, &why),
-        End::Misbehaved(reason) => link.cut_off(epoch, reason),
-        End::Broken(reason) => link.give_up(epoch, &reason),
-        End::Orphaned => link.discard(),
-        End::Outdated => {}
+    fn stop(&self, link: &Arc<Link>, mut state: MutexGuard<'_, RecvState>, reason: StopReason) {
+        state.closed = true;
+        drop(state);
+        match reason {
+            StopReason::Lost(why) => link.lose_connection(self.epoch, &why),
+            StopReason::Misbehaved(reason) => link.cut_off_at(self.epoch, reason),
+            StopReason::Panicked(fault) => link.give_up(self.epoch, &fault),
+            StopReason::NoRuntime => link.close(),
+            StopReason::Outdated => {}
+        }
     }
-}
 
-/// Hands in all frames that have come in full, through the gate that the caller may have locked already.
-fn hand_in(
-    link: &Arc<Link>,
-    channel: &SendStream,
-    decoder: &mut Decoder,
-    gate: Option<MutexGuard<'_, ()>>,
-) -> Result<(), End> {
-    let epoch = channel.epoch;
-    let now = link.endpoint.now();
-    link.burst.store(0, Ordering::Relaxed);
-    // LI-2
-    let gate = gate.unwrap_or_else(|| lock(&link.gate));
-    let mut frames = 0_u32;
-    while let Some(received) = decoder.next().map_err(End::from)? {
-        frames += 1;
-        let frame = match received {
-            Received::Session(frame) => frame,
-            Received::OpenBulk => {
-                let mut state = link.state();
-                if state.epoch == epoch
-                    && let Stage::Standing(connection) = &mut state.stage
-                    && connection.dialed.is_some()
-                {
-                    link.ask_for_bulk(connection);
+    /// Delivers all frames that have come in full. The caller may have the lock for that already.
+    fn deliver_all(
+        &self,
+        link: &Arc<Link>,
+        decoder: &mut Decoder,
+        delivering: Option<MutexGuard<'_, ()>>,
+    ) -> Result<(), StopReason> {
+        let now = link.endpoint.now();
+        link.burst.store(0, Ordering::Relaxed);
+        // LI-2
+        let delivering = delivering.unwrap_or_else(|| lock(&link.delivery_lock));
+        let mut frames = 0_u32;
+        while let Some(received) = decoder.next()? {
+            frames += 1;
+            let frame = match received {
+                Received::Session(frame) => frame,
+                Received::OpenBulk => {
+                    let mut state = link.state();
+                    if state.epoch == self.epoch
+                        && let Stage::Established(connection) = &mut state.stage
+                        && connection.dialed.is_some()
+                    {
+                        link.ask_for_bulk(connection);
+                    }
+                    continue;
                 }
-                continue;
+            };
+            if let Frame::Data { lane, .. } = frame
+                && !self.lanes.contains(&lane)
+            {
+                return Err(StopReason::Misbehaved(format!(
+                    "peer sent data of the {lane} lane on the wrong stream"
+                )));
             }
-        };
-        if let Frame::Data { lane, .. } = frame
-            && !channel.lanes.contains(&lane)
-        {
-            return Err(End::Misbehaved(format!(
-                "peer sent data of the {lane} lane on the wrong stream"
-            )));
+            if let Some(message) = handle_frame(link, self.epoch, now, frame)? {
+                deliver(link, message)?;
+            }
         }
-        if let Some(message) = accept(link, epoch, now, frame)? {
-            deliver(link, message)?;
-        }
-    }
-    drop(gate);
+        drop(delivering);
 
-    let endpoint = &link.endpoint;
-    let (owes, timeout, watched) = {
-        let mut state = link.state();
-        if frames == 0 && state.epoch == epoch {
-            state.session.handle_bytes_read(now);
-        }
-        // What was received makes the session want to be woken when its acknowledgement falls due.
-        let timeout = if link.alarm.fires_by(now + endpoint.config.ack_delay) {
-            None
-        } else {
-            state.session.poll_timeout()
+        let (owes, timeout, has_waiters) = {
+            let mut state = link.state();
+            if frames == 0 && state.epoch == self.epoch {
+                state.session.handle_bytes_read(now);
+            }
+            // What was received makes the session want to be woken when its acknowledgement falls due.
+            let due = now + link.endpoint.config.ack_delay;
+            let timeout = if link.alarm.fires_by(due) {
+                None
+            } else {
+                state.session.poll_timeout()
+            };
+            (state.session.owes_frame(now), timeout, state.has_waiters)
         };
-        (state.session.owes_frame(now), timeout, state.watched)
-    };
-    link.wake_by(timeout);
-    if watched {
-        link.progress.notify_waiters();
+        link.wake_by(timeout);
+        if has_waiters {
+            link.progress.notify_waiters();
+        }
+        if owes {
+            link.flush();
+        }
+        Ok(())
     }
-    if owes {
-        link.flush();
-    }
-    Ok(())
 }
 
 /// Brings a frame to the session. Returns what is new in it.
-fn accept(
+fn handle_frame(
     link: &Link,
     epoch: u64,
-    now: farref_proto::Time,
+    now: Time,
     frame: Frame<Incoming>,
-) -> Result<Option<Box<Message>>, End> {
+) -> Result<Option<Box<Message>>, StopReason> {
     let mut acknowledged = Vec::new();
     let news = {
         let mut state = link.state();
         if state.epoch != epoch {
-            return Err(End::Outdated);
+            return Err(StopReason::Outdated);
         }
         state.failures = 0;
         let news = state
@@ -227,25 +221,31 @@ fn accept(
         news
     };
     // LI-4
-    link.endpoint.let_go(acknowledged);
+    link.endpoint.drop_packets(acknowledged);
     match news {
         Ok(news) => Ok(news.map(|(_, Incoming(message)): (Lane, _)| message)),
-        Err(error @ SessionError::AckOfUnsent { .. }) => Err(End::Misbehaved(error.to_string())),
-        Err(error) => Err(End::Lost(error.to_string())),
+        Err(error @ SessionError::AckOfUnsent { .. }) => {
+            Err(StopReason::Misbehaved(error.to_string()))
+        }
+        Err(error) => Err(StopReason::Lost(error.to_string())),
     }
 }
 
-fn deliver(link: &Link, message: Box<Message>) -> Result<(), End> {
+fn deliver(link: &Link, message: Box<Message>) -> Result<(), StopReason> {
     if link.endpoint.is_closing() {
         return Ok(());
     }
-    let inbound = link.endpoint.inbound.upgrade().ok_or(End::Orphaned)?;
+    let inbound = link
+        .endpoint
+        .inbound
+        .upgrade()
+        .ok_or(StopReason::NoRuntime)?;
     inbound
         .receive(link.peer, *message)
-        .map_err(|misbehaved| End::Misbehaved(misbehaved.to_string()))
+        .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 
-impl From<FrameError> for End {
+impl From<FrameError> for StopReason {
     fn from(error: FrameError) -> Self {
         match error {
             // Ours; the peer may try again when there is memory.

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
+use farref_proto::Lane;
+
 use crate::native::endpoint::Endpoint;
 use crate::native::frame::{Decoder, Space};
 use crate::native::transport::ReadHalf;
@@ -13,7 +15,10 @@ use crate::support::lock::try_lock;
 /// The receiving half of the stream that a [`SendStream`](super::SendStream) writes to.
 #[derive(Debug)]
 pub(crate) struct RecvStream {
-    pub(super) state: Mutex<Reading>,
+    /// Which connection of the link it belongs to.
+    pub(super) epoch: u64,
+    pub(super) lanes: &'static [Lane],
+    pub(super) state: Mutex<RecvState>,
     /// How often its task was polled: a stream that has something to read while this stands still waits
     /// for a task that does not run.
     pub(super) polls: AtomicU64,
@@ -21,20 +26,27 @@ pub(crate) struct RecvStream {
 
 /// What its lock guards.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct RecvState {
     stream: ReadHalf,
     pub(super) decoder: Decoder,
-    pub(super) over: bool,
+    pub(super) closed: bool,
 }
 
 impl RecvStream {
-    pub(super) fn new(endpoint: &Endpoint, stream: ReadHalf) -> Arc<Self> {
+    pub(super) fn new(
+        epoch: u64,
+        lanes: &'static [Lane],
+        stream: ReadHalf,
+        endpoint: &Endpoint,
+    ) -> Arc<Self> {
         let decoder = Decoder::new(endpoint.limits, Arc::clone(&endpoint.recycler));
         Arc::new(Self {
-            state: Mutex::new(Reading {
+            epoch,
+            lanes,
+            state: Mutex::new(RecvState {
                 stream,
                 decoder,
-                over: false,
+                closed: false,
             }),
             polls: AtomicU64::new(0),
         })
@@ -55,7 +67,7 @@ impl RecvStream {
     }
 }
 
-impl Reading {
+impl RecvState {
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match self.decoder.space() {
             Space::Buffer(buffer) => self.stream.poll_read_buf(context, buffer),

@@ -1,4 +1,4 @@
-//! The sending half of one stream, and the right to write to it. How it is used: [`sending`](super::sending).
+//! The sending half of one stream, and its writer lock. How they are used: [`sending`](super::sending).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +21,13 @@ pub(crate) struct SendStream {
     pub(crate) epoch: u64,
     pub(crate) lanes: &'static [Lane],
     pub(crate) write: WriteHalf,
-    pub(super) baton: Baton,
-    /// What is being written. Only the holder of the baton locks it.
+    pub(super) writer_lock: WriterLock,
+    /// What is being written. Only the holder of the writer lock locks it.
     pub(super) batch: Mutex<Batch>,
+    /// The writer lock was handed over to the task.
     pub(super) handover: Notify,
-    /// How often the stream's task was woken: a baton that is left while this stands still waits for a task
-    /// that does not run.
+    /// How often the stream's task was woken: a lock that is handed over while this stands still waits for a
+    /// task that does not run.
     pub(super) turns: AtomicU64,
     /// Whether the thread for the program's code was asked to write, and has not begun.
     pub(super) asked: AtomicBool,
@@ -44,7 +45,7 @@ impl SendStream {
             epoch,
             lanes,
             write,
-            baton: Baton::default(),
+            writer_lock: WriterLock::default(),
             batch: Mutex::default(),
             handover: Notify::new(),
             turns: AtomicU64::new(0),
@@ -53,10 +54,14 @@ impl SendStream {
         })
     }
 
-    /// Whether the baton is left for somebody to take up, and a number that changes when the task runs.
-    pub(crate) fn is_left(&self) -> (bool, u64) {
-        let turns = self.turns.load(Ordering::Relaxed);
-        (self.baton.is_left(), turns)
+    /// Whether the writer lock waits for somebody to take it over.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.writer_lock.0.load(Ordering::SeqCst) == HANDED_OVER
+    }
+
+    /// A number that changes when the task runs.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 }
 
@@ -72,21 +77,21 @@ impl Drop for SendStream {
 
 /// The right to write, and a mark that there is more.
 #[derive(Debug, Default)]
-pub(super) struct Baton(AtomicU8);
+pub(super) struct WriterLock(AtomicU8);
 
 const FREE: u8 = 0;
-const TAKEN: u8 = 1;
+const HELD: u8 = 1;
 const MARKED: u8 = 2;
-const LEFT: u8 = 3;
+const HANDED_OVER: u8 = 3;
 
-impl Baton {
-    /// Takes the baton if it is free, or else leaves a mark with its holder. Says whether it was taken.
-    pub(super) fn take_or_mark(&self) -> bool {
+impl WriterLock {
+    /// Takes the lock if it is free, or else leaves a mark for its holder. Says whether it was taken.
+    pub(super) fn acquire_or_mark(&self) -> bool {
         let mut state = FREE;
         loop {
             let next = match state {
-                FREE => TAKEN,
-                LEFT => LEFT,
+                FREE => HELD,
+                HANDED_OVER => HANDED_OVER,
                 _ => MARKED,
             };
             match self
@@ -100,30 +105,26 @@ impl Baton {
     }
 
     /// As the holder, when somebody else has to go on.
-    pub(super) fn leave(&self) {
-        self.0.store(LEFT, Ordering::SeqCst);
+    pub(super) fn hand_over(&self) {
+        self.0.store(HANDED_OVER, Ordering::SeqCst);
     }
 
-    pub(super) fn is_left(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == LEFT
-    }
-
-    /// Takes a baton that was left. Says whether it was.
-    pub(super) fn take_up(&self) -> bool {
+    /// Takes a lock that was handed over. Says whether it was.
+    pub(super) fn take_over(&self) -> bool {
         self.0
-            .compare_exchange(LEFT, TAKEN, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(HANDED_OVER, HELD, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
     /// As the holder, before looking whether there is more.
-    pub(super) fn wipe_mark(&self) {
-        self.0.store(TAKEN, Ordering::SeqCst);
+    pub(super) fn clear_mark(&self) {
+        self.0.store(HELD, Ordering::SeqCst);
     }
 
     /// As the holder, after having found that there is no more. Fails if there is a mark.
-    pub(super) fn lay_down(&self) -> bool {
+    pub(super) fn try_release(&self) -> bool {
         self.0
-            .compare_exchange(TAKEN, FREE, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 }

@@ -1,26 +1,27 @@
-//! The sending half of one stream: whoever has something to say writes it himself.
+//! Writing to streams: whoever has something to send writes it itself.
 //!
-//! A thread that wants frames written takes the *baton*, writes what the session has for this stream
-//! until that is all, and lays the baton down. A thread that finds the baton taken leaves a mark and
-//! goes its way. If the stream takes no more for now, the baton is left for the stream's own task, which
-//! waits, or for whoever [helps out](SendStream::help_out) where the program keeps that task from running.
+//! A thread that wants frames written takes the stream's writer lock, writes what the session has for this
+//! stream until that is all, and releases the lock. A thread that finds the lock held leaves a mark and goes on.
+//! If the stream takes no more for now, the lock is handed over to the stream's own task, which waits, or to
+//! whoever [writes in its place](SendStream::write_for_task) where the program keeps that task from running.
 //!
 //! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
-//! many. So after a few writes without hearing from the peer the baton is left for the task too, which
-//! first lets all others run and then writes together what they have left.
+//! many. So after a few writes without hearing from the peer the lock is handed over to the task too, which
+//! first lets all others run and then writes together what they have queued.
 //!
 //! # Invariants
 //!
 //! - **CH-1** What a session had for a stream when [`pump`](SendStream::pump) was called is written
-//!   without another call: the caller takes the baton, or its mark makes the holder look once more.
-//!   The baton is laid down only in one step with seeing that there is no mark, and the mark is wiped
-//!   only before looking. A baton that was left needs no mark: whoever takes it up looks first.
+//!   without another call: the caller takes the writer lock, or its mark makes the holder look once more.
+//!   The lock is released only in one step with seeing that there is no mark, and the mark is cleared
+//!   only before looking. A lock that was handed over needs no mark: whoever takes it over looks first.
 //! - **CH-2** One thread at a time writes to a stream, and frames leave in the order in which the
 //!   session gave them.
 //! - **CH-3** No lock of the link is held while writing.
-//! - **CH-4** Nobody lets go of the program's buffers while it has the baton, and the stream's task never:
+//! - **CH-4** Nobody drops the program's buffers while it holds the writer lock, and the stream's task never:
 //!   their destructors may take long.
 
+use std::error::Error;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,9 +31,9 @@ use tokio::task::yield_now;
 use tracing::error;
 
 use super::send_stream::{MAIN, SendStream};
-use super::{Link, Outdated, Stage};
+use super::{Link, Stage};
 use crate::codec::{BadSource, Part};
-use crate::native::frame::{Batch, NotHere};
+use crate::native::frame::{Batch, UserCodeBarred};
 use crate::native::transport::WriteHalf;
 use crate::support::lock::lock;
 
@@ -44,82 +45,80 @@ const BATCH_FRAMES: usize = 128;
 
 /// So many writes in a row, with nothing heard from the peer in between, are made by callers.
 const BURST: u32 = 3;
-/// After so many batches a caller has done its share and leaves the rest to the task.
-const CALLERS_SHARE: u32 = 16;
+/// After so many batches a caller has done enough and leaves the rest to the task.
+const CALLER_QUOTA: u32 = 16;
 /// After so many batches the task lets other tasks run.
-const TASKS_SHARE: u32 = 64;
+const TASK_QUOTA: u32 = 64;
+
+/// The connection that a stream belongs to is not the present one.
+struct Outdated;
 
 /// How bytes are given to the stream.
 type Write = fn(&WriteHalf, &[IoSlice<'_>]) -> io::Result<usize>;
 
-/// How far the holder of the baton got.
-enum Outcome {
-    /// All is written, the baton is laid down.
+/// How far the holder of the writer lock got.
+enum WriteOutcome {
+    /// All is written, the lock is released.
     Done,
     /// The stream takes no more for now.
     Blocked,
     /// There is more to write, but it is somebody else's turn.
-    Tired,
+    QuotaSpent,
     /// What comes next is behind code of the program, which must not run here.
-    NotHere,
-    /// The stream or the connection is over. The baton is kept for ever.
-    Over,
+    NeedsUserCode,
+    /// The stream or the connection is closed. The lock is never released.
+    Closed,
 }
 
 impl SendStream {
     /// Sees to it that what the session has for this stream is written (CH-1).
     pub(super) fn pump(&self, link: &Arc<Link>) {
-        if self.baton.take_or_mark() {
-            if link.burst.fetch_add(1, Ordering::Relaxed) < BURST {
-                let mut written = Vec::new();
-                let write = WriteHalf::try_write_vectored;
-                let outcome = self.drive(link, CALLERS_SHARE, write, &mut written);
-                self.after_callers_share(&outcome);
-                self.let_go(written);
-            } else {
-                self.hand_over();
-            }
+        if !self.writer_lock.acquire_or_mark() {
+            return;
         }
-    }
-
-    /// Leaves the baton for the task if there is more to do.
-    fn after_callers_share(&self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Done | Outcome::Over => {}
-            Outcome::Blocked | Outcome::Tired | Outcome::NotHere => self.hand_over(),
-        }
-    }
-
-    fn hand_over(&self) {
-        self.baton.leave();
-        // Also if the task looked for it meanwhile, in vain.
-        self.handover.notify_one();
-    }
-
-    /// CH-4: without the baton.
-    fn let_go(&self, written: Vec<Part>) {
-        if !written.is_empty() {
-            self.user_code.run(move || drop(written));
+        if link.burst.fetch_add(1, Ordering::Relaxed) < BURST {
+            self.write_share(link, WriteHalf::try_write_vectored);
+        } else {
+            self.hand_over();
         }
     }
 
     /// Writes in place of the stream's task, whatever the program's runtime believes of the stream.
     /// If that takes code of the program, it goes on where that may run.
-    pub(crate) fn help_out(self: &Arc<Self>, link: &Arc<Link>) {
-        if !self.baton.take_up() {
+    pub(crate) fn write_for_task(self: &Arc<Self>, link: &Arc<Link>) {
+        if !self.writer_lock.take_over() {
             return;
         }
-        let mut written = Vec::new();
-        let outcome = self.drive(link, CALLERS_SHARE, WriteHalf::try_write_now, &mut written);
-        self.after_callers_share(&outcome);
-        self.let_go(written);
-        if matches!(outcome, Outcome::NotHere) && !self.asked.swap(true, Ordering::SeqCst) {
-            let (channel, link) = (Arc::clone(self), Arc::clone(link));
+        let outcome = self.write_share(link, WriteHalf::try_write_now);
+        if matches!(outcome, WriteOutcome::NeedsUserCode)
+            && !self.asked.swap(true, Ordering::SeqCst)
+        {
+            let (stream, link) = (Arc::clone(self), Arc::clone(link));
             self.user_code.put_off(move || {
-                channel.asked.store(false, Ordering::SeqCst);
-                channel.help_out(&link);
+                stream.asked.store(false, Ordering::SeqCst);
+                stream.write_for_task(&link);
             });
         }
+    }
+
+    /// Writes a caller's share, and hands the writer lock over to the task if there is more to do.
+    fn write_share(&self, link: &Arc<Link>, write: Write) -> WriteOutcome {
+        let mut written = Vec::new();
+        let outcome = self.drive(link, CALLER_QUOTA, write, &mut written);
+        if !matches!(outcome, WriteOutcome::Done | WriteOutcome::Closed) {
+            self.hand_over();
+        }
+        // CH-4: without the writer lock.
+        if !written.is_empty() {
+            self.user_code.run(move || drop(written));
+        }
+        outcome
+    }
+
+    fn hand_over(&self) {
+        self.writer_lock.hand_over();
+        // Also if the task looked for it meanwhile, in vain.
+        self.handover.notify_one();
     }
 
     /// The task that goes on where callers cannot.
@@ -129,90 +128,94 @@ impl SendStream {
             self.turns.fetch_add(1, Ordering::Relaxed);
             // Whoever is about to say something may say it first.
             yield_now().await;
-            while self.baton.take_up() {
+            while self.writer_lock.take_over() {
                 let mut written = Vec::new();
                 let write = WriteHalf::try_write_vectored;
-                let outcome = self.drive(&link, TASKS_SHARE, write, &mut written);
+                let outcome = self.drive(&link, TASK_QUOTA, write, &mut written);
                 if !written.is_empty() {
                     self.user_code.put_off(move || drop(written));
                 }
                 match outcome {
-                    Outcome::Done => break,
-                    Outcome::Tired | Outcome::NotHere => {
-                        self.baton.leave();
+                    WriteOutcome::Done => break,
+                    WriteOutcome::QuotaSpent | WriteOutcome::NeedsUserCode => {
+                        self.writer_lock.hand_over();
                         yield_now().await;
                         self.turns.fetch_add(1, Ordering::Relaxed);
                     }
-                    Outcome::Blocked => {
-                        self.baton.leave();
+                    WriteOutcome::Blocked => {
+                        self.writer_lock.hand_over();
                         if self.write.writable().await.is_err() {
                             return;
                         }
                         self.turns.fetch_add(1, Ordering::Relaxed);
                     }
-                    Outcome::Over => return,
+                    WriteOutcome::Closed => return,
                 }
             }
         }
     }
 
-    /// Writes as the holder of the baton. What was `written` of the program's is the caller's to let go of
+    /// Writes as the holder of the writer lock. What was `written` of the program's is the caller's to drop
     /// (CH-4).
     fn drive(
         &self,
         link: &Arc<Link>,
-        share: u32,
+        quota: u32,
         write: Write,
         written: &mut Vec<Part>,
-    ) -> Outcome {
+    ) -> WriteOutcome {
         let mut batch = lock(&self.batch);
         let mut batches = 0;
         // Whether the session had nothing beyond what is in the batch.
         let mut emptied = false;
         loop {
             if batch.is_empty() {
-                if emptied && self.baton.lay_down() {
-                    return Outcome::Done;
+                if emptied && self.writer_lock.try_release() {
+                    return WriteOutcome::Done;
                 }
-                if batches == share {
-                    return Outcome::Tired;
+                if batches == quota {
+                    return WriteOutcome::QuotaSpent;
                 }
                 batches += 1;
-                self.baton.wipe_mark();
+                self.writer_lock.clear_mark();
                 match link.fill(self, &mut batch) {
                     Ok(all) => emptied = all,
-                    Err(Outdated) => return Outcome::Over,
+                    Err(Outdated) => return WriteOutcome::Closed,
                 }
                 if batch.is_empty() {
                     continue;
                 }
             }
             match batch.write(|slices| write(&self.write, slices)) {
-                Ok(0) => return Outcome::Over,
+                Ok(0) => return WriteOutcome::Closed,
                 Ok(bytes) => {
                     link.wrote(self, bytes, batch.is_under_way());
                     written.append(&mut batch.take_written());
                 }
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Outcome::Blocked,
+                    io::ErrorKind::WouldBlock => return WriteOutcome::Blocked,
                     io::ErrorKind::Interrupted => {}
-                    _ if error.get_ref().is_some_and(|inner| inner.is::<NotHere>()) => {
-                        return Outcome::NotHere;
+                    _ if is_caused_by::<UserCodeBarred>(&error) => {
+                        return WriteOutcome::NeedsUserCode;
                     }
-                    _ if error.get_ref().is_some_and(|inner| inner.is::<BadSource>()) => {
+                    _ if is_caused_by::<BadSource>(&error) => {
                         // The peer cannot notice this one: it waits for the rest.
                         drop(batch);
                         error!(peer = %link.peer, %error, "a message cannot be sent");
-                        link.lose(self.epoch, &error);
-                        return Outcome::Over;
+                        link.lose_connection(self.epoch, &error);
+                        return WriteOutcome::Closed;
                     }
-                    // The reader notices too, and ends the connection once it has handed in what
+                    // The reader notices too, and ends the connection once it has delivered what
                     // came before.
-                    _ => return Outcome::Over,
+                    _ => return WriteOutcome::Closed,
                 },
             }
         }
     }
+}
+
+fn is_caused_by<E: Error + 'static>(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<E>())
 }
 
 impl Link {
@@ -220,14 +223,13 @@ impl Link {
     pub(crate) fn flush(self: &Arc<Self>) {
         let (main, bulk) = {
             let state = self.state();
-            let Stage::Standing(connection) = &state.stage else {
+            let Stage::Established(connection) = &state.stage else {
                 return;
             };
-            let bulk = connection
-                .bulk
-                .as_ref()
-                .filter(|_| state.session.stored_bytes(Lane::Bulk) > 0);
-            (Arc::clone(&connection.main), bulk.cloned())
+            let bulk = connection.bulk.as_ref();
+            let bulk = bulk.filter(|_| state.session.stored_bytes(Lane::Bulk) > 0);
+            let bulk = bulk.map(|bulk| Arc::clone(&bulk.send));
+            (Arc::clone(&connection.main.send), bulk)
         };
         main.pump(self);
         if let Some(bulk) = bulk {
@@ -236,11 +238,7 @@ impl Link {
     }
 
     /// Takes frames for a stream from the session. Says whether those were all.
-    pub(super) fn fill(
-        self: &Arc<Self>,
-        channel: &SendStream,
-        batch: &mut Batch,
-    ) -> Result<bool, Outdated> {
+    fn fill(self: &Arc<Self>, stream: &SendStream, batch: &mut Batch) -> Result<bool, Outdated> {
         let now = self.endpoint.now();
         let mut ask_for_bulk = false;
         let mut emptied = false;
@@ -248,12 +246,12 @@ impl Link {
         {
             let mut state = self.state();
             let state = &mut *state;
-            if state.epoch != channel.epoch {
+            if state.epoch != stream.epoch {
                 return Err(Outdated);
             }
             let mut bytes = 0;
             while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
-                let Some(frame) = state.session.poll_transmit_on(now, channel.lanes) else {
+                let Some(frame) = state.session.poll_transmit_on(now, stream.lanes) else {
                     emptied = true;
                     break;
                 };
@@ -262,8 +260,8 @@ impl Link {
                 }
                 batch.push(frame);
             }
-            if channel.lanes == MAIN
-                && let Stage::Standing(connection) = &mut state.stage
+            if stream.lanes == MAIN
+                && let Stage::Established(connection) = &mut state.stage
                 && connection.lacks_bulk()
                 && state.session.stored_bytes(Lane::Bulk) > 0
             {
@@ -283,14 +281,14 @@ impl Link {
     }
 
     /// A stream has taken so many bytes. `partly` says that a frame is written in part.
-    pub(super) fn wrote(&self, channel: &SendStream, bytes: usize, partly: bool) {
+    fn wrote(&self, stream: &SendStream, bytes: usize, partly: bool) {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         self.endpoint.meters.bytes_sent.add(bytes as u64);
         if partly {
             let now = self.endpoint.now();
             let mut state = self.state();
-            if state.epoch == channel.epoch {
-                for lane in channel.lanes {
+            if state.epoch == stream.epoch {
+                for lane in stream.lanes {
                     state.session.handle_bytes_written(now, *lane);
                 }
             }

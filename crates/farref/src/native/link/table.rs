@@ -63,7 +63,7 @@ impl LinkTable {
             table.links.drain().map(|(_, link)| link).collect()
         };
         for link in &links {
-            link.discard();
+            link.close();
         }
         tasks
     }

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! - **TI-1** When a session's moment comes the timer looks at it: the timer wipes what it has kept for the
+//! - **TI-1** When a session's moment comes the timer looks at it: the timer clears what it has kept for the
 //!   link before it looks, so whatever it might overlook is reported again.
 //! - **TI-2** No peer is blamed for a sleep of this process, whatever ended the timer's own.
 //! - **TI-3** The timer looks at no link before the moment that it keeps for it.
@@ -30,7 +30,7 @@ const OVERSLEPT: Duration = Duration::from_millis(250);
 /// that peers have closed meanwhile. In between it is a part of what a peer may be silent for.
 const GRACE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How often it is given in a row, if even this comes too late: a machine that is as busy as that still
-/// has to give signs of life.
+/// has to send heartbeats.
 const GRACES: u32 = 3;
 
 const NEVER: u64 = u64::MAX;
@@ -113,7 +113,7 @@ impl<L: Timed> Timer<L> {
         }
     }
 
-    /// The links whose moments have come. What was kept for them is wiped (TI-1).
+    /// The links whose moments have come. What was kept for them is cleared (TI-1).
     fn take_due(&self, now: Time) -> Vec<Arc<L>> {
         let mut due = Vec::new();
         let mut moments = lock(&self.moments);

@@ -151,7 +151,7 @@ async fn nothing_is_handed_in_and_nobody_suspected_after_closing_began() {
     {
         // Whatever was being handed in when it began is done.
         let link = left.agent.links.link(right.node).expect("a link");
-        drop(lock(&link.gate));
+        drop(lock(&link.delivery_lock));
     }
     begun.store(true, Ordering::SeqCst);
     network.crash("w2#1");

@@ -127,7 +127,14 @@ async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_not
         .expect("it starts");
     introduce(&left, &others, &right, &book);
     left.meet(&right).await;
-    let is_helping = || right.agent.links.endpoint.is_helped.load(Ordering::Relaxed);
+    let is_helping = || {
+        right
+            .agent
+            .links
+            .endpoint
+            .is_starved
+            .load(Ordering::Relaxed)
+    };
     // Both streams are helped with until nothing is left to read.
     left.send(&right, call(1, 8 << 20));
     eventually("all arrives", || right.received_count() == 2).await;

@@ -10,11 +10,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::fixture::{GROUP, Setup, impatient};
 use super::*;
 use crate::native::handshake::{
-    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Salute, Verdict,
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, SessionHello, Verdict,
 };
 use crate::native::transport::Stream;
-use crate::support::lock::lock;
 use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError, TokenTag};
+use crate::support::lock::lock;
 
 const TOKEN: &[u8] = b"the group's secret";
 
@@ -22,7 +22,7 @@ fn key(token: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, token)
 }
 
-/// Two workers that share a token and talk by TCP.
+/// Two workers that share a token and conversation by TCP.
 async fn guarded_pair(config: NativeConfig) -> [Side; 2] {
     let book = Arc::default();
     let side = |worker| {
@@ -62,9 +62,9 @@ fn claim(from: NodeId, to: &Side) -> Claim {
     Claim {
         card,
         max_calls: 1,
-        purpose: Purpose::Main(Salute {
+        purpose: Purpose::Main(SessionHello {
             epoch: 1000,
-            hello: Hello {
+            session: Hello {
                 version: SESSION_VERSION,
                 group: GROUP,
                 from,
@@ -79,21 +79,24 @@ fn claim(from: NodeId, to: &Side) -> Claim {
 async fn reply_to(to: &Side, greeting: &Greeting) -> Result<Reply, HandshakeFailure> {
     let mut stream = stream(to).await;
     let key = key(TOKEN);
-    let mut talk = Conversation::new(&mut stream, &key);
-    talk.open(greeting).await?;
-    talk.hear_opening().await
+    let mut conversation = Conversation::new(&mut stream, &key);
+    conversation.send_opening(greeting).await?;
+    conversation.receive_opening().await
 }
 
 /// What the acceptor says to a claim made under a token.
 async fn verdict_on(to: &Side, claim: &Claim, token: &[u8]) -> (Verdict, bool) {
     let mut stream = stream(to).await;
     let key = key(token);
-    let mut talk = Conversation::new(&mut stream, &key);
-    talk.open(&greeting(to)).await.expect("said");
-    let reply: Reply = talk.hear_opening().await.expect("a reply");
+    let mut conversation = Conversation::new(&mut stream, &key);
+    conversation
+        .send_opening(&greeting(to))
+        .await
+        .expect("said");
+    let reply: Reply = conversation.receive_opening().await.expect("a reply");
     assert!(matches!(reply, Reply::Challenge(_)), "{reply:?}");
-    talk.claim(claim).await.expect("said");
-    talk.hear_verdict().await.expect("a verdict")
+    conversation.send_claim(claim).await.expect("said");
+    conversation.receive_verdict().await.expect("a verdict")
 }
 
 /// Whether the acceptor closes the connection without a word.
@@ -256,8 +259,8 @@ async fn a_greeting_that_arrives_late_is_a_leftover() {
     let [left, right] = guarded_pair(impatient()).await;
     left.meet(&right).await;
     let mut late = claim(left.node, &right);
-    if let Purpose::Main(salute) = &mut late.purpose {
-        salute.epoch = 0;
+    if let Purpose::Main(hello) = &mut late.purpose {
+        hello.epoch = 0;
     }
     let verdict = verdict_on(&right, &late, TOKEN).await;
     assert!(matches!(verdict, (Verdict::Refused(Refusal::Stale), true)));
@@ -271,8 +274,8 @@ async fn a_claim_in_somebody_elses_name_harms_nobody() {
     let [left, right] = guarded_pair(impatient()).await;
     left.meet(&right).await;
     let mut forged = claim(left.node, &right);
-    if let Purpose::Main(salute) = &mut forged.purpose {
-        salute.hello.from = NodeId::new(5, 5);
+    if let Purpose::Main(hello) = &mut forged.purpose {
+        hello.session.from = NodeId::new(5, 5);
     }
     let verdict = verdict_on(&right, &forged, TOKEN).await;
     assert!(matches!(
@@ -328,12 +331,15 @@ async fn an_oversized_claim_is_cut_off() {
     claim.card.name = "x".repeat(100 << 10);
     let mut stream = stream(&right).await;
     let key = key(TOKEN);
-    let mut talk = Conversation::new(&mut stream, &key);
-    talk.open(&greeting(&right)).await.expect("said");
-    let _challenge: Reply = talk.hear_opening().await.expect("a reply");
+    let mut conversation = Conversation::new(&mut stream, &key);
+    conversation
+        .send_opening(&greeting(&right))
+        .await
+        .expect("said");
+    let _challenge: Reply = conversation.receive_opening().await.expect("a reply");
     // It may be cut off before it has said all.
-    let _ = talk.claim(&claim).await;
-    assert!(talk.hear_verdict().await.is_err());
+    let _ = conversation.send_claim(&claim).await;
+    assert!(conversation.receive_verdict().await.is_err());
     assert!(right.agent.links().is_empty());
 }
 
@@ -393,18 +399,21 @@ async fn an_impostor_cannot_tell_a_worker_that_it_is_gone() {
     for round in 0..10 {
         let (stream, _) = impostor.accept().await.expect("a dialer");
         let mut stream = Stream::tcp(stream).expect("a stream");
-        let mut talk = Conversation::new(&mut stream, &guess);
-        let _greeting: Greeting = talk.hear_opening().await.expect("a greeting");
+        let mut conversation = Conversation::new(&mut stream, &guess);
+        let _greeting: Greeting = conversation.receive_opening().await.expect("a greeting");
         if round % 2 == 0 {
             let gone = Reply::Refused(Refusal::Gone);
-            talk.open(&gone).await.expect("said");
+            conversation.send_opening(&gone).await.expect("said");
         } else {
             let challenge = Reply::Challenge([1; 16]);
-            talk.open(&challenge).await.expect("said");
-            let (_, proved) = talk.hear_claim::<Claim>().await.expect("a claim");
+            conversation.send_opening(&challenge).await.expect("said");
+            let (_, proved) = conversation
+                .receive_claim::<Claim>()
+                .await
+                .expect("a claim");
             assert!(!proved, "not under the impostor's token");
             let gone = Verdict::Refused(Refusal::Gone);
-            talk.judge(&gone).await.expect("said");
+            conversation.send_verdict(&gone).await.expect("said");
         }
     }
     assert!(lock(&left.inbound.refused).is_empty());
@@ -425,18 +434,18 @@ async fn a_proof_is_good_for_one_handshake_and_one_direction() {
         let mut accepted = Stream::memory(listener.accept().await);
         let mut dialer = Conversation::new(&mut dialed, &key);
         let mut acceptor = Conversation::new(&mut accepted, &key);
-        dialer.open(&greeting(&right)).await.expect("said");
-        let _: Greeting = acceptor.hear_opening().await.expect("heard");
+        dialer.send_opening(&greeting(&right)).await.expect("said");
+        let _: Greeting = acceptor.receive_opening().await.expect("heard");
         let challenge = Reply::Challenge([nonce; 16]);
-        acceptor.open(&challenge).await.expect("said");
-        let _: Reply = dialer.hear_opening().await.expect("heard");
+        acceptor.send_opening(&challenge).await.expect("said");
+        let _: Reply = dialer.receive_opening().await.expect("heard");
         if let Some(recorded) = &recorded {
             // The dialer's own words of another handshake.
             dialer.write.write_all(recorded).await.expect("said");
-            let (_, proved) = acceptor.hear_claim::<Claim>().await.expect("heard");
+            let (_, proved) = acceptor.receive_claim::<Claim>().await.expect("heard");
             assert!(!proved, "a recorded claim proves nothing");
         } else {
-            dialer.claim(&claim).await.expect("said");
+            dialer.send_claim(&claim).await.expect("said");
             let mut bytes = Vec::new();
             acceptor
                 .read
@@ -451,7 +460,7 @@ async fn a_proof_is_good_for_one_handshake_and_one_direction() {
                 .expect("heard");
             // Sent back, the dialer's words are not the acceptor's.
             acceptor.write.write_all(&bytes).await.expect("said");
-            let reflected = dialer.hear_verdict().await;
+            let reflected = dialer.receive_verdict().await;
             assert!(!matches!(reflected, Ok((_, true))));
             recorded = Some(bytes);
         }

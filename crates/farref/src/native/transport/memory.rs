@@ -3,7 +3,7 @@
 //! Endpoints bind a name and connect to names. The bytes go through the same framing, handshake and
 //! sessions as over sockets; buffers are bounded, so writers are held back as they would be there.
 //!
-//! Faults are named after pairs of endpoints and hold for both directions, for connections that stand
+//! Faults are named after pairs of endpoints and hold for both directions, for established connections
 //! and for those to come: [`cut`](MemoryNetwork::cut), [`cut_after`](MemoryNetwork::cut_after),
 //! [`partition`](MemoryNetwork::partition) and [`heal`](MemoryNetwork::heal),
 //! [`set_latency`](MemoryNetwork::set_latency), [`crash`](MemoryNetwork::crash).
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use super::pipe::{PipeReader, PipeWriter, Wires};
+use super::pipe::{Duplex, PipeReader, PipeWriter};
 use crate::support::lock::lock;
 
 /// How many bytes a pipe holds unless told otherwise: what a Unix socket does.
 const CAPACITY: usize = 208 << 10;
 
-/// A switchboard for workers that live in one process. Clones are the same network.
+/// A network for workers that live in one process. Clones are the same network.
 ///
 /// The workers of a [`Cluster`](crate::testing::Cluster) are on one; its methods are the way to
 /// their faults.
@@ -41,13 +41,13 @@ pub struct MemoryNetwork(Arc<Network>);
 
 #[derive(Debug, Default)]
 struct Network {
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
     /// Something that a hanging connection attempt may wait for has changed.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NetworkState {
     listeners: HashMap<String, mpsc::UnboundedSender<(PipeReader, PipeWriter)>>,
     pairs: HashMap<(String, String), Pair>,
     capacity: Option<usize>,
@@ -61,21 +61,22 @@ struct Pair {
     partitioned: bool,
     latency: Duration,
     /// Index 0 of each is the end whose name sorts first.
-    connections: Vec<Weak<Wires>>,
+    connections: Vec<Weak<Duplex>>,
 }
 
 impl Pair {
     /// All connections of which an end is left.
-    fn all(&mut self) -> Vec<Arc<Wires>> {
-        self.connections.retain(|wires| wires.strong_count() > 0);
+    fn all(&mut self) -> Vec<Arc<Duplex>> {
+        self.connections
+            .retain(|connection| connection.strong_count() > 0);
         self.connections.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those that stand.
-    fn live(&mut self) -> Vec<Arc<Wires>> {
-        let mut wires = self.all();
-        wires.retain(|wires| !wires.is_over());
-        wires
+    /// Those of which neither end is gone.
+    fn live(&mut self) -> Vec<Arc<Duplex>> {
+        let mut connections = self.all();
+        connections.retain(|connection| !connection.is_over());
+        connections
     }
 }
 
@@ -88,23 +89,23 @@ impl MemoryNetwork {
     /// Breaks all connections between two endpoints at once; what is under way is lost. Returns how
     /// many there were.
     pub fn cut(&self, a: &str, b: &str) -> usize {
-        let wires = self.0.state().pair(a, b).live();
-        wires.iter().for_each(|wires| wires.cut());
-        wires.len()
+        let connections = self.0.state().pair(a, b).live();
+        connections.iter().for_each(|connection| connection.cut());
+        connections.len()
     }
 
     /// Breaks each connection between two endpoints once so many more bytes have been written on it
     /// from `a` to `b`: that is in the middle of whatever is written then. Returns how many there
     /// were.
     pub fn cut_after(&self, a: &str, b: &str, bytes: u64) -> usize {
-        let wires = self.0.state().pair(a, b).live();
-        for wires in &wires {
+        let connections = self.0.state().pair(a, b).live();
+        for connection in &connections {
             let direction = usize::from(a > b);
-            if let Some(pipe) = wires.pipes.get(direction) {
-                pipe.set_fuse(bytes);
+            if let Some(pipe) = connection.pipes.get(direction) {
+                pipe.set_cut_after(bytes);
             }
         }
-        wires.len()
+        connections.len()
     }
 
     /// Nothing passes between two endpoints any more, and nothing is lost: bytes wait, connection
@@ -124,8 +125,8 @@ impl MemoryNetwork {
         let pair = state.pair(a, b);
         pair.partitioned = partitioned;
         // Those that are over too: the other end is to hear of it in time, and not before.
-        for wires in pair.all() {
-            wires.set_frozen(partitioned);
+        for connection in pair.all() {
+            connection.set_frozen(partitioned);
         }
     }
 
@@ -133,9 +134,9 @@ impl MemoryNetwork {
     /// [`heal`](Self::heal).
     #[cfg(test)]
     pub(crate) fn freeze_newest(&self, a: &str, b: &str) {
-        let wires = self.0.state().pair(a, b).live();
-        if let Some(wires) = wires.last() {
-            wires.set_frozen(true);
+        let connections = self.0.state().pair(a, b).live();
+        if let Some(connection) = connections.last() {
+            connection.set_frozen(true);
         }
     }
 
@@ -144,8 +145,8 @@ impl MemoryNetwork {
         let mut state = self.0.state();
         let pair = state.pair(a, b);
         pair.latency = latency;
-        for wires in pair.live() {
-            for pipe in &wires.pipes {
+        for connection in pair.live() {
+            for pipe in &connection.pipes {
                 pipe.set_latency(latency);
             }
         }
@@ -159,7 +160,7 @@ impl MemoryNetwork {
     /// The endpoint is gone as if its process had been killed: its connections break, attempts to
     /// connect to it are refused, and so are its own. The name may be bound again.
     pub fn crash(&self, name: &str) {
-        let wires: Vec<_> = {
+        let connections: Vec<_> = {
             let mut state = self.0.state();
             state.listeners.remove(name);
             state.crashed.insert(name.to_owned());
@@ -170,11 +171,11 @@ impl MemoryNetwork {
                 .flat_map(|(_, pair)| pair.live())
                 .collect()
         };
-        wires.iter().for_each(|wires| wires.cut());
+        connections.iter().for_each(|connection| connection.cut());
         self.0.changed.notify_waiters();
     }
 
-    /// How many connections stand between two endpoints.
+    /// How many connections there are between two endpoints.
     pub fn connections(&self, a: &str, b: &str) -> usize {
         self.0.state().pair(a, b).live().len()
     }
@@ -219,31 +220,31 @@ impl MemoryNetwork {
         if pair.partitioned {
             return None;
         }
-        let wires = Wires::new(capacity, pair.latency);
+        let duplex = Duplex::new(capacity, pair.latency);
         let index = usize::from(from > to);
         let sent = !state.crashed.contains(from)
             && state
                 .listeners
                 .get(to)
-                .is_some_and(|listener| listener.send(wires.end(1 - index)).is_ok());
+                .is_some_and(|listener| listener.send(duplex.end(1 - index)).is_ok());
         if !sent {
             return Some(Err(io::ErrorKind::ConnectionRefused.into()));
         }
         state
             .pair(from, to)
             .connections
-            .push(Arc::downgrade(&wires));
-        Some(Ok(wires.end(index)))
+            .push(Arc::downgrade(&duplex));
+        Some(Ok(duplex.end(index)))
     }
 }
 
 impl Network {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         lock(&self.state)
     }
 }
 
-impl State {
+impl NetworkState {
     fn pair(&mut self, a: &str, b: &str) -> &mut Pair {
         let (first, second) = if a < b { (a, b) } else { (b, a) };
         self.pairs

@@ -16,13 +16,13 @@ use crate::support::lock::lock;
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     /// One writer waits here; a permit is kept for one that is about to wait.
     writable: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct PipeState {
     /// What is under way, and when it arrives.
     queue: VecDeque<(Instant, Bytes)>,
     queued: usize,
@@ -31,17 +31,17 @@ struct State {
     /// Nothing arrives, nothing is lost.
     frozen: bool,
     /// Whether the writer is gone, and whether in good order.
-    end: Option<End>,
+    end: Option<WriterEnd>,
     reader_gone: bool,
     /// Bytes that still pass before the connection breaks.
-    fuse: Option<u64>,
+    cut_after: Option<u64>,
     /// The reader, if it waits.
     reader: Option<Waker>,
 }
 
 /// How a direction ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum WriterEnd {
     /// The reader gets what is under way, then the end of the stream.
     Closed,
     /// The reader gets what is under way, then an error.
@@ -50,7 +50,7 @@ enum End {
 
 /// Both directions of a connection, as seen by the network.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Duplex {
     pub(super) pipes: [Arc<Pipe>; 2],
 }
 
@@ -61,18 +61,18 @@ pub(crate) struct PipeReader {
     /// When what is under way arrives, while the reader waits for that.
     arrival: Option<Pin<Box<Sleep>>>,
     /// Keeps the connection within the network's reach.
-    _wires: Arc<Wires>,
+    _duplex: Arc<Duplex>,
 }
 
 /// The writing end of a pipe.
 #[derive(Debug)]
 pub(crate) struct PipeWriter {
     pipe: Arc<Pipe>,
-    /// The connection, which breaks as a whole when a fuse blows.
-    wires: Arc<Wires>,
+    /// The connection, which breaks as a whole when a cut falls due.
+    duplex: Arc<Duplex>,
 }
 
-impl Wires {
+impl Duplex {
     pub(super) fn new(capacity: usize, latency: Duration) -> Arc<Self> {
         let pipe = || Arc::new(Pipe::new(capacity, latency));
         Arc::new(Self {
@@ -92,11 +92,11 @@ impl Wires {
             PipeReader {
                 pipe: Arc::clone(from),
                 arrival: None,
-                _wires: Arc::clone(self),
+                _duplex: Arc::clone(self),
             },
             PipeWriter {
                 pipe: Arc::clone(to),
-                wires: Arc::clone(self),
+                duplex: Arc::clone(self),
             },
         )
     }
@@ -127,7 +127,7 @@ impl Wires {
 impl Pipe {
     fn new(capacity: usize, latency: Duration) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PipeState {
                 queue: VecDeque::new(),
                 queued: 0,
                 capacity,
@@ -135,14 +135,14 @@ impl Pipe {
                 frozen: false,
                 end: None,
                 reader_gone: false,
-                fuse: None,
+                cut_after: None,
                 reader: None,
             }),
             writable: Notify::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipeState> {
         lock(&self.state)
     }
 
@@ -163,14 +163,14 @@ impl Pipe {
         self.state().latency = latency;
     }
 
-    pub(super) fn set_fuse(&self, bytes: u64) {
-        self.state().fuse = Some(bytes);
+    pub(super) fn set_cut_after(&self, bytes: u64) {
+        self.state().cut_after = Some(bytes);
     }
 
     fn reset(&self, lose: bool) {
         let lost = {
             let mut state = self.state();
-            state.end = Some(End::Reset);
+            state.end = Some(WriterEnd::Reset);
             // A broken connection says so even through a partition: the end that broke it knows.
             state.frozen = false;
             if lose {
@@ -253,8 +253,8 @@ impl PipeReader {
         match (later, state.end) {
             (Some(at), _) => Ok(Read::Later(at)),
             (None, None) => Ok(Read::Nothing),
-            (None, Some(End::Closed)) => Ok(Read::Some(0)),
-            (None, Some(End::Reset)) => Err(io::ErrorKind::ConnectionReset.into()),
+            (None, Some(WriterEnd::Closed)) => Ok(Read::Some(0)),
+            (None, Some(WriterEnd::Reset)) => Err(io::ErrorKind::ConnectionReset.into()),
         }
     }
 }
@@ -285,8 +285,8 @@ impl PipeWriter {
         if room == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if let Some(fuse) = state.fuse {
-            room = room.min(usize::try_from(fuse).unwrap_or(usize::MAX));
+        if let Some(cut_after) = state.cut_after {
+            room = room.min(usize::try_from(cut_after).unwrap_or(usize::MAX));
         }
         let mut chunk = BytesMut::new();
         for slice in slices {
@@ -299,15 +299,15 @@ impl PipeWriter {
             state.queue.push_back((arrives, chunk.freeze()));
             state.queued += written;
         }
-        let blown = state.fuse.as_mut().is_some_and(|fuse| {
-            *fuse -= written as u64;
-            *fuse == 0
+        let is_cut = state.cut_after.as_mut().is_some_and(|cut_after| {
+            *cut_after -= written as u64;
+            *cut_after == 0
         });
         drop(state);
-        if blown {
-            // What has passed the fuse arrives; what comes the other way is lost.
+        if is_cut {
+            // What has passed until then arrives; what comes the other way is lost.
             self.pipe.reset(false);
-            self.wires
+            self.duplex
                 .pipes
                 .iter()
                 .filter(|pipe| !Arc::ptr_eq(pipe, &self.pipe))
@@ -336,7 +336,7 @@ impl PipeWriter {
 
 impl Drop for PipeWriter {
     fn drop(&mut self) {
-        self.pipe.state().end.get_or_insert(End::Closed);
+        self.pipe.state().end.get_or_insert(WriterEnd::Closed);
         self.pipe.wake_reader();
     }
 }
