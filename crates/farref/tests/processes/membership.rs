@@ -113,20 +113,25 @@ fn waits_for_references() -> anyhow::Result<()> {
 fn names_who_is_busy() -> anyhow::Result<()> {
     launch::run(async || {
         let options = Options {
-            shutdown_timeout_ms: 15_000,
+            shutdown_timeout_ms: 12_000,
             leak_grace_ms: 60_000,
             ..Options::default()
         };
         let at = format!("tcp://127.0.0.1:{}", free_port()?);
-        let start = |name: &str, rank: u32| -> anyhow::Result<_> {
-            Launch::new(&options)?
+        let start = |options: &Options, name: &str, rank: u32| -> anyhow::Result<_> {
+            Launch::new(options)?
                 .env("FARREF_NAME", name)
                 .env("FARREF_RENDEZVOUS", &at)
                 .env("FARREF_WORLD_SIZE", 3)
                 .env("FARREF_RANK", rank)
                 .start(name)
         };
-        let others = [start("a", 1)?, start("b", 2)?];
+        // `b` loses its patience long before `a`: if `a` went first, `b` would have nothing to wait for.
+        let patient = Options {
+            shutdown_timeout_ms: 25_000,
+            ..options.clone()
+        };
+        let others = [start(&patient, "a", 1)?, start(&options, "b", 2)?];
         // Long enough for the others to say what they have: two processes that have just started.
         let limit = Duration::from_secs(5);
         let me = Worker::builder("driver").rank(0).world_size(3);

@@ -171,7 +171,7 @@ fn missing() -> anyhow::Result<()> {
             .world_size(4)
             .rendezvous(&at)
             .store_is_hosted_elsewhere();
-        let me = options.apply(me).join_timeout(Duration::from_secs(5));
+        let me = options.apply(me).join_timeout(Duration::from_secs(8));
         match me.join().await {
             Err(Error::Rendezvous(error)) => match &*error {
                 RendezvousError::Missing { have, missing, .. } => {
