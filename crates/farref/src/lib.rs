@@ -112,7 +112,8 @@ pub use codec::{
     Blob, Buffer, Codec, CodecError, CodecErrorKind, Part, Payload, Source, ValueCodec, Width,
 };
 pub use error::{
-    ConfigError, Error, FunctionName, MemberState, Misuse, ReferenceError, RemoteError, Result,
+    BindError, ConfigError, Error, FunctionName, MemberState, Misuse, ReferenceError, RemoteError,
+    Result,
 };
 pub use face::call::Call;
 pub use face::functions;
@@ -163,7 +164,7 @@ pub use face::rref::RRef;
 #[doc(inline)]
 pub use farref_macros::remote;
 pub use fingerprint::signature::Signature;
-pub use native::{BindError, MemoryNetwork};
+pub use native::MemoryNetwork;
 pub use rendezvous::{
     FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
     StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,

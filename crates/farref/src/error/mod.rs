@@ -13,6 +13,7 @@
 //! constructor did, and the error names the constructor and its worker, not what was tried with the
 //! reference.
 
+mod bind;
 mod config;
 mod misuse;
 mod reference;
@@ -21,6 +22,7 @@ mod remote;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use bind::BindError;
 pub use config::ConfigError;
 pub use misuse::{MemberState, Misuse};
 pub use reference::ReferenceError;
@@ -28,7 +30,6 @@ pub use remote::{FunctionName, RemoteError};
 
 use crate::codec::CodecError;
 use crate::fingerprint::signature::Signature;
-use crate::native::BindError;
 use crate::rendezvous::RendezvousError;
 use crate::report::leaks::LeakReport;
 

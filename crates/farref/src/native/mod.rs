@@ -27,7 +27,6 @@
 
 mod accept;
 mod agent;
-mod bind_error;
 mod endpoint;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -41,7 +40,6 @@ mod tests;
 mod transport;
 
 pub(crate) use agent::NativeAgent;
-pub use bind_error::BindError;
 pub(crate) use endpoint::{Contacts, Identity, NativeConfig};
 pub(crate) use handshake::{Rejection, VERSION as WIRE_VERSION};
 pub(crate) use inquiry::{Predecessors, Watch, WatchError};

@@ -191,14 +191,18 @@ pub(crate) fn read<T: DeserializeOwned>(
     value.map_err(|error| incoming.complaint.unwrap_or_else(|| error.into()))
 }
 
+/// What was collected for an earlier attempt at a value. What others put there may be dropped by code of
+/// theirs: not while the scope is borrowed.
+#[must_use = "to be dropped when nothing is borrowed"]
+#[expect(dead_code, reason = "only dropped")]
+struct Outdated(Vec<Arc<Handle>>, Option<Box<Noted>>);
+
 impl Outgoing {
-    /// What was collected for an earlier attempt at the value goes. What others put there may be dropped by
-    /// code of theirs: not while the scope is borrowed.
-    #[must_use = "to be dropped when nothing is borrowed"]
-    fn begin_attempt(&mut self, attempt: u32) -> Option<(Vec<Arc<Handle>>, Option<Box<Noted>>)> {
+    /// What was collected for an earlier attempt at the value goes.
+    fn begin_attempt(&mut self, attempt: u32) -> Option<Outdated> {
         (self.attempt != attempt).then(|| {
             self.attempt = attempt;
-            (std::mem::take(&mut self.references), self.noted.take())
+            Outdated(std::mem::take(&mut self.references), self.noted.take())
         })
     }
 }

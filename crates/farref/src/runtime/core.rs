@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use farref_proto::{
@@ -19,6 +19,7 @@ use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
 use crate::support::blocking::BlockingPool;
+use crate::support::lock::lock;
 use crate::support::polled;
 use crate::support::signal::CancelSignal;
 use crate::support::telemetry::Telemetry;
@@ -229,7 +230,7 @@ impl Core {
     /// Takes the lock. A panic under it is a bug of ours, but one that must not take the process's
     /// other workers along.
     pub(super) fn lock(&self) -> MutexGuard<'_, ProtocolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Looks at the node.

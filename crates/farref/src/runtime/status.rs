@@ -1,6 +1,5 @@
 //! What is going on, for snapshots, instruments and warnings.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use farref_proto::{Node, NodeId, RRefId};
@@ -8,6 +7,8 @@ use farref_proto::{Node, NodeId, RRefId};
 use super::core::{Core, IncomingCall, Taken, ValueWaiter};
 use super::registry::{Called, Entry};
 use super::{FETCH, LOCAL};
+
+use crate::support::lock::lock;
 
 /// What is open with one peer at some moment.
 #[derive(Default)]
@@ -54,7 +55,7 @@ impl Core {
 
     /// The program keeps its runtime from running. Says which functions do, if it has lasted for long.
     pub(crate) fn starving(&self, lasted: Duration) {
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = lock(&self.looks);
         let blocked = looks.stuck();
         drop(looks);
         if lasted.is_zero() {

@@ -20,6 +20,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::support::lock::lock;
+
 /// How long a thread with nothing to do stays.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -109,7 +111,7 @@ impl fmt::Debug for BlockingPool {
 
 impl PoolShared {
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// BP-2: wakes a thread, or starts one.

@@ -7,11 +7,12 @@
 //! last of them. No code of the program runs on it (UC-1).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use crate::support::lock::lock;
 use crate::support::user_code;
 
 /// The thread, for as long as somebody has this.
@@ -27,7 +28,7 @@ static SHARED: Mutex<Weak<IoThread>> = Mutex::new(Weak::new());
 impl IoThread {
     /// The thread of this process, started if there is none.
     pub(crate) fn get() -> io::Result<Arc<Self>> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED);
         if let Some(thread) = shared.upgrade() {
             return Ok(thread);
         }

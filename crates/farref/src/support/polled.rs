@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::support::lock::lock;
 
 /// What one thread is at.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ impl Note {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             ..Self::default()
         });
-        let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = lock(&NOTES);
         notes.retain(|note| note.strong_count() > 0);
         notes.push(Arc::downgrade(&note));
         note
@@ -68,7 +70,7 @@ pub(crate) struct Looks(HashMap<u64, u64>);
 impl Looks {
     /// The functions that have been polled, once, all the time since this was last asked.
     pub(crate) fn stuck(&mut self) -> Vec<u64> {
-        let notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = lock(&NOTES);
         let before = std::mem::take(&mut self.0);
         let mut stuck = Vec::new();
         for note in notes.iter().filter_map(Weak::upgrade) {

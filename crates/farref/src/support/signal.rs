@@ -1,8 +1,10 @@
 //! Telling a running call that nobody wants its answer any more.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::Waker;
+
+use crate::support::lock::lock;
 
 /// Set once, by whoever cancels; watched by whoever runs.
 #[derive(Debug, Default)]
@@ -18,11 +20,7 @@ impl CancelSignal {
 
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
-        let waker = self
-            .waker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let waker = lock(&self.waker).take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -30,7 +28,7 @@ impl CancelSignal {
 
     /// Asks to be woken. Says whether it is too late for that.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
-        let mut slot = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.waker);
         if slot.as_ref().is_none_or(|known| !known.will_wake(waker)) {
             *slot = Some(waker.clone());
         }

@@ -27,7 +27,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use crate::codec::Payload;
+use crate::support::lock::lock;
 
 /// The bytes of answers that one peer may have under way unless told otherwise.
 pub(crate) const DEFAULT_MAX_ANSWER_BYTES: u64 = 256 << 20;
@@ -485,10 +486,6 @@ impl Drop for Reserve {
             });
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use farref_proto::{ContextId, NodeId};
+
+use crate::support::lock::lock;
 
 /// Is told what becomes of contexts on the worker `W`.
 pub(crate) trait Listener<W>: Send + Sync {
@@ -32,7 +34,7 @@ impl<W> Default for Extensions<W> {
 
 impl<W> Extensions<W> {
     fn lock(&self) -> MutexGuard<'_, HashMap<TypeId, Kept<W>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The extension of that type, which is made if there is none.

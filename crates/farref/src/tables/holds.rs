@@ -12,12 +12,13 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use farref_proto::{NodeId, RRefId};
 
 use crate::agent::{Origins, SourceLine};
+use crate::support::lock::lock;
 
 const SHARDS: usize = 16;
 
@@ -134,9 +135,7 @@ impl Default for Holds {
 
 impl Holds {
     fn shard(&self, rref: RRefId) -> MutexGuard<'_, Shard> {
-        self.shards[rref.counter as usize % SHARDS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[rref.counter as usize % SHARDS])
     }
 
     pub(crate) fn insert(&self, rref: RRefId, made: Made) {
@@ -198,7 +197,7 @@ impl Holds {
         function: &'static str,
         returned: bool,
     ) -> Sources<'a> {
-        let mut known = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.received);
         let lines = origins.lines().iter().cloned().map(Some).chain([None]);
         let received = lines.map(|line| {
             known.intern(Received {

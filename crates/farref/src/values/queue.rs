@@ -14,12 +14,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use farref_proto::{NodeId, RRefId};
 use tokio::sync::oneshot;
+
+use crate::support::lock::lock;
 
 const SHARDS: usize = 16;
 
@@ -76,9 +78,7 @@ pub(crate) struct NeverComes;
 
 impl Queues {
     fn shard(&self, rref: RRefId) -> MutexGuard<'_, Shard> {
-        self.shards[rref.counter as usize % SHARDS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[rref.counter as usize % SHARDS])
     }
 
     /// Takes a place in the queue of a value.
@@ -165,7 +165,7 @@ impl Queues {
     pub(crate) fn waiting(&self) -> Vec<Queued> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = lock(shard);
             for (&rref, queue) in &shard.queues {
                 all.extend(queue.waiting.iter().map(|(&number, waiting)| Queued {
                     rref,

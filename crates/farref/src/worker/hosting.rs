@@ -7,9 +7,10 @@
 //!
 //! - **HO-1** Nothing is hosted any more once the store was closed: the port is free.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::rendezvous::{StoreServer, host_store};
+use crate::support::lock::lock;
 
 /// The store that a worker hosts, if it does.
 #[derive(Debug)]
@@ -70,6 +71,6 @@ impl HostedStore {
     }
 
     fn server(&self) -> MutexGuard<'_, Server> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.server)
     }
 }

@@ -12,7 +12,7 @@ use super::memory::{MemoryListener, MemoryNetwork};
 use super::stream::Stream;
 #[cfg(unix)]
 use super::stream::unix_path;
-use crate::native::bind_error::BindError;
+use crate::error::BindError;
 use crate::rendezvous::Address;
 
 /// Where an agent listens.

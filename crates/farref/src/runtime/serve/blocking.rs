@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::responder::{Responder, panicked};
 use super::running::{Packed, enter, supervise};
 use crate::agent::Failure;
 use crate::runtime::function::Function;
+use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
 use crate::tables::answers::Reservation;
 use crate::values::Admission;
@@ -94,10 +95,7 @@ type Task = Box<dyn FnOnce(Responder) + Send>;
 
 impl Queued {
     fn take(&self) -> Option<(Responder, Task)> {
-        self.task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.task).take()
     }
 }
 
