@@ -33,7 +33,7 @@ const FETCH: FunctionName = FunctionName::ours(runtime::FETCH);
 /// Await it for the result, [`start`](Self::start) it to await the result later, or say
 /// [`remote`](Self::remote) to leave the result where it is computed and hold a reference to it.
 /// A call that is only built sends nothing. It is what surrounds the code that makes it which counts: its
-/// limit and its [context](crate::face::context#which-context-a-call-belongs-to).
+/// limit and its [context](crate::context#which-context-a-call-belongs-to).
 ///
 /// ```
 /// # use std::time::Duration;

@@ -26,7 +26,7 @@ const NAME: &str = "farref::RRef";
 
 /// A far reference: a value of type `T` that lives on some worker, for as long as anybody holds one.
 ///
-/// It comes from [`Call::remote`], [`Worker::rref`](crate::Worker::rref), or out of an argument or a
+/// It comes from [`Call::remote`](crate::Call::remote), [`Worker::rref`](crate::Worker::rref), or out of an argument or a
 /// result, and can be put into arguments and results in turn, anywhere inside them. Methods of `T` that
 /// are remote can be called on it. Cloning it is local and sends nothing; when the last clone on the
 /// last worker is dropped, the value is.

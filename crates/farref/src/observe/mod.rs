@@ -1,7 +1,7 @@
 //! Looking into running workers from outside of their group.
 //!
 //! An [`Observer`] joins nothing and changes nothing: it connects to workers, proves that it knows the
-//! group's token, and is shown [`Snapshot`]s. `farref inspect` and `farref top` are made of this.
+//! group's token, and is shown [`Snapshot`](crate::Snapshot)s. `farref inspect` and `farref top` are made of this.
 //!
 //! ```
 //! use farref::observe::Observer;

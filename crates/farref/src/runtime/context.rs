@@ -254,7 +254,7 @@ impl<F> fmt::Debug for InContext<F> {
 
 /// A message of a context that is being made, or read.
 ///
-/// See [`Record`] and [`incoming`] for where it comes from.
+/// See [`Record`] and [`incoming`](crate::context::incoming) for where it comes from.
 ///
 /// ```
 /// use farref::context::Message;
@@ -322,7 +322,7 @@ impl Message {
 /// What values note of the message that they go into, for the context that it is made in.
 ///
 /// The arguments of a call are written when it is built, and which context it belongs to turns out when it is made. So
-/// a value that is being serialized leaves what the context is to know of it in a record, by [`outgoing`].
+/// a value that is being serialized leaves what the context is to know of it in a record, by [`outgoing`](crate::context::outgoing).
 ///
 /// ```
 /// use farref::context::{Message, Record};
