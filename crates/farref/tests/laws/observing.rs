@@ -1,5 +1,5 @@
 //! Looking into workers from outside of their group. The invariants OB-1 to OB-3 are those of
-//! `native/observe.rs`.
+//! `native/inquiry/observe.rs`.
 
 use std::time::{Duration, Instant};
 

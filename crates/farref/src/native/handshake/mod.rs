@@ -24,8 +24,9 @@
 //! - **HS-2** The acceptor proves itself only to a dialer that has, so a stranger cannot collect
 //!   material for guessing the token.
 //! - **HS-3** Whether this worker counts as gone is believed only from a peer that has proved itself.
-//! - **HS-4** What a stranger can make an acceptor store is bounded in size ([`MAX_GREETING`](conversation::MAX_GREETING),
-//!   [`MAX_CLAIM`](conversation::MAX_CLAIM)), time and number.
+//! - **HS-4** What a dialer that has proved nothing can make an acceptor store is bounded in size
+//!   ([`MAX_GREETING`](conversation::MAX_GREETING), [`MAX_CLAIM`](conversation::MAX_CLAIM)), time and
+//!   number.
 
 mod conversation;
 mod failure;
