@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **CA-1** A request stays in the table until it is answered or its peer departs, cancelled or
-//!   not; until then it keeps the reference that it fetches. So a release never overtakes a fetch.
+//!   not; until then it keeps the reference that it fetches. So a release never overtakes a fetch; nor does,
+//!   if the owner has declined the reference, the word to the parent that it need not wait any longer.
 //! - **CA-2** A request id is not used again while the request is outstanding, and differs by its
 //!   generation from all that used the same slot before, also if the slot was given back meanwhile.
 //! - **CA-3** Slots that only a crowd of calls needed are given back, at a cost that does not grow with

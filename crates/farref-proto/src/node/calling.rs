@@ -160,7 +160,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
                     Some(owner) if owner != to => {
                         return Err(RefError::NotOwner { rref, owner }.into());
                     }
-                    _ => self.table(rref).add_handle(rref)?,
+                    _ => self.table(rref).begin_fetch(rref)?,
                 }
                 Some(rref)
             }
@@ -169,7 +169,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         };
         let undo_fetch = |node: &mut Self, out: &mut Outbox<V>| {
             if let Some(rref) = fetches {
-                node.table(rref).drop_handle(rref, out);
+                node.table(rref).end_fetch(rref, out);
             }
         };
         let carried = match self.fork_all(arguments, to, out) {
@@ -228,7 +228,8 @@ impl<V: Clone, O, I> Node<V, O, I> {
                     .get_mut(&to)
                     .and_then(|calls| calls.finish(request));
                 if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
-                    self.table(rref).drop_handle(rref, out);
+
+                    self.table(rref).end_fetch(rref, out);
                 }
                 call.and_then(|call| call.record)
             }
@@ -429,7 +430,8 @@ impl<V: Clone, O, I> Node<V, O, I> {
             self.drop_all(&head.carried, out);
         }
         if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
-            self.table(rref).drop_handle(rref, out);
+
+            self.table(rref).end_fetch(rref, out);
         }
         self.loop_back(out);
         Ok(Answered {
@@ -496,7 +498,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         let Open { outgoing, incoming } = calls.drain();
         for (request, call) in outgoing {
             if let Some(rref) = call.fetches {
-                self.table(rref).drop_handle(rref, out);
+                self.table(rref).end_fetch(rref, out);
             }
             if call.wanted {
                 let record = call.record.map(|record| ((node, request), record));

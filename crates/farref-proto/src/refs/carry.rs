@@ -189,6 +189,7 @@ impl<V> RefTable<V> {
                 fork: share.fork,
                 fingerprint,
                 handles: 1,
+                fetches: 0,
                 children: 0,
                 state,
             },

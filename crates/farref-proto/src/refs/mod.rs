@@ -132,8 +132,10 @@ struct User {
     /// The fork that stands for this node at the owner.
     fork: ForkId,
     fingerprint: Fingerprint,
-    /// Handles of the program on this node.
+    /// Handles of the program on this node, and of its fetches.
     handles: u32,
+    /// How many fetches are under way.
+    fetches: u32,
     /// How many children have not accepted yet.
     children: u32,
     state: UserState,
@@ -219,6 +221,24 @@ impl<V> RefTable<V> {
         }
     }
 
+    /// Takes another handle, for a fetch of the value, until that is answered.
+    pub(crate) fn begin_fetch(&mut self, rref: RRefId) -> Result<(), RefError> {
+        self.add_handle(rref)?;
+        if let Some(user) = self.users.get_mut(&rref) {
+            user.fetches += 1;
+        }
+        Ok(())
+    }
+
+    /// The fetch has been answered, or never will be.
+    pub(crate) fn end_fetch(&mut self, rref: RRefId, out: &mut Outbox<V>) {
+        if let Some(user) = self.users.get_mut(&rref) {
+            user.fetches = user.fetches.saturating_sub(1);
+            self.pay_dues_if_declined(rref, out);
+        }
+        self.drop_handle(rref, out);
+    }
+
     /// Where the value is.
     pub fn owner_of(&self, rref: RRefId) -> Option<NodeId> {
         if self.owners.contains_key(&rref) {
@@ -276,6 +296,11 @@ impl<V> RefTable<V> {
 }
 
 impl User {
+    /// Whether somebody counts on the value who is not registered for it, if this node is not.
+    fn needs_its_parent(&self) -> bool {
+        self.children > 0 || self.fetches > 0
+    }
+
     fn check(&self, rref: RRefId) -> Result<(), RefError> {
         match self.state {
             UserState::Pending | UserState::Confirmed => Ok(()),

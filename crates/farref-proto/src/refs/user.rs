@@ -26,6 +26,7 @@ impl<V> RefTable<V> {
                 fork,
                 fingerprint,
                 handles: 1,
+                fetches: 0,
                 children: 0,
                 state: UserState::Pending,
             },
@@ -112,10 +113,18 @@ impl<V> RefTable<V> {
         };
         if let Some(user) = self.users.get_mut(&child.rref) {
             user.children = user.children.saturating_sub(1);
-            if user.children == 0 && matches!(user.state, UserState::Declined(_)) {
-                self.pay_dues(child.rref, out);
-            }
+            self.pay_dues_if_declined(child.rref, out);
             self.release_if_unused(child.rref, out);
+        }
+    }
+
+    /// Nothing is left that the parent of a declined reference had to wait for.
+    pub(super) fn pay_dues_if_declined(&mut self, rref: RRefId, out: &mut Outbox<V>) {
+        let done = self.users.get(&rref).is_some_and(|user| {
+            matches!(user.state, UserState::Declined(_)) && !user.needs_its_parent()
+        });
+        if done {
+            self.pay_dues(rref, out);
         }
     }
 
@@ -140,16 +149,17 @@ impl<V> RefTable<V> {
     }
 
     /// The reference leads nowhere any more (its state says why): nobody needs to wait for it. If only
-    /// this node was turned away, those whom it handed the reference to may not be: until they stand on
-    /// their own, the parent that this node has it from waits for them as well (RT-3). Parents that handed
-    /// it to this node once more do not: they might be among those.
+    /// this node was turned away, those whom it handed the reference to may not be, and a fetch of its own may
+    /// arrive when the value is there: until they stand on their own and it is answered, the parent that this
+    /// node has it from waits for them as well (RT-3, CA-1). Parents that handed it to this node once more do
+    /// not: they might be among those.
     pub(super) fn lose(&mut self, rref: RRefId, out: &mut Outbox<V>) {
         let Some(user) = self.users.get(&rref) else {
             return;
         };
         let error = user.check(rref).err();
-        let for_children = user.children > 0 && user.state != UserState::OwnerLost;
-        let but = for_children.then_some(user.fork);
+        let waits = user.needs_its_parent() && user.state != UserState::OwnerLost;
+        let but = waits.then_some(user.fork);
         self.pay_dues_but(rref, but, out);
         if let Some(error) = error {
             out.event(Event::Lost { rref, error });

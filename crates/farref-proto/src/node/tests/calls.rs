@@ -6,7 +6,7 @@ use crate::event::{Event, Waiter};
 use crate::ids::Fingerprint;
 use crate::membership::Phase;
 use crate::message::Control;
-use crate::node::{Arrival, Want};
+use crate::node::{Arrival, NodeConfig, Want};
 
 /// R2
 #[test]
@@ -274,7 +274,7 @@ fn there_is_nothing_to_answer_to_a_caller_that_is_gone() {
 /// The shards of a node share nothing: references in all of them come and go alike.
 #[test]
 fn references_of_all_shards_come_and_go() {
-    let config = crate::node::NodeConfig {
+    let config = NodeConfig {
         ref_shards: 4,
         ..Default::default()
     };
@@ -297,5 +297,48 @@ fn references_of_all_shards_come_and_go() {
     );
     net.deliver_all();
     assert_eq!(net.freed().len(), 32);
+    net.finish();
+}
+
+/// CA-1, R1: a holder asks for the value and is turned away by the owner, which has heard of too many values before their
+/// creation. Its fetch is slower than all else. The worker that the holder has the reference from waits for the answer,
+/// so the fetch finds the value; it would otherwise wait for a creation that has been and gone.
+#[test]
+fn a_fetch_by_a_holder_that_is_turned_away_finds_the_value() {
+    let mut net = Cluster::with(
+        3,
+        NodeConfig {
+            max_pending_owners: 0,
+            ..NodeConfig::default()
+        },
+    );
+    let rref = net.remote(A, B);
+    let creation = net.hold_calls(A, B);
+    let call = net.ask(A, C, &[rref]);
+    net.deliver_call(A, C);
+    let fetch = net.fetch(C, B, rref);
+    let fetching = net.hold_calls(C, B);
+    net.deliver_all();
+    let error = RefError::TooManyPending { rref };
+    assert_eq!(net.events(C), [Event::Lost { rref, error }]);
+    for packet in creation {
+        net.push(A, B, packet);
+    }
+    net.deliver_all();
+    net.fulfil(A, B, rref, 7);
+    net.answer(C, A, call, &[]);
+    net.drop_handle(A, rref);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert!(net.freed().is_empty(), "the fetch is under way");
+    for packet in fetching {
+        net.push(C, B, packet);
+    }
+    net.deliver_all();
+    let (_, _, _, arrival) = net.arrivals.last().unwrap();
+    assert_eq!(*arrival, Arrival::Value(7));
+    net.answer(B, C, fetch, &[]);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
     net.finish();
 }
