@@ -7,6 +7,7 @@
 //! - **BA-2** A source is not looked at where code of the program is barred (UC-1): what is before it is
 //!   written, and then [`UserCodeBarred`] says that somebody else has to go on.
 
+use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
 use super::packet::Packet;
-use super::wire::{PREFIX, Wire, part_entry};
+use super::wire::{PREFIX, Wire, map_payload, part_entry};
 use crate::codec::{Part, Place};
 use crate::support::user_code;
 
@@ -87,22 +88,8 @@ impl Batch {
 
     fn encode_frame(&mut self, frame: Frame<Packet>, now: Time) {
         let mut packet = None;
-        let frame = match frame {
-            Frame::Data {
-                lane,
-                seq,
-                acks,
-                payload,
-            } => Frame::Data {
-                lane,
-                seq,
-                acks,
-                payload: packet.insert(payload).age(now),
-            },
-            Frame::Ack { acks } => Frame::Ack { acks },
-            Frame::Ping { generation, acks } => Frame::Ping { generation, acks },
-            Frame::Pong { generation, acks } => Frame::Pong { generation, acks },
-        };
+        let age = |payload: Packet| Ok::<_, Infallible>(packet.insert(payload).age(now));
+        let Ok(frame) = map_payload(frame, age);
         self.push_wire(&Wire::Session(frame), packet.as_ref());
     }
 

@@ -17,7 +17,7 @@ use super::filling::{Filling, Space};
 use super::limits::Limits;
 use super::packet::{Head, Incoming, assemble};
 use super::recycle::Recycler;
-use super::wire::{PREFIX, Wire, read_part_entry};
+use super::wire::{PREFIX, Wire, map_payload, read_part_entry};
 use crate::codec::{Owned, Part, Width};
 
 /// The read buffer's size.
@@ -46,13 +46,17 @@ pub(crate) struct Decoder {
     pending: Option<PartialFrame>,
 }
 
+/// A frame as its head announces it: instead of the message, the rest of the head and how long the message
+/// has waited to be sent. None asks for a stream for bulk data.
+type Announced = Option<Frame<(Head, Duration)>>;
+
+/// A frame whose head has come.
 #[derive(Debug)]
 struct PartialFrame {
-    wire: Wire,
-    head: Option<Head>,
+    announced: Announced,
     body_length: usize,
     body: Option<Bytes>,
-    announced: Vec<(usize, Width)>,
+    part_lengths: Vec<(usize, Width)>,
     /// Those parts that have come.
     parts: Vec<Part>,
     /// The body or part that is on its way into a buffer of its own.
@@ -142,7 +146,7 @@ impl Decoder {
             return Ok(None);
         };
         let consumed = PREFIX + head.len() + table.len();
-        let mut announced = Vec::with_capacity(parts as usize);
+        let mut part_lengths = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
             let (length, width) = read_part_entry(table.get_u64_le());
             total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
@@ -152,20 +156,20 @@ impl Decoder {
             if !length.is_multiple_of(width.bytes() as u64) {
                 return Err(FrameError::UnevenPart { length, width });
             }
-            announced.push((to_size(length)?, width));
+            part_lengths.push((to_size(length)?, width));
         }
-        let (wire, head) = decode_head(head)?;
-        if head.is_none() && total > u64::from(head_length) {
+        let announced = decode_head(head)?;
+        let is_data = matches!(announced, Some(Frame::Data { .. }));
+        if !is_data && total > u64::from(head_length) {
             return Err(FrameError::UnexpectedPayload);
         }
         self.buffer.advance(consumed);
         Ok(Some(PartialFrame {
-            wire,
-            head,
+            announced,
             body_length: to_size(body)?,
             body: None,
-            parts: Vec::with_capacity(announced.len()),
-            announced,
+            parts: Vec::with_capacity(part_lengths.len()),
+            part_lengths,
             filling: None,
         }))
     }
@@ -176,18 +180,20 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 }
 
 /// Both parts of a head. Only data has the second.
-fn decode_head(bytes: &[u8]) -> Result<(Wire, Option<Head>), FrameError> {
-    let (wire, rest): (Wire, _) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
-    let (head, rest) = if let Wire::Session(Frame::Data { .. }) = wire {
-        let (head, rest) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
-        (Some(head), rest)
-    } else {
-        (None, rest)
+fn decode_head(bytes: &[u8]) -> Result<Announced, FrameError> {
+    let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
+    let announced = match wire {
+        Wire::OpenBulk => None,
+        Wire::Session(frame) => Some(map_payload(frame, |age| {
+            let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
+            rest = beyond;
+            Ok((head, Duration::from_nanos(age.unwrap_or(0))))
+        })?),
     };
     if !rest.is_empty() {
         return Err(FrameError::TrailingHead(rest.len()));
     }
-    Ok((wire, head))
+    Ok(announced)
 }
 
 impl PartialFrame {
@@ -212,7 +218,7 @@ impl PartialFrame {
                 return Ok(false);
             }
         }
-        while let Some(&(length, width)) = self.announced.get(self.parts.len()) {
+        while let Some(&(length, width)) = self.part_lengths.get(self.parts.len()) {
             let Some(part) = self.fill(length, width, buffer, recycler)? else {
                 return Ok(false);
             };
@@ -242,33 +248,13 @@ impl PartialFrame {
 
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
     fn finish(&mut self) -> Result<Received, FrameError> {
-        let frame = match self.wire.clone() {
-            Wire::OpenBulk => return Ok(Received::OpenBulk),
-            Wire::Session(frame) => frame,
+        let Some(frame) = self.announced.take() else {
+            return Ok(Received::OpenBulk);
         };
-        let body = self.body.take().unwrap_or_default();
-        Ok(Received::Session(match (frame, self.head.take()) {
-            (
-                Frame::Data {
-                    lane,
-                    seq,
-                    acks,
-                    payload: age,
-                },
-                Some(head),
-            ) => {
-                let age = Duration::from_nanos(age.unwrap_or(0));
-                Frame::Data {
-                    lane,
-                    seq,
-                    acks,
-                    payload: assemble(head, body, take(&mut self.parts), age)?,
-                }
-            }
-            (Frame::Data { .. }, None) => return Err(FrameError::TrailingHead(0)),
-            (Frame::Ack { acks }, _) => Frame::Ack { acks },
-            (Frame::Ping { generation, acks }, _) => Frame::Ping { generation, acks },
-            (Frame::Pong { generation, acks }, _) => Frame::Pong { generation, acks },
-        }))
+        let frame = map_payload(frame, |(head, age)| {
+            let body = self.body.take().unwrap_or_default();
+            assemble(head, body, take(&mut self.parts), age)
+        });
+        frame.map(Received::Session)
     }
 }

@@ -22,6 +22,29 @@ pub(super) enum Wire {
     OpenBulk,
 }
 
+/// The same frame with another payload.
+pub(super) fn map_payload<P, Q, E>(
+    frame: Frame<P>,
+    map: impl FnOnce(P) -> Result<Q, E>,
+) -> Result<Frame<Q>, E> {
+    Ok(match frame {
+        Frame::Data {
+            lane,
+            seq,
+            acks,
+            payload,
+        } => Frame::Data {
+            lane,
+            seq,
+            acks,
+            payload: map(payload)?,
+        },
+        Frame::Ack { acks } => Frame::Ack { acks },
+        Frame::Ping { generation, acks } => Frame::Ping { generation, acks },
+        Frame::Pong { generation, acks } => Frame::Pong { generation, acks },
+    })
+}
+
 /// Where the width begins.
 const SHIFT: u32 = 62;
 

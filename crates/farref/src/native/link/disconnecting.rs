@@ -61,7 +61,7 @@ impl Link {
     pub(super) fn give_up(self: &Arc<Self>, epoch: u64, fault: &str) {
         let state = self.state();
         if state.epoch == epoch && self.close_for_good(state) {
-            error!(peer = %self.peer, fault, "a message could not be handed in: this is a bug of farref's, \
+            error!(peer = %self.peer, fault, "a message could not be delivered: this is a bug of farref's, \
                 and the peer is given up");
             if let Some(inbound) = self.endpoint.inbound() {
                 inbound.suspect(self.peer, Duration::ZERO);

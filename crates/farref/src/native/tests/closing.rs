@@ -149,7 +149,7 @@ async fn nothing_is_handed_in_and_nobody_suspected_after_closing_began() {
     // One poll begins it.
     assert!(timeout(Duration::ZERO, &mut closing).await.is_err());
     {
-        // Whatever was being handed in when it began is done.
+        // Whatever was being delivered when it began is done.
         let link = left.agent.links.link(right.node).expect("a link");
         drop(lock(&link.delivery_lock));
     }

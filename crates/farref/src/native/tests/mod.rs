@@ -4,11 +4,11 @@ mod closing;
 mod delivery;
 mod failures;
 mod fixture;
-mod helping;
 mod memory;
 mod proxy;
 mod refusals;
 mod sources;
+mod starvation;
 mod timing;
 mod writing;
 

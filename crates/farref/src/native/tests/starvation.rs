@@ -30,7 +30,7 @@ fn undriven(setup: Setup) -> (Side, mpsc::Sender<()>) {
     (side.expect("it starts"), over)
 }
 
-/// The settings of a worker that is soon missed, and soon helped.
+/// The settings of a worker that is soon missed, and soon found starved.
 fn setup(worker: u32, bind: BindOptions, book: &Arc<Book>) -> Setup {
     let mut setup = Setup::new(worker, bind, book);
     setup.config = impatient();
@@ -127,7 +127,7 @@ async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_not
         .expect("it starts");
     introduce(&left, &others, &right, &book);
     left.meet(&right).await;
-    let is_helping = || {
+    let is_starved = || {
         right
             .agent
             .links
@@ -135,15 +135,15 @@ async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_not
             .is_starved
             .load(Ordering::Relaxed)
     };
-    // Both streams are helped with until nothing is left to read.
+    // Both streams are read here until nothing is left to read.
     left.send(&right, call(1, 8 << 20));
     eventually("all arrives", || right.received_count() == 2).await;
-    assert!(is_helping(), "nobody else reads");
+    assert!(is_starved(), "nobody else reads");
     // From now on only signs of life come, on the other stream.
     for _ in 0..100 {
         drive.send(Duration::from_secs(1)).expect("it waits");
         for _ in 0..200 {
-            if !is_helping() {
+            if !is_starved() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
