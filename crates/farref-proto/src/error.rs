@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
-use crate::membership::Phase;
+use crate::limits::{MAX_BATCH, MAX_WORKERS};
+use crate::standing::Phase;
 
-/// A use of a reference that cannot work. Cause and remedy are on this side or with the group's
-/// fate; for what a peer does against the protocol see [`PeerMisbehaved`].
+/// A use of a reference that cannot work. Cause and remedy are on this side or in what became of
+/// the group; for what a peer does against the protocol see [`PeerMisbehaved`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefError {
@@ -196,14 +197,14 @@ pub enum PeerMisbehaved {
         request: MessageId,
     },
     /// A list was longer than [`MAX_BATCH`](crate::MAX_BATCH).
-    #[error("peer sent {len} entries in one message, the limit is {limit}", limit = crate::MAX_BATCH)]
+    #[error("peer sent {len} entries in one message, the limit is {limit}", limit = MAX_BATCH)]
     BatchTooLong {
         /// How many.
         len: usize,
     },
     /// It told of more workers than a group can have had.
     #[error("peer tells of more workers than a group can have ({known} are known, the limit is {limit})",
-        limit = crate::MAX_WORKERS)]
+        limit = MAX_WORKERS)]
     TooManyWorkers {
         /// How many were known before.
         known: usize,

@@ -2,6 +2,7 @@
 
 use crate::error::RefError;
 use crate::ids::{ContextId, MessageId, NodeId, RRefId};
+use crate::standing::Departure;
 
 /// Who waits for a value: a request of another node, or one made on the owner itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -10,15 +11,6 @@ pub struct Waiter {
     pub node: NodeId,
     /// Its request.
     pub request: MessageId,
-}
-
-/// Why a node is no longer a member.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Departure {
-    /// It said good-bye.
-    Left,
-    /// It was declared dead, or came back as a later incarnation.
-    Died,
 }
 
 /// Something the program above has to act on.

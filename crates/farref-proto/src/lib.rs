@@ -56,25 +56,29 @@ mod error;
 mod event;
 mod hash;
 mod ids;
+mod limits;
 mod membership;
 mod message;
 mod mutation;
 mod node;
 mod outbox;
 mod refs;
+mod residue;
 mod session;
+mod standing;
 mod time;
 mod watermarks;
 
 pub use context::{CONTEXT_SHARDS, ContextTable};
 pub use error::{CallError, ContextError, PeerMisbehaved, RefError};
-pub use event::{Departure, Event, Waiter};
+pub use event::{Event, Waiter};
 pub use ids::{
     ContextId, Fingerprint, ForkId, GroupId, Incarnation, MessageId, NodeId, RRefId, WorkerId,
 };
-pub use membership::{MAX_WORKERS, Membership, Phase, Quiescence, Residue, Standing, Status, View};
+pub use limits::{MAX_BATCH, MAX_WORKERS};
+pub use membership::{Membership, Quiescence, View};
 pub use message::{
-    Adoption, AnswerHead, CallHead, Carried, Control, Creation, DeclineReason, Declined, MAX_BATCH,
+    Adoption, AnswerHead, CallHead, Carried, Control, Creation, DeclineReason, Declined,
     Registration, Share, Target,
 };
 #[cfg(feature = "mutations")]
@@ -82,8 +86,10 @@ pub use mutation::Mutation;
 pub use node::{Answered, Arrival, Node, NodeConfig, Want};
 pub use outbox::Outbox;
 pub use refs::{Fetch, Leak, RefCounters, RefTable, RefTableConfig};
+pub use residue::Residue;
 pub use session::{
     Acks, Frame, HandshakeError, Hello, Lane, ResetReason, SESSION_VERSION, Session, SessionConfig,
     SessionCounters, SessionError, SessionEvent,
 };
+pub use standing::{Departure, Phase, Standing, Status};
 pub use time::Time;

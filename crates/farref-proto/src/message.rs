@@ -7,10 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ContextId, Fingerprint, ForkId, MessageId, NodeId, RRefId, WorkerId};
-use crate::membership::{Residue, Standing};
-
-/// The most entries that [`Control::merge`] puts into one message.
-pub const MAX_BATCH: usize = 1024;
+use crate::limits::MAX_BATCH;
+use crate::residue::Residue;
+use crate::standing::Standing;
 
 /// One fork of one reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

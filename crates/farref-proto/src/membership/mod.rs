@@ -40,34 +40,15 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use quiesce::{Quiescence, Residue};
-pub use view::{Standing, Status, View};
-
-use serde::{Deserialize, Serialize};
+pub use quiesce::Quiescence;
+pub use view::View;
 
 use crate::error::PeerMisbehaved;
-use crate::event::Departure;
 use crate::ids::{Incarnation, NodeId, WorkerId};
-use crate::message::{Control, MAX_BATCH};
+use crate::limits::{MAX_BATCH, MAX_WORKERS};
+use crate::message::Control;
 use crate::mutation::{Mutant, mutated};
-
-/// How many workers a group may have had: its view remembers each of them.
-pub const MAX_WORKERS: usize = 1 << 20;
-
-/// Where a node is in its own membership.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Phase {
-    /// Asked to be let in.
-    Joining,
-    /// In.
-    Member,
-    /// Saying good-bye.
-    Leaving,
-    /// Out, and everyone knows.
-    Departed,
-    /// Declared dead by the others.
-    Evicted,
-}
+use crate::standing::{Departure, Phase, Standing, Status};
 
 /// Something that the tables and the program have to know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

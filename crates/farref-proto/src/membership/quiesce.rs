@@ -25,12 +25,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::Membership;
 use crate::ids::NodeId;
 use crate::message::Control;
 use crate::mutation::{Mutant, mutated};
+use crate::residue::Residue;
 use crate::time::Time;
 
 /// How many laggards a probe names.
@@ -39,49 +38,6 @@ const MAX_NAMED: usize = 16;
 /// How many times the interval may pass between two questions while somebody works: that may be for
 /// hours, and those who are done say so unasked.
 const LONGEST_PAUSE: u32 = 16;
-
-/// What a node still has to do before it may shut down.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Residue {
-    /// Whether the program on the node has asked for the shutdown at all, or only serves.
-    pub wants_shutdown: bool,
-    /// Calls made or being worked on.
-    pub calls: u32,
-    /// References owned or held.
-    pub references: u32,
-    /// Autograd contexts.
-    pub contexts: u32,
-    /// Membership changes that are not settled.
-    pub unsettled: u32,
-}
-
-impl Residue {
-    /// Whether no call is open and nothing is referred to, be the group about to shut down or not.
-    pub fn is_at_rest(&self) -> bool {
-        self.calls == 0 && self.references == 0
-    }
-
-    /// Whether nothing but references keeps the node from going.
-    pub fn only_references(&self) -> bool {
-        let references = self.references;
-        let rest = Self {
-            wants_shutdown: true,
-            references,
-            ..Self::default()
-        };
-        references > 0 && *self == rest
-    }
-
-    /// Whether the node may go.
-    pub fn is_idle(&self) -> bool {
-        let ready = Self {
-            wants_shutdown: true,
-            ..Self::default()
-        };
-        *self == ready
-    }
-}
 
 /// One node's part in a graceful shutdown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -1,9 +1,10 @@
 //! Suspicions: who cannot be reached, who is asked about it, and who is declared dead (ME-6, ME-7).
 
-use super::{Membership, Outcome, Phase, Standing, Status};
+use super::{Membership, Outcome};
 use crate::ids::NodeId;
 use crate::message::Control;
 use crate::mutation::mutated;
+use crate::standing::{Phase, Standing, Status};
 
 impl Membership {
     /// The lowest-numbered member that this node can reach.

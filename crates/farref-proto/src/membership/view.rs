@@ -1,51 +1,12 @@
-//! Standings, and the view that a node has of its group.
+//! The view that a node has of its group: the greatest standing of each worker.
 //!
-//! What can be said of a worker only ever grows: a later incarnation outranks an earlier one, and
-//! within an incarnation *dead* outranks *left* outranks *alive* outranks *joining*. Two views merge by taking the
-//! greater standing of each worker, in any order, any number of times, with the same result.
+//! Standings only ever grow, so two views merge by taking the greater one of each worker, in any order, any number of
+//! times, with the same result.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::ids::{Incarnation, NodeId, WorkerId};
-
-/// How a node is doing, in the order of its life.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Status {
-    /// Asked to be let in; not everyone knows it yet, so nobody calls it.
-    Joining,
-    /// A member.
-    Alive,
-    /// Said good-bye.
-    Left,
-    /// Declared dead.
-    Dead,
-}
-
-/// The latest that is known of a worker. The greater of two standings is the later one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Standing {
-    /// Which life.
-    pub incarnation: Incarnation,
-    /// How it is doing.
-    pub status: Status,
-}
-
-impl Standing {
-    /// The standing of this life with the given status.
-    pub fn of(node: NodeId, status: Status) -> Self {
-        Self {
-            incarnation: node.incarnation,
-            status,
-        }
-    }
-
-    /// Whether this life is not over.
-    fn is_live(self) -> bool {
-        self.status <= Status::Alive
-    }
-}
+use crate::ids::{NodeId, WorkerId};
+use crate::standing::{Standing, Status};
 
 /// The latest standing of every worker that was ever a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -142,6 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ids::Incarnation;
 
     fn standing() -> impl Strategy<Value = (WorkerId, Standing)> {
         (0u32..4, 0u32..3, 0usize..4).prop_map(|(worker, incarnation, status)| {

@@ -22,15 +22,18 @@ pub use calling::{Answered, Arrival, Want};
 use crate::calls::Calls;
 use crate::context::{CONTEXT_SHARDS, ContextTable};
 use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
-use crate::event::{Departure, Event};
+use crate::event::Event;
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
-use crate::membership::{Change, Membership, Outcome, Phase, Quiescence, Residue};
-use crate::message::{Control, MAX_BATCH};
+use crate::limits::MAX_BATCH;
+use crate::membership::{Change, Membership, Outcome, Quiescence};
+use crate::message::Control;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::mutation::{Mutant, mutated};
 use crate::outbox::Outbox;
 use crate::refs::{Leak, RefCounters, RefTable, RefTableConfig};
+use crate::residue::Residue;
+use crate::standing::{Departure, Phase};
 use crate::time::Time;
 
 /// How a node is set up.

@@ -7,7 +7,7 @@ use crate::time::Time;
 
 use super::error::HandshakeError;
 use super::wire::{Hello, Lane, SESSION_VERSION};
-use super::{Phase, Session};
+use super::{Connection, Session};
 
 impl<F> Session<F> {
     /// A connection to the peer stands, whoever made it. Returns what to say on it first.
@@ -16,7 +16,7 @@ impl<F> Session<F> {
     /// to it.
     pub fn connection_opened(&mut self, now: Time) -> Hello {
         self.forget_connection();
-        self.phase = Phase::Greeting { since: now };
+        self.connection = Connection::Handshaking { since: now };
         Hello {
             version: SESSION_VERSION,
             group: self.group,
@@ -52,7 +52,7 @@ impl<F> Session<F> {
         if progress {
             self.fruitless_resets = 0;
         }
-        self.phase = Phase::Connected;
+        self.connection = Connection::Established;
         self.liveness.connected(now, &self.config);
         self.tally.0.connections += 1;
         Ok(())
@@ -86,7 +86,7 @@ impl<F> Session<F> {
         if from.incarnation > remote.incarnation {
             return Err(HandshakeError::NewerIncarnation { from, remote });
         }
-        if !matches!(self.phase, Phase::Greeting { .. }) {
+        if !matches!(self.connection, Connection::Handshaking { .. }) {
             return Err(HandshakeError::Unexpected);
         }
         for lane in Lane::ALL {
@@ -122,7 +122,7 @@ impl<F> Session<F> {
 
     /// Clears all that belongs to one connection only.
     fn forget_connection(&mut self) {
-        self.phase = Phase::Disconnected;
+        self.connection = Connection::Disconnected;
         self.liveness.disconnected();
         self.inbox.settle();
         self.unacked_since = [None; Lane::COUNT];

@@ -58,13 +58,13 @@ use outbox::Outbox;
 
 /// How far the present connection has got.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Phase {
+enum Connection {
     /// There is none.
     Disconnected,
     /// Our greeting is on its way, the peer's has not come.
-    Greeting { since: Time },
+    Handshaking { since: Time },
     /// Both ends have greeted.
-    Connected,
+    Established,
 }
 
 /// One end of a session. `F` is an encoded payload; it is cloned each time it is sent, so it should
@@ -78,7 +78,7 @@ pub struct Session<F> {
     remote: NodeId,
     group: GroupId,
     config: SessionConfig,
-    phase: Phase,
+    connection: Connection,
     /// By [`Lane::index`].
     outboxes: [Outbox<F>; Lane::COUNT],
     inbox: Inbox,
@@ -114,7 +114,7 @@ impl<F> Session<F> {
             remote,
             group,
             config,
-            phase: Phase::Disconnected,
+            connection: Connection::Disconnected,
             outboxes: array::from_fn(|_| Outbox::new()),
             inbox: Inbox::default(),
             liveness: Liveness::new(now),
@@ -159,7 +159,7 @@ impl<F> Session<F> {
 
     /// Whether a connection stands on which both ends have greeted.
     pub const fn is_connected(&self) -> bool {
-        matches!(self.phase, Phase::Connected)
+        matches!(self.connection, Connection::Established)
     }
 
     /// How many frames of all lanes the peer has not acknowledged, whether sent or not.

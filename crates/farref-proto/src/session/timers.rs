@@ -6,7 +6,7 @@
 use crate::time::Time;
 
 use super::event::ResetReason;
-use super::{Phase, Session};
+use super::{Connection, Session};
 
 impl<F> Session<F> {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest. May change with
@@ -44,9 +44,9 @@ impl<F> Session<F> {
         if self.reset_asked {
             return None;
         }
-        let greeting_since = match self.phase {
-            Phase::Greeting { since } => Some(since),
-            Phase::Disconnected | Phase::Connected => None,
+        let greeting_since = match self.connection {
+            Connection::Handshaking { since } => Some(since),
+            Connection::Disconnected | Connection::Established => None,
         };
         let patience = self.config.patience(self.fruitless_resets);
         [

@@ -2,7 +2,7 @@
 
 use super::group::*;
 use super::*;
-use crate::message::MAX_BATCH;
+use crate::residue::Residue;
 
 /// Standings of workers that nobody has heard of.
 fn strangers(from: usize, count: usize, standing: Standing) -> Vec<(WorkerId, Standing)> {

@@ -4,9 +4,9 @@ use super::cluster::*;
 use crate::error::{CallError, RefError};
 use crate::event::{Event, Waiter};
 use crate::ids::Fingerprint;
-use crate::membership::Phase;
 use crate::message::Control;
 use crate::node::{Arrival, NodeConfig, Want};
+use crate::standing::Phase;
 
 /// R2
 #[test]

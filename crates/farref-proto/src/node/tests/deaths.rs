@@ -2,11 +2,11 @@
 
 use super::cluster::*;
 use crate::error::{CallError, RefError};
-use crate::event::{Departure, Event};
+use crate::event::Event;
 use crate::ids::NodeId;
-use crate::membership::Phase;
 use crate::message::Control;
 use crate::node::{Arrival, Want};
+use crate::standing::{Departure, Phase};
 
 fn died(n: usize) -> Event<u32> {
     let (node, departure) = (id(n), Departure::Died);

@@ -6,10 +6,11 @@
 
 use super::cluster::*;
 use crate::error::{CallError, ContextError, RefError};
-use crate::event::{Departure, Event};
+use crate::event::Event;
 use crate::ids::NodeId;
-use crate::membership::Residue;
 use crate::node::{Arrival, Want};
+use crate::residue::Residue;
+use crate::standing::Departure;
 
 fn gone(n: usize, departure: Departure) -> Event<u32> {
     let node = id(n);

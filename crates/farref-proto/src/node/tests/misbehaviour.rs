@@ -3,7 +3,8 @@
 use super::cluster::*;
 use crate::error::PeerMisbehaved;
 use crate::ids::{ContextId, MessageId};
-use crate::message::{AnswerHead, Control, MAX_BATCH, Share};
+use crate::limits::MAX_BATCH;
+use crate::message::{AnswerHead, Control, Share};
 use crate::node::Want;
 
 /// Gives a control message that no correct peer sends and expects nothing but the verdict.

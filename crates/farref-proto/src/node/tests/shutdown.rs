@@ -3,8 +3,8 @@
 use super::cluster::*;
 use crate::event::Event;
 use crate::ids::NodeId;
-use crate::membership::Phase;
 use crate::message::Control;
+use crate::standing::Phase;
 
 fn shut_down(net: &mut Cluster, n: usize) {
     net.on(n, |node, _| node.shut_down());
