@@ -8,11 +8,17 @@ use farref_proto::{
     Want,
 };
 
-use crate::faults::Fault;
-use crate::network::pair;
-use crate::process::{Body, Outstanding, Packet};
-use crate::program::{MAX_DEPTH, TYPES};
-use crate::world::{Happening, World};
+use crate::happening::{Fault, Happening};
+use crate::link::pair;
+use crate::process::{Body, MAX_DEPTH, Outstanding, Packet};
+use crate::world::World;
+
+/// The types that values have. The last is another system's, which agrees with all.
+const TYPES: [Fingerprint; 3] = [
+    Fingerprint(42).native(),
+    Fingerprint(43).native(),
+    Fingerprint::foreign(44),
+];
 
 /// What a call's result becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,32 +4,9 @@ use std::time::Duration;
 
 use farref_proto::{Membership, NodeId, Phase};
 
-use crate::network::pair;
-use crate::world::{Happening, World, trace};
-
-/// Something that goes wrong.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
-    Cut,
-    Partition,
-    Stall,
-    Crash,
-    CrashOf(NodeId),
-    Leave,
-    Join,
-    /// Somebody joins while somebody else departs and links fail.
-    CrowdedJoin,
-    /// The link between two workers fails for a while.
-    Block,
-    /// A worker dies and comes back, so many times.
-    Flap {
-        worker: u32,
-        times: u32,
-    },
-    Restart {
-        worker: u32,
-    },
-}
+use crate::happening::{Fault, Happening};
+use crate::link::{Parcel, pair};
+use crate::world::{World, trace};
 
 impl World {
     pub(crate) fn schedule_faults(&mut self) {
@@ -213,6 +190,26 @@ impl World {
             let at = self.now + Duration::from_micros(self.rng.u64(100..200_000));
             self.schedule(at, Happening::Fault(Fault::Restart { worker }));
         }
+    }
+
+    /// Ends a process. What it has sent may still arrive until its peers notice.
+    pub(crate) fn kill(&mut self, node: NodeId) {
+        let Some(process) = self.process(node) else {
+            return;
+        };
+        let peers: Vec<NodeId> = process.channels.keys().copied().collect();
+        self.processes[node.worker.0 as usize] = None;
+        self.context_members_lost(node);
+        for peer in peers {
+            let delay = self.delay() * self.rng.u32(0..4);
+            if let Some(link) = self.links.get(&pair(node, peer))
+                && link.up
+            {
+                let epoch = link.epoch;
+                self.deliver_at(self.now + delay, node, peer, epoch, Parcel::Closed);
+            }
+        }
+        self.calls_ended_by_death(node);
     }
 
     /// A worker dies that has just handed on what it was handed, before it could tell the owner; and

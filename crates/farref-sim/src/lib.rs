@@ -29,7 +29,12 @@
 mod calling;
 pub mod command;
 mod config;
+mod driver;
+mod ending;
+mod events;
 mod faults;
+mod happening;
+mod link;
 mod network;
 mod oracle;
 mod process;

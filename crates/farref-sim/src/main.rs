@@ -1,5 +1,7 @@
 //! `farref-sim`: simulate many seeds, or replay one, without the rest of farref.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

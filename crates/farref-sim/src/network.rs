@@ -8,41 +8,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farref_proto::{
-    Frame, GroupId, HandshakeError, Hello, Lane, NodeId, Session, SessionConfig, SessionError,
+    Frame, GroupId, HandshakeError, Lane, NodeId, Session, SessionConfig, SessionError,
     SessionEvent, Time,
 };
 
 use crate::config::Config;
+use crate::happening::Happening;
+use crate::link::{Parcel, pair};
 use crate::process::{Channel, Packet, Process, Stamped};
-use crate::world::{Happening, World};
+use crate::world::World;
 
 const GROUP: GroupId = GroupId(1);
 const RECONNECT: Duration = Duration::from_millis(10);
-
-/// What arrives at one end of a connection.
-#[derive(Clone, Debug)]
-pub(crate) enum Parcel {
-    Hello(Hello),
-    Frame(Frame<Rc<Stamped>>),
-    /// The connection is closed.
-    Closed,
-    /// The other end does not talk to this life any more.
-    Refused,
-}
-
-/// The connection between two lives.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Link {
-    pub(crate) epoch: u64,
-    pub(crate) up: bool,
-    pub(crate) blocked_until: Time,
-    /// When the last frame arrives, by direction and lane.
-    last_arrival: [[Time; Lane::COUNT]; 2],
-}
-
-pub(crate) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
-    if a < b { (a, b) } else { (b, a) }
-}
 
 impl World {
     /// Hands a packet to the session with its receiver, or to the sender itself.
@@ -208,17 +185,19 @@ impl World {
         }
         if was_up {
             let delay = self.delay();
-            let parcel = Parcel::Closed;
-            let (from, to) = (node, peer);
-            self.schedule(
-                now + delay,
-                Happening::Deliver {
-                    from,
-                    to,
-                    epoch,
-                    parcel,
-                },
-            );
+            self.deliver_at(now + delay, node, peer, epoch, Parcel::Closed);
+        }
+    }
+
+    /// Closes a connection from one end, which has no session any more.
+    pub(crate) fn close_link(&mut self, node: NodeId, peer: NodeId) {
+        let delay = self.delay();
+        let Some(link) = self.links.get_mut(&pair(node, peer)) else {
+            return;
+        };
+        if std::mem::replace(&mut link.up, false) {
+            let epoch = link.epoch;
+            self.deliver_at(self.now + delay, node, peer, epoch, Parcel::Closed);
         }
     }
 
@@ -244,16 +223,7 @@ impl World {
         if self.chance(self.weather.reordering) {
             self.stats.faults.frames_reordered += 1;
             let at = self.now + self.delay();
-            let parcel = Parcel::Frame(frame);
-            self.schedule(
-                at,
-                Happening::Deliver {
-                    from,
-                    to,
-                    epoch,
-                    parcel,
-                },
-            );
+            self.deliver_at(at, from, to, epoch, Parcel::Frame(frame));
             return;
         }
         self.deliver_later(from, to, epoch, Parcel::Frame(frame));
@@ -272,6 +242,17 @@ impl World {
         let last = &mut link.last_arrival[usize::from(from == key.0)][lane.index()];
         let at = (now + delay).max(*last + Duration::from_nanos(1));
         *last = at;
+        self.deliver_at(at, from, to, epoch, parcel);
+    }
+
+    pub(crate) fn deliver_at(
+        &mut self,
+        at: Time,
+        from: NodeId,
+        to: NodeId,
+        epoch: u64,
+        parcel: Parcel,
+    ) {
         self.schedule(
             at,
             Happening::Deliver {

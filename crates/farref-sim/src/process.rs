@@ -8,6 +8,11 @@ use farref_proto::{
     RRefId, Session, Time,
 };
 
+/// How deep calls are nested.
+pub(crate) const MAX_DEPTH: u32 = 3;
+/// How many handles a program keeps before it drops some.
+pub(crate) const MAX_HANDLES: usize = 10;
+
 /// What a worker keeps for a value: a number that no other value has.
 pub(crate) type Value = u64;
 

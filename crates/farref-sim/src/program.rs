@@ -1,21 +1,13 @@
-//! Random user programs: what they do, and how they take what comes to them.
+//! Random user programs: what they do of their own accord.
 
 use std::time::Duration;
 
-use farref_proto::{ContextId, Event, Fingerprint, MessageId, NodeId, Phase, RRefId};
+use farref_proto::{ContextId, NodeId};
 
 use crate::calling::Kind;
-use crate::process::{Goal, Process, Value};
-use crate::world::{Happening, World};
-
-/// The types that values have. The last is another system's, which agrees with all.
-pub(crate) const TYPES: [Fingerprint; 3] = [
-    Fingerprint(42).native(),
-    Fingerprint(43).native(),
-    Fingerprint::foreign(44),
-];
-pub(crate) const MAX_DEPTH: u32 = 3;
-pub(crate) const MAX_HANDLES: usize = 10;
+use crate::happening::Happening;
+use crate::process::{Goal, MAX_DEPTH, MAX_HANDLES};
+use crate::world::World;
 
 impl World {
     pub(crate) fn start_program(&mut self, node: NodeId) {
@@ -148,7 +140,7 @@ impl World {
         }
     }
 
-    fn release_context(&mut self, node: NodeId, context: ContextId) {
+    pub(crate) fn release_context(&mut self, node: NodeId, context: ContextId) {
         if let Some(process) = self.process(node)
             && process
                 .node
@@ -156,131 +148,6 @@ impl World {
                 .is_ok()
         {
             process.program.releases.insert(context);
-        }
-    }
-
-    pub(crate) fn on_program_event(&mut self, node: NodeId, event: Event<Value>) {
-        match event {
-            Event::Freed { rref, value } => self.on_freed(node, rref, value),
-            Event::Fetched {
-                waiter,
-                rref,
-                outcome,
-            } => {
-                if let Err(error) = &outcome {
-                    self.check_use(waiter.node, rref, None, Err(error.clone()));
-                }
-                self.answer(node, waiter.node, waiter.request, &[], outcome.ok());
-            }
-            Event::Confirmed(rref) => {
-                self.no_longer_unconfirmed(node, rref);
-                if let Some(fact) = self.oracle.refs.get_mut(&rref)
-                    && rref.origin == node
-                {
-                    fact.confirmed = true;
-                }
-            }
-            Event::Lost { rref, error } => {
-                self.no_longer_unconfirmed(node, rref);
-                self.check_use(node, rref, None, Err(error));
-            }
-            Event::PeerLost {
-                node: peer,
-                request,
-            } => self.on_peer_lost(node, peer, request),
-            Event::Abandoned {
-                node: peer,
-                request,
-            } => {
-                let goal = Goal::Answer(peer, request);
-                let Some(process) = self.process(node) else {
-                    return;
-                };
-                let mut tasks = process.program.tasks.iter();
-                if let Some((&id, _)) = tasks.find(|(_, task)| task.goal == goal) {
-                    // Stops at once: whatever it waits for, nobody wants its answer.
-                    if let Some(task) = process.program.tasks.get_mut(&id) {
-                        task.awaiting = 0;
-                    }
-                    for call in &mut process.program.outstanding {
-                        if call.parent == Some(id) {
-                            call.parent = None;
-                        }
-                    }
-                    self.schedule(self.now, Happening::Task { node, task: id });
-                } else {
-                    // A fetch that was still waiting.
-                    self.answer(node, peer, request, &[], None);
-                }
-            }
-            Event::ContextFailed { context, .. } => {
-                self.oracle.contexts.entry(context).or_default().failed = true;
-            }
-            Event::ContextClosed(context) => self.on_context_closed(node, context),
-            Event::ContextReleased(context) => self.on_context_released(node, context),
-            Event::ContextNotReleased(context) => {
-                if let Some(process) = self.process(node) {
-                    process.program.releases.remove(&context);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn on_peer_lost(&mut self, node: NodeId, peer: NodeId, request: MessageId) {
-        if let Some(call) = self.take_outstanding(node, peer, request) {
-            if let Some(process) = self.process(node) {
-                process.program.parked.remove(&(peer, request));
-            }
-            return self.outcome(node, &call);
-        }
-        let unsent = self
-            .process(node)
-            .is_some_and(|p| p.program.unsent.remove(&(peer, request)));
-        if !unsent {
-            let what = format!("{node} lost a call to {peer} that it never made");
-            self.oracle.violated("F2", self.now, what);
-        }
-    }
-
-    fn no_longer_unconfirmed(&mut self, node: NodeId, rref: RRefId) {
-        if let Some(process) = self.process(node) {
-            process.program.unconfirmed.remove(&rref);
-        }
-    }
-
-    /// The program drops everything that it has in hand; what runs goes on.
-    pub(crate) fn let_go(&mut self, node: NodeId) {
-        let Some(process) = self.process(node) else {
-            return;
-        };
-        process.program.draining = true;
-        for rref in std::mem::take(&mut process.program.handles) {
-            process.node.drop_handle(rref, &mut process.out);
-        }
-        for context in process.program.contexts.clone() {
-            // Those already being released say so; that is fine.
-            self.release_context(node, context);
-        }
-        self.settle(node);
-    }
-
-    /// The program wants to shut down. It starts a few last things that nobody waits for: what they
-    /// set off may still be going on when their caller has nothing left to do.
-    pub(crate) fn drain(&mut self, node: NodeId) {
-        let wants = |process: &mut Process| process.node.quiescence().wants_shutdown();
-        if self.process(node).is_none_or(wants) {
-            return;
-        }
-        for _ in 0..2 {
-            self.make_call(node, Kind::Create, None, 0, &[]);
-        }
-        self.let_go(node);
-        if let Some(process) = self.process(node)
-            && process.node.membership().phase() == Phase::Member
-        {
-            process.node.shut_down();
-            self.schedule_poll(node);
         }
     }
 }

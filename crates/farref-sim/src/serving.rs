@@ -7,9 +7,9 @@ use farref_proto::{
 };
 
 use crate::calling::Kind;
-use crate::process::{Body, Goal, Outstanding, Packet, Reply, Task, Value};
-use crate::program::{MAX_DEPTH, MAX_HANDLES};
-use crate::world::{Happening, World, trace};
+use crate::happening::Happening;
+use crate::process::{Body, Goal, MAX_DEPTH, MAX_HANDLES, Outstanding, Packet, Reply, Task, Value};
+use crate::world::{World, trace};
 
 impl World {
     /// A call arrives.
