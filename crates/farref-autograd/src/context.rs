@@ -11,8 +11,7 @@ use farref::{RRef, Worker};
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
-use crate::tensor::Tensor;
-use crate::vjp::Candle;
+use crate::tensor::{Candle, Tensor};
 
 /// How long a pass may go without any progress unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::PassFailure;
+use crate::failure::PassFailure;
 
 /// A result whose error is this crate's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -41,6 +41,7 @@
 
 pub mod engine;
 mod error;
+mod failure;
 
 #[cfg(feature = "candle")]
 mod context;
@@ -83,6 +84,5 @@ pub use crate::{
     parameter::{Parameter, RemoteParameter},
     pipeline::Pipeline,
     state::{StateDict, load_file, save_file},
-    tensor::Tensor,
-    vjp::Candle,
+    tensor::{Candle, Tensor},
 };

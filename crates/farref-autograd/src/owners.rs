@@ -2,16 +2,20 @@
 //! or inside of another one, is a parameter's all the same.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 
 use candle_core::TensorId;
 
-use crate::parameter::Inner;
+use crate::engine::Observer;
+use crate::tensor::Tensor;
 
-static OWNERS: LazyLock<RwLock<HashMap<TensorId, Weak<Inner>>>> = LazyLock::new(RwLock::default);
+type Owner = dyn Observer<Tensor>;
+
+static OWNERS: LazyLock<RwLock<HashMap<TensorId, Weak<Owner>>>> = LazyLock::new(RwLock::default);
 
 /// The leaf is a value of that parameter.
-pub(crate) fn add(leaf: TensorId, owner: Weak<Inner>) {
+pub(crate) fn add(leaf: TensorId, owner: &Arc<impl Observer<Tensor>>) {
+    let owner = Arc::downgrade(owner);
     let mut owners = OWNERS.write().unwrap_or_else(PoisonError::into_inner);
     owners.insert(leaf, owner);
 }
@@ -25,7 +29,7 @@ pub(crate) fn remove(leaves: impl IntoIterator<Item = TensorId>) {
 }
 
 /// Whose value the leaf is, if that is still there.
-pub(crate) fn of(leaf: TensorId) -> Option<std::sync::Arc<Inner>> {
+pub(crate) fn of(leaf: TensorId) -> Option<Arc<Owner>> {
     let owners = OWNERS.read().unwrap_or_else(PoisonError::into_inner);
     owners.get(&leaf)?.upgrade()
 }

@@ -13,18 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use candle_core::{TensorId, Var};
 use farref::context::ContextScope;
 
-use crate::context::Context;
 use crate::engine::{self, Observer};
 use crate::error::{Error, Result};
 use crate::owners;
-use crate::tensor::Tensor;
-use crate::vjp::Candle;
+use crate::tensor::{Candle, Tensor};
 
 /// Something that is trained. Clones are the same parameter; as `RRef<Parameter>` it is one on another
 /// worker, see [`RemoteParameter`].
 ///
 /// Its tensor at a moment is [`tensor`](Self::tensor); what is computed from that inside of a
-/// [`Context`] gets a gradient there. An optimizer step replaces the tensor; what was
+/// [`Context`](crate::Context) gets a gradient there. An optimizer step replaces the tensor; what was
 /// computed before is not affected.
 ///
 /// ```
@@ -48,9 +46,9 @@ use crate::vjp::Candle;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Parameter(Arc<Inner>);
+pub struct Parameter(Arc<SharedParameter>);
 
-pub(crate) struct Inner {
+struct SharedParameter {
     key: u64,
     versions: RwLock<Versions>,
     hooks: Mutex<Vec<Hook>>,
@@ -81,7 +79,7 @@ impl Parameter {
         crate::threads::keep();
         let now = Var::from_tensor(&value.detach())?;
         let leaf = now.id();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(SharedParameter {
             key: KEYS.fetch_add(1, Ordering::Relaxed),
             versions: RwLock::new(Versions {
                 now,
@@ -89,7 +87,7 @@ impl Parameter {
             }),
             hooks: Mutex::default(),
         });
-        owners::add(leaf, Arc::downgrade(&inner));
+        owners::add(leaf, &inner);
         Ok(Self(inner))
     }
 
@@ -115,7 +113,7 @@ impl Parameter {
         }
         let next = Var::from_tensor(&value.detach())?;
         // Before anybody can compute with it.
-        owners::add(next.id(), Arc::downgrade(&self.0));
+        owners::add(next.id(), &self.0);
         let forgotten = {
             let versions = self.0.versions.write();
             let mut versions = versions.unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +144,7 @@ impl Parameter {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedParameter {
     fn drop(&mut self) {
         let versions = self.versions.get_mut();
         let versions = versions.unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +153,7 @@ impl Drop for Inner {
     }
 }
 
-impl Observer<Tensor> for Inner {
+impl Observer<Tensor> for SharedParameter {
     fn key(&self) -> u64 {
         self.key
     }
@@ -201,7 +199,7 @@ impl Parameter {
     /// Its gradient in the context that this is called in, as far as passes have come. None if no loss
     /// depended on it.
     pub fn gradient(&self) -> Result<Option<Tensor>> {
-        let context = Context::current().ok_or(Error::NoContext)?;
-        Ok(context.gradient(self))
+        let scope = ContextScope::current().ok_or(Error::NoContext)?;
+        Ok(self.gradient_in(&scope))
     }
 }

@@ -17,7 +17,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::engine::{self, Link};
 use crate::stack;
-use crate::vjp::Candle;
+
+/// The engine's tensor library: candle.
+#[derive(Debug)]
+pub struct Candle;
 
 /// A tensor that can be sent: an argument, a result, or part of one.
 ///

@@ -9,12 +9,8 @@ use farref::{Call, Peer};
 use crate::engine::{Backend, Observer, Parcel, PassId, Receipt};
 use crate::owners;
 use crate::stack;
-use crate::tensor::Tensor;
+use crate::tensor::{Candle, Tensor};
 use crate::wire;
-
-/// The engine's tensor library: candle.
-#[derive(Debug)]
-pub struct Candle;
 
 impl Backend for Candle {
     type Tensor = Tensor;
@@ -61,7 +57,7 @@ impl Backend for Candle {
     }
 
     fn observer(leaf: TensorId) -> Option<Arc<dyn Observer<Tensor>>> {
-        Some(owners::of(leaf)?)
+        owners::of(leaf)
     }
 
     fn deliver(peer: &Peer, parcel: Parcel<Tensor>) -> Call<Receipt> {

@@ -2,8 +2,7 @@
 //! therefore lives until they are done (A3).
 
 use crate::engine::{self, Parcel, PassId, Receipt};
-use crate::tensor::Tensor;
-use crate::vjp::Candle;
+use crate::tensor::{Candle, Tensor};
 
 /// Takes gradients in.
 #[farref::remote(name = "farref_autograd::deliver")]

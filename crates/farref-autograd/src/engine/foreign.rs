@@ -12,41 +12,17 @@
 //!   they have come for those that it went into;
 //! - when the pass that this worker began is at rest, whatever has got no gradients gets none (EN-1).
 
-use std::collections::HashSet;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use farref::Peer;
 use farref::context::{ContextScope, NodeId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::backend::Backend;
-use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
-use super::pass::Input;
-use super::{Engine, InContext, Passes, lock};
-
-/// Stands for the origin of passes that began elsewhere. No worker has this number.
-pub(super) const ELSEWHERE: NodeId = NodeId::new(u32::MAX, u32::MAX);
-
-/// A delivery under way.
-pub type Delivery = Pin<Box<dyn Future<Output = farref::Result<Receipt>> + Send>>;
-
-/// Brings parcels to workers whose engines are not this one.
-pub trait Carrier<B: Backend>: Send + Sync + 'static {
-    /// Brings a parcel to a worker. The receipt comes when the worker, and all that it draws in, is done
-    /// with it.
-    fn deliver(&self, scope: &ContextScope, to: &Peer, parcel: Parcel<B::Tensor>) -> Delivery;
-}
-
-/// The pass of another system that this worker takes part in.
-#[derive(Default)]
-pub(crate) struct Elsewhere {
-    counter: u64,
-    /// The messages that it knows.
-    known: HashSet<u64>,
-    /// Those whose gradients have come.
-    fed: HashSet<u64>,
-}
+use super::carrier::Carrier;
+use super::contexts::{Engine, Participation, lock};
+use super::parcel::{ForSend, Parcel, PassId, Receipt};
+use super::passes::Input;
+use crate::failure::{Cause, PassFailure};
 
 impl<B: Backend> Engine<B> {
     /// From now on parcels of this worker go by this carrier.
@@ -63,7 +39,7 @@ struct Taken<B: Backend> {
     before: Option<(mpsc::UnboundedSender<Input<B>>, oneshot::Receiver<Receipt>)>,
 }
 
-impl<B: Backend> InContext<B> {
+impl<B: Backend> Participation<B> {
     /// Waits for the other passes that this worker began, on a wire that does not name them.
     pub(super) async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         let engine = Engine::<B>::of(&self.scope.worker());
@@ -108,42 +84,6 @@ impl<B: Backend> InContext<B> {
         };
         let receipt = self.accept(&mut passes, from, parcel)?;
         Ok(Taken { receipt, before })
-    }
-}
-
-impl Elsewhere {
-    /// Which pass the gradients of a message belong to, of all that were sent, and whether it is a new one.
-    fn pass_of(&mut self, message: u64, sends: HashSet<u64>) -> (PassId, bool) {
-        let next = self.fed.contains(&message) || !self.known.contains(&message);
-        if next {
-            self.counter += 1;
-            self.known = sends;
-            self.fed.clear();
-        }
-        self.fed.insert(message);
-        let pass = PassId {
-            origin: ELSEWHERE,
-            counter: self.counter,
-        };
-        (pass, next)
-    }
-}
-
-impl<B: Backend> Passes<B> {
-    /// Nothing more comes for a pass of elsewhere.
-    fn close_elsewhere(
-        &mut self,
-        counter: u64,
-        by: NodeId,
-    ) -> Option<(mpsc::UnboundedSender<Input<B>>, oneshot::Receiver<Receipt>)> {
-        let pass = PassId {
-            origin: ELSEWHERE,
-            counter,
-        };
-        let inbox = self.running.remove(&pass)?;
-        let (reply, closed) = oneshot::channel();
-        drop(inbox.send(Input::Close { by, reply }));
-        Some((inbox, closed))
     }
 }
 

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use super::InContext;
 use super::backend::Backend;
+use super::contexts::Participation;
 use super::leaves::{Complete, Leaves};
-use super::parcel::Cause;
 use super::records::Snapshot;
 use super::task::{Final, Root, Task};
+use crate::failure::Cause;
 
 /// Gradients for a root, by the index of its tensors.
 pub(crate) type Feed<B> = (Root, Vec<Option<<B as Backend>::Tensor>>);
 
 pub(crate) struct Graph<B: Backend> {
-    place: Arc<InContext<B>>,
+    place: Arc<Participation<B>>,
     retain: bool,
     eager: bool,
     /// Until they are looked at.
@@ -26,7 +26,7 @@ pub(crate) struct Graph<B: Backend> {
 
 impl<B: Backend> Graph<B> {
     pub(crate) fn new(
-        place: Arc<InContext<B>>,
+        place: Arc<Participation<B>>,
         snapshot: Snapshot<B>,
         retain: bool,
         eager: bool,

@@ -4,17 +4,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::InContext;
 use super::backend::{Backend, SharedObserver};
-use super::parcel::Cause;
+use super::contexts::Participation;
 use super::records::{Key, Received, RecvId};
 use super::task::Final;
+use crate::failure::Cause;
 
 /// The gradients of the tensors of one received message, by index.
 pub(crate) type Complete<B> = (RecvId, Vec<Option<<B as Backend>::Tensor>>);
 
 pub(crate) struct Leaves<B: Backend> {
-    place: Arc<InContext<B>>,
+    place: Arc<Participation<B>>,
     /// Own leaves do not wait for each other: some may never be final.
     eager: bool,
     /// Where received leaves belong.
@@ -43,7 +43,7 @@ struct Own<B: Backend> {
 
 impl<B: Backend> Leaves<B> {
     pub(crate) fn new(
-        place: Arc<InContext<B>>,
+        place: Arc<Participation<B>>,
         recvs: HashMap<RecvId, Received<B>>,
         eager: bool,
     ) -> Self {
@@ -212,7 +212,7 @@ impl<B: Backend> Leaves<B> {
 
 /// Whose gradient that of a leaf of this worker is.
 fn owner<B: Backend>(
-    place: &InContext<B>,
+    place: &Participation<B>,
     leaf: B::Leaf,
 ) -> (Key<B::Leaf>, Option<SharedObserver<B::Tensor>>) {
     let observer = place.records(|records| records.observer(leaf));

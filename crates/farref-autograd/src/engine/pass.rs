@@ -13,40 +13,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use super::backend::Backend;
-use super::foreign::ELSEWHERE;
+use super::carrier::Carrier;
+use super::contexts::{Engine, Participation};
 use super::graph::{Feed, Graph};
 use super::leaves::Complete;
-use super::parcel::{Cause, ForSend, Parcel, PassFailure, PassId, Receipt};
+use super::parcel::{ForSend, Parcel, PassId, Receipt};
+use super::passes::{ELSEWHERE, Input, Outcome, Passes};
 use super::records::{RecvId, Snapshot};
 use super::task::Root;
-use super::{Carrier, Engine, InContext, Outcome};
+use crate::failure::{Cause, PassFailure};
 
 /// How often a worker that was drawn in reports, at most.
 const REPORT: Duration = Duration::from_millis(10);
-
-/// What can happen to a pass.
-pub(crate) enum Input<B: Backend> {
-    /// It begins here.
-    Begin {
-        roots: Vec<(B::Tensor, B::Tensor)>,
-        done: oneshot::Sender<Outcome>,
-    },
-    /// Another worker sends something.
-    Parcel {
-        from: NodeId,
-        parcel: Parcel<B::Tensor>,
-        reply: oneshot::Sender<Receipt>,
-    },
-    /// A worker that was drawn in from here is getting on.
-    Progress,
-    /// Nothing more comes from elsewhere: what has got no gradients gets none.
-    Close {
-        by: NodeId,
-        reply: oneshot::Sender<Receipt>,
-    },
-    /// It cannot succeed any more.
-    Fail(PassFailure),
-}
 
 /// What the actor waits for.
 enum Job<B: Backend> {
@@ -65,7 +43,7 @@ enum Engaged {
 }
 
 pub(crate) struct Actor<B: Backend> {
-    place: Arc<InContext<B>>,
+    place: Arc<Participation<B>>,
     carrier: Option<Arc<dyn Carrier<B>>>,
     me: NodeId,
     id: PassId,
@@ -99,7 +77,7 @@ pub(crate) struct Actor<B: Backend> {
 
 impl<B: Backend> Actor<B> {
     pub(crate) fn new(
-        place: Arc<InContext<B>>,
+        place: Arc<Participation<B>>,
         id: PassId,
         retain_graph: bool,
         patience: Option<Duration>,
@@ -472,6 +450,25 @@ impl<B: Backend> Actor<B> {
 
     fn name_of(&self, node: NodeId) -> String {
         self.place.scope.worker().peer_of(node).name().to_owned()
+    }
+}
+
+impl<B: Backend> Participation<B> {
+    /// Begins to take part in a pass.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        passes: &mut Passes<B>,
+        id: PassId,
+        retain_graph: bool,
+        patience: Option<Duration>,
+    ) -> mpsc::UnboundedSender<Input<B>> {
+        let (inbox, inputs) = mpsc::unbounded_channel();
+        passes.running.insert(id, inbox.clone());
+        // The snapshot is taken here, before anything of this pass can be answered.
+        let snapshot = self.records(|records| records.snapshot());
+        let actor = Actor::new(Arc::clone(self), id, retain_graph, patience, snapshot);
+        self.scope.worker().runtime().spawn(actor.run(inputs));
+        inbox
     }
 }
 

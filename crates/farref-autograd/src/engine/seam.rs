@@ -8,13 +8,14 @@ use farref::Worker;
 use farref::context::{ContextScope, Message, Record, incoming, outgoing};
 
 use super::backend::{Backend, Observer};
-use super::parcel::{Cause, Parcel, PassFailure, PassId, Receipt};
-use super::{Engine, InContext};
+use super::contexts::{Engine, Participation};
+use super::parcel::{Parcel, PassId, Receipt};
+use crate::failure::{Cause, PassFailure};
 
 /// Which tensor of which message it is, on the wire.
 pub type Link = (u64, u32);
 
-fn here<B: Backend>(scope: &ContextScope) -> Option<Arc<InContext<B>>> {
+fn here<B: Backend>(scope: &ContextScope) -> Option<Arc<Participation<B>>> {
     Engine::<B>::of(&scope.worker()).enter(scope)
 }
 

@@ -8,7 +8,7 @@ use candle_core::{DType, Device};
 use farref::RRef;
 
 use super::config::{OptimizerConfig, not_negative};
-use super::rules::{self, State};
+use super::rules::{self, ParameterState};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::parameter::Parameter;
@@ -53,14 +53,14 @@ struct Entry {
     name: String,
     parameter: Parameter,
     /// None before its first step.
-    state: Option<State>,
+    state: Option<ParameterState>,
 }
 
 impl Entry {
-    fn state_or_new(&self, config: &OptimizerConfig) -> Result<State> {
+    fn state_or_new(&self, config: &OptimizerConfig) -> Result<ParameterState> {
         match &self.state {
             Some(state) => Ok(state.clone()),
-            None => Ok(State::new(config, &self.parameter.value())?),
+            None => Ok(ParameterState::new(config, &self.parameter.value())?),
         }
     }
 
@@ -219,7 +219,7 @@ impl LocalOptimizer {
             let device = entry.parameter.value().device().clone();
             let tensors = tensors.map(|tensor| tensor.detach().to_device(&device));
             let slots = tensors.collect::<candle_core::Result<Vec<_>>>()?;
-            states.push((step > 0).then_some(State { step, slots }));
+            states.push((step > 0).then_some(ParameterState { step, slots }));
         }
         for (entry, state) in self.entries.iter_mut().zip(states) {
             entry.state = state;

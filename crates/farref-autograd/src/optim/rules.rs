@@ -10,7 +10,7 @@ use super::config::{Adagrad, Adam, AdamW, OptimizerConfig, RmsProp, Sgd};
 
 /// What an optimizer remembers of one parameter.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct ParameterState {
     /// How many steps there have been.
     pub(crate) step: u64,
     /// As many tensors as [`slots`] names, in that order.
@@ -44,7 +44,7 @@ pub(crate) fn slots(config: &OptimizerConfig) -> Vec<&'static str> {
     }
 }
 
-impl State {
+impl ParameterState {
     /// Before the first step.
     pub(crate) fn new(config: &OptimizerConfig, parameter: &Tensor) -> Result<Self> {
         let zeros = parameter.zeros_like()?;
@@ -71,8 +71,8 @@ pub(crate) fn update(
     config: &OptimizerConfig,
     parameter: &Tensor,
     gradient: &Tensor,
-    state: &State,
-) -> Result<(Tensor, State)> {
+    state: &ParameterState,
+) -> Result<(Tensor, ParameterState)> {
     let step = state.step + 1;
     let (next, slots) = match config {
         OptimizerConfig::Sgd(settings) => sgd(settings, parameter, gradient, state)?,
@@ -95,14 +95,14 @@ pub(crate) fn update(
         OptimizerConfig::Adagrad(settings) => adagrad(settings, parameter, gradient, state, step)?,
         OptimizerConfig::RmsProp(settings) => rms_prop(settings, parameter, gradient, state)?,
     };
-    Ok((next, State { step, slots }))
+    Ok((next, ParameterState { step, slots }))
 }
 
 fn sgd(
     settings: &Sgd,
     parameter: &Tensor,
     gradient: &Tensor,
-    state: &State,
+    state: &ParameterState,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let mut gradient = decayed(gradient, parameter, settings.weight_decay)?;
     let mut slots = Vec::new();
@@ -128,7 +128,7 @@ fn adam(
     settings: &Adam,
     parameter: &Tensor,
     gradient: &Tensor,
-    state: &State,
+    state: &ParameterState,
     step: u64,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let (beta1, beta2) = settings.betas;
@@ -157,7 +157,7 @@ fn adagrad(
     settings: &Adagrad,
     parameter: &Tensor,
     gradient: &Tensor,
-    state: &State,
+    state: &ParameterState,
     step: u64,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let gradient = decayed(gradient, parameter, settings.weight_decay)?;
@@ -172,7 +172,7 @@ fn rms_prop(
     settings: &RmsProp,
     parameter: &Tensor,
     gradient: &Tensor,
-    state: &State,
+    state: &ParameterState,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let gradient = decayed(gradient, parameter, settings.weight_decay)?;
     let kept = state.slot(0)?.affine(settings.alpha, 0.0)?;

@@ -1,0 +1,236 @@
+//! What the engine keeps for one worker: its part in each context, and the way to its passes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use farref::Worker;
+use farref::context::{ContextId, ContextScope, Extension, NodeId};
+use tokio::sync::oneshot;
+
+use super::backend::Backend;
+use super::carrier::Carrier;
+use super::parcel::{Parcel, PassId, Receipt};
+use super::passes::{Input, MAX_PASSES, Outcome, Passes};
+use super::records::{Counts, Records};
+use crate::failure::{Cause, PassFailure};
+
+/// What the engine keeps for one worker: the contexts that it takes part in.
+pub struct Engine<B: Backend> {
+    contexts: Mutex<HashMap<ContextId, Arc<Participation<B>>>>,
+    /// Set if parcels travel in messages of the wire's own.
+    pub(super) carrier: OnceLock<Arc<dyn Carrier<B>>>,
+}
+
+/// A worker's part in one context.
+pub(crate) struct Participation<B: Backend> {
+    pub(crate) scope: ContextScope,
+    records: Mutex<Records<B>>,
+    pub(super) passes: Mutex<Passes<B>>,
+    /// Held by the own pass that runs, on a wire that names no passes.
+    pub(super) turn: tokio::sync::Mutex<()>,
+}
+
+impl<B: Backend> Default for Engine<B> {
+    fn default() -> Self {
+        Self {
+            contexts: Mutex::default(),
+            carrier: OnceLock::new(),
+        }
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Engine<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("counts", &self.counts())
+            .finish()
+    }
+}
+
+impl<B: Backend> Extension for Engine<B> {
+    fn context_closed(&self, _: &Worker, context: ContextId) {
+        let closed = lock(&self.contexts).remove(&context);
+        // EN-5: the passes end with their inboxes. Whatever holds graphs goes on a stack of its own.
+        if let Some(closed) = closed {
+            lock(&closed.passes).running.clear();
+            let records = std::mem::take(&mut *lock(&closed.records));
+            B::let_go(records);
+        }
+    }
+
+    fn context_failed(&self, worker: &Worker, context: ContextId, lost: NodeId) {
+        let Some(place) = self.find(context) else {
+            return;
+        };
+        let failure = PassFailure {
+            worker: worker.peer_of(lost).name().to_owned(),
+            cause: Cause::WorkerLost,
+        };
+        let mut passes = lock(&place.passes);
+        for inbox in passes.running.values() {
+            drop(inbox.send(Input::Fail(failure.clone())));
+        }
+        passes.lost = Some(failure);
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// The engine of a worker.
+    pub fn of(worker: &Worker) -> Arc<Self> {
+        worker.extension()
+    }
+
+    /// How much there is, in all contexts.
+    pub fn counts(&self) -> Counts {
+        let places: Vec<_> = lock(&self.contexts).values().cloned().collect();
+        let mut counts = Counts::default();
+        for place in places {
+            counts.contexts += 1;
+            lock(&place.records).count(&mut counts);
+            counts.passes += lock(&place.passes).running.len();
+        }
+        counts
+    }
+
+    fn find(&self, context: ContextId) -> Option<Arc<Participation<B>>> {
+        lock(&self.contexts).get(&context).cloned()
+    }
+
+    /// The records of a context. None if the context is over on this worker.
+    pub(crate) fn enter(&self, scope: &ContextScope) -> Option<Arc<Participation<B>>> {
+        let mut contexts = lock(&self.contexts);
+        if let Some(place) = contexts.get(&scope.id()) {
+            return Some(Arc::clone(place));
+        }
+        // Asked for with the lock held: a context that closes after this finds the entry (EN-5).
+        if matches!(scope.check(), Err(farref::Error::ContextReleased)) {
+            return None;
+        }
+        let place = Arc::new(Participation {
+            scope: scope.clone(),
+            records: Mutex::default(),
+            passes: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        });
+        contexts.insert(scope.id(), Arc::clone(&place));
+        Some(place)
+    }
+}
+
+impl<B: Backend> Participation<B> {
+    pub(crate) fn records<T>(&self, f: impl FnOnce(&mut Records<B>) -> T) -> T {
+        f(&mut lock(&self.records))
+    }
+
+    /// Runs a pass from `roots`, each with the gradient of the loss with respect to it.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        roots: Vec<(B::Tensor, B::Tensor)>,
+        retain_graph: bool,
+        patience: Option<Duration>,
+    ) -> Result<oneshot::Receiver<Outcome>, PassFailure> {
+        let (done, outcome) = oneshot::channel();
+        let mut passes = lock(&self.passes);
+        if let Some(lost) = &passes.lost {
+            return Err(lost.clone());
+        }
+        let me = self.scope.worker().node();
+        let Passes { running, own, .. } = &mut *passes;
+        // Those that have ended are of no use any more.
+        running.retain(|id, _| id.origin != me || own.contains(&id.counter));
+        let counter = passes.next;
+        passes.next += 1;
+        passes.own.insert(counter);
+        let id = PassId {
+            origin: me,
+            counter,
+        };
+        let inbox = self.spawn(&mut passes, id, retain_graph, patience);
+        drop(inbox.send(Input::Begin { roots, done }));
+        Ok(outcome)
+    }
+
+    /// An own pass has ended, be it well or badly.
+    pub(crate) fn ended(&self, id: PassId) {
+        lock(&self.passes).own.remove(&id.counter);
+    }
+
+    /// All own passes below this have ended.
+    pub(crate) fn ended_below(&self) -> u64 {
+        let passes = lock(&self.passes);
+        passes.own.first().copied().unwrap_or(passes.next)
+    }
+
+    /// What a worker has heard of which passes are over: all of the origin's below this.
+    pub(crate) fn over_below(&self, origin: NodeId) -> u64 {
+        let passes = lock(&self.passes);
+        passes.over.get(&origin).copied().unwrap_or(0)
+    }
+
+    /// A parcel of a pass arrived.
+    pub(crate) async fn receive(
+        self: &Arc<Self>,
+        from: NodeId,
+        parcel: Parcel<B::Tensor>,
+    ) -> Receipt {
+        let accepted = self.accept(&mut lock(&self.passes), from, parcel);
+        match accepted {
+            Ok(receipt) => self.receipt(receipt).await,
+            Err(failure) => Receipt::failed(failure),
+        }
+    }
+
+    /// Hands a parcel to its pass, which acknowledges it.
+    pub(super) fn accept(
+        self: &Arc<Self>,
+        passes: &mut Passes<B>,
+        from: NodeId,
+        parcel: Parcel<B::Tensor>,
+    ) -> Result<oneshot::Receiver<Receipt>, PassFailure> {
+        if let Some(lost) = &passes.lost {
+            return Err(lost.clone());
+        }
+        let id = parcel.pass;
+        if passes.is_over(id, parcel.ended_below, self.scope.worker().node()) {
+            return Err(self.failure(Cause::Cancelled));
+        }
+        let inbox = match passes.running.get(&id) {
+            Some(inbox) => inbox.clone(),
+            None if passes.running.len() >= MAX_PASSES => {
+                return Err(self.failure(Cause::TooManyPasses));
+            }
+            None => self.spawn(passes, id, parcel.retain_graph, parcel.patience),
+        };
+        let (reply, receipt) = oneshot::channel();
+        drop(inbox.send(Input::Parcel {
+            from,
+            parcel,
+            reply,
+        }));
+        Ok(receipt)
+    }
+
+    pub(super) async fn receipt(&self, receipt: oneshot::Receiver<Receipt>) -> Receipt {
+        let receipt = receipt.await;
+        receipt.unwrap_or_else(|_| Receipt::failed(self.failure(Cause::Released)))
+    }
+
+    pub(super) fn failure(&self, cause: Cause) -> PassFailure {
+        PassFailure {
+            worker: self.scope.worker().name().to_owned(),
+            cause,
+        }
+    }
+
+    /// A worker that this one has drawn in reports that it is getting on.
+    pub(crate) fn progressed(&self, id: PassId) {
+        if let Some(inbox) = lock(&self.passes).running.get(&id) {
+            drop(inbox.send(Input::Progress));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
