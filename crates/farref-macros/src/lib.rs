@@ -5,6 +5,8 @@
 //! `::farref::RRef`, `::farref::Call` and the hidden module `::farref::__private`, so a crate that
 //! uses it must depend on `farref` under that name.
 
+#![forbid(unsafe_code)]
+
 mod attributes;
 mod block;
 mod errors;

@@ -109,7 +109,7 @@ impl Message {
 
 /// Everything at one moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
+pub struct ClusterState {
     /// The running life of each worker.
     nodes: Vec<Option<Node<u8>>>,
     incarnations: Vec<u32>,
@@ -171,7 +171,7 @@ pub enum Action {
     Restart(u32),
 }
 
-impl State {
+impl ClusterState {
     fn node(&self, id: NodeId) -> Option<&Node<u8>> {
         let node = self.nodes.get(id.worker.0 as usize)?.as_ref()?;
         (node.me() == id).then_some(node)
@@ -389,15 +389,15 @@ impl State {
 }
 
 impl Model for Cluster {
-    type State = State;
+    type State = ClusterState;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<State> {
+    fn init_states(&self) -> Vec<ClusterState> {
         let members: Vec<NodeId> = (0..self.workers)
             .map(|worker| NodeId::new(worker, 1))
             .collect();
         let founding = |&me| Some(self.start(me, Membership::founding(me, members.clone())));
-        vec![State {
+        vec![ClusterState {
             nodes: members.iter().map(founding).collect(),
             incarnations: vec![1; self.workers as usize],
             channels: BTreeMap::new(),
@@ -422,7 +422,7 @@ impl Model for Cluster {
         }]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+    fn actions(&self, state: &ClusterState, actions: &mut Vec<Action>) {
         if state.fault.is_some() {
             return;
         }
@@ -491,7 +491,7 @@ impl Model for Cluster {
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &ClusterState, action: Action) -> Option<ClusterState> {
         let mut state = last.clone();
         match action {
             Action::Create => {
@@ -604,40 +604,44 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("R1, R4: nothing held is freed", |_, state: &State| {
-                state.nothing_held_is_freed()
-            }),
-            Property::always("R3: nothing freed returns", |_, state: &State| {
+            Property::always(
+                "R1, R4: nothing held is freed",
+                |_, state: &ClusterState| state.nothing_held_is_freed(),
+            ),
+            Property::always("R3: nothing freed returns", |_, state: &ClusterState| {
                 state.nothing_freed_returns()
             }),
-            Property::eventually("R2: nothing is left", |model: &Self, state: &State| {
-                let mut actions = Vec::new();
-                model.actions(state, &mut actions);
-                actions.is_empty() && state.nothing_is_left()
-            }),
-            Property::always("S1: nobody goes too early", |_, state: &State| {
+            Property::eventually(
+                "R2: nothing is left",
+                |model: &Self, state: &ClusterState| {
+                    let mut actions = Vec::new();
+                    model.actions(state, &mut actions);
+                    actions.is_empty() && state.nothing_is_left()
+                },
+            ),
+            Property::always("S1: nobody goes too early", |_, state: &ClusterState| {
                 !state.ended_early
             }),
-            Property::sometimes("a value is freed", |_, state: &State| {
+            Property::sometimes("a value is freed", |_, state: &ClusterState| {
                 !state.freed.is_empty()
             }),
         ];
         if self.fetches > 0 {
             properties.push(Property::sometimes(
                 "a fetch waits for its value",
-                |_, state: &State| state.live().any(|node| node.ref_counters().waiting > 0),
+                |_, state: &ClusterState| state.live().any(|node| node.ref_counters().waiting > 0),
             ));
         }
         if self.looks > 0 {
             properties.push(Property::sometimes(
                 "a shutdown is complete",
-                |_, state: &State| !state.complete.is_empty(),
+                |_, state: &ClusterState| !state.complete.is_empty(),
             ));
         }
         if self.crashes > 0 && self.shares > 0 {
             properties.push(Property::sometimes(
                 "a reference outlives the worker that handed it on",
-                |_, state: &State| state.a_reference_outlived_its_parent(),
+                |_, state: &ClusterState| state.a_reference_outlived_its_parent(),
             ));
         }
         properties
@@ -663,7 +667,7 @@ impl Cluster {
     }
 
     /// Who creates the next value where, if both are there.
-    fn creation(&self, state: &State) -> Option<(NodeId, NodeId)> {
+    fn creation(&self, state: &ClusterState) -> Option<(NodeId, NodeId)> {
         let creator = if state.created == 0 { 0 } else { 2 };
         let (creator, owner) = (NodeId::new(creator, 1), NodeId::new(1, 1));
         let node = state.node(creator)?;

@@ -27,5 +27,5 @@
 mod cluster;
 mod link;
 
-pub use cluster::{Action, Cluster, Message, State};
+pub use cluster::{Action, Cluster, ClusterState, Message};
 pub use link::{Link, LinkAction, LinkState};

@@ -1,5 +1,7 @@
 //! `farref-model`: walk every state of a configuration too large for a test.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::num::NonZeroUsize;
