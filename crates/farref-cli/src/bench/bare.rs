@@ -12,9 +12,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::time::timeout;
 
-use super::peer::{Guard, PATIENCE, PING, Role};
-use super::samples::{Samples, Stopwatch};
-use super::{BULK, Transport, progress};
+use super::report::progress;
+use super::role::{Guard, PATIENCE, PING, Role};
+use super::samples::{BULK, Samples, Stopwatch};
+use super::transport::Transport;
 
 pub(super) async fn tcp_ping_pong(time: Duration) -> anyhow::Result<Samples> {
     progress("a bare tcp socket: ping-pong");

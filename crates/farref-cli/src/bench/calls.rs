@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use farref::{Blob, Call, Peer, RRef, StoreServer, Worker, WorkerBuilder};
 
-use super::peer::{PATIENCE, Role};
-use super::samples::{Samples, Stopwatch};
-use super::{BULK, Transport, progress};
+use super::report::progress;
+use super::role::{PATIENCE, Role};
+use super::samples::{BULK, Samples, Stopwatch};
+use super::transport::Transport;
 
 /// How many tasks call at once.
 const TASKS: usize = 64;

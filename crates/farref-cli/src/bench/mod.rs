@@ -4,90 +4,27 @@
 //! A number alone says more about the machine than about farref, so every measurement has a baseline from
 //! the same run: the bare socket for calls and bytes, the empty call for references.
 
+mod arguments;
 mod bare;
 mod calls;
 mod peer;
 mod report;
+mod role;
 mod samples;
+mod transport;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
-use serde::Serialize;
 
-use peer::Role;
-use report::{Measurement, Report};
+pub(crate) use arguments::Arguments;
+
+use arguments::Transports;
+use report::{Measurement, Report, progress};
 use samples::Samples;
-
-/// How large the large message is.
-const BULK: usize = 64 << 20;
-
-/// Measures calls and references between two processes, beside a bare socket
-///
-/// Starts a second process on this machine and measures empty calls, many calls at once, references and
-/// 64 MiB messages, and in the same run what the bare socket below does. The ratios are what to look at:
-/// the times depend on the machine and on what else it does.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  farref bench                                  everything, half a minute
-  farref bench --transport unix --seconds 10    one transport, longer and steadier
-  farref bench --json > before.json             for a script")]
-pub(crate) struct Arguments {
-    /// Over which sockets
-    #[arg(long, value_enum, default_value_t = Transports::Both)]
-    transport: Transports,
-
-    /// How long each measurement takes
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
-    seconds: Duration,
-
-    /// Only see that every measurement works; the numbers mean little
-    #[arg(long, conflicts_with = "seconds")]
-    quick: bool,
-
-    /// Print the results as JSON
-    #[arg(long)]
-    json: bool,
-
-    /// Be the other end
-    #[arg(long, hide = true, value_name = "ROLE")]
-    peer: Option<Role>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Transports {
-    Tcp,
-    Unix,
-    Both,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Transport {
-    Tcp,
-    Unix,
-}
-
-impl Transport {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Unix => "unix",
-        }
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a number of seconds from 0.01 to 3600".to_owned();
-    let number = text.parse::<f64>().map_err(|_| wrong())?;
-    match (0.01..=3600.0).contains(&number) {
-        true => Ok(Duration::from_secs_f64(number)),
-        false => Err(wrong()),
-    }
-}
+use transport::Transport;
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Two threads, as a small program of farref would have.
@@ -160,8 +97,4 @@ async fn measure(transport: Transport, time: Duration, report: &mut Report) -> a
     report.add(rate("pipelined_calls", "calls/s", measured.pipelined));
     report.add(rate("blob_64mib", "GB/s", speed).against("bare_64mib", speed / bare_speed));
     Ok(())
-}
-
-fn progress(text: &str) {
-    eprintln!("farref bench: {text}");
 }

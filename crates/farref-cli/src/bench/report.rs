@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Transport;
 use super::samples::Samples;
+use super::transport::Transport;
 
 /// All that was measured in one run.
 #[derive(Debug, Serialize)]
@@ -146,4 +146,9 @@ fn spoken(name: &str) -> &str {
         "blob_64mib" => "64 MiB blob",
         other => other,
     }
+}
+
+/// Says on standard error what is going on.
+pub(super) fn progress(text: &str) {
+    eprintln!("farref bench: {text}");
 }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::BULK;
+/// How large the large message is.
+pub(super) const BULK: usize = 64 << 20;
 
 /// More than this many are not kept: the percentiles would not change.
 const MAX_SAMPLES: usize = 1 << 20;

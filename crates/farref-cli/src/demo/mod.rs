@@ -2,6 +2,7 @@
 //!
 //! | part | job |
 //! | --- | --- |
+//! | [`arguments`] | the command line |
 //! | [`plan`] | what is trained, by how many, for how long |
 //! | [`processes`] | starting workers, killing one, waiting for all |
 //! | [`spiral`], [`model`] | the data and the model |
@@ -12,6 +13,7 @@
 //! | [`picture`], [`page`] | what was learned, in the terminal and in a browser |
 
 mod alone;
+mod arguments;
 mod ledger;
 mod model;
 mod page;
@@ -22,70 +24,16 @@ mod spiral;
 mod trainer;
 mod training;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use clap::ValueEnum;
 
+pub(crate) use arguments::Arguments;
 use ledger::Ledger;
 use plan::Plan;
 use training::Outcome;
-
-/// Trains a classifier over several processes on this machine, and shows what became of every reference
-///
-/// Parameter owners hold the parts of a model; trainers hold the data and references to the parts. Each
-/// step sends half of a batch through every trainer, over the parts of the model, and gradients back the
-/// same way. The same training in one process has to come to the same loss.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  farref demo                             two owners, two trainers, 400 steps
-  farref demo --kill-one                  one trainer is killed on the way; the loss stays the same
-  farref demo --html demo.html            the loss curve and the regions as a page
-  farref demo --owners 3 --trainers 4 --transport tcp
-  farref demo --steps 100000              long enough to look on with `farref top`")]
-pub(crate) struct Arguments {
-    /// How many workers hold parts of the model
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
-    owners: u32,
-
-    /// How many workers train
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
-    trainers: u32,
-
-    /// How many steps to train for
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    steps: u32,
-
-    /// What carries the messages
-    #[arg(long, value_enum, default_value_t = Transport::Unix)]
-    transport: Transport,
-
-    /// Kill a trainer (SIGKILL) in the middle of the training
-    #[arg(long)]
-    kill_one: bool,
-
-    /// Where the random numbers start: data, weights and batches
-    #[arg(long, default_value_t = 7)]
-    seed: u64,
-
-    /// Write a page with the loss curve and the regions
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
-    /// This process is one of the workers
-    #[arg(long, hide = true)]
-    worker: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Transport {
-    /// Unix sockets
-    Unix,
-    /// TCP over the loopback interface
-    Tcp,
-}
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()

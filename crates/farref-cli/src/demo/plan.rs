@@ -5,7 +5,7 @@ use std::ops::Range;
 use farref_autograd::nn::Generator;
 use serde::{Deserialize, Serialize};
 
-use super::{Arguments, Transport};
+use super::arguments::{Arguments, Transport};
 
 /// How many points a batch has.
 pub(super) const BATCH: usize = 240;

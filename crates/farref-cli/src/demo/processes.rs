@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use farref::{StoreServer, Worker, WorkerBuilder};
 use tokio::process::{Child, Command};
 
-use super::Transport;
+use super::arguments::Transport;
 use super::plan::Plan;
 use crate::launch::threads_to_limit;
 

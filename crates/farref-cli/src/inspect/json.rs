@@ -20,7 +20,7 @@
 use farref::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 use serde::Serialize;
 
-use super::Arguments;
+use super::arguments::Arguments;
 use crate::view::references::{self, Reference};
 use crate::view::seen::{self, Seen};
 

@@ -5,6 +5,7 @@
 //! | [`report`] | the tables that a person reads |
 //! | [`json`] | what a script reads |
 
+mod arguments;
 mod json;
 mod report;
 
@@ -13,73 +14,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::view::place::Looking;
-use crate::view::references::By;
+pub(crate) use arguments::Arguments;
+
 use crate::view::seen::Seen;
 use crate::view::text::clean;
-
-/// Prints what running workers hold, do and wait for
-///
-/// Looks once at every worker of a group, from outside: nothing is changed, nobody waits. ADDR is where
-/// the workers meet, or the address of one of them: host:port, unix:name or file:///path.
-#[derive(clap::Args)]
-#[command(
-    after_help = "Examples:
-  farref inspect 127.0.0.1:29500                    workers, calls, references in groups
-  farref inspect 127.0.0.1:29500 --by line          which source lines hold most
-  farref inspect 127.0.0.1:29500 --filter Tensor    who keeps these alive, and since which line
-  farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'",
-    after_long_help = "Examples:
-  farref inspect 127.0.0.1:29500                    workers, calls, references in groups
-  farref inspect 127.0.0.1:29500 --by line          which source lines hold most
-  farref inspect 127.0.0.1:29500 --filter Tensor    who keeps these alive, and since which line
-  farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'
-
-Columns:
-  life       which life of this rank: grows with every start
-  state      as the other workers see it; with `?` if they do not agree
-  open       calls in either direction that are not answered
-  ctxs       autograd contexts
-  made       calls made since the worker began; served: carried out for others
-  queued     bytes and messages that peers have not acknowledged
-  held back  calls that wait because the peer has enough to do
-  blocking   plain functions that wait for a thread
-  got at     the source line where a holder made its reference; `received` if it was sent
-
-The exit code is 0 if all workers have answered, 1 if not."
-)]
-pub(crate) struct Arguments {
-    /// Where the workers meet, or one of them
-    #[arg(value_name = "ADDR")]
-    address: String,
-
-    /// Print JSON, with the same field names in all versions 0.x
-    #[arg(long)]
-    json: bool,
-
-    /// Only references whose id, type, owner, holder or source line contains this, with all holders
-    #[arg(long, value_name = "TEXT")]
-    filter: Option<String>,
-
-    /// What to group references by
-    #[arg(long, value_enum, default_value_t)]
-    by: By,
-
-    /// List every reference with all its holders
-    #[arg(long, conflicts_with = "by")]
-    references: bool,
-
-    /// List the links between workers
-    #[arg(long)]
-    links: bool,
-
-    /// Types with their modules, source lines with their columns, nothing cut
-    #[arg(long)]
-    full: bool,
-
-    #[command(flatten)]
-    looking: Looking,
-}
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,6 +1,6 @@
 //! What was seen, as tables for a person.
 
-use super::Arguments;
+use super::arguments::Arguments;
 use crate::view::quantity::many;
 use crate::view::references::{self, Reference};
 use crate::view::seen::Seen;

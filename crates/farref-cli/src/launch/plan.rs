@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use farref::Rendezvous;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Arguments, Restart};
+use super::arguments::{Arguments, Restart};
 
 /// More ranks than this on one machine are a typing error.
 const MAX_RANKS: u32 = 4096;

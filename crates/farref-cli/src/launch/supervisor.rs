@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Restart;
+use super::arguments::Restart;
 use super::environment::{Attempt, variables};
 use super::failure::{Ending, Failure, Spoken, killed_by};
 use super::life::{self, DYING, Event, Life};

@@ -25,7 +25,7 @@ use anyhow::{Context as _, ensure};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use fetch::Update;
-use state::State;
+use state::TopState;
 use terminal::Screen;
 
 use crate::view::place::{Looking, seconds};
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 /// Until somebody has seen enough.
 fn show(address: &str, updates: &Receiver<Update>) -> anyhow::Result<()> {
     let mut screen = Screen::open().context("cannot take over the terminal")?;
-    let mut state = State::new(address);
+    let mut state = TopState::new(address);
     let mut changed = true;
     while !state.is_over() {
         while let Ok(update) = updates.try_recv() {

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
-use super::state::{State, Tab};
+use super::state::{Tab, TopState};
 use crate::view::quantity::{count, many};
 use crate::view::tables::sum;
 use crate::view::text::{Cut, fit, width};
@@ -30,7 +30,7 @@ const KEYS: [(&str, &str); 12] = [
     ("space", "pause and go on"),
 ];
 
-pub(super) fn render(state: &State, area: Rect, buffer: &mut Buffer) {
+pub(super) fn render(state: &TopState, area: Rect, buffer: &mut Buffer) {
     let row = |at: u16| Rect {
         y: area.y + at,
         height: 1,
@@ -63,7 +63,7 @@ fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-fn title(state: &State) -> Line<'_> {
+fn title(state: &TopState) -> Line<'_> {
     let answers = || state.seen.iter().filter_map(|one| one.answer());
     let calls: usize = answers()
         .map(|snapshot| sum(snapshot, |peer| peer.calls_made))
@@ -84,7 +84,7 @@ fn title(state: &State) -> Line<'_> {
     ])
 }
 
-fn tabs(state: &State) -> Line<'static> {
+fn tabs(state: &TopState) -> Line<'static> {
     let mut spans = Vec::new();
     for (index, tab) in Tab::ALL.into_iter().enumerate() {
         let style = match tab == state.tab {
@@ -100,7 +100,7 @@ fn tabs(state: &State) -> Line<'static> {
     Line::from(spans)
 }
 
-fn status(state: &State, area: Rect) -> Line<'static> {
+fn status(state: &TopState, area: Rect) -> Line<'static> {
     let columns = usize::from(area.width).saturating_sub(1);
     match state.problem() {
         Some(problem) => {
@@ -112,7 +112,7 @@ fn status(state: &State, area: Rect) -> Line<'static> {
     }
 }
 
-fn hints(state: &State, area: Rect) -> Line<'static> {
+fn hints(state: &TopState, area: Rect) -> Line<'static> {
     let columns = usize::from(area.width).saturating_sub(2);
     if let Some(text) = &state.typing {
         let text = fit(text, columns.saturating_sub(1), Cut::Front);
@@ -133,7 +133,7 @@ struct Row {
     section: usize,
 }
 
-fn tables(state: &State, area: Rect, buffer: &mut Buffer) {
+fn tables(state: &TopState, area: Rect, buffer: &mut Buffer) {
     let sections = state.sections();
     let columns = usize::from(area.width).saturating_sub(3);
     let mut rows: Vec<Row> = Vec::new();
@@ -223,15 +223,15 @@ mod tests {
     use super::*;
     use crate::view::samples;
 
-    fn state(keys: &str) -> State {
-        let mut state = State::new("127.0.0.1:29500");
+    fn state(keys: &str) -> TopState {
+        let mut state = TopState::new("127.0.0.1:29500");
         state.update(Update::Seen(samples::group()));
         state.update(Update::Seen(samples::later(samples::group())));
         press(&mut state, keys);
         state
     }
 
-    fn press(state: &mut State, keys: &str) {
+    fn press(state: &mut TopState, keys: &str) {
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    fn draw(state: &State, width: u16, height: u16) -> Vec<String> {
+    fn draw(state: &TopState, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         let draw = |frame: &mut ratatui::Frame<'_>| render(state, frame.area(), frame.buffer_mut());
         let buffer = terminal.draw(draw).expect("drawn").buffer;
@@ -367,7 +367,7 @@ mod tests {
             for (width, height) in [(1, 1), (3, 5), (10, 6), (20, 8), (40, 12), (300, 100)] {
                 draw(&state, width, height);
             }
-            draw(&State::new("nowhere"), 80, 24);
+            draw(&TopState::new("nowhere"), 80, 24);
         }
     }
 }

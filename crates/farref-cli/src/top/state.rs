@@ -48,7 +48,7 @@ pub(super) struct Section {
 
 /// Everything that the screen depends on.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TopState {
     pub(super) place: String,
     pub(super) tab: Tab,
     pub(super) seen: Vec<Seen>,
@@ -71,7 +71,7 @@ pub(super) struct State {
     over: bool,
 }
 
-impl State {
+impl TopState {
     pub(super) fn new(place: &str) -> Self {
         Self {
             place: clean(place),
@@ -360,19 +360,19 @@ mod tests {
     use super::*;
     use crate::view::samples;
 
-    fn state() -> State {
-        let mut state = State::new("127.0.0.1:29500");
+    fn state() -> TopState {
+        let mut state = TopState::new("127.0.0.1:29500");
         state.update(Update::Seen(samples::group()));
         state
     }
 
-    fn press(state: &mut State, codes: impl IntoIterator<Item = KeyCode>) {
+    fn press(state: &mut TopState, codes: impl IntoIterator<Item = KeyCode>) {
         for code in codes {
             state.key(KeyEvent::new(code, KeyModifiers::NONE));
         }
     }
 
-    fn type_in(state: &mut State, text: &str) {
+    fn type_in(state: &mut TopState, text: &str) {
         press(state, text.chars().map(KeyCode::Char));
     }
 
@@ -391,7 +391,7 @@ mod tests {
         type_in(&mut state, "/");
         state.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
         assert!(state.is_over());
-        let mut state = State::new("nowhere");
+        let mut state = TopState::new("nowhere");
         state.update(Update::End);
         assert!(state.is_over());
     }
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(state.chosen(), 39);
         press(&mut state, [KeyCode::Home, KeyCode::Up, KeyCode::PageUp]);
         assert_eq!(state.chosen(), 0);
-        let mut empty = State::new("nowhere");
+        let mut empty = TopState::new("nowhere");
         press(
             &mut empty,
             [

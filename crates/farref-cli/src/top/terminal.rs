@@ -5,7 +5,7 @@ use std::io;
 use ratatui::DefaultTerminal;
 
 use super::screen;
-use super::state::State;
+use super::state::TopState;
 
 /// The terminal while it is ours.
 pub(super) struct Screen {
@@ -25,7 +25,7 @@ impl Screen {
         }
     }
 
-    pub(super) fn draw(&mut self, state: &mut State) -> io::Result<()> {
+    pub(super) fn draw(&mut self, state: &mut TopState) -> io::Result<()> {
         self.terminal.draw(|frame| {
             let area = frame.area();
             state.resize(area.height);
