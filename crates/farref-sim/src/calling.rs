@@ -69,7 +69,7 @@ impl World {
     ) {
         let picks: [usize; 4] = std::array::from_fn(|_| self.rng.usize(..));
         let count = self.rng.usize(0..4);
-        let undo = self.rng.u32(0..16) < self.weather.undo;
+        let undo = self.rng.u32(0..16) < self.conditions.undo;
         let bulk = self.rng.u32(0..4) == 0;
         let awaited = task.is_some() && self.rng.bool();
         let fingerprint = self.some_type();
@@ -207,9 +207,9 @@ impl World {
                 }
             }
         }
-        if task.is_some() && !head.carried.is_empty() && self.weather.relay_crashes > 0 {
-            self.weather.relay_crashes -= 1;
-            let most = self.weather.max_delay.as_nanos() as u64;
+        if task.is_some() && !head.carried.is_empty() && self.conditions.relay_crashes > 0 {
+            self.conditions.relay_crashes -= 1;
+            let most = self.conditions.max_delay.as_nanos() as u64;
             let wait = Duration::from_nanos(self.rng.u64(0..=most));
             self.schedule(self.now + wait, Happening::Fault(Fault::CrashOf(node)));
         }
@@ -225,7 +225,7 @@ impl World {
     }
 
     fn send_or_park(&mut self, node: NodeId, to: NodeId, lane: Lane, head: CallHead, body: Body) {
-        let most = self.weather.max_parking.as_micros() as u64;
+        let most = self.conditions.max_parking.as_micros() as u64;
         if most == 0 || node == to || self.rng.bool() {
             return self.send(node, to, lane, Packet::Call(head, body));
         }
@@ -326,7 +326,7 @@ impl World {
                 };
                 self.commit(node, plan, head);
                 if let Target::Fetch(request, ..) = target
-                    && self.weather.eager
+                    && self.conditions.eager
                     && self.rng.u32(0..3) == 0
                 {
                     let wait = Duration::from_micros(self.rng.u64(0..30_000));
@@ -375,7 +375,7 @@ impl World {
 
     /// Asks for a value, hands the reference on at once, and dies before the owner hears of it.
     pub(crate) fn create_and_die(&mut self, node: NodeId) {
-        self.weather.creator_crashes -= 1;
+        self.conditions.creator_crashes -= 1;
         let fingerprint = self.some_type();
         let Some(process) = self.process(node) else {
             return;

@@ -77,10 +77,10 @@ impl Config {
     pub(crate) fn break_process(&self, _: &mut Process) {}
 }
 
-/// How bad the weather is in one run. Each run has only some kinds of faults, some of them often:
+/// What goes wrong in one run, and how often. Each run has only some kinds of faults, some of them often:
 /// a mixture of everything in every run would hide what one kind does alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Conditions {
     pub(crate) workers: u32,
     /// Per frame, in 1/1024.
     pub(crate) loss: u32,
@@ -124,7 +124,7 @@ pub(crate) struct Weather {
     pub(crate) impatient: bool,
 }
 
-impl Weather {
+impl Conditions {
     pub(crate) fn new(config: &Config, rng: &mut fastrand::Rng) -> Self {
         let workers = rng.u32(config.min_workers..=config.max_workers.max(config.min_workers));
         let mut some = |chance: f64, range: std::ops::RangeInclusive<u32>| {

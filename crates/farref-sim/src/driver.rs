@@ -22,7 +22,7 @@ impl World {
             return self.kill(node);
         }
         let now = self.now;
-        let most = self.weather.max_flush.as_nanos() as u64;
+        let most = self.conditions.max_flush.as_nanos() as u64;
         let wait = Duration::from_nanos(self.rng.u64(0..=most));
         let Some(process) = self.process(node) else {
             return;

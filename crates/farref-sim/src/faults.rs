@@ -10,24 +10,24 @@ use crate::world::{World, trace};
 
 impl World {
     pub(crate) fn schedule_faults(&mut self) {
-        let weather = self.weather.clone();
+        let conditions = self.conditions.clone();
         for (fault, times) in [
-            (Fault::Cut, weather.cuts),
-            (Fault::Partition, weather.partitions),
-            (Fault::Stall, weather.stalls),
-            (Fault::Crash, weather.crashes),
-            (Fault::Leave, weather.leaves),
-            (Fault::Join, weather.joins),
-            (Fault::CrowdedJoin, weather.crowded_joins),
+            (Fault::Cut, conditions.cuts),
+            (Fault::Partition, conditions.partitions),
+            (Fault::Stall, conditions.stalls),
+            (Fault::Crash, conditions.crashes),
+            (Fault::Leave, conditions.leaves),
+            (Fault::Join, conditions.joins),
+            (Fault::CrowdedJoin, conditions.crowded_joins),
         ] {
             for _ in 0..times {
                 let at = self.now + Duration::from_micros(self.rng.u64(0..400_000));
                 self.schedule(at, Happening::Fault(fault));
             }
         }
-        if weather.flaps > 0 {
-            let worker = self.rng.u32(0..weather.workers);
-            let times = weather.flaps;
+        if conditions.flaps > 0 {
+            let worker = self.rng.u32(0..conditions.workers);
+            let times = conditions.flaps;
             let at = self.now + Duration::from_micros(self.rng.u64(0..200_000));
             self.schedule(at, Happening::Fault(Fault::Flap { worker, times }));
         }
@@ -86,7 +86,7 @@ impl World {
     /// What is hard about joining: to be let in while others go, by those who cannot reach all.
     fn crowded_join(&mut self) {
         let around = |world: &mut Self| {
-            let most = 3 * world.weather.max_delay.as_nanos() as u64;
+            let most = 3 * world.conditions.max_delay.as_nanos() as u64;
             world.now + Duration::from_nanos(world.rng.u64(0..=most))
         };
         self.newcomer();
@@ -185,7 +185,7 @@ impl World {
         self.stats.faults.crashes += 1;
         trace!(self, "{node} crashes");
         self.kill(node);
-        if self.weather.restarts {
+        if self.conditions.restarts {
             let worker = node.worker.0;
             let at = self.now + Duration::from_micros(self.rng.u64(100..200_000));
             self.schedule(at, Happening::Fault(Fault::Restart { worker }));
@@ -232,10 +232,10 @@ impl World {
     pub(crate) fn lose_sponsor(&mut self, node: NodeId) {
         let members = self.members();
         let joining = self.running().len() > members.len();
-        if !joining || self.draining || self.weather.sponsor_crashes == 0 {
+        if !joining || self.draining || self.conditions.sponsor_crashes == 0 {
             return;
         }
-        self.weather.sponsor_crashes -= 1;
+        self.conditions.sponsor_crashes -= 1;
         for member in members {
             if member != node {
                 self.block(node, member, Duration::from_millis(150));

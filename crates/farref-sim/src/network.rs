@@ -1,7 +1,7 @@
 //! The network: connections that delay, lose, duplicate, reorder and break.
 //!
 //! A connection between two lives has an epoch; frames of an earlier epoch are dropped. Each lane
-//! has its own stream, so lanes overtake each other, frames of one lane only when the weather
+//! has its own stream, so lanes overtake each other, frames of one lane only when the network
 //! reorders them (which a session takes for a broken connection and heals by replay).
 
 use std::rc::Rc;
@@ -212,15 +212,15 @@ impl World {
         }
         let epoch = link.epoch;
         self.stats.frames += 1;
-        if self.chance(self.weather.loss) {
+        if self.chance(self.conditions.loss) {
             self.stats.faults.frames_lost += 1;
             return;
         }
-        if self.chance(self.weather.duplication) {
+        if self.chance(self.conditions.duplication) {
             self.stats.faults.frames_duplicated += 1;
             self.deliver_later(from, to, epoch, Parcel::Frame(frame.clone()));
         }
-        if self.chance(self.weather.reordering) {
+        if self.chance(self.conditions.reordering) {
             self.stats.faults.frames_reordered += 1;
             let at = self.now + self.delay();
             self.deliver_at(at, from, to, epoch, Parcel::Frame(frame));
@@ -344,7 +344,7 @@ impl World {
     }
 
     pub(crate) fn delay(&mut self) -> Duration {
-        let most = self.weather.max_delay.as_nanos() as u64;
+        let most = self.conditions.max_delay.as_nanos() as u64;
         Duration::from_nanos(self.rng.u64(20_000..=most.max(20_001)))
     }
 

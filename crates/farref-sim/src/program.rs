@@ -37,7 +37,7 @@ impl World {
         let crowded = program.handles.len() > MAX_HANDLES;
         match self.rng.u32(0..100) {
             _ if crowded => self.drop_some(node),
-            0..20 if self.weather.creator_crashes > 0 => self.create_and_die(node),
+            0..20 if self.conditions.creator_crashes > 0 => self.create_and_die(node),
             0..8 => self.create_local(node),
             8..12 => self.create_own(node),
             12..32 => self.make_call(node, Kind::Create, None, 0, &[]),
@@ -112,7 +112,7 @@ impl World {
     }
 
     fn open_context(&mut self, node: NodeId) {
-        if !self.weather.contexts {
+        if !self.conditions.contexts {
             return;
         }
         let Some(process) = self.process(node) else {

@@ -123,7 +123,7 @@ impl World {
             };
             self.make_call(node, kind, Some(id), depth + 1, &arguments);
         }
-        if self.weather.eager {
+        if self.conditions.eager {
             for rref in arguments {
                 if self.rng.bool() {
                     self.fetch(node, rref);
@@ -250,7 +250,7 @@ impl World {
         results: &[RRefId],
         value: Option<Value>,
     ) {
-        let undo = self.rng.u32(0..16) < self.weather.undo;
+        let undo = self.rng.u32(0..16) < self.conditions.undo;
         let Some(process) = self.process(node) else {
             return;
         };

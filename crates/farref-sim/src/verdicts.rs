@@ -136,7 +136,7 @@ impl World {
             Err(RefError::TypeMismatch {
                 expected, found, ..
             }) => found != fact.fingerprint || expected.agrees(found),
-            Err(RefError::TooManyPending { .. }) => self.weather.pending_quota.is_none(),
+            Err(RefError::TooManyPending { .. }) => self.conditions.pending_quota.is_none(),
             Err(RefError::Destroyed) => false,
             Err(_) => self.together(user, fact.owner),
         };

@@ -229,8 +229,8 @@ impl World {
         if !self.stats.messages.is_multiple_of(16) {
             return;
         }
-        let quota = self.weather.pending_quota;
-        let shards = self.weather.ref_shards as usize;
+        let quota = self.conditions.pending_quota;
+        let shards = self.conditions.ref_shards as usize;
         let Some(process) = self.process(node) else {
             return;
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farref_proto::{Membership, Node, NodeConfig, NodeId, Phase, SessionConfig, Time};
 
-use crate::config::{Config, Weather};
+use crate::config::{Conditions, Config};
 use crate::happening::Happening;
 use crate::link::Link;
 use crate::oracle::{Oracle, Violation};
@@ -50,7 +50,7 @@ pub fn run_traced(config: &Config, seed: u64) -> (Result<Stats, Box<Failure>>, V
 
 pub(crate) struct World {
     pub(crate) config: Rc<Config>,
-    pub(crate) weather: Weather,
+    pub(crate) conditions: Conditions,
     pub(crate) patience: Rc<SessionConfig>,
     seed: u64,
     pub(crate) rng: fastrand::Rng,
@@ -83,11 +83,11 @@ pub(crate) use trace;
 impl World {
     fn new(config: &Config, seed: u64, traced: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let weather = Weather::new(config, &mut rng);
-        let workers = weather.workers;
+        let conditions = Conditions::new(config, &mut rng);
+        let workers = conditions.workers;
         let mut world = Self {
             config: Rc::new(config.clone()),
-            patience: Rc::new(weather.session_config()),
+            patience: Rc::new(conditions.session_config()),
             seed,
             rng,
             now: Time::ZERO + Duration::from_millis(1),
@@ -101,7 +101,7 @@ impl World {
             trace: traced.then(Vec::new),
             draining: false,
             next_task: 0,
-            weather,
+            conditions,
         };
         let members: Vec<NodeId> = (0..workers).map(|worker| NodeId::new(worker, 1)).collect();
         for &me in &members {
@@ -118,9 +118,9 @@ impl World {
 
     pub(crate) fn new_process(&self, me: NodeId, membership: Membership) -> Process {
         let mut config = NodeConfig::default();
-        config.ref_shards = self.weather.ref_shards;
+        config.ref_shards = self.conditions.ref_shards;
         config.probe_interval = Duration::from_millis(40);
-        if let Some(quota) = self.weather.pending_quota {
+        if let Some(quota) = self.conditions.pending_quota {
             config.max_pending_owners = quota;
         }
         let mut process = Process::new(Node::new(me, membership, config));

@@ -54,7 +54,7 @@ fn every_guarantee_holds_under_all_faults() {
 }
 
 #[test]
-fn every_guarantee_holds_in_other_years_weather() {
+fn every_guarantee_holds_in_other_conditions() {
     run_all(&Config::default(), 1_000_000..1_001_000);
 }
 

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::environment::REMOVED;
 use super::failure::Ending;
-use super::orphans::bury_members;
+use super::orphans::reap_members;
 use super::output::{Printer, copy};
 use super::program::Program;
 use super::tether;
@@ -133,7 +133,7 @@ async fn end_rest(group: Pid, grace: Duration) -> bool {
     let killing = Instant::now() + grace;
     let mut killed = None;
     loop {
-        bury_members(group);
+        reap_members(group);
         if test_kill_process_group(group) == Err(Errno::SRCH) {
             return true;
         }

@@ -1,4 +1,4 @@
-//! The processes that ranks leave behind, as far as the launcher has to bury them.
+//! The processes that ranks leave behind, as far as the launcher has to reap them.
 //!
 //! A process whose parent has ended is adopted by the next one above that asked for it, otherwise by the
 //! first process of the machine or container. Who has ended counts as a member of its process group until
@@ -30,9 +30,9 @@ impl Orphans {
         }
     }
 
-    /// Buries those that have ended, wherever they have gone. Leaves the ranks themselves alone: others
+    /// Reaps those that have ended, wherever they have gone. Leaves the ranks themselves alone: others
     /// wait for their exit codes.
-    pub(super) fn bury(&self, is_rank: impl Fn(Pid) -> bool) {
+    pub(super) fn reap(&self, is_rank: impl Fn(Pid) -> bool) {
         // The system hands orphans to the first thread. Without this file those that have left their
         // group stay zombies for as long as the launcher runs, which is no more than untidy.
         let id = std::process::id();
@@ -46,7 +46,7 @@ impl Orphans {
     }
 }
 
-/// Buries the members of a group that have ended. Its leader must have been waited for.
-pub(super) fn bury_members(group: Pid) {
+/// Reaps the members of a group that have ended. Its leader must have been waited for.
+pub(super) fn reap_members(group: Pid) {
     while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
 }

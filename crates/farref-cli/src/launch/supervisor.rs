@@ -163,7 +163,7 @@ impl<'a> Supervisor<'a> {
             news = self.meeting.news(), if listens => self.heard(news).await,
             () = self.orphans.may_have_ended() => {
                 let ranks = &self.ranks;
-                self.orphans.bury(|id| ranks.iter().any(|rank| rank.group == Some(id)));
+                self.orphans.reap(|id| ranks.iter().any(|rank| rank.group == Some(id)));
             }
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
                 match self.phase {
