@@ -156,16 +156,14 @@ impl<B: Backend> Participation<B> {
         lock(&self.passes).own.remove(&id.counter);
     }
 
-    /// All own passes below this have ended.
-    pub(crate) fn ended_below(&self) -> u64 {
+    /// All passes of an origin below this are over, as far as this worker has heard: only the origin knows.
+    pub(super) fn ended_below(&self, origin: NodeId) -> u64 {
         let passes = lock(&self.passes);
-        passes.own.first().copied().unwrap_or(passes.next)
-    }
-
-    /// What a worker has heard of which passes are over: all of the origin's below this.
-    pub(crate) fn over_below(&self, origin: NodeId) -> u64 {
-        let passes = lock(&self.passes);
-        passes.over.get(&origin).copied().unwrap_or(0)
+        if origin == self.scope.worker().node() {
+            passes.own.first().copied().unwrap_or(passes.next)
+        } else {
+            passes.over.get(&origin).copied().unwrap_or(0)
+        }
     }
 
     /// A parcel of a pass arrived.

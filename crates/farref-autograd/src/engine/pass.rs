@@ -336,7 +336,7 @@ impl<B: Backend> Actor<B> {
             let parcel = Parcel {
                 pass: self.id,
                 retain_graph: self.retain_graph,
-                ended_below: self.ended_below(),
+                ended_below: self.place.ended_below(self.id.origin),
                 patience: self.patience,
                 sends: first.then(|| self.sent.get(&to).cloned().unwrap_or_default()),
                 gradients,
@@ -359,15 +359,6 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    /// Only the origin knows which of its passes are over; the others pass on what they have heard of it.
-    fn ended_below(&self) -> u64 {
-        if self.id.origin == self.me {
-            self.place.ended_below()
-        } else {
-            self.place.over_below(self.id.origin)
-        }
-    }
-
     /// At rest: says so to whom it is owed.
     fn disengage(&mut self) {
         match self.engaged.take() {
@@ -384,8 +375,7 @@ impl<B: Backend> Actor<B> {
     }
 
     fn fail(&mut self, cause: Cause) {
-        let worker = self.place.scope.worker().name().to_owned();
-        self.fail_with(PassFailure { worker, cause });
+        self.fail_with(self.place.failure(cause));
     }
 
     /// The first failure counts. Nothing more is computed or sent; what is under way is let go.
