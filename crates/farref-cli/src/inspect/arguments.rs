@@ -3,22 +3,20 @@
 use crate::view::place::Looking;
 use crate::view::references::By;
 
+const EXAMPLES: &str = "Examples:
+  farref inspect 127.0.0.1:29500                    workers, calls, references in groups
+  farref inspect 127.0.0.1:29500 --by line          which source lines hold most
+  farref inspect 127.0.0.1:29500 --filter Tensor    who keeps these alive, and since which line
+  farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'";
+
 /// Prints what running workers hold, do and wait for
 ///
 /// Looks once at every worker of a group, from outside: nothing is changed, nobody waits. ADDR is where
 /// the workers meet, or the address of one of them: host:port, unix:name or file:///path.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:
-  farref inspect 127.0.0.1:29500                    workers, calls, references in groups
-  farref inspect 127.0.0.1:29500 --by line          which source lines hold most
-  farref inspect 127.0.0.1:29500 --filter Tensor    who keeps these alive, and since which line
-  farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'",
-    after_long_help = "Examples:
-  farref inspect 127.0.0.1:29500                    workers, calls, references in groups
-  farref inspect 127.0.0.1:29500 --by line          which source lines hold most
-  farref inspect 127.0.0.1:29500 --filter Tensor    who keeps these alive, and since which line
-  farref inspect 127.0.0.1:29500 --json | jq '.workers[].snapshot.open_calls'
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}
 
 Columns:
   life       which life of this rank: grows with every start
@@ -31,7 +29,7 @@ Columns:
   blocking   plain functions that wait for a thread
   got at     the source line where a holder made its reference; `received` if it was sent
 
-The exit code is 0 if all workers have answered, 1 if not."
+The exit code is 0 if all workers have answered, 1 if not.")
 )]
 pub(crate) struct Arguments {
     /// Where the workers meet, or one of them
