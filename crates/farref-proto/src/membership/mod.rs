@@ -456,6 +456,9 @@ impl Membership {
         let somebody_left = self.departed.len() > departed;
         if somebody_left && !self.suspects.is_empty() && self.phase == Phase::Member {
             self.report_suspects(None, outcome);
+            // One of them may be declared dead by this, which all are told, `from` as well: what `from` has said
+            // of it is no news any more, and would take its word for granted (ME-3).
+            news.retain(|&(worker, standing)| self.view.standing(worker) == Some(standing));
         }
         // A newcomer holds and owns nothing yet, and not everyone would answer it.
         if !news.is_empty() && self.phase != Phase::Joining {

@@ -401,6 +401,37 @@ fn a_departure_is_settled_when_all_have_said_it_back() {
     }
 }
 
+/// ME-3, ME-5: one message says that the leader has left and that a suspect is in. The suspect is declared dead
+/// because of it, and whoever said that it is in has to say it back like all others.
+#[test]
+fn a_death_is_not_settled_without_the_word_of_whoever_said_that_it_lives() {
+    let mut group = Group::new(4);
+    let reborn = NodeId::new(2, 2);
+    let said = |node: NodeId, status| (node.worker, Standing::of(node, status));
+    let tell = |group: &mut Group, from: usize, entries| {
+        let echo = false;
+        let view = Control::View { entries, echo };
+        let told = group.on(B, |node, out| node.handle(id(from), view, out));
+        told.unwrap();
+    };
+    tell(&mut group, A, vec![said(reborn, Status::Joining)]);
+    group.on(B, |node, out| node.suspect(reborn, out));
+    assert!(group.pending(B, A).contains(&Control::Suspect(reborn)));
+    // What B has asked before is answered: nobody's word is awaited for anything older.
+    group.deliver(B, D);
+    group.deliver(D, B);
+    group.events(B);
+
+    let entries = vec![said(id(A), Status::Left), said(reborn, Status::Alive)];
+    tell(&mut group, D, entries);
+    assert!(group.view(B).is_gone(reborn), "B is the leader now");
+    assert!(group.view(D).is_live(reborn), "D takes its frames");
+    assert!(!group.events(B).iter().any(settled));
+    group.deliver(B, D);
+    group.deliver(D, B);
+    assert!(group.events(B).contains(&Event::Settled(reborn)));
+}
+
 /// ME-5: while one departure is unsettled, none is settled, even one that all have said back.
 #[test]
 fn departures_settle_together() {
