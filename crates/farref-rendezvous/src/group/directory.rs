@@ -171,10 +171,10 @@ impl Directory {
     /// Writes into the store what it should know of this worker and its group, without touching
     /// what is newer. For a store that lost its memory; does nothing to one that did not.
     ///
-    /// The order matters: the counters come before the founding, so that no newcomer is given the
-    /// id of a worker we know or have known (what was said of a dead one would be taken as said of it);
-    /// the founding comes before our card, so that nobody who sees all cards misses it and founds the
-    /// group anew.
+    /// The order matters: the counters and the kind come before the founding, which newcomers to an empty store
+    /// wait for, so that none is given the id of a worker we know or have known (what was said of a dead one would
+    /// be taken as said of it); the founding comes before our card, so that nobody who sees all cards misses it and
+    /// founds the group anew.
     pub async fn republish(&self) -> Result<(), RendezvousError> {
         let Inner {
             records,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
-use tokio::time::{Sleep, sleep_until};
+use tokio::time::Sleep;
 
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, Misuse, Result};
@@ -125,11 +125,8 @@ impl Prepared {
         let Some(deadline) = self.deadline else {
             return Poll::Pending;
         };
-        let timer = self.timer.get_or_insert_with(|| {
-            // Whoever awaits may have another runtime, or none.
-            let _inside = self.core.runtime.enter();
-            Box::pin(sleep_until(deadline.into()))
-        });
+        let timer = &mut self.timer;
+        let timer = timer.get_or_insert_with(|| Box::pin(self.core.sleep_until(deadline)));
         timer.as_mut().poll(context)
     }
 }
@@ -263,10 +260,8 @@ impl Begun {
         let Some(deadline) = self.deadline else {
             return Poll::Pending;
         };
-        let timer = self.timer.get_or_insert_with(|| {
-            let _inside = self.core.runtime.enter();
-            Box::pin(sleep_until(deadline.into()))
-        });
+        let timer = &mut self.timer;
+        let timer = timer.get_or_insert_with(|| Box::pin(self.core.sleep_until(deadline)));
         timer.as_mut().poll(context).map(|()| {
             Err(Error::Timeout {
                 peer: self.core.name_of(self.receipt.peer),

@@ -10,6 +10,7 @@ use farref_proto::{
     ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, WorkerId,
 };
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Sleep;
 
 use super::handle::Handle;
 use super::job::Arrived;
@@ -20,6 +21,7 @@ use crate::codec::Payload;
 use crate::error::{Error, MemberState};
 use crate::support::blocking::BlockingPool;
 use crate::support::lock::lock;
+use crate::support::io_thread::IoThread;
 use crate::support::polled;
 use crate::support::signal::CancelSignal;
 use crate::support::telemetry::Telemetry;
@@ -43,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     /// Whether there still is one.
     pub(super) has_runtime: AtomicBool,
+    /// Keeps time for calls: whoever awaits one may have another runtime, or none, and this worker's may be busy.
+    io: Arc<IoThread>,
     pub(crate) pool: BlockingPool,
     pub(crate) answers: Answers,
     /// Where code of the program runs that came up where it must not.
@@ -161,6 +165,7 @@ impl Core {
         settings: Settings,
         membership: Membership,
         runtime: tokio::runtime::Handle,
+        io: Arc<IoThread>,
         registry: &'static Registry,
         names: Names,
         seed: u64,
@@ -182,6 +187,7 @@ impl Core {
             settings,
             user_code: Arc::new(UserCode::new(runtime.clone())),
             runtime,
+            io,
             has_runtime: AtomicBool::new(true),
             registry,
             names,
@@ -216,6 +222,12 @@ impl Core {
     /// The wire. Waits for [`attach`](Self::attach) if a peer was quicker.
     pub(crate) fn agent(&self) -> &Arc<dyn Agent> {
         self.agent.wait()
+    }
+
+    /// Ends at a time, whatever the program does, and wherever it is awaited.
+    pub(crate) fn sleep_until(&self, at: Instant) -> Sleep {
+        let _inside = self.io.handle().enter();
+        tokio::time::sleep_until(at.into())
     }
 
     /// A number that was not given before.

@@ -73,7 +73,12 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
     // The store is opened there before there is a worker that keeps it.
     let _io = io_thread()?;
     let deadline = Instant::now() + builder.join_timeout;
-    let (opened, bind, advertised) = prepare(&builder, &place, &name).await?;
+    let Prepared {
+        opened,
+        bind,
+        advertised,
+        may_host,
+    } = prepare(&builder, &place, &name).await?;
     let entering = async {
         let bound = Bound::bind(&bind).await?;
         let host = host_id();
@@ -111,14 +116,7 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
         }
     };
     let patience = builder.join_timeout;
-    let may_host = match entry.directory.grows() {
-        true => match &place {
-            Place::Shared(rendezvous) => may_host(&builder, rendezvous).await,
-            Place::Memory(..) => None,
-        },
-        false => None,
-    };
-    let may_host = may_host.map(|(host, port)| (host.to_owned(), port));
+    let may_host = may_host.filter(|_| entry.directory.grows());
     let hosted = HostedStore::new(opened.server, may_host);
     let rejections = Arc::new(watch::Sender::default());
     let contacts = |core| AddressBook {
@@ -148,38 +146,60 @@ fn grace(builder: &WorkerBuilder, place: &Place) -> Duration {
     }
 }
 
+/// What there is before a worker enters its group.
+struct Prepared {
+    opened: Opened,
+    bind: BindOptions,
+    /// Under which address the others find it.
+    advertised: Option<IpAddr>,
+    /// Host and port of the store, if this worker may take it over. Found out before anybody waits for it to
+    /// serve: names may take long to be resolved.
+    may_host: Option<(String, u16)>,
+}
+
 /// Opens the store and finds out where to listen, and under which address the others find it.
-async fn prepare(
-    builder: &WorkerBuilder,
-    place: &Place,
-    name: &str,
-) -> Result<(Opened, BindOptions, Option<IpAddr>)> {
+async fn prepare(builder: &WorkerBuilder, place: &Place, name: &str) -> Result<Prepared> {
     match place {
         Place::Memory(store, network) => {
             let opened = Opened {
                 store: Arc::new(store.clone()),
                 server: None,
             };
-            Ok((opened, BindOptions::memory(network, name), None))
+            Ok(Prepared {
+                opened,
+                bind: BindOptions::memory(network, name),
+                advertised: None,
+                may_host: None,
+            })
         }
         Place::Shared(rendezvous) => {
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             check_security(builder, advertised)?;
-            let opened = open_store(builder, rendezvous).await?;
+            let may_host = may_host(builder, rendezvous).await;
+            let opened = open_store(builder, rendezvous, may_host.is_some()).await?;
             let mut bind = BindOptions::default();
             let ip = builder.bind.unwrap_or(advertised);
             bind.tcp = Some(SocketAddr::new(ip, builder.port));
             bind.unix = builder.unix_sockets;
-            Ok((opened, bind, Some(advertised)))
+            Ok(Prepared {
+                opened,
+                bind,
+                advertised: Some(advertised),
+                may_host: may_host.map(|(host, port)| (host.to_owned(), port)),
+            })
         }
     }
 }
 
 /// Rank 0 hosts the store, or else it is an error. In a group without ranks, the first worker on the
 /// store's host does, and those who come later find it taken.
-async fn open_store(builder: &WorkerBuilder, rendezvous: &Rendezvous) -> Result<Opened> {
+async fn open_store(
+    builder: &WorkerBuilder,
+    rendezvous: &Rendezvous,
+    may_host: bool,
+) -> Result<Opened> {
     let patience = builder.join_timeout;
-    if may_host(builder, rendezvous).await.is_some() {
+    if may_host {
         match open(rendezvous, true, patience).await {
             Ok(opened) => return Ok(opened),
             Err(error) => tracing::debug!(%error, "somebody else hosts the store"),

@@ -24,22 +24,23 @@ pub(super) fn launch<A: Agent>(
     hosted: HostedStore,
     agent: impl FnOnce(&Arc<Core>, &Arc<IoThread>) -> Arc<A>,
 ) -> Result<Worker> {
+    let io = io_thread()?;
     let core = Core::new(
         Arc::from(name),
         settings,
         membership,
         tokio::runtime::Handle::current(),
+        Arc::clone(&io),
         Registry::of_program()?,
         names,
         random()?,
     );
-    let io = io_thread()?;
     core.attach(agent(&core, &io));
     let hosted = Arc::new(hosted);
     let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
     let tasks = [
         io.handle().spawn(pump(Arc::downgrade(&core))),
-        tokio::spawn(keep_store),
+        io.handle().spawn(keep_store),
     ];
     drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
     let life = Life {

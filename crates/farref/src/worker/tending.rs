@@ -9,6 +9,9 @@ use crate::runtime::{Core, WorkerStage};
 
 /// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
 /// tells the new one what the group knows, so that others, the former host among them, can join again (S3).
+///
+/// On the thread that no program can keep from running: newcomers do not wait for long, the store that is taken
+/// over is served where this runs, and who looks others up waits for whoever watches the store to let go of it.
 pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
     const RETRY: Duration = Duration::from_millis(250);
     loop {
@@ -21,6 +24,13 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
         tokio::select! {
             () = strong.store_lost.notified() => {}
             () = directory.store_lost() => {}
+        }
+        if strong.is_over() {
+            return;
+        }
+        if !strong.is_member() {
+            // It stays lost until somebody needs it, and a worker that joins has others to tell it of the group.
+            tokio::time::sleep(RETRY).await;
         }
         while strong.is_member() {
             if let Some(hosted) = hosted.upgrade() {
@@ -84,5 +94,138 @@ pub(super) async fn pump(core: Weak<Core>) {
             Some(at) => drop(tokio::time::timeout_at(at.into(), woken).await),
             None => drop(tokio::time::timeout(patience, woken).await),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use bytes::Bytes;
+    use farref_proto::Membership;
+
+    use super::*;
+    use crate::rendezvous::{self, Card, Liveness, LivenessProbe, MemoryStore, Plan, Store, StoreFuture};
+    use crate::runtime::registry::Registry;
+    use crate::support::io_thread::IoThread;
+    use crate::tables::names::Names;
+    use crate::worker::Worker;
+
+    /// Its server is gone, as often as one asks.
+    #[derive(Debug, Default)]
+    struct Gone {
+        memory: MemoryStore,
+        looks: AtomicUsize,
+    }
+
+    impl Store for Gone {
+        fn lost(&self) -> StoreFuture<'_, ()> {
+            let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                if looks > 100 {
+                    // It has been seen: do not hang.
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            })
+        }
+
+        fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+            self.memory.set(key, value)
+        }
+
+        fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+            self.memory.try_get(key)
+        }
+
+        fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+            self.memory.add(key, delta)
+        }
+
+        fn compare_set<'a>(
+            &'a self,
+            key: &'a str,
+            expected: &'a [u8],
+            desired: &'a [u8],
+        ) -> StoreFuture<'a, Bytes> {
+            self.memory.compare_set(key, expected, desired)
+        }
+
+        fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+            self.memory.delete(key)
+        }
+
+        fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+            self.memory.wait(keys, deadline)
+        }
+    }
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl LivenessProbe for Nobody {
+        fn ask<'a>(
+            &'a self,
+            _: &'a Card,
+            _: Duration,
+        ) -> Pin<Box<dyn Future<Output = Result<Liveness, RendezvousError>> + Send + 'a>> {
+            Box::pin(async { Ok(Liveness::Gone) })
+        }
+    }
+
+    /// A worker that still joins, and its store.
+    async fn joining() -> (Arc<Core>, Arc<Gone>) {
+        let store = Arc::<Gone>::default();
+        let plan = Plan {
+            name: "w".to_owned(),
+            rank: None,
+            world_size: None,
+            addresses: Vec::new(),
+            host: "here".to_owned(),
+            timeout: Duration::from_secs(60),
+            grace: Duration::ZERO,
+            prefix: "group".to_owned(),
+            wire: 1,
+            token: None,
+            probe: Arc::new(Nobody),
+        };
+        let entry = rendezvous::enter(store.clone(), plan)
+            .await
+            .expect("an entry");
+        let core = Core::new(
+            "w".into(),
+            Worker::builder("w").settings,
+            Membership::joining(entry.me.node),
+            tokio::runtime::Handle::current(),
+            IoThread::get().expect("a thread"),
+            Registry::of_program().expect("functions"),
+            Names::new(Some(entry.directory)),
+            1,
+        );
+        (core, store)
+    }
+
+    fn poll_once(task: impl Future<Output = ()>) -> Poll<()> {
+        pin!(task).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_has_not_joined_looks_for_its_store_once_in_a_while() {
+        let (core, store) = joining().await;
+        let ended = poll_once(keep_store(Arc::downgrade(&core), Weak::new()));
+        assert!(ended.is_pending(), "it may yet be a member");
+        assert_eq!(store.looks.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_out_of_its_group_keeps_no_store() {
+        let (core, store) = joining().await;
+        core.stage.send_replace(WorkerStage::Evicted);
+        let ended = poll_once(keep_store(Arc::downgrade(&core), Weak::new()));
+        assert!(ended.is_ready());
+        assert!(store.looks.load(Ordering::Relaxed) <= 1);
     }
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use farref::Error;
 use farref::testing::Cluster;
 
+use crate::PATIENCE;
 use crate::cluster::finish;
 
 #[farref::remote]
@@ -34,4 +36,29 @@ async fn a_time_limit_may_be_as_long_as_there_is() -> Result<()> {
         finish(cluster).await?;
     }
     Ok(())
+}
+
+#[farref::remote]
+async fn never() {
+    std::future::pending().await
+}
+
+/// D3: a limit passes also while nobody drives the runtime that the worker was made on.
+#[test]
+fn a_call_awaited_on_another_runtime_has_its_limit() -> Result<()> {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let [theirs, mine] = [runtime()?, runtime()?];
+    let cluster = theirs.block_on(Cluster::start(2))?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let outcome = mine.block_on(async {
+        let call = never::on(&peer).timeout(Duration::from_millis(50)).start();
+        tokio::time::timeout(PATIENCE / 4, call).await
+    });
+    let outcome = outcome.expect("the limit of the call is shorter");
+    assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+    Ok(theirs.block_on(cluster.shutdown())?)
 }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use farref::{Worker, WorkerBuilder};
+use farref::{TcpStoreClient, Worker, WorkerBuilder};
+
+use crate::PATIENCE;
 
 #[farref::remote]
 async fn double(x: u64) -> u64 {
@@ -76,4 +78,49 @@ async fn a_group_without_ranks_needs_nobody_to_host_its_store() -> anyhow::Resul
     second.leave().await?;
     first.shutdown().await?;
     Ok(())
+}
+
+/// S3: whatever the program does. A member whose only thread is in the middle of something takes the store over,
+/// writes the group into it, and newcomers find it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_program_is_busy_takes_the_store_over() -> anyhow::Result<()> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let place = format!("tcp://127.0.0.1:{port}");
+    let host = Worker::builder("host").rendezvous(&place).join().await?;
+    let (said, is_in) = tokio::sync::oneshot::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let there = place.clone();
+    let busy = std::thread::spawn(move || -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let member = Worker::builder("member").rendezvous(&there).join().await?;
+            let _ = said.send(());
+            // Nothing else runs on this runtime meanwhile.
+            let _ = held.recv();
+            Ok(member.shutdown().await?)
+        })
+    });
+    is_in.await?;
+    host.leave().await?;
+    drop(host);
+    TcpStoreClient::connect("127.0.0.1", port, PATIENCE)
+        .await
+        .context("nobody has taken the store over")?;
+    let newcomer = Worker::builder("newcomer")
+        .rendezvous(&place)
+        .join()
+        .await?;
+    newcomer
+        .wait_for_peer("member", PATIENCE)
+        .await
+        .context("the newcomer's group is another one")?;
+    drop(release);
+    newcomer.shutdown().await?;
+    tokio::task::spawn_blocking(move || busy.join())
+        .await?
+        .expect("no panic")
 }

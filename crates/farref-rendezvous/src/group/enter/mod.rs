@@ -285,9 +285,10 @@ impl EntryAttempt<'_> {
 
     /// Gives the members of a group whose store is gone the time to write into this one (invariant 8).
     async fn await_former_group(&self, grace: Duration) -> Result<(), RendezvousError> {
-        let kind = [self.records.key("kind")];
+        // The last of what a newcomer must not be without: its kind and the ids given away come before it.
+        let founders = [self.records.key("founders")];
         let patience = grace.min(self.patience());
-        match self.records.store.wait(&kind, patience).await {
+        match self.records.store.wait(&founders, patience).await {
             Ok(()) | Err(StoreError::Timeout { .. }) => Ok(()),
             Err(error) => Err(self.records.failed(error)),
         }

@@ -1,6 +1,7 @@
 //! Stores that die, fall silent, hold nonsense or lose their memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -162,6 +163,91 @@ async fn a_newcomer_to_an_empty_store_waits_for_the_group_that_met_there() {
     let newcomer = newcomer.unwrap();
     assert!(newcomer.founders.is_none(), "it found the group");
     assert!(newcomer.me.node.worker > gone.node.worker);
+}
+
+/// A store that takes its time with one of the things it is asked for.
+#[derive(Debug)]
+struct HeldUp {
+    store: Arc<dyn Store>,
+    /// How many come before that one.
+    left: AtomicIsize,
+    pause: Duration,
+}
+
+impl HeldUp {
+    fn asked<'a, T: Send + 'a>(
+        &'a self,
+        then: StoreFuture<'a, T>,
+    ) -> StoreFuture<'a, T> {
+        let left = self.left.fetch_sub(1, Ordering::Relaxed);
+        Box::pin(async move {
+            if left == 0 {
+                sleep(self.pause).await;
+            }
+            then.await
+        })
+    }
+}
+
+impl Store for HeldUp {
+    fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+        self.asked(self.store.set(key, value))
+    }
+
+    fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+        self.asked(self.store.try_get(key))
+    }
+
+    fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+        self.asked(self.store.add(key, delta))
+    }
+
+    fn compare_set<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> StoreFuture<'a, Bytes> {
+        self.asked(self.store.compare_set(key, expected, desired))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        self.asked(self.store.delete(key))
+    }
+
+    fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+        self.asked(self.store.wait(keys, deadline))
+    }
+}
+
+/// S3, invariant 8: wherever the member is held up while it writes its group into the new store.
+#[tokio::test]
+async fn a_newcomer_founds_no_group_while_a_member_writes_down_its_own() {
+    let mut steps = 0;
+    loop {
+        let before = memory();
+        enter(before.clone(), plan("host", None, None))
+            .await
+            .unwrap();
+        let member = enter(before, plan("member", None, None)).await.unwrap();
+        let store = memory();
+        let held_up = Arc::new(HeldUp {
+            store: store.clone(),
+            left: steps.into(),
+            pause: SHORT / 4,
+        });
+        let member = member.directory.moved_to(held_up.clone());
+        let mut newcomer = plan("newcomer", None, None);
+        newcomer.grace = SOON;
+        let (newcomer, told) = tokio::join!(enter(store, newcomer), member.republish());
+        assert!(told.is_ok(), "held up at step {steps}: {told:?}");
+        assert!(newcomer.unwrap().founders.is_none(), "it found the group");
+        if held_up.left.load(Ordering::Relaxed) >= 0 {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 5, "it takes as many to write all down");
 }
 
 #[tokio::test]
