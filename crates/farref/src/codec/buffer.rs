@@ -231,16 +231,16 @@ impl<'de> Deserialize<'de> for Buffer {
                     Inside::Here(Here(width, OwnedBytes(bytes))) => {
                         read_here(width, bytes).map_err(D::Error::custom)
                     }
-                    // Taken out, so that its elements can be had without a copy right now.
-                    Inside::Part(index) => scope::take_attached(index)
-                        .map(Buffer)
-                        .map_err(D::Error::custom),
+                    Inside::Part(index) => {
+                        scope::attached(index).map(Buffer).map_err(D::Error::custom)
+                    }
                 }
             }
 
-            /// For whoever traces the shape of a type; no codec writes a buffer as nothing.
+            /// For whoever traces the shape of a type; no codec writes a buffer as nothing. One number, as lists
+            /// have one element there: that makes a tensor.
             fn visit_unit<E>(self) -> Result<Buffer, E> {
-                Ok(Buffer::from_vec::<u8>(Vec::new()))
+                Ok(Buffer::from_vec(vec![1_f32]))
             }
         }
 
@@ -275,6 +275,7 @@ mod tests {
         scope::read(payload, &[], |body| Codec::Postcard.decode(body))
     }
 
+    use crate::codec::forms::write_described;
     use crate::codec::{Codec, Payload};
 
     /// Shows what it is told to, whatever it says.
@@ -339,18 +340,61 @@ mod tests {
         }
     }
 
+    /// As a tensor does: it has its elements at once.
+    #[derive(PartialEq, Debug)]
+    struct Tensor(Vec<f32>);
+
+    impl Serialize for Tensor {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            Buffer::from(self.0.clone()).serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Tensor {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let buffer = Buffer::deserialize(deserializer)?;
+            buffer.into_vec().map(Self).map_err(D::Error::custom)
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_still_there_for_the_variant_that_fits_at_last() {
+        #[derive(PartialEq, Debug, Serialize, Deserialize)]
+        #[serde(untagged)]
+        enum Batch {
+            Labeled { x: Tensor, y: Tensor },
+            Weighed { x: Tensor, weight: f32 },
+            Plain { x: Tensor },
+        }
+        crate::fingerprint::trace::<Batch>();
+        let large = || Tensor(vec![1.5; OUT_OF_BAND]);
+        for sent in [
+            Batch::Plain { x: large() },
+            Batch::Labeled {
+                x: large(),
+                y: large(),
+            },
+        ] {
+            let payload = scope::write(|| Codec::Postcard.encode(&sent)).unwrap();
+            assert!(!payload.parts.is_empty());
+            assert!(read::<Batch>(payload) == Ok(sent), "as it was sent");
+        }
+    }
+
+    /// D5: a few bytes name it again and again.
+    #[test]
+    fn a_buffer_that_came_once_is_not_copied_without_end() {
+        let again = vec![0; 100_000].into_iter().map(Inside::<()>::Part);
+        let again: Vec<_> = again.collect();
+        let payload = Payload {
+            body: write_described(&again).unwrap().into(),
+            parts: vec![Buffer::from(vec![1.5_f32; OUT_OF_BAND]).0],
+        };
+        assert!(read::<Vec<Tensor>>(payload).is_err());
+    }
+
     #[test]
     fn a_received_buffer_gives_its_vector_away_even_while_its_value_is_read() {
-        /// As a tensor does: it has its elements at once.
-        struct Tensor(Vec<f32>);
-
-        impl<'de> Deserialize<'de> for Tensor {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let buffer = Buffer::deserialize(deserializer)?;
-                buffer.into_vec().map(Self).map_err(D::Error::custom)
-            }
-        }
-
         let values = vec![1.5_f32; OUT_OF_BAND];
         let at = values.as_ptr();
         let part = Buffer::from(values).0;

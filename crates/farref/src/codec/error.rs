@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::support::text;
+
 /// A value that cannot be written or read.
 ///
 /// ```
@@ -52,7 +54,8 @@ pub enum CodecErrorKind {
 }
 
 impl CodecError {
-    /// An error with this message.
+    /// An error with this message: the first 64 KiB of it, and without control characters but the ends of lines
+    /// and tabs, as a message may quote what a peer has sent.
     ///
     /// ```
     /// use farref::CodecError;
@@ -72,7 +75,7 @@ impl CodecError {
     pub(crate) fn of_kind(kind: CodecErrorKind, message: impl fmt::Display) -> Self {
         Self {
             kind,
-            message: message.to_string(),
+            message: text::said(message),
         }
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{de, ser};
 
+use crate::support::text;
+
 /// An error of the writers and readers. One pointer, so that results of hot loops stay small.
 #[derive(Debug)]
 pub(super) struct Fault(Box<Reason>);
@@ -23,8 +25,8 @@ impl Fault {
     }
 
     #[cold]
-    pub(super) fn said(text: impl fmt::Display) -> Self {
-        Self(Box::new(Reason::Said(text.to_string())))
+    pub(super) fn said(words: impl fmt::Display) -> Self {
+        Self(Box::new(Reason::Said(text::said(words))))
     }
 
     pub(super) fn is_not_compact(&self) -> bool {

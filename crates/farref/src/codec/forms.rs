@@ -197,8 +197,11 @@ pub(super) fn read_compact<T: DeserializeOwned>(
 }
 
 fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+    scope::may_read_again();
     let mut reader = described::Reader::new(body);
-    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
+    let value = reader
+        .part(|reader| T::deserialize(reader))
+        .map_err(CodecError::new)?;
     nothing_left(reader.finish().map_err(CodecError::new)?)?;
     Ok(value)
 }

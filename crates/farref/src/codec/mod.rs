@@ -8,8 +8,8 @@
 //!   takes no bytes has no bytes before it either.
 //! - the [`described`] one, for whatever else serde can write.
 //!
-//! Which one it is decides the sender: described is what reads whatever comes (known from the tracing of
-//! its type, [`fingerprint`](crate::fingerprint)) and what turns out not to be compact while it is
+//! Which one it is decides the sender: described is what reads whatever comes, or may do so (known from the
+//! tracing of its type, [`fingerprint`](crate::fingerprint)), and what turns out not to be compact while it is
 //! written.
 //! References ([`RRef`](crate::RRef)) and large buffers
 //! ([`Blob`](crate::Blob), [`Buffer`](crate::Buffer)) do not go through the codec: while a value is being

@@ -27,6 +27,8 @@ enum Scope {
         parameters: &'static [&'static str],
         /// Those that nothing has taken out yet.
         parts: Vec<Option<Part>>,
+        /// How often each may still be lent, if what is read may be read again.
+        lent: Vec<u8>,
         /// What is wrong with the value. Not every codec keeps the words of such an error.
         complaint: Option<CodecError>,
     },
@@ -88,6 +90,7 @@ pub(crate) fn read<T>(
     let scope = Restore::enter(Scope::Reading {
         parameters,
         parts: parts.into_iter().map(Some).collect(),
+        lent: Vec::new(),
         complaint: None,
     });
     let value = decode(&body);
@@ -153,6 +156,33 @@ pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
         }
         _ => None,
     })
+}
+
+/// How often one buffer may be read again. It bounds what copies of it may take (D5).
+const READ_AGAIN: u8 = 16;
+
+/// The value being read may read parts of itself again: serde tries the variants of an untagged enum one after the
+/// other.
+pub(super) fn may_read_again() {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Scope::Reading { parts, lent, .. } = scope {
+            *lent = vec![READ_AGAIN; parts.len()];
+        }
+    });
+}
+
+/// The buffer with this number for the value being read: taken out, so that its elements can be had without a
+/// copy right now, unless somebody else may ask for it, too.
+pub(super) fn attached(index: u32) -> Result<Part, String> {
+    let lent = SCOPE.with_borrow_mut(|scope| match scope {
+        Scope::Reading { parts, lent, .. } => {
+            let left = lent.get_mut(index as usize)?;
+            *left = left.checked_sub(1)?;
+            parts.get(index as usize)?.clone()
+        }
+        _ => None,
+    });
+    lent.map_or_else(|| take_attached(index), Ok)
 }
 
 /// Takes out the buffer with this number for the value being read.

@@ -165,6 +165,38 @@ fn types_that_look_at_what_came_arrive() {
     arrives(&json!({"a": [1, null], "b": {"c": u64::MAX, "d": i64::MIN, "e": 1e300}}));
 }
 
+/// What the tracer of types has no value for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Place(String);
+
+impl TryFrom<String> for Place {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.contains("://") {
+            true => Ok(Self(text)),
+            false => Err("no place"),
+        }
+    }
+}
+
+impl From<Place> for String {
+    fn from(place: Place) -> Self {
+        place.0
+    }
+}
+
+/// FP-4: the tracer does not see it.
+#[test]
+fn what_stands_behind_something_that_the_tracer_cannot_make_arrives() {
+    let place = Place("far://ref".to_owned());
+    arrives(&(place.clone(), json!({"a": [1, null]})));
+    arrives(&(place.clone(), Untagged::Number(7), 1_u8));
+    arrives(&BTreeMap::from([(place.clone(), Tagged::Unit)]));
+    arrives(&(1_u8, (place, "x".to_owned()), Adjacent::One(1)));
+}
+
 /// Announces what it is told to.
 struct Announces(Option<usize>, Vec<u8>);
 
@@ -213,6 +245,122 @@ fn a_type_that_does_not_write_all_it_reads_is_an_error() {
     assert!(error.contains("skip_deserializing"), "{error}");
     let error = sent(&vec![Tuple(None, 0, rows)]).unwrap_err().to_string();
     assert!(error.contains("a tuple cannot leave out"), "{error}");
+}
+
+/// RD-3: also where something else in the value has it described.
+#[test]
+fn nothing_arrives_as_something_else_beside_a_field_that_is_left_out() {
+    #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+    struct Tuple(
+        #[serde(skip_serializing_if = "Option::is_none", default)] Option<u32>,
+        #[serde(default)] Option<u32>,
+        #[serde(skip)] Option<u32>,
+    );
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    enum Either {
+        Tuple(
+            #[serde(skip_serializing_if = "Option::is_none", default)] Option<u32>,
+            #[serde(default)] Option<u32>,
+        ),
+        Renamed {
+            #[serde(rename(serialize = "a", deserialize = "b"), default)]
+            a: u8,
+        },
+    }
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct Renamed {
+        #[serde(rename(serialize = "a", deserialize = "b"), default)]
+        a: u8,
+    }
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct WriteOnly {
+        #[serde(skip_deserializing)]
+        a: u8,
+    }
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct Aliased {
+        #[serde(alias = "b", alias = "c")]
+        a: u8,
+        #[serde(skip)]
+        skipped: u8,
+    }
+    let left_out = || Batch {
+        label: None,
+        epoch: 0,
+        rows: vec![],
+        note: None,
+    };
+    assert!(is_described(&left_out()));
+    assert!(sent(&(left_out(), Tuple(None, Some(5), None))).is_err());
+    assert!(sent(&(left_out(), Either::Tuple(None, Some(5)))).is_err());
+    assert!(sent(&(left_out(), Either::Renamed { a: 1 })).is_err());
+    assert!(sent(&(left_out(), Renamed { a: 1 })).is_err());
+    assert!(sent(&(left_out(), WriteOnly { a: 1 })).is_err());
+    arrives(&(left_out(), Tuple(Some(1), Some(5), None)));
+    arrives(&(left_out(), Either::Tuple(Some(1), Some(5))));
+    arrives(&(left_out(), Aliased { a: 1, skipped: 0 }));
+}
+
+/// Writes what nobody needs to look at, and reads nothing.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Marker;
+
+impl Serialize for Marker {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> Deserialize<'de> for Marker {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Ok(Self)
+    }
+}
+
+/// RD-2
+#[test]
+fn a_type_that_reads_nothing_takes_one_element_each() {
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct Marked {
+        first: Marker,
+        list: Vec<Marker>,
+        map: BTreeMap<u8, Marker>,
+        some: Option<Marker>,
+        variant: Result<Marker, u8>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        left_out: Option<u8>,
+        last: Marker,
+    }
+    for left_out in [Some(1), None] {
+        arrives(&Marked {
+            first: Marker,
+            list: vec![Marker; 3],
+            map: BTreeMap::from([(1, Marker), (2, Marker)]),
+            some: Some(Marker),
+            variant: Ok(Marker),
+            left_out,
+            last: Marker,
+        });
+    }
+}
+
+/// They may be a peer's, and end up in a log or on a terminal.
+#[test]
+fn the_words_of_an_error_are_cut_and_cannot_move_a_cursor() {
+    let words = format!("\u{1b}[2J{}", "x".repeat(1 << 20));
+    let body = write_described(&words).unwrap();
+    let error = Codec::Postcard
+        .decode::<Step>(&body)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("[2Jxxx"), "it quotes them");
+    assert!(!error.contains(char::is_control));
+    assert!(error.len() <= 64 << 10, "{}", error.len());
+    assert!(
+        !CodecError::new(words)
+            .to_string()
+            .contains(char::is_control)
+    );
 }
 
 #[test]

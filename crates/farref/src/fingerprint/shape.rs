@@ -14,8 +14,7 @@
 //! # What stays opaque
 //!
 //! - What reads whatever comes (`deserialize_any`): untagged and internally tagged enums, the
-//!   content of adjacently tagged ones, flattened fields, `serde_json::Value`. The codec has to be told
-//!   of these, see [`Shape::reads_any`].
+//!   content of adjacently tagged ones, flattened fields, `serde_json::Value`.
 //! - Elements of a tuple or a tuple struct after one that cannot be made, and the value of a map
 //!   whose key cannot. The tracer makes ones, `"1"`, `None`, vectors of one element, empty maps and
 //!   the first variant that works.
@@ -24,6 +23,9 @@
 //! - Types of farref's own (`farref::RRef`, `farref::Blob`, `farref::Buffer`): their name is noted.
 //!   To make one, for the sake of the elements after it, the tracer calls `visit_unit` of their
 //!   visitor, which no codec does. It may answer with a hollow value or with an error.
+//!
+//! The codec has to be told of the first of these, and as nobody knows what the others do, of them too, see
+//! [`Shape::reads_any`].
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,11 +66,11 @@ impl Shape {
         &self.text
     }
 
-    /// Whether a part of it looks at what came before it knows what to read, or skips it. That takes a
-    /// value that says what it is.
+    /// Whether a part of it looks at what came before it knows what to read, or skips it, or may do so because
+    /// it could not be traced. That takes a value that says what it is.
     pub(crate) fn reads_any(&self) -> bool {
         let mut lines = self.text.lines();
-        lines.any(|line| matches!(line, "any" | "identifier" | "ignored"))
+        lines.any(|line| matches!(line, "any" | "identifier" | "ignored" | "opaque"))
     }
 }
 

@@ -9,6 +9,8 @@ use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, RemoteError};
 use crate::runtime::Core;
 use crate::runtime::registry::Entry;
+// On its way to the caller the text of a failure counts towards no budget.
+use crate::support::text::{MAX_TEXT, clean, prose, shorten};
 
 /// What a caller is told of an error of this worker's protocol. Only this worker knows what its types are
 /// called (R8).
@@ -26,9 +28,6 @@ pub(crate) fn of_protocol(core: &Core, error: CallError) -> Failure {
         error => Failure::Protocol(error),
     }
 }
-
-/// Bytes of text that a failure may have on its way to the caller. It counts towards no budget.
-const MAX_TEXT: usize = 64 << 10;
 
 /// Bytes of a name that a failure may have.
 const MAX_NAME: usize = 1 << 10;
@@ -91,31 +90,6 @@ fn cleaned<U>(failure: Failure<U>) -> Failure<U> {
             Failure::Deadlock(cycle.into_iter().map(name).collect())
         }
         other => other,
-    }
-}
-
-/// A text of several lines.
-fn prose(text: String) -> String {
-    clean(text, |character| matches!(character, '\n' | '\t'))
-}
-
-fn clean(text: String, keeps: fn(char) -> bool) -> String {
-    let is_harmful = |character: char| character.is_control() && !keeps(character);
-    // Most texts are clean.
-    if text.contains(is_harmful) {
-        text.replace(is_harmful, "?")
-    } else {
-        text
-    }
-}
-
-/// Cuts a text off between two characters.
-fn shorten(text: &mut String, most: usize) {
-    if text.len() > most {
-        let ends = (0..=most).rev();
-        let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
-        text.truncate(end.unwrap_or(0));
-        text.shrink_to_fit();
     }
 }
 

@@ -6,4 +6,5 @@ pub(crate) mod lock;
 pub(crate) mod polled;
 pub(crate) mod signal;
 pub(crate) mod telemetry;
+pub(crate) mod text;
 pub(crate) mod user_code;

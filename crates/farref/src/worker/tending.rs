@@ -167,7 +167,7 @@ mod tests {
     struct Nobody;
 
     impl LivenessProbe for Nobody {
-        fn ask<'a>(
+        fn probe<'a>(
             &'a self,
             _: &'a Card,
             _: Duration,

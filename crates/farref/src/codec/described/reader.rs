@@ -2,14 +2,17 @@
 //!
 //! Nesting is limited as there (RD-1); what a type recurs through without asking for an option, a
 //! sequence, a map or an enum is `deserialize_any`, which is counted too. The number of elements needs
-//! no limit (RD-2): each takes a byte at least.
+//! no limit (RD-2): each takes a byte at least, also if its type does not look at it.
+//!
+//! Nothing is taken for something else (RD-3): a tuple has all its elements, as it has no names by which one that
+//! is left out could be told, and a struct is written with no field that it does not read.
 
 use postcard::Deserializer as Postcard;
 use postcard::de_flavors::Slice;
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
+    DeserializeSeed, Deserializer, EnumAccess, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess,
     VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
@@ -23,6 +26,8 @@ pub(in crate::codec) struct Reader<'de> {
     postcard: Postcard<'de, Slice<'de>>,
     /// The tag of the part that comes next, if it has been looked at.
     next: Option<u8>,
+    /// How many tags were passed: by this one sees whether something was read.
+    passed: usize,
     /// How much deeper it may go.
     depth: u32,
 }
@@ -32,8 +37,22 @@ impl<'de> Reader<'de> {
         Self {
             postcard: Postcard::from_bytes(body),
             next: None,
+            passed: 0,
             depth: MAX_DEPTH,
         }
+    }
+
+    /// Reads one part, and goes past it if its type does not look at what came.
+    pub(in crate::codec) fn part<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let passed = self.passed;
+        let value = read(self)?;
+        if self.passed == passed {
+            IgnoredAny::deserialize(&mut *self)?;
+        }
+        Ok(value)
     }
 
     /// What is left of the bytes.
@@ -51,6 +70,7 @@ impl<'de> Reader<'de> {
     /// Goes past a tag that was looked at.
     fn pass(&mut self) {
         self.next = None;
+        self.passed += 1;
     }
 
     /// What follows a tag.
@@ -73,6 +93,38 @@ impl<'de> Reader<'de> {
         self.depth = depth;
         let value = read(self)?;
         self.depth += 1;
+        Ok(value)
+    }
+
+    /// Reads a tuple of this length.
+    fn tuple<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        if self.peek()? != tag::SEQ {
+            return self.visit(visitor);
+        }
+        self.pass();
+        let mut open = Open::new(self);
+        let value = visitor.visit_seq(&mut open)?;
+        open.close()?;
+        match open.count == len {
+            true => Ok(value),
+            false => Err(Fault::said("a tuple cannot leave out elements")),
+        }
+    }
+
+    /// Reads a struct with these fields.
+    fn fields<V: Visitor<'de>>(
+        &mut self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if self.peek()? != tag::MAP {
+            return self.visit(visitor);
+        }
+        self.pass();
+        let mut open = Open::new(self);
+        open.fields = Some(fields);
+        let value = visitor.visit_map(&mut open)?;
+        open.close()?;
         Ok(value)
     }
 
@@ -99,7 +151,7 @@ impl<'de> Reader<'de> {
             tag::STR => visitor.visit_borrowed_str(self.content()?),
             tag::BYTES => visitor.visit_borrowed_bytes(self.content()?),
             tag::NONE => visitor.visit_none(),
-            tag::SOME => visitor.visit_some(self),
+            tag::SOME => self.part(|reader| visitor.visit_some(reader)),
             tag::UNIT => visitor.visit_unit(),
             tag::SEQ => {
                 let mut open = Open::new(self);
@@ -151,26 +203,26 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     // As deep as the program's types make them, whatever the bytes say.
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        self.tuple(len, visitor)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
-        _: usize,
+        len: usize,
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+        self.tuple(len, visitor)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
-        _: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+        self.fields(fields, visitor)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -203,6 +255,10 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 /// The elements or entries of something.
 struct Open<'a, 'de> {
     reader: &'a mut Reader<'de>,
+    /// How many were there so far.
+    count: usize,
+    /// The only keys that may be there, if these are the fields of a struct.
+    fields: Option<&'static [&'static str]>,
     ended: bool,
 }
 
@@ -210,6 +266,8 @@ impl<'a, 'de> Open<'a, 'de> {
     fn new(reader: &'a mut Reader<'de>) -> Self {
         Self {
             reader,
+            count: 0,
+            fields: None,
             ended: false,
         }
     }
@@ -242,7 +300,10 @@ impl<'de> SeqAccess<'de> for Open<'_, 'de> {
         if !self.has_next()? {
             return Ok(None);
         }
-        seed.deserialize(&mut *self.reader).map(Some)
+        self.count += 1;
+        self.reader
+            .part(|reader| seed.deserialize(reader))
+            .map(Some)
     }
 }
 
@@ -253,11 +314,31 @@ impl<'de> MapAccess<'de> for Open<'_, 'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Fault> {
-        self.next_element_seed(seed)
+        let Some(fields) = self.fields else {
+            return self.next_element_seed(seed);
+        };
+        if !self.has_next()? {
+            return Ok(None);
+        }
+        if self.reader.peek()? != tag::STR {
+            return Err(Fault::said(
+                "there is no name where that of a field is read",
+            ));
+        }
+        self.reader.pass();
+        let name: &str = self.reader.content()?;
+        if !fields.contains(&name) {
+            return Err(Fault::said(format_args!(
+                "it is written with a field `{name}` that it is not read with: `#[serde(skip_deserializing)]` needs \
+                 `skip_serializing` as well, and a field has one name"
+            )));
+        }
+        let name: StrDeserializer<'_, Fault> = name.into_deserializer();
+        seed.deserialize(name).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
-        seed.deserialize(&mut *self.reader)
+        self.reader.part(|reader| seed.deserialize(reader))
     }
 }
 
@@ -280,18 +361,18 @@ impl<'de> VariantAccess<'de> for &mut Reader<'de> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Fault> {
-        seed.deserialize(self)
+        self.part(|reader| seed.deserialize(reader))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        self.tuple(len, visitor)
     }
 
     fn struct_variant<V: Visitor<'de>>(
         self,
-        _: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+        self.fields(fields, visitor)
     }
 }
