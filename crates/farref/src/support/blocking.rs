@@ -25,7 +25,8 @@ use crate::support::lock::lock;
 /// How long a thread with nothing to do stays.
 const IDLE: Duration = Duration::from_secs(10);
 
-type Task = Box<dyn FnOnce() + Send>;
+/// A job.
+pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads that grows while its threads wait for calls.
 pub(crate) struct BlockingPool(Arc<PoolShared>);
@@ -78,6 +79,13 @@ impl BlockingPool {
         let mut state = self.0.lock();
         state.tasks.push_back(Box::new(task));
         self.0.attend(state);
+    }
+
+    /// Runs several jobs, which nothing comes between.
+    pub(crate) fn submit_all(&self, tasks: impl ExactSizeIterator<Item = Task>) {
+        let threads = tasks.len().min(self.0.limit);
+        self.0.lock().tasks.extend(tasks);
+        (0..threads).for_each(|_| self.0.attend(self.0.lock()));
     }
 
     /// Jobs that no thread has begun.

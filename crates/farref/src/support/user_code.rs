@@ -10,9 +10,10 @@
 //!   program runs.
 //! - **UC-2** What was put off is done in the order in which it came up, also if the worker is gone by then,
 //!   and a panic in it ends nothing but itself.
-//! - **UC-3** While much is put off, peers get no credit for values that they have made here, until what was
-//!   put off by then has been begun: who makes values faster than they are dropped has to wait (D5). A
-//!   destructor that waits for a call is begun, and holds up nobody behind it.
+//! - **UC-3** While much is put off, peers get no credit for values that they have made here, and no answers
+//!   with references to values that are here, until what was put off by then has been begun: who has values made
+//!   faster than they are dropped has to wait (D5). A destructor that waits for a call is begun, and holds up
+//!   nobody behind it, be it of a value that was freed together with its own.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
-use crate::support::blocking::BlockingPool;
+use crate::support::blocking::{BlockingPool, Task};
 
 /// What may be put off before peers have to wait (UC-3).
 pub(crate) const ENOUGH: usize = 256;
@@ -105,20 +106,21 @@ impl UserCode {
     /// Puts all of these off together, which wakes the thread once.
     fn submit<I>(&self, all: I)
     where
-        I: IntoIterator<Item: FnOnce() + Send, IntoIter: ExactSizeIterator + Send + 'static>,
+        I: IntoIterator<Item: FnOnce() + Send + 'static, IntoIter: ExactSizeIterator>,
     {
         let all = all.into_iter();
         self.waiting.fetch_add(all.len(), Ordering::Relaxed);
-        let runtime = self.runtime.clone();
-        let waiting = Arc::clone(&self.waiting);
-        self.thread.submit(move || {
-            // Destructors may well spawn something.
-            let _runtime = runtime.enter();
-            for f in all {
+        // A job for each: one that waits for a call holds up none of the others (UC-3).
+        self.thread.submit_all(all.map(|f| -> Task {
+            let runtime = self.runtime.clone();
+            let waiting = Arc::clone(&self.waiting);
+            Box::new(move || {
                 waiting.fetch_sub(1, Ordering::Relaxed);
+                // Destructors may well spawn something.
+                let _runtime = runtime.enter();
                 guarded(f);
-            }
-        });
+            })
+        }));
     }
 }
 
@@ -247,6 +249,86 @@ mod tests {
         // What made it too much, and what the peer could still make.
         assert!(most <= ENOUGH + 2 * WINDOW as usize, "{most} at once");
         cluster.shutdown().await
+    }
+
+    static CLOSED: AtomicUsize = AtomicUsize::new(0);
+
+    #[derive(serde::Serialize)]
+    struct Session;
+
+    impl Drop for Session {
+        fn drop(&mut self) {
+            std::thread::sleep(Duration::from_millis(1));
+            CLOSED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[farref_macros::remote]
+    async fn open_session() -> crate::Result<crate::RRef<Session>> {
+        crate::Worker::current().expect("a worker").rref(Session)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_peer_that_is_given_references_faster_than_values_are_dropped_waits()
+    -> crate::Result<()> {
+        // UC-3
+        const ALL: usize = 50 * 64;
+        const WINDOW: u32 = 64;
+        let cluster = Cluster::start_with(2, |it| it.max_calls_per_peer(WINDOW)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let mut askers = JoinSet::<crate::Result<()>>::new();
+        for _ in 0..WINDOW {
+            let peer = peer.clone();
+            askers.spawn(async move {
+                for _ in 0..ALL / WINDOW as usize {
+                    drop(open_session::on(&peer).timeout(None).await?);
+                }
+                Ok(())
+            });
+        }
+        let user_code = &cluster.worker(1).core.user_code;
+        let mut most = 0;
+        while CLOSED.load(Ordering::Relaxed) < ALL {
+            most = most.max(user_code.waiting());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        while let Some(asked) = askers.join_next().await {
+            asked.expect("no panic")?;
+        }
+        // What made it too much, and what the peer could still ask for.
+        assert!(most <= ENOUGH + 3 * WINDOW as usize, "{most} at once");
+        cluster.shutdown().await
+    }
+
+    #[tokio::test]
+    async fn a_destructor_that_waits_holds_up_none_of_those_that_were_freed_with_it() {
+        // UC-3
+        enum Freed {
+            Waits(mpsc::Receiver<()>, mpsc::Sender<bool>),
+            IsWaitedFor(Option<mpsc::Sender<()>>),
+        }
+
+        impl Drop for Freed {
+            fn drop(&mut self) {
+                match self {
+                    Self::Waits(other, came) => {
+                        let _waiting = crate::support::blocking::Waiting::begin();
+                        let in_time = other.recv_timeout(PATIENCE / 4).is_ok();
+                        came.send(in_time).expect("somebody listens");
+                    }
+                    Self::IsWaitedFor(other) => {
+                        other.take().expect("once").send(()).expect("it waits");
+                    }
+                }
+            }
+        }
+
+        let user_code = UserCode::new(Handle::current());
+        let (says, other) = mpsc::channel();
+        let (came, result) = mpsc::channel();
+        let freed = vec![Freed::Waits(other, came), Freed::IsWaitedFor(Some(says))];
+        without(|| user_code.let_go(freed));
+        assert_eq!(result.recv_timeout(PATIENCE), Ok(true));
     }
 
     static ASKED: AtomicUsize = AtomicUsize::new(0);

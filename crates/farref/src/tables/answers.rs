@@ -290,7 +290,8 @@ impl BudgetState {
         let modest = self.queued + self.reserved[Size::Modest as usize];
         let used = self.queued + self.reserved.iter().sum::<u64>();
         let share = limit / 4;
-        used == 0
+        // Of a tiny budget nothing is set aside for a huge answer, but it runs.
+        used == 0 && self.huge == 0
             || match Size::of(bytes, limit) {
                 Size::Modest => {
                     let others_wait = !self.line(Size::Large).is_empty() || self.huge_is_next();
@@ -542,6 +543,20 @@ mod tests {
         assert_eq!(used(&budget).0, 4 * MIB, "somebody still has it");
         drop((clone, second, third));
         assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    /// AN-5: of whatever budget, and none is one, too.
+    #[tokio::test]
+    async fn a_tiny_budget_is_not_an_unlimited_one() {
+        for limit in 0..4 {
+            let budget = budget(limit);
+            let huge = budget.try_reserve(MIB).expect("nothing else is in it");
+            assert!(budget.try_reserve(MIB).is_none(), "one at a time: {limit}");
+            let mut another = budget.reserve(MIB);
+            assert!(poll(&mut another).is_pending());
+            drop(huge);
+            assert!(poll(&mut another).is_ready(), "{limit}");
+        }
     }
 
     /// AN-5

@@ -9,6 +9,7 @@ use crate::agent::{AnswerMessage, Failure, Message, Origins, weigh};
 use crate::codec::Payload;
 use crate::runtime::carrying::Encoded;
 use crate::runtime::core::{Core, PeerState, ProtocolState};
+use crate::runtime::handle::Handle;
 use crate::runtime::job::{Arrived, Destination};
 use crate::support::user_code::ENOUGH;
 use crate::values::Value;
@@ -16,6 +17,35 @@ use crate::values::Value;
 impl Core {
     /// Answers a call.
     pub(crate) fn respond(
+        self: &Arc<Self>,
+        to: NodeId,
+        request: MessageId,
+        outcome: Result<Encoded, Failure>,
+    ) {
+        match outcome {
+            Ok(encoded) if self.gives_too_much(to, &encoded) => {
+                let core = Arc::downgrade(self);
+                self.user_code.put_off(move || {
+                    if let Some(core) = core.upgrade() {
+                        core.respond_now(to, request, Ok(encoded));
+                    }
+                });
+            }
+            outcome => self.respond_now(to, request, outcome),
+        }
+    }
+
+    /// UC-3: whether an answer gives a peer references to values that are here, while more wait to be dropped
+    /// than there should.
+    fn gives_too_much(&self, to: NodeId, answer: &Encoded) -> bool {
+        let is_here = |handle: &Arc<Handle>| {
+            let held = handle.held();
+            held.is_ok_and(|held| held.owner == self.me)
+        };
+        to != self.me && answer.references.iter().any(is_here) && self.user_code.waiting() > ENOUGH
+    }
+
+    fn respond_now(
         self: &Arc<Self>,
         to: NodeId,
         request: MessageId,
