@@ -293,7 +293,8 @@ pub fn deferred<T: 'static>(
 ) -> Call<T> {
     let built_in = ContextScope::current();
     Call::deferred(FunctionName::ours(name), move || match built_in {
-        Some(scope) if ContextScope::current().is_none() => scope.enter(build),
+        // One of another worker is none for its calls.
+        Some(scope) if current::context_of(&scope.core).is_none() => scope.enter(build),
         _ => build(),
     })
 }

@@ -96,6 +96,25 @@ async fn which() -> Option<ContextId> {
     ContextScope::current().map(|scope| scope.id())
 }
 
+/// A3: a context of another worker of this process is none for this worker's calls.
+#[tokio::test]
+async fn a_call_that_is_built_late_belongs_to_a_context_of_its_own_worker() -> farref::Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let (me, other) = (cluster.worker(0), cluster.worker(1));
+    let peer = me.peer("worker1")?;
+    let [mine, theirs] = [ContextScope::open(me)?, ContextScope::open(other)?];
+    let plain = mine.enter(|| which::on(&peer));
+    let there = peer.clone();
+    let late = mine.enter(|| farref::functions::deferred("late", move || which::on(&there)));
+    for call in [plain, late] {
+        let seen = theirs.run(async { call.await }).await?;
+        assert_eq!(seen, Some(mine.id()));
+    }
+    mine.release().await?;
+    theirs.release().await?;
+    cluster.shutdown().await
+}
+
 /// A call belongs to the context that it is made in, in whatever way; built in one and made where there is none, to
 /// that one.
 #[tokio::test]
