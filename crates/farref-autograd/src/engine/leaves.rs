@@ -68,6 +68,9 @@ impl<B: Backend> Leaves<B> {
     ) {
         let mut unsettled = HashSet::new();
         for (index, leaf) in received.iter().enumerate() {
+            let Some(leaf) = leaf else {
+                continue;
+            };
             self.places.insert(*leaf, (recv, index));
             if awaited(leaf) {
                 unsettled.insert(index);

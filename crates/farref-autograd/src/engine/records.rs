@@ -40,8 +40,12 @@ struct Sent<B: Backend> {
     tensors: Vec<B::Tensor>,
 }
 
-/// The leaves of a received message, in the order in which they are in it.
-pub(crate) type Received<B> = Vec<<B as Backend>::Leaf>;
+/// The leaves of a received message, in the order in which they are in it. One that nobody has read is missing.
+pub(crate) type Received<B> = Vec<Option<<B as Backend>::Leaf>>;
+
+/// How many tensors of a message may be read later than one that is behind them in it: serde reads what is
+/// flattened last. It bounds what few bytes of a peer can take.
+const MAX_AHEAD: usize = 1024;
 
 /// Whose gradient it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,16 +79,18 @@ impl<B: Backend> Records<B> {
         self.sends.insert(number, Sent { to, tensors });
     }
 
-    /// Such a tensor has come in. `false`: it is not the next of its message, as it must be, nor one that came before.
+    /// Such a tensor has come in, maybe once more, because the first that was to have it did not want it. `false`: it
+    /// says to be far behind all that have come in of its message.
     pub(crate) fn receive(&mut self, message: RecvId, index: u32, leaf: B::Leaf) -> bool {
         let leaves = self.recvs.entry(message).or_default();
-        let (index, known) = (index as usize, leaves.len());
-        match leaves.get_mut(index) {
-            // Read again, because the first that was to have it did not want it.
-            Some(before) => *before = leaf,
-            None if index == known => leaves.push(leaf),
-            None => return false,
+        let index = index as usize;
+        if index > leaves.len() + MAX_AHEAD {
+            return false;
         }
+        if leaves.len() <= index {
+            leaves.resize(index + 1, None);
+        }
+        leaves[index] = Some(leaf);
         true
     }
 
@@ -119,7 +125,7 @@ impl<B: Backend> Records<B> {
     pub(crate) fn received_with(&self, leaves: &HashSet<B::Leaf>) -> Vec<(RecvId, Received<B>)> {
         let recvs = self.recvs.iter();
         recvs
-            .filter(|(_, received)| received.iter().any(|leaf| leaves.contains(leaf)))
+            .filter(|(_, received)| received.iter().flatten().any(|leaf| leaves.contains(leaf)))
             .map(|(&recv, received)| (recv, received.clone()))
             .collect()
     }
@@ -132,7 +138,7 @@ impl<B: Backend> Records<B> {
     ) -> Vec<B::Tensor> {
         for recv in recvs {
             let leaves = self.recvs.remove(&recv).unwrap_or_default();
-            self.freed.extend(leaves);
+            self.freed.extend(leaves.into_iter().flatten());
         }
         sends
             .filter_map(|number| self.sends.remove(&number))

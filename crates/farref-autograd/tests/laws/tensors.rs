@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use farref::{Buffer, Width};
 use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::{Context, Error, Tensor};
+use serde::{Deserialize, Serialize};
 
 #[farref::remote]
 async fn echo(tensor: Tensor) -> Tensor {
@@ -100,8 +101,6 @@ async fn whether_it_needs_gradients_travels_inside_of_a_context() -> Result<()> 
 /// Whatever a peer sends, it is an error and not a crash.
 #[tokio::test]
 async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
-    use serde::Serialize;
-
     /// Looks like a tensor on the wire.
     #[derive(Serialize)]
     #[serde(rename = "farref_autograd::Tensor")]
@@ -231,4 +230,73 @@ fn a_leaf_is_made_of_a_buffer_only_where_there_are_gradients() -> Result<()> {
     let error = Tensor::from_buffer(DType::I64, vec![2], whole, true).unwrap_err();
     assert!(error.to_string().contains("has no gradients"), "{error}");
     Ok(())
+}
+
+#[derive(Serialize, Deserialize)]
+struct Inputs {
+    #[serde(flatten)]
+    first: First,
+    second: Tensor,
+}
+
+#[derive(Serialize, Deserialize)]
+struct First {
+    x: Tensor,
+}
+
+/// A1: serde reads what is flattened last, though it is written first.
+#[tokio::test]
+async fn tensors_have_gradients_in_whatever_order_they_are_read() -> Result<()> {
+    #[farref::remote]
+    async fn weigh(inputs: Inputs) -> Result<Tensor, Error> {
+        Ok(((&*inputs.first.x * 3.0)? + (&*inputs.second * 5.0)?)?.into())
+    }
+
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let [x, second] = [
+        common::parameter(&[1.0, 2.0], 2)?,
+        common::parameter(&[3.0, 4.0], 2)?,
+    ];
+    let context = Context::new(group.worker(0))?;
+    let inputs = Inputs {
+        first: First { x: x.tensor() },
+        second: second.tensor(),
+    };
+    let sum = context.run(weigh::on(&peer, inputs)).await?;
+    let loss: Tensor = sum.sum_all()?.into();
+    context.backward(&[&loss]).await?;
+    for (parameter, expected) in [(&x, 3.0), (&second, 5.0)] {
+        let gradient = context.gradient(parameter).expect("a gradient");
+        assert_eq!(gradient.to_vec1::<f64>()?, [expected; 2]);
+    }
+    context.release().await?;
+    drop(loss);
+    group.finish(2).await
+}
+
+/// A tensor before it does not hide from the tracer what looks at what came, and does not take it for such.
+#[tokio::test]
+async fn what_looks_at_what_came_may_stand_behind_a_tensor() -> Result<()> {
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Metric {
+        Count(u64),
+        Name(String),
+    }
+
+    #[farref::remote]
+    async fn report(x: Tensor, metric: Metric) -> (Tensor, Metric) {
+        (x, metric)
+    }
+
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let x: Tensor = candle::Tensor::new(&[1.0_f32, 2.0], &Device::Cpu)?.into();
+    for metric in [Metric::Count(7), Metric::Name("loss".to_owned())] {
+        let (back, seen) = report::on(&peer, x.clone(), metric.clone()).await?;
+        same(&back, &x)?;
+        assert_eq!(seen, metric);
+    }
+    group.finish(2).await
 }
