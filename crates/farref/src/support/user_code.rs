@@ -312,7 +312,7 @@ mod tests {
             fn drop(&mut self) {
                 match self {
                     Self::Waits(other, came) => {
-                        let _waiting = crate::support::blocking::Waiting::begin();
+                        let _waiting = crate::support::blocking::BlockedThread::begin();
                         let in_time = other.recv_timeout(PATIENCE / 4).is_ok();
                         came.send(in_time).expect("somebody listens");
                     }

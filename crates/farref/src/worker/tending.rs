@@ -108,7 +108,9 @@ mod tests {
     use farref_proto::Membership;
 
     use super::*;
-    use crate::rendezvous::{self, Card, Liveness, LivenessProbe, MemoryStore, Plan, Store, StoreFuture};
+    use crate::rendezvous::{
+        self, Card, Liveness, LivenessProbe, MemoryStore, Plan, Store, StoreFuture,
+    };
     use crate::runtime::registry::Registry;
     use crate::support::io_thread::IoThread;
     use crate::tables::names::Names;

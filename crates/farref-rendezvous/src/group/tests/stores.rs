@@ -175,10 +175,7 @@ struct HeldUp {
 }
 
 impl HeldUp {
-    fn asked<'a, T: Send + 'a>(
-        &'a self,
-        then: StoreFuture<'a, T>,
-    ) -> StoreFuture<'a, T> {
+    fn asked<'a, T: Send + 'a>(&'a self, then: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         let left = self.left.fetch_sub(1, Ordering::Relaxed);
         Box::pin(async move {
             if left == 0 {
