@@ -126,7 +126,7 @@ impl Shared {
             return Ok(false);
         }
         // MR-1
-        if !is_over(address).await {
+        if !is_over(address, &self.name).await {
             tracing::warn!(worker = %self.name, peer = %name, "a worker's pipe has ended, and it is still there: it stays on the list");
             return Ok(false);
         }

@@ -6,14 +6,13 @@
 //! gone (GR-5). A member that is still on the list is taken off it by `crate::agent`, which also tells the others.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::turn::Change;
 use super::{GroupError, Meeting};
+use crate::transport::{PipeError, knock};
 
 /// The longest that one look may take.
 const LOOK: Duration = Duration::from_secs(2);
@@ -39,31 +38,30 @@ enum Sight {
     Silent,
 }
 
-async fn look(address: &str) -> Sight {
-    let address = address.strip_prefix("uv://").unwrap_or(address);
-    let Ok(address) = address.parse::<SocketAddr>() else {
-        // Nobody knows.
-        return Sight::Listens;
-    };
-    match timeout(LOOK, TcpStream::connect(address)).await {
-        Ok(Ok(_)) => Sight::Listens,
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Sight::Refuses,
-        Ok(Err(_)) | Err(_) => Sight::Silent,
+async fn look(address: &str, my_name: &str) -> Sight {
+    match timeout(LOOK, knock(address, my_name)).await {
+        Ok(Err(PipeError::Unreachable { error, .. })) => match error.kind() {
+            ErrorKind::ConnectionRefused => Sight::Refuses,
+            _ => Sight::Silent,
+        },
+        Err(_) => Sight::Silent,
+        // If it is no address nobody knows.
+        Ok(Ok(()) | Err(_)) => Sight::Listens,
     }
 }
 
 /// Whether the process is gone that listened there, as far as can be known: nobody listens any more, or nothing comes back
 /// from its host for some time. It may be about to end, so one that listens is looked at for as long.
-pub(crate) async fn is_over(address: &str) -> bool {
-    is_over_within(address, SILENCE).await
+pub(crate) async fn is_over(address: &str, my_name: &str) -> bool {
+    is_over_within(address, my_name, SILENCE).await
 }
 
-async fn is_over_within(address: &str, patience: Duration) -> bool {
+async fn is_over_within(address: &str, my_name: &str, patience: Duration) -> bool {
     let end = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     let mut listened = false;
     loop {
-        match look(address).await {
+        match look(address, my_name).await {
             Sight::Refuses => return true,
             Sight::Listens => listened = true,
             Sight::Silent => {}
@@ -112,20 +110,20 @@ impl HolderWatch {
 }
 
 impl Meeting {
-    /// Gives up the turn of one that is gone (GR-5).
+    /// Gives up the turn of one that is gone (GR-5), if it is time to look. Says whether it has.
     pub(super) async fn release_if_gone(
         &self,
         watch: &mut HolderWatch,
         token: &str,
-    ) -> Result<(), GroupError> {
+    ) -> Result<bool, GroupError> {
         let Some(held) = watch.note(token) else {
-            return Ok(());
+            return Ok(false);
         };
         let Some((name, change)) = Change::of_token(token) else {
-            return Ok(());
+            return Ok(false);
         };
         let sight = match self.last_address_of(name).await? {
-            Some(address) => look(&address).await,
+            Some(address) => look(&address, &self.place().name).await,
             None => Sight::Refuses,
         };
         let is_gone = match (sight, change) {
@@ -138,7 +136,7 @@ impl Meeting {
             tracing::info!(worker = %self.place().name, peer = name, token, "a worker that is gone had the turn to change the group");
             self.release(token).await?;
         }
-        Ok(())
+        Ok(is_gone)
     }
 
     /// Whether a worker that is gone has left anything undone. If it is known where it listened, it is that one that is
@@ -190,7 +188,7 @@ mod tests {
         // It goes while it is being looked for, as a process does that dies.
         let looking = tokio::spawn({
             let address = address.clone();
-            async move { is_over(&address).await }
+            async move { is_over(&address, "a").await }
         });
         drop(listener.accept().await.unwrap());
         drop(listener);
@@ -201,7 +199,8 @@ mod tests {
     async fn a_process_that_listens_is_not_over_nor_one_whose_place_is_not_known() {
         let (_listener, address) = listener().await;
         for address in [&address[..], "uv://no address", ""] {
-            assert!(!is_over_within(address, 3 * FIRST_PAUSE).await, "{address}");
+            let is_over = is_over_within(address, "a", 3 * FIRST_PAUSE).await;
+            assert!(!is_over, "{address}");
         }
     }
 

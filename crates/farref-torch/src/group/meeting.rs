@@ -231,20 +231,40 @@ impl Meeting {
             if holder == token {
                 return Ok(());
             }
-            self.release_if_gone(&mut watch, &holder).await?;
             let busy = |holder: String| GroupError::Busy {
                 token: holder.chars().take(200).collect(),
                 waited: began.elapsed(),
             };
             // Who is done says so under the name of its token. It may have said it before, in another turn.
             let left = end.saturating_duration_since(Instant::now());
-            let wait = left.min(BETWEEN_LOOKS);
-            match self.store.wait(&[self.key(&holder)], wait).await {
-                Ok(()) | Err(StoreError::Timeout { .. }) if Instant::now() + PAUSE < end => {
-                    sleep(PAUSE).await;
-                }
+            match self.wait_for_turn(&holder, left, &mut watch).await? {
+                Ok(()) if Instant::now() + PAUSE < end => sleep(PAUSE).await,
                 Ok(()) | Err(StoreError::Timeout { .. }) => return Err(busy(holder)),
                 Err(error) => return Err(GroupError::store("waiting for a turn")(error)),
+            }
+        }
+    }
+
+    /// Waits until the one that has the turn says that it is done, and looks after it meanwhile (GR-5).
+    async fn wait_for_turn(
+        &self,
+        holder: &str,
+        left: Duration,
+        watch: &mut HolderWatch,
+    ) -> Result<Result<(), StoreError>, GroupError> {
+        if self.release_if_gone(watch, holder).await? {
+            return Ok(Ok(()));
+        }
+        let keys = [self.key(holder)];
+        let mut waiting = self.store.wait(&keys, left);
+        loop {
+            tokio::select! {
+                waited = &mut waiting => return Ok(waited),
+                () = sleep(BETWEEN_LOOKS) => {
+                    if self.release_if_gone(watch, holder).await? {
+                        return Ok(Ok(()));
+                    }
+                }
             }
         }
     }

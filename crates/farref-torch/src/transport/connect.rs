@@ -1,5 +1,9 @@
 //! Makes a pipe to a listener.
+//!
+//! PyTorch's listener stops for good when a connection to it ends before its greeting has come (seen with 1.13 and 2.15). So
+//! each connection is greeted by the task that makes it, which nobody ends in between (TR-11).
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -30,10 +34,10 @@ async fn set_up(
     my_name: &str,
     limits: Limits,
 ) -> Result<(PipeSender, PipeReceiver), PipeError> {
-    let mut first = open(resolve(address).await?).await?;
     let from = my_name.to_owned();
     let greeting = Greeting::Spontaneous { from }.encode();
-    handshake::write(&mut first, &[greeting, Brochure::ours().encode()]).await?;
+    let words = vec![greeting, Brochure::ours().encode()];
+    let mut first = greet(resolve(address).await?, words).await?;
     let answer = handshake::read(
         &mut first,
         "an answer",
@@ -51,20 +55,33 @@ async fn set_up(
 }
 
 async fn register(address: SocketAddr, number: u64) -> Result<TcpStream, PipeError> {
-    let mut stream = open(address).await?;
     let greeting = Greeting::Requested { number };
-    handshake::write(&mut stream, &[greeting.encode()]).await?;
-    Ok(stream)
+    greet(address, vec![greeting.encode()]).await
 }
 
-async fn open(address: SocketAddr) -> Result<TcpStream, PipeError> {
-    let unreachable = |error| PipeError::Unreachable {
+/// Looks whether somebody listens at `address`: a pipe that ends after its first word.
+pub(crate) async fn knock(address: &str, my_name: &str) -> Result<(), PipeError> {
+    let from = my_name.to_owned();
+    let greeting = Greeting::Spontaneous { from };
+    let greeted = greet(resolve(address).await?, vec![greeting.encode()]).await;
+    greeted.map(drop)
+}
+
+/// Makes a connection and says the first words on it, also if whoever wanted it does not wait for it (TR-11).
+async fn greet(address: SocketAddr, words: Vec<Vec<u8>>) -> Result<TcpStream, PipeError> {
+    let unreachable = move |error| PipeError::Unreachable {
         address: address.to_string(),
         error,
     };
-    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-    handshake::prepare(&stream).map_err(unreachable)?;
-    Ok(stream)
+    let greeting = tokio::spawn(async move {
+        let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        handshake::prepare(&stream).map_err(unreachable)?;
+        handshake::write(&mut stream, &words).await?;
+        Ok(stream)
+    });
+    greeting
+        .await
+        .map_err(|error| unreachable(io::Error::other(error)))?
 }
 
 async fn resolve(address: &str) -> Result<SocketAddr, PipeError> {
@@ -81,7 +98,34 @@ async fn resolve(address: &str) -> Result<SocketAddr, PipeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// TR-11: also on connections whose makers have stopped waiting.
+    #[tokio::test]
+    async fn tr_11_every_connection_is_greeted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("uv://{}", listener.local_addr().expect("an address"));
+        let expected = Greeting::Spontaneous {
+            from: "a".to_owned(),
+        };
+        let expected = expected.encode();
+        for given_up in [false, true] {
+            match given_up {
+                // Dropped when it has begun: the connection is on its way, as far as this task knows.
+                true => drop(timeout(Duration::ZERO, knock(&address, "a")).await),
+                false => knock(&address, "a").await.expect("somebody listens"),
+            }
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut words = Vec::new();
+            stream.read_to_end(&mut words).await.expect("all of it");
+            assert_eq!(words[8..], expected, "given up: {given_up}");
+        }
+    }
 
     #[tokio::test]
     async fn addresses_are_taken_as_pytorch_writes_them() {

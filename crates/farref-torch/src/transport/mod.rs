@@ -40,6 +40,8 @@
 //! - **TR-10** Every connection has TCP's keepalive on. It asks the other system, not the other program, so a worker that
 //!   is busy or stopped is not taken for dead. While a connection has bytes under way it asks nothing; on the second
 //!   connection of a pipe there never are any.
+//! - **TR-11** No connection to a listener ends before its greeting, whatever becomes of the pipe: PyTorch's would stop to
+//!   listen.
 
 mod connect;
 mod error;
@@ -57,13 +59,14 @@ mod tests;
 
 use std::time::Duration;
 
+pub(crate) use connect::{connect, knock};
 pub use error::PipeError;
+pub(crate) use listen::Listener;
 pub(crate) use message::{Incoming, Outgoing, Size, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use shared::Traffic;
 pub(crate) use storage::Storage;
-pub(crate) use {connect::connect, listen::Listener};
 
 /// How much a peer may ask for. What is sent keeps to it as well.
 #[derive(Clone, PartialEq, Eq, Debug)]

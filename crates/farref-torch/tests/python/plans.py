@@ -32,6 +32,7 @@ SMOKE = {
     "training",
     "late_calls",
     "leave_busy",
+    "looked_after",
     "greetings",
     "kill_python",
     "kill_ending",
@@ -115,6 +116,7 @@ def all_plans():
         plan("late_calls", "late_calls", "static", "python0 python1 rust*"),
         plan("late_calls_rank0", "late_calls", "static", "rust* python0 python1", "uv"),
         plan("leave_busy", "leave_busy", "dynamic", "python0 python1 rust*"),
+        plan("looked_after", "looked_after", "dynamic", "python0 python1 rust*", late=["rust"]),
         plan("leave_busy_rank0", "leave_busy", "dynamic", "rust* python0 python1", "uv"),
         # Strangers. The main worker leads the all-gather, so the other has no pipe to the peer before.
         plan("greetings", "greetings", "static", "python0 python1 rust*"),
