@@ -175,7 +175,12 @@ fn config(
     let PyValue::Name(class) = class else {
         return Err(PyException::new("TypeError", "an optimizer is a class"));
     };
-    let name = class.rsplit('.').next().unwrap_or_default();
+    // Others may have classes of these names, with other rules.
+    let is_torchs = ["torch.optim.", "torch.distributed.optim."]
+        .iter()
+        .any(|module| class.starts_with(module));
+    let name = class.rsplit('.').next().filter(|_| is_torchs);
+    let name = name.unwrap_or_default();
     let functional = name.starts_with("_Functional");
     let known = match name.trim_start_matches("_Functional") {
         "SGD" => SGD,
@@ -186,7 +191,8 @@ fn config(
             return Err(PyException::new(
                 "NotImplementedError",
                 format!(
-                    "this worker, a Rust program, has no optimizer {class}: SGD, Adam, AdamW, Adagrad and RMSprop"
+                    "this worker, a Rust program, has no optimizer {class}: of those in torch.optim it has SGD, Adam, AdamW, \
+                     Adagrad and RMSprop"
                 ),
             ));
         }
@@ -335,6 +341,10 @@ mod tests {
         let one = |name: &str, value| vec![(name.to_owned(), value)];
         for (class, keywords) in [
             (named("torch.optim.lbfgs.LBFGS"), vec![]),
+            // Of somebody else, with rules of its own.
+            (named("transformers.optimization.AdamW"), vec![]),
+            (named("__main__.SGD"), vec![]),
+            (named("SGD"), vec![]),
             (sgd.clone(), one("maximize", PyValue::Bool(true))),
             (sgd.clone(), one("momentums", PyValue::Float(0.1))),
             (sgd, one("lr", PyValue::Text("fast".to_owned()))),

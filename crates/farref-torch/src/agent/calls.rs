@@ -185,6 +185,17 @@ impl Shared {
         if let Some(bound) = &called.bound {
             found.look(bound.keywords)?;
         }
+        if receiver
+            && let Some((_, fork)) = found.references.first()
+            && fork.owner != self.me
+        {
+            // PyTorch calls on, and waits in a thread meanwhile.
+            let what = format!(
+                "a method of a value of worker {}: send it to that worker",
+                fork.owner
+            );
+            return Err(RpcError::Unsupported(what).into());
+        }
         let target = match (wanted, receiver) {
             (Wanted::Stay(rref, fork), _) => {
                 function.on_first_reference = receiver;
@@ -433,12 +444,21 @@ impl Wanted {
 
 fn unknown_function(name: &Named<'_>) -> Refusal {
     let class = "AttributeError";
+    let full = format!("{}.{}", start_of(name.module), start_of(&name.name));
     let text = format!(
-        "this worker has no function {}.{}: it is a Rust program, which serves what it declares with \
-         #[farref::remote(python = \"{}.{}\")]",
-        name.module, name.name, name.module, name.name
+        "this worker has no function {full}: it is a Rust program, which serves what it declares with \
+         #[farref::remote(python = \"{full}\")]"
     );
     Refusal { class, text }
+}
+
+/// As much of a name as anybody reads.
+fn start_of(name: &str) -> &str {
+    const READ: usize = 1000;
+    match name.char_indices().nth(READ) {
+        Some((end, _)) => &name[..end],
+        None => name,
+    }
 }
 
 /// A tuple of so many, as the arguments of a function of this crate's.

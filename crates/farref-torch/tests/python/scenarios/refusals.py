@@ -42,6 +42,11 @@ def main(group):
             # A method without an object, and an object that travels along.
             check.error("no function: " + name, None, [], call(peer_api.Counter.add, mine, 1))
             check.error("no name: " + name, None, [], call(Bound(mine).method, mine))
+    # A method of `rref.rpc_sync()` that is sent to another worker than the object's.
+    for theirs in [rpc.RRef(worker_api.Ledger("mine")), rpc.remote(other, worker_api.Ledger, args=("theirs",))]:
+        where = theirs.owner_name()
+        check.error("a method that is not here: " + where, None, ["send it to that"], sync(theirs.rpc_sync().read))
+    del theirs
     mine = references()
     check.error("many at once", "AttributeError", [], sync(peer_api.not_served, mine, again=mine))
     del mine

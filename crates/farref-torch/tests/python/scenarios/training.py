@@ -11,6 +11,10 @@ import worker_api
 STEPS, RATE, SIZE = 25, 0.2, 3
 
 
+class SGD(torch.optim.SGD):
+    """Steps in a way of its own."""
+
+
 def main(group):
     peer, me, other = group.peer, group.name, group.pythons[1]
     torch.manual_seed(7)
@@ -21,6 +25,11 @@ def main(group):
     # Python's parameters are changed by DistributedOptimizer, the peer's by itself.
     parameters = group.ask(me, "parameter_rrefs") + group.ask(other, "parameter_rrefs")
     optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=RATE)
+    # A class that only has the name of one that the peer has.
+    theirs = group.ask(peer, "parameter_rrefs")
+    words = ["NotImplementedError", "scenarios.training.SGD"]
+    group.checks.error("somebody else's SGD", None, words, lambda: DistributedOptimizer(SGD, theirs, lr=RATE))
+    del theirs
     losses = []
     for _ in range(STEPS):
         with dist_autograd.context() as context_id:
