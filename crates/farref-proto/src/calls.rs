@@ -207,6 +207,12 @@ impl<O, I> Calls<O, I> {
         self.used as usize + self.incoming.len()
     }
 
+    /// How many calls of this node are open whose answers the program still waits for.
+    pub(crate) fn wanted(&self) -> usize {
+        let calls = self.slots.iter().filter_map(|slot| slot.call.as_ref());
+        calls.filter(|call| call.wanted).count()
+    }
+
     /// Takes everything out: the peer is gone.
     pub(crate) fn drain(self) -> Open<O, I> {
         let slots = self.slots.into_iter().enumerate();

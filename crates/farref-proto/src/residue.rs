@@ -19,11 +19,6 @@ pub struct Residue {
 }
 
 impl Residue {
-    /// Whether no call is open and nothing is referred to, be the group about to shut down or not.
-    pub fn is_at_rest(&self) -> bool {
-        self.calls == 0 && self.references == 0
-    }
-
     /// Whether nothing but references keeps the node from going.
     pub fn only_references(&self) -> bool {
         let references = self.references;

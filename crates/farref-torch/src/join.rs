@@ -93,6 +93,7 @@ pub struct TorchGroup {
     rank: Option<u16>,
     world_size: Option<u16>,
     hosts: Option<bool>,
+    store_address: Option<IpAddr>,
     address: Option<IpAddr>,
     key_prefix: String,
     groups_before: u32,
@@ -116,6 +117,7 @@ impl TorchGroup {
             rank: variable("RANK"),
             world_size: variable("WORLD_SIZE"),
             hosts: None,
+            store_address: None,
             address: None,
             key_prefix: String::new(),
             groups_before: 0,
@@ -159,6 +161,13 @@ impl TorchGroup {
     /// `TORCHELASTIC_USE_AGENT_STORE` says that `torchrun` hosts it.
     pub fn host_store(mut self, hosts: bool) -> Self {
         self.hosts = Some(hosts);
+        self
+    }
+
+    /// Where the store listens, if this worker hosts it: on all interfaces, as PyTorch's does, unless something else is said.
+    /// `Ipv4Addr::LOCALHOST` keeps it to this host.
+    pub fn store_address(mut self, address: impl Into<IpAddr>) -> Self {
+        self.store_address = Some(address.into());
         self
     }
 
@@ -236,7 +245,7 @@ impl TorchGroup {
             std::env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|it| it == "True");
         let server = match self.hosts.unwrap_or(rank == 0 && !launcher_hosts) {
             true => {
-                let addresses = store_addresses(&host, port);
+                let addresses = store_addresses(self.store_address, port);
                 let bound = StoreServer::bind(&addresses[..]).await;
                 Some(bound.map_err(store_error)?)
             }
@@ -276,15 +285,12 @@ impl TorchGroup {
     }
 }
 
-/// Where the store listens, as far as the address reaches that the others are told. The first that the system has is
-/// taken: all IPv6 addresses are all IPv4 ones, too, and not all systems have IPv6.
-fn store_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
+/// Where the store listens: as PyTorch's does, on all interfaces, whatever address this worker is told. The others may be told
+/// another one. The first that the system has is taken: all IPv6 addresses are all IPv4 ones, too, and not all systems have
+/// IPv6.
+fn store_addresses(told: Option<IpAddr>, port: u16) -> Vec<SocketAddr> {
     let all: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-    let reach = match host.parse::<IpAddr>() {
-        Ok(address) if address.is_loopback() => vec![address],
-        Err(_) if host == "localhost" => vec![Ipv4Addr::LOCALHOST.into()],
-        _ => all.to_vec(),
-    };
+    let reach = told.map_or_else(|| all.to_vec(), |address| vec![address]);
     reach
         .into_iter()
         .map(|ip| SocketAddr::new(ip, port))
@@ -349,8 +355,11 @@ impl Joining {
             Ok(worker)
         };
         let joined = joined.await;
-        turn.end(joined.is_ok()).await?;
-        joined
+        let ended = turn.end(joined.is_ok()).await;
+        // Why it failed comes first.
+        let worker = joined?;
+        ended?;
+        Ok(worker)
     }
 
     /// Sets the worker going among those who are there.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use farref::{Error, RRef, Store, TcpStoreClient, Worker};
 use farref_torch::TorchGroup;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -33,7 +34,11 @@ fn member(name: &str, rank: u16, port: u16) -> TorchGroup {
 
 /// A static group of workers with these names.
 async fn group<const N: usize>(names: [&str; N]) -> [Worker; N] {
-    let port = free_port();
+    group_at(free_port(), names).await
+}
+
+/// The same, whose store is at that port.
+async fn group_at<const N: usize>(port: u16, names: [&str; N]) -> [Worker; N] {
     let mut joining = tokio::task::JoinSet::new();
     for (rank, name) in (0..).zip(names) {
         let world = u16::try_from(N).expect("a small group");
@@ -175,6 +180,55 @@ async fn gr_4_a_join_that_is_given_up_leaves_the_group_as_it_was() {
     host.crash().await;
 }
 
+/// A way to the store at that port which takes its time, in the direction of the store.
+async fn slow_way_to(port: u16) -> u16 {
+    let listener = tokio::net::TcpListener::bind((HERE, 0)).await;
+    let listener = listener.expect("a port");
+    let slow = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((from, _)) = listener.accept().await {
+            let to = tokio::net::TcpStream::connect((HERE, port)).await;
+            let (mut asked, mut answers) = from.into_split();
+            let (mut answered, mut asks) = to.expect("the store").into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut answered, &mut answers).await });
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 4096];
+                while let Ok(read @ 1..) = asked.read(&mut bytes).await {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    if asks.write_all(&bytes[..read]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    slow
+}
+
+/// GR-4: the worker that joined, and the turn, are dropped at the same time, and the one does not wait for the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn gr_4_a_turn_is_given_up_though_the_store_takes_its_time() {
+    let port = free_port();
+    let host = member("a", 0, port).join().await.expect("joined");
+    let store = store(port).await;
+    let silent = std::net::TcpListener::bind((HERE, 0)).expect("a port");
+    let address = format!("uv://{}", silent.local_addr().expect("an address"));
+    let set = store
+        .set("rpc_prefix_0/addrs/silent", address.as_bytes())
+        .await;
+    set.expect("the store");
+    store.set(LIST, b"a-0,silent-7,").await.expect("the store");
+    let joining = tokio::spawn(member("b", 1, slow_way_to(port).await).join());
+    until(&store, LIST, |list| list.contains("b-1,")).await;
+    // It asks the silent one, which has it wait.
+    silent.accept().expect("a connection");
+    joining.abort();
+    drop(joining.await);
+    until(&store, TURN, str::is_empty).await;
+    assert_eq!(text(&store, LIST).await, "a-0,silent-7,");
+    host.crash().await;
+}
+
 /// GR-2: a member whose name is none in farref's eyes.
 #[tokio::test(flavor = "multi_thread")]
 async fn gr_2_a_worker_that_fails_to_start_is_not_in_the_list() {
@@ -269,6 +323,68 @@ async fn gr_5_members_that_die_keep_nobody_from_coming() {
 }
 
 #[farref::remote]
+async fn nap(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+/// Whoever drops a shutdown in the rounds of the store, and asks for it again, has been counted and is not once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_gives_a_shutdown_up_in_the_rounds_is_counted_once() {
+    let port = free_port();
+    let [a, b, c] = group_at(port, ["a", "b", "c"]).await;
+    let store = store(port).await;
+    let round = "rpc_prefix_0/shutdown/PROCESS_COUNT_ID_1";
+    let others = [&a, &c].map(|worker| {
+        let worker = worker.clone();
+        tokio::spawn(async move {
+            // The first of them comes late to the rounds.
+            let late = worker.peer("b").expect("a member");
+            let nap = (worker.name() == "a").then(|| nap::on(&late, 2000).start());
+            let ended = worker.shutdown().await;
+            drop(nap);
+            ended
+        })
+    });
+    let impatient = b.clone();
+    let given_up = tokio::spawn(async move { impatient.shutdown().await });
+    until(&store, round, |count| count == "2").await;
+    given_up.abort();
+    drop(given_up.await);
+    let ended = timeout(HANG, async { tokio::join!(b.shutdown(), b.serve()) }).await;
+    let (ended, served) = ended.expect("no hanging");
+    ended.and(served).expect("a graceful end");
+    for other in others {
+        let ended = timeout(HANG, other).await.expect("no hanging");
+        ended.expect("no panic").expect("a graceful end");
+    }
+}
+
+/// TA-7: the host of the store dies while the others wait in its rounds, and the store with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn ta_7_all_name_the_host_of_the_store_that_dies_in_the_rounds() {
+    for _ in 0..5 {
+        let port = free_port();
+        let [a, b, c] = group_at(port, ["a", "b", "c"]).await;
+        let store = store(port).await;
+        let nap = nap::on(&a.peer("b").expect("a member"), 60_000).start();
+        let host = a.clone();
+        let waits = tokio::spawn(async move { host.shutdown().await });
+        let others = [b, c].map(|worker| tokio::spawn(async move { worker.shutdown().await }));
+        let round = "rpc_prefix_0/shutdown/PROCESS_COUNT_ID_1";
+        until(&store, round, |count| count == "2").await;
+        waits.abort();
+        drop(waits.await);
+        a.crash().await;
+        drop(nap);
+        for other in others {
+            let ended = timeout(HANG, other).await.expect("no hanging");
+            let error = ended.expect("no panic").expect_err("one of them is gone");
+            assert!(error.to_string().contains("`a` is gone"), "{error}");
+        }
+    }
+}
+
+#[farref::remote]
 async fn text_of(text: String) -> String {
     text
 }
@@ -341,6 +457,30 @@ async fn the_store_is_where_the_others_are_told_to_look() {
     let ended = timeout(HANG, async { tokio::join!(a.shutdown(), b.shutdown()) });
     let (a, b) = ended.await.expect("no hanging");
     a.and(b).expect("a graceful end");
+}
+
+/// Launchers tell rank 0 `MASTER_ADDR=localhost`, and the others by what name its host is reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_reached_by_all_addresses_whatever_its_host_is_told() {
+    let port = free_port();
+    let member = |name: &str, rank, master: &str| {
+        let group = TorchGroup::new(name).master(master, port).address(HERE);
+        group.rank(rank).world_size(2).join()
+    };
+    let joined = async { tokio::join!(member("a", 0, "localhost"), member("b", 1, "127.0.0.2")) };
+    let (a, b) = timeout(HANG, joined).await.expect("no hanging");
+    let (a, b) = (a.expect("joined"), b.expect("joined"));
+    let ended = timeout(HANG, async { tokio::join!(a.shutdown(), b.shutdown()) });
+    let (a, b) = ended.await.expect("no hanging");
+    a.and(b).expect("a graceful end");
+    // Unless it is to be kept to this host.
+    let port = free_port();
+    let host = TorchGroup::new("a").master("127.0.0.1", port).address(HERE);
+    let host = host.store_address(Ipv4Addr::LOCALHOST).rank(0).dynamic();
+    let host = host.join().await.expect("joined");
+    let elsewhere = std::net::TcpStream::connect(("127.0.0.2", port));
+    elsewhere.expect_err("nobody listens there");
+    host.crash().await;
 }
 
 /// What all workers of this process log.

@@ -251,6 +251,12 @@ impl<V: Clone, O, I> Node<V, O, I> {
         }
     }
 
+    /// How many calls of this node are open whose answers the program still waits for: not those of others, and not
+    /// those that it has cancelled. Cost: one pass over the open calls.
+    pub fn wanted_calls(&self) -> usize {
+        self.calls.values().map(Calls::wanted).sum()
+    }
+
     /// Whether every table is empty.
     pub fn is_empty(&self) -> bool {
         self.refs.iter().all(RefTable::is_empty)

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farref::agent::Ending;
+use tokio::sync::oneshot;
 
 use super::group::ANSWER;
 use super::{Shared, TorchAgent};
@@ -13,6 +14,13 @@ use crate::group::{Change, GroupError, Turn};
 
 /// How often is looked whether the calls of a worker that leaves are answered.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// How long requests that are none of the program's calls are waited for: PyTorch's time limit for all of its own.
+const LONGEST_REQUEST: Duration = Duration::from_secs(60);
+
+/// How long references are waited for in a static group, as PyTorch does (`_delete_all_user_and_unforked_owner_rrefs`).
+/// Some may never be released: of one that has died, or to what is never made.
+const REFERENCES: Duration = Duration::from_secs(100);
 
 /// How the group was made, and is unmade.
 #[derive(Clone, Debug)]
@@ -30,36 +38,111 @@ impl Ending for TorchAgent {
         matches!(self.shared.way, Way::Dynamic)
     }
 
+    fn patience(&self) -> Duration {
+        match self.shared.way {
+            Way::Static { .. } => REFERENCES,
+            // What others hold or ask keeps nobody: the group goes on without it.
+            Way::Dynamic => Duration::ZERO,
+        }
+    }
+
     fn waiting_for(&self) -> Vec<String> {
         self.shared.waited_for()
     }
 
     fn ready(&self) -> Agreed<'_> {
         Box::pin(async move {
-            match &self.shared.way {
-                Way::Static { names, gathering } => {
-                    self.shared.watch_all();
-                    self.shared.gather(names, *gathering).await
-                }
-                Way::Dynamic => Ok(()),
+            let shared = &self.shared;
+            let Way::Static { names, gathering } = &shared.way else {
+                return Ok(());
+            };
+            let mut progress = shared.ending.lock().await;
+            if let Some(gathered) = &progress.gathered {
+                return gathered.clone();
             }
+            shared.watch_all();
+            let (gathers, names, gathering) = (Arc::clone(shared), names.clone(), *gathering);
+            let gather = async move { gathers.gather(&names, gathering).await };
+            let gathered = shared.step(&mut progress.gathering, gather).await;
+            progress.gathered = Some(gathered.clone());
+            gathered
         })
     }
 
     fn done<'a>(&'a self, open_calls: &'a (dyn Fn() -> u64 + Send + Sync)) -> Agreed<'a> {
         Box::pin(async move {
-            match &self.shared.way {
-                Way::Static { .. } => self.shared.count_out(open_calls).await,
-                Way::Dynamic => self.shared.leave(open_calls).await,
+            let shared = &self.shared;
+            let mut progress = shared.ending.lock().await;
+            if let Some(ended) = &progress.ended {
+                return ended.clone();
             }
+            let ended = match &shared.way {
+                Way::Static { .. } => shared.count_out(open_calls, &mut progress).await,
+                Way::Dynamic => shared.leave(open_calls).await,
+            };
+            progress.ended = Some(ended.clone());
+            ended
         })
     }
 }
 
+/// How far this worker has come with its end.
+///
+/// Nothing of it can be done twice: a leader is told once, and each worker is counted once in a round. So what was begun
+/// goes on when the program drops a `shutdown`, and the next one, or another at the same time, goes on from there.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// While all gather.
+    gathering: Option<oneshot::Receiver<Result<(), String>>>,
+    gathered: Option<Result<(), String>>,
+    /// The round that this worker is in, or comes to next: odd ones wait for all, even ones count calls.
+    round: u64,
+    in_round: Option<oneshot::Receiver<Result<u64, GroupError>>>,
+    ended: Option<Result<(), String>>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            gathering: None,
+            gathered: None,
+            round: 1,
+            in_round: None,
+            ended: None,
+        }
+    }
+}
+
 impl Shared {
-    /// Everything of ours that a peer has not answered.
+    /// Begins a step, unless it was begun before, and waits for it. It goes on when nobody does.
+    async fn step<T: Send + 'static>(
+        &self,
+        begun: &mut Option<oneshot::Receiver<Result<T, String>>>,
+        step: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<T, String> {
+        let running = begun.get_or_insert_with(|| self.begin(step));
+        let outcome = running.await;
+        *begun = None;
+        outcome.unwrap_or_else(|_| Err("this worker has ended".to_owned()))
+    }
+
+    /// Begins something that goes on until this worker closes.
+    fn begin<T: Send + 'static>(
+        &self,
+        step: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (sender, outcome) = oneshot::channel();
+        self.spawn(async move { drop(sender.send(step.await)) });
+        outcome
+    }
+
+    /// What a peer has not answered of ours, besides the program's calls.
     fn unanswered(&self) -> u64 {
-        self.others().iter().map(|link| link.open() as u64).sum()
+        let others = self.others();
+        let open = others
+            .iter()
+            .map(|link| link.open_besides_calls(LONGEST_REQUEST));
+        open.sum::<usize>() as u64
     }
 
     /// Waits for all and counts calls, again and again until there are none, then waits for all once more. So does
@@ -67,50 +150,92 @@ impl Shared {
     async fn count_out(
         self: &Arc<Self>,
         open_calls: &(dyn Fn() -> u64 + Send + Sync),
+        progress: &mut Progress,
     ) -> Result<(), String> {
-        let open = || open_calls().max(self.unanswered());
-        let mut number = 1;
+        let open = || open_calls() + self.unanswered();
         loop {
-            while open() > 0 {
-                tokio::time::sleep(LOOK).await;
+            let is_last = self.parting.load(Ordering::Acquire);
+            let counts = progress.round.is_multiple_of(2);
+            if progress.in_round.is_none() {
+                while !counts && !is_last && open() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+                let (meeting, number) = (Arc::clone(&self.meeting), progress.round);
+                let calls = if counts { open() } else { 0 };
+                let round = async move { meeting.round(number, calls).await };
+                progress.in_round = Some(self.begin(round));
             }
-            self.round(number, 0).await?;
-            let calls = self.round(number + 1, open()).await?;
-            number += 2;
-            if calls == 0 {
-                break;
+            let calls = self.round(progress).await?;
+            if is_last {
+                return Ok(());
+            }
+            progress.round += 1;
+            if counts && calls == 0 {
+                // Whoever sees that all have come to the last round goes at once (TA-7).
+                self.parting.store(true, Ordering::Release);
             }
         }
-        // Whoever sees that all have come to the last round goes at once (TA-7).
-        self.parting.store(true, Ordering::Release);
-        self.round(number, 0).await.map(drop)
     }
 
-    /// A round of all. Waits for as long as others work, and not for one that is gone.
-    async fn round(&self, number: u64, calls: u64) -> Result<u64, String> {
+    /// The round that this worker is in. Waits for as long as others work, and not for one that is gone.
+    async fn round(&self, progress: &mut Progress) -> Result<u64, String> {
         // In the last round the host of the store may be through, and the store with it: all are done then.
         let is_last = self.parting.load(Ordering::Acquire);
         let judged = |round: Result<u64, GroupError>| match round {
             Err(error) if is_last && error.is_lost_store() => Ok(0),
             other => other.map_err(|error| error.to_string()),
         };
-        let mut round = std::pin::pin!(self.meeting.round(number, calls));
-        loop {
+        let Progress {
+            round, in_round, ..
+        } = progress;
+        let waiting = async {
+            let ended = match in_round {
+                Some(running) => running.await.ok(),
+                None => None,
+            };
+            // It has one outcome, which is not asked for again.
+            *in_round = None;
+            ended.ok_or_else(|| "this worker has ended".to_owned())
+        };
+        let mut waiting = std::pin::pin!(waiting);
+        let outcome = loop {
             let changed = self.group.change();
             if let Some(lost) = self.group.first_lost() {
                 // It may have seen that all are there, and be through.
-                let complete = self.meeting.is_complete(number);
-                return match tokio::time::timeout(ANSWER, complete).await {
-                    Ok(Ok(true)) => judged(round.await),
+                let complete = self.meeting.is_complete(*round);
+                break match tokio::time::timeout(ANSWER, complete).await {
+                    Ok(Ok(true)) => waiting.await.and_then(judged),
                     Err(_) | Ok(Err(_)) if is_last => Ok(0),
                     _ => Err(self.agree_on_lost(self.gone(&lost)).await),
                 };
             }
             tokio::select! {
-                calls = &mut round => return judged(calls),
+                calls = &mut waiting => break match calls {
+                    Ok(Err(error)) if !is_last && error.is_lost_store() => {
+                        Err(self.without_store(error.to_string()).await)
+                    }
+                    other => other.and_then(judged),
+                },
                 () = changed => {}
             }
-        }
+        };
+        progress.in_round = None;
+        outcome
+    }
+
+    /// The store is gone: with its host, most likely, whose pipe ends at the same time.
+    async fn without_store(&self, problem: String) -> String {
+        let lost = async {
+            loop {
+                let changed = self.group.change();
+                if self.group.first_lost().is_some() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        drop(tokio::time::timeout(ANSWER, lost).await);
+        self.agree_on_lost(problem).await
     }
 
     /// Takes a turn, tells the others, and goes when the own calls are answered.

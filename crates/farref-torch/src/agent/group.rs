@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farref::agent::Departure;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
@@ -34,6 +33,18 @@ pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
 /// The longest name of a worker.
 const NAME: usize = 127;
+
+/// All numbers of workers are below.
+const MAX_IDS: u16 = 1 << 15;
+
+/// Who asks to join.
+enum Admission {
+    New(Arc<Link>),
+    /// A member, which has asked before.
+    Known(Arc<Link>),
+    /// One that had a life before, which is over.
+    Again(Arc<Link>),
+}
 
 /// What is known about gatherings.
 #[derive(Debug, Default)]
@@ -87,9 +98,16 @@ impl Group {
         changed
     }
 
-    fn note(&self, gathering: &str, note: impl FnOnce(&mut Gathering)) -> Result<(), RpcError> {
+    /// There is always room for those that this worker comes to itself (`awaited`).
+    fn note(
+        &self,
+        gathering: &str,
+        awaited: bool,
+        note: impl FnOnce(&mut Gathering),
+    ) -> Result<(), RpcError> {
         let mut gatherings = self.gatherings();
-        if gatherings.len() >= MAX_GATHERINGS && !gatherings.contains_key(gathering) {
+        let is_new = !gatherings.contains_key(gathering);
+        if gatherings.len() >= MAX_GATHERINGS && is_new && !awaited {
             let what = "so many gatherings at once";
             return Err(RpcError::Unsupported(what.to_owned()));
         }
@@ -141,7 +159,8 @@ impl Shared {
                     let what = "one who comes to a gathering and is no member".to_owned();
                     return Err(RpcError::Unsupported(what));
                 }
-                self.group.note(&gathering, |gathering| {
+                let awaited = self.comes_to(&gathering);
+                self.group.note(&gathering, awaited, |gathering| {
                     // One for each member: their number is bounded by that.
                     gathering.there.insert(name);
                 })?;
@@ -149,8 +168,9 @@ impl Shared {
             }
             "_broadcast_to_followers" => {
                 let gathering = self.gathering(text(0)?)?;
+                let awaited = self.comes_to(&gathering);
                 self.group
-                    .note(&gathering, |gathering| gathering.complete = true)?;
+                    .note(&gathering, awaited, |gathering| gathering.complete = true)?;
                 answer.none();
             }
             "_get_device_infos" => return self.tell_devices(id, back),
@@ -179,16 +199,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Carries out a call of one that wants to be a member (IN-3).
+    /// Carries out a call of one that wants to be a member (IN-3). If it is to be one now, says which number it has.
     pub(super) fn ask_to_join(
-        self: &Arc<Self>,
-        inlet: &Arc<Inlet>,
+        &self,
+        inlet: &Inlet,
         udf: &Udf<'_, '_>,
         id: i64,
         back: &Queue,
-    ) -> Result<(), RpcError> {
+    ) -> Result<Option<u16>, RpcError> {
         if &*udf.function.name == "_get_device_infos" {
-            return self.tell_devices(id, back);
+            return self.tell_devices(id, back).map(|()| None);
         }
         let (info, joins) = news(udf)?;
         let is_fixed = matches!(self.way, Way::Static { .. });
@@ -199,9 +219,7 @@ impl Shared {
             );
             return Err(RpcError::Unsupported(what));
         }
-        let task = Arc::clone(self).join(Arc::clone(inlet), info.id, id, back.clone());
-        self.spawn(task);
-        Ok(())
+        Ok(Some(info.id))
     }
 
     /// No devices besides the processor, so none to map either.
@@ -223,6 +241,22 @@ impl Shared {
         }
     }
 
+    /// Whether it is one of the two gatherings that this worker comes to.
+    fn comes_to(&self, gathering: &str) -> bool {
+        let Way::Static {
+            names,
+            gathering: last,
+        } = &self.way
+        else {
+            return false;
+        };
+        let mut names = names.clone();
+        names.sort();
+        [last.saturating_sub(1), *last]
+            .iter()
+            .any(|number| gathering_of(&names, *number) == gathering)
+    }
+
     fn answer_own(&self, id: i64, back: &Queue, answer: Writer) {
         let value = answer.finish();
         let (kind, bytes) = Message::PythonRet { value: &value }.encode();
@@ -230,16 +264,14 @@ impl Shared {
     }
 
     /// A worker joins a dynamic group, and says so over this pipe.
-    async fn join(self: Arc<Self>, inlet: Arc<Inlet>, worker: u16, id: i64, back: Queue) {
+    pub(super) async fn join(self: &Arc<Self>, inlet: &Inlet, worker: u16, id: i64, back: &Queue) {
         match self.admit(&inlet.name, worker).await {
             Ok(link) => {
-                // One that was gone before it was a member would stay one.
-                if self.claim(&inlet, &link) && inlet.has_ended() {
-                    return self.lost(&link, Departure::Died);
-                }
+                // If it is gone by now, who reads the pipe finds its end, and whose it was.
+                self.claim(inlet, &link);
                 let mut none = Writer::new(4);
                 none.none();
-                self.answer_own(id, &back, none);
+                self.answer_own(id, back, none);
             }
             Err(text) => {
                 let (kind, bytes) = super::answering::exception_message(&text);
@@ -251,29 +283,60 @@ impl Shared {
     async fn admit(self: &Arc<Self>, name: &str, worker: u16) -> Result<Arc<Link>, String> {
         let address = self.meeting.address_of(name).await;
         let address = address.map_err(|error| error.to_string())?;
-        if let Some(known) = self.link(self.lives.node(worker)) {
-            if known.name != name {
-                return Err(format!("worker `{}` has the number {worker}", known.name));
-            }
-            if known.address == address && !known.is_gone() {
-                return Ok(known);
-            }
-            // It has come again before the end of its last life was noticed.
-            self.lost(&known, known.departure());
-            self.lives.end(known.node);
-        } else if worker == self.me || name == self.name {
+        loop {
+            let over = match self.try_admit(name, worker, &address)? {
+                Admission::Known(link) => return Ok(link),
+                Admission::New(link) => {
+                    if let Some(inbound) = self.inbound.upgrade() {
+                        Arc::clone(&inbound).admitted(link.node, name);
+                        inbound.accepts(link.node, MAX_CALLS);
+                    }
+                    return Ok(link);
+                }
+                Admission::Again(over) => over,
+            };
+            self.lost(&over, over.departure());
+            self.forget_member(over.node);
+        }
+    }
+
+    /// Who that is. Two at once are not both new.
+    fn try_admit(&self, name: &str, worker: u16, address: &str) -> Result<Admission, String> {
+        if worker >= MAX_IDS {
+            return Err(format!("{worker} is no number of a worker"));
+        }
+        if worker == self.me || name == self.name {
             return Err(format!("worker `{}` is worker {}", self.name, self.me));
         }
-        let link = self.add_member(Neighbour {
-            id: worker,
-            name: name.to_owned(),
-            address,
-        });
-        if let Some(inbound) = self.inbound.upgrade() {
-            Arc::clone(&inbound).admitted(link.node, name);
-            inbound.accepts(link.node, MAX_CALLS);
+        let mut members = self.members_mut();
+        let numbered = members.by_node.get(&self.lives.node(worker));
+        let named = members.by_name.get(name);
+        let named = named.and_then(|node| members.by_node.get(node));
+        if let Some(known) = numbered
+            && known.name != name
+        {
+            return Err(format!("worker `{}` has the number {worker}", known.name));
         }
-        Ok(link)
+        match (numbered, named) {
+            (Some(known), _) if known.address == address && !known.is_gone() => {
+                Ok(Admission::Known(Arc::clone(known)))
+            }
+            // It has come again before the end of its last life was noticed.
+            (Some(known), _) => Ok(Admission::Again(Arc::clone(known))),
+            (None, Some(other)) if other.address == address && !other.is_gone() => Err(format!(
+                "worker `{name}` has another number, and is reached where it was"
+            )),
+            (None, Some(other)) => Ok(Admission::Again(Arc::clone(other))),
+            (None, None) => {
+                let neighbour = Neighbour {
+                    id: worker,
+                    name: name.to_owned(),
+                    address: address.to_owned(),
+                };
+                let link = self.enter(&mut members, neighbour);
+                Ok(Admission::New(link))
+            }
+        }
     }
 
     /// Calls a function of PyTorch's on a peer and waits for the answer.
@@ -311,7 +374,7 @@ impl Shared {
     ) -> Result<(), String> {
         let mut names = names.to_vec();
         names.sort();
-        let gathering = format!("{}{number}", names.concat());
+        let gathering = gathering_of(&names, number);
         let result = match names.first() {
             Some(leader) if *leader == self.name => self.lead(&names, &gathering).await,
             Some(leader) => self.follow(leader, &names, &gathering).await,
@@ -520,6 +583,11 @@ impl Shared {
             Arc::clone(&inbound).accepts(link.node, MAX_CALLS);
         }
     }
+}
+
+/// The name of a gathering of workers, whose names are in order.
+fn gathering_of(names: &[String], number: u64) -> String {
+    format!("{}{number}", names.concat())
 }
 
 fn is_gone(name: &str) -> String {

@@ -9,13 +9,16 @@
 //! - **IN-3** A stranger may ask what one asks who joins a dynamic group, for itself. When that group has taken it in,
 //!   the pipe is the new member's. If the pipe ends before, what the stranger has left undone is looked after (MR-1).
 //! - **IN-4** Pipes that belong to nobody have places of their own. When all are taken the oldest goes, and those of
-//!   strangers go before those with the name of a member.
+//!   strangers go before those with the name of a member. The first pipe with the name of a member that has none has that
+//!   member's place, and stays. One that has to go is closed, whether its peer reads or not.
+//! - **IN-5** Over a pipe that no member is expected to open, and that is nobody's, comes nothing that is larger than what one
+//!   asks who joins; one at a time is carried out, and if the answers are not read no more is.
 
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -28,10 +31,15 @@ use super::load::Reading;
 use super::{Shared, answering, tensors};
 use crate::pickle::Pickle;
 use crate::rpc::{Kind, Message, RpcError, Udf};
-use crate::transport::{Incoming, Listener, Outgoing, PipeReceiver, PipeSender, Traffic};
+use crate::transport::{
+    Incoming, Limits, Listener, Outgoing, PipeError, PipeReceiver, PipeSender, Traffic,
+};
 
 /// The longest question of a stranger's that is looked at. What joiners ask has a few hundred bytes.
 const MAX_QUESTION: usize = 64 << 10;
+
+/// How many answers to a stranger may wait to be read by it.
+const MAX_UNREAD: u64 = 64;
 
 /// A pipe that somebody has opened.
 pub(super) struct Inlet {
@@ -43,9 +51,10 @@ pub(super) struct Inlet {
     member: OnceLock<Arc<Link>>,
     /// It has asked what one asks who joins.
     asked: AtomicBool,
-    ended: AtomicBool,
-    /// It has to make room (IN-4).
-    evicted: Notify,
+    /// It has to make room (IN-4), or its member is gone.
+    stop: Arc<Notify>,
+    /// It is a member's from now on.
+    claimed: Notify,
 }
 
 impl Inlet {
@@ -56,8 +65,8 @@ impl Inlet {
             traffic,
             member: OnceLock::new(),
             asked: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            evicted: Notify::new(),
+            stop: Arc::default(),
+            claimed: Notify::new(),
         })
     }
 
@@ -65,19 +74,19 @@ impl Inlet {
     fn belongs_to(&self, link: &Arc<Link>) {
         link.count(Arc::clone(&self.traffic));
         drop(self.member.set(Arc::clone(link)));
+        link.is_read_by(&self.stop);
+        self.claimed.notify_one();
     }
+}
 
-    /// Whether the pipe ended before this was called, or before it was anybody's: who reads it looks whose it is after it
-    /// has noted the end, and who takes it for a member looks for the end after that.
-    pub(super) fn has_ended(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
+/// Who opens a pipe, by the name that it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// A member that has no pipe yet.
+    Expected,
+    /// One that has.
+    Member,
+    Stranger,
 }
 
 /// Pipes that are nobody's, the oldest first.
@@ -94,21 +103,31 @@ impl Unclaimed {
         name: String,
         traffic: Arc<Traffic>,
         most: usize,
-        is_member: impl Fn(&str) -> bool,
+        standing: impl Fn(&str) -> Standing,
     ) -> Arc<Inlet> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let inlet = Inlet::new(number, name, traffic);
         let mut pipes = lock(&self.pipes);
-        if pipes.len() >= most {
-            let stranger = pipes.values().find(|inlet| !is_member(&inlet.name));
-            let oldest = stranger.or_else(|| pipes.values().next());
-            if let Some(number) = oldest.map(|inlet| inlet.number)
-                && let Some(evicted) = pipes.remove(&number)
-            {
-                evicted.evicted.notify_one();
-            }
-        }
         pipes.insert(number, Arc::clone(&inlet));
+        let (mut firsts, mut others) = (HashSet::new(), 0);
+        let (mut stranger, mut second) = (None, None);
+        for inlet in pipes.values() {
+            let standing = standing(&inlet.name);
+            if standing == Standing::Expected && firsts.insert(&inlet.name[..]) {
+                continue;
+            }
+            others += 1;
+            match standing {
+                Standing::Stranger => stranger.get_or_insert(inlet.number),
+                Standing::Expected | Standing::Member => second.get_or_insert(inlet.number),
+            };
+        }
+        if others > most
+            && let Some(oldest) = stranger.or(second)
+            && let Some(evicted) = pipes.remove(&oldest)
+        {
+            evicted.stop.notify_one();
+        }
         inlet
     }
 
@@ -126,9 +145,9 @@ impl Shared {
                 Ok((name, sender, receiver)) => {
                     let census = listener.census();
                     tracing::debug!(worker = %self.name, peer = name, ?census, "a peer opened a pipe");
-                    let is_member = |name: &str| self.link_by_name(name).is_some();
+                    let standing = |name: &str| self.standing(name);
                     let most = self.limits.unclaimed;
-                    let inlet = self.unclaimed.add(name, sender.traffic(), most, is_member);
+                    let inlet = self.unclaimed.add(name, sender.traffic(), most, standing);
                     let task = Arc::clone(&self).hear(inlet, sender, receiver);
                     self.spawn(task);
                 }
@@ -158,16 +177,24 @@ impl Shared {
             }
             sender.close();
         });
-        let mut reading = Reading::default();
+        // IN-5
+        if self.standing(&inlet.name) != Standing::Expected {
+            receiver.set_limits(Arc::new(self.question_limits()));
+        }
+        let (mut reading, mut questions) = (Reading::default(), 0);
         let end = loop {
             let next = tokio::select! {
                 biased;
-                () = inlet.evicted.notified() => return,
+                () = inlet.stop.notified() => return self.hang_up(&mut receiver),
+                () = inlet.claimed.notified() => {
+                    receiver.set_limits(Arc::new(self.limits.clone()));
+                    continue;
+                }
                 next = receiver.next() => next,
             };
             match next {
                 Ok(Some(message)) => match self.whose(&inlet) {
-                    Some(link) if link.is_gone() => return,
+                    Some(link) if link.is_gone() => return self.hang_up(&mut receiver),
                     Some(link) => {
                         let is_call = is_call(&message);
                         self.request(link, message, &back);
@@ -175,13 +202,22 @@ impl Shared {
                             link.load.room(self.max_calls(), &mut reading).await;
                         }
                     }
-                    None => self.stranger(&inlet, &message, &back),
+                    None => {
+                        questions += 1;
+                        if let Some(worker) = self.stranger(&inlet, &message, &back) {
+                            self.join(&inlet, worker, message.id, &back).await;
+                        }
+                        let answered = inlet.traffic.messages_sent.load(Ordering::Relaxed);
+                        if questions > answered + MAX_UNREAD {
+                            break Some(PipeError::Rules("a stranger asks, and does not read"));
+                        }
+                    }
                 },
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             }
         };
-        inlet.end();
+        receiver.end();
         // IN-2
         if let Some(link) = inlet.member.get() {
             return self.broken(link, end);
@@ -189,11 +225,36 @@ impl Shared {
         if inlet.asked.load(Ordering::Relaxed) {
             // It has its place meanwhile, so that there are not too many of them (IN-4).
             tokio::select! {
-                () = inlet.evicted.notified() => {}
+                () = inlet.stop.notified() => {}
                 () = self.clear_up_after_joiner(&inlet) => {}
             }
         }
         self.unclaimed.remove(&inlet);
+    }
+
+    /// Nothing more is read from a pipe, or written to it. When this worker closes, what is queued is still written.
+    fn hang_up(&self, receiver: &mut PipeReceiver) {
+        if !self.closing.load(Ordering::Relaxed) {
+            receiver.end();
+        }
+    }
+
+    fn standing(&self, name: &str) -> Standing {
+        match self.link_by_name(name) {
+            Some(link) if link.has_inlet() => Standing::Member,
+            Some(_) => Standing::Expected,
+            None => Standing::Stranger,
+        }
+    }
+
+    /// How much one may send that is no member (IN-5).
+    fn question_limits(&self) -> Limits {
+        Limits {
+            payload: self.limits.payload.min(MAX_QUESTION as u64),
+            message: self.limits.message.min(2 * MAX_QUESTION as u64),
+            tensors: 0,
+            ..self.limits.clone()
+        }
     }
 
     /// The member whose pipe it is, if there is one by now (IN-1).
@@ -219,22 +280,24 @@ impl Shared {
         true
     }
 
-    /// A request of one that is no member (IN-3).
-    fn stranger(self: &Arc<Self>, inlet: &Arc<Inlet>, message: &Incoming, back: &Queue) {
-        if let Err(error) = self.try_stranger(inlet, message, back) {
-            let text = format!("On worker {} (Rust): {error}", self.name);
-            let (kind, bytes) = answering::exception_message(&text);
-            let message = answering::ready(kind, message.id, bytes);
-            drop(back.send(ToSend::Ready(message)));
-        }
+    /// A request of one that is no member (IN-3). Says which number it has if it joins.
+    fn stranger(&self, inlet: &Inlet, message: &Incoming, back: &Queue) -> Option<u16> {
+        self.try_stranger(inlet, message, back)
+            .unwrap_or_else(|error| {
+                let text = format!("On worker {} (Rust): {error}", self.name);
+                let (kind, bytes) = answering::exception_message(&text);
+                let message = answering::ready(kind, message.id, bytes);
+                drop(back.send(ToSend::Ready(message)));
+                None
+            })
     }
 
     fn try_stranger(
-        self: &Arc<Self>,
-        inlet: &Arc<Inlet>,
+        &self,
+        inlet: &Inlet,
         message: &Incoming,
         back: &Queue,
-    ) -> Result<(), RpcError> {
+    ) -> Result<Option<u16>, RpcError> {
         let no_member = || {
             let text = format!(
                 "anything of worker {}, which is no member of this group",

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use farref::Part;
 use farref::agent::{AnswerMessage, CallMessage, ContextId, Departure, MessageId, NodeId};
 use farref_proto::Share;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::load::Load;
 use crate::rpc::{GlobalId, Kind};
@@ -101,11 +102,13 @@ pub(super) struct Link {
     /// Towards the peer, once something was to be said and while it is there.
     out: Mutex<Option<Queue>>,
     pub(super) traffic: Mutex<Vec<Arc<Traffic>>>,
-    pending: Mutex<HashMap<i64, Pending>>,
+    pending: Mutex<HashMap<i64, (Pending, Option<Instant>)>>,
     served: Mutex<HashMap<MessageId, Served>>,
     confirming: Mutex<HashMap<Share, Confirming>>,
     /// Whether the peer has its pipe for requests.
     inlet: AtomicBool,
+    /// Who reads it is to hear that the peer is gone.
+    reader: Mutex<Option<Arc<Notify>>>,
     /// Whether the peer has said that it leaves.
     leaving: AtomicBool,
     pub(super) load: Load,
@@ -129,6 +132,7 @@ impl Link {
             served: Mutex::default(),
             confirming: Mutex::default(),
             inlet: AtomicBool::new(false),
+            reader: Mutex::default(),
             leaving: AtomicBool::new(false),
             load: Load::default(),
             gone: AtomicBool::new(false),
@@ -141,19 +145,26 @@ impl Link {
         if self.gone.load(Ordering::Relaxed) {
             return false;
         }
-        open.insert(id, pending);
+        let since = (!matches!(pending, Pending::Call { .. })).then(Instant::now);
+        open.insert(id, (pending, since));
         true
     }
 
     /// What the request was for that the peer answers.
     pub(super) fn answered(&self, id: i64) -> Option<Pending> {
-        lock(&self.pending).remove(&id)
+        let (pending, _) = lock(&self.pending).remove(&id)?;
+        Some(pending)
     }
 
-    /// Notes how a request of the peer's is to be answered. Says whether there was none of that id.
+    /// Notes how a request of the peer's is to be answered, unless it is gone: the note would keep its pipe. Says whether
+    /// there was none of that id.
     pub(super) fn serve(&self, request: MessageId, served: Served) -> bool {
+        let mut open = lock(&self.served);
+        if self.is_gone() {
+            return true;
+        }
         self.load.add(served.weight);
-        lock(&self.served).insert(request, served).is_none()
+        open.insert(request, served).is_none()
     }
 
     pub(super) fn served(&self, request: MessageId) -> Option<Served> {
@@ -163,7 +174,10 @@ impl Link {
     }
 
     pub(super) fn confirm_later(&self, share: Share, confirming: Confirming) {
-        lock(&self.confirming).insert(share, confirming);
+        let mut open = lock(&self.confirming);
+        if !self.is_gone() {
+            open.insert(share, confirming);
+        }
     }
 
     pub(super) fn confirming(&self, share: Share) -> Option<Confirming> {
@@ -194,7 +208,23 @@ impl Link {
         lock(&self.served).clear();
         lock(&self.confirming).clear();
         self.load.end();
+        if let Some(reader) = &*lock(&self.reader) {
+            reader.notify_one();
+        }
         news
+    }
+
+    /// Who reads the peer's pipe for requests, and hears at once if the peer is gone already.
+    pub(super) fn is_read_by(&self, reader: &Arc<Notify>) {
+        *lock(&self.reader) = Some(Arc::clone(reader));
+        if self.is_gone() {
+            reader.notify_one();
+        }
+    }
+
+    /// Whether the peer has its pipe for requests.
+    pub(super) fn has_inlet(&self) -> bool {
+        self.inlet.load(Ordering::Relaxed)
     }
 
     /// Says whether the peer has no pipe for requests yet, and that it has one from now on.
@@ -229,8 +259,16 @@ impl Link {
     }
 
     /// How many requests of ours are open.
-    pub(super) fn open(&self) -> usize {
+    fn open(&self) -> usize {
         lock(&self.pending).len()
+    }
+
+    /// How many of them are none of the program's calls, and not older than that. The runtime knows which calls the
+    /// program still waits for.
+    pub(super) fn open_besides_calls(&self, longest: Duration) -> usize {
+        let pending = lock(&self.pending);
+        let since = pending.values().filter_map(|(_, since)| *since);
+        since.filter(|since| since.elapsed() < longest).count()
     }
 
     pub(super) fn count(&self, traffic: Arc<Traffic>) {

@@ -117,6 +117,7 @@ pub(crate) struct Shared {
     removals: removal::Removals,
     meeting: Arc<Meeting>,
     way: Way,
+    ending: tokio::sync::Mutex<ending::Progress>,
     /// All have counted out: from here on whoever is through closes its pipes (TA-7).
     parting: AtomicBool,
     /// From here on pipes that break mean nothing.
@@ -178,6 +179,7 @@ impl TorchAgent {
             removals: removal::Removals::default(),
             meeting: parts.meeting,
             way: parts.way,
+            ending: tokio::sync::Mutex::default(),
             parting: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             runtime: Handle::current(),
@@ -187,7 +189,7 @@ impl TorchAgent {
             server: Mutex::new(parts.server),
         });
         for neighbour in parts.neighbours {
-            shared.add_member(neighbour);
+            shared.enter(&mut shared.members_mut(), neighbour);
         }
         shared.spawn(Shared::listen(Arc::clone(&shared), parts.listener));
         Arc::new(Self {
@@ -232,13 +234,28 @@ impl Shared {
         self.members().by_node.values().cloned().collect()
     }
 
-    fn add_member(&self, neighbour: Neighbour) -> Arc<Link> {
+    fn enter(&self, members: &mut Members, neighbour: Neighbour) -> Arc<Link> {
         let node = self.lives.begin(neighbour.id);
         let link = Link::new(node, neighbour.name.clone(), neighbour.address);
-        let mut members = self.members_mut();
         members.by_name.insert(neighbour.name, node);
         members.by_node.insert(node, Arc::clone(&link));
         link
+    }
+
+    /// One that is gone is no member any more, and its number begins another life with the next.
+    fn forget_member(&self, node: NodeId) {
+        let mut members = self.members_mut();
+        let gone = members.by_node.remove(&node);
+        if let Some(gone) = &gone
+            && members.by_name.get(&gone.name) == Some(&node)
+        {
+            members.by_name.remove(&gone.name);
+        }
+        drop(members);
+        self.lives.end(node);
+        if let Some(gone) = gone {
+            gone.end();
+        }
     }
 
     /// How many calls of one peer this worker takes at once.
@@ -422,19 +439,7 @@ impl Agent for TorchAgent {
     fn flush(&self, _: NodeId) {}
 
     fn forget(&self, node: NodeId, _: Departure) {
-        let shared = &self.shared;
-        let mut members = shared.members_mut();
-        let gone = members.by_node.remove(&node);
-        if let Some(gone) = &gone
-            && members.by_name.get(&gone.name) == Some(&node)
-        {
-            members.by_name.remove(&gone.name);
-        }
-        drop(members);
-        shared.lives.end(node);
-        if let Some(gone) = gone {
-            gone.end();
-        }
+        self.shared.forget_member(node);
     }
 
     fn close(&self, patience: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

@@ -14,6 +14,10 @@ use crate::transport::{Outgoing, PipeError, PipeReceiver, PipeSender, connect};
 /// How long the host of the store waits for the others to let go of it.
 const LAST_CLIENTS: Duration = Duration::from_secs(5);
 
+/// How long a worker that ends waits at least until its turn to change the group is given up. It is in any case, as long as
+/// the process lives.
+const LAST_TURN: Duration = Duration::from_secs(2);
+
 /// This worker's own connection to a store that it hosts.
 const OWN_CONNECTIONS: usize = 1;
 
@@ -170,8 +174,8 @@ impl Shared {
         drop(tokio::time::timeout(patience, written).await);
         writers.abort_all();
         while writers.join_next().await.is_some() {}
-        // What a dropped future has left undone in the store.
-        drop(tokio::time::timeout(patience, self.meeting.settled()).await);
+        // What a dropped future has left undone in the store, however slow that is.
+        drop(tokio::time::timeout(patience.max(LAST_TURN), self.meeting.settled()).await);
         self.close_store(patience).await;
     }
 

@@ -23,6 +23,9 @@ const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Between two attempts to get one's turn.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long an address is waited for that has been published.
+const PUBLISHED: Duration = Duration::from_secs(2);
+
 const KIND: &str = "rpcIsStaticGroup";
 const TURN: &str = "RpcGroupManagementToken";
 /// None of PyTorch's: Rust workers tell each other who is gone.
@@ -275,6 +278,13 @@ impl Meeting {
         self.set(&self.token(change), b"Done").await
     }
 
+    /// The same, where that may have failed halfway, so that it can be another's turn by now.
+    pub(super) async fn unlock_again(&self, change: Change) -> Result<(), GroupError> {
+        let token = self.token(change);
+        self.compare_set(TURN, token.as_bytes(), b"").await?;
+        self.set(&token, b"Done").await
+    }
+
     /// Gives the turn up if this worker has it, which is not known: nobody has answered.
     pub(super) async fn unlock_if_held(&self, change: Change) -> Result<(), GroupError> {
         self.release(&self.token(change)).await
@@ -316,11 +326,10 @@ impl Meeting {
             .await
     }
 
-    /// Where a worker listens, as it has published it.
+    /// Where a worker listens, as it has published it, which it does before it calls anybody.
     pub(crate) async fn address_of(&self, name: &str) -> Result<String, GroupError> {
-        let end = end_of(self.place.patience);
         let key = format!("addrs/{name}");
-        let address = self.get(&key, end).await?;
+        let address = self.get(&key, end_of(PUBLISHED)).await?;
         match address.starts_with("uv://") {
             true => Ok(address),
             false => Err(self.corrupt(&key, format!("{address:?} is no address of uv"))),

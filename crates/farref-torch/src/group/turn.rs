@@ -4,11 +4,12 @@
 //! there nobody else joins or leaves, so it has to go whatever happens to its holder (GR-4): when the turn is dropped
 //! before it was ended, a task takes this worker off the list and gives the turn up.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::{GroupError, Meeting};
 
@@ -51,12 +52,23 @@ pub(super) struct Abandoned {
     /// Whether the list has this worker by its own doing.
     pub(super) listed: Arc<AtomicBool>,
     removals: Arc<AtomicU32>,
-    tasks: Arc<Mutex<JoinSet<()>>>,
+    /// How many tasks are at it. Nobody who waits for them owns them: they are not given up with it.
+    tasks: Arc<watch::Sender<usize>>,
 }
 
+/// A task that gives a turn up.
+struct Task(Arc<watch::Sender<usize>>);
+
 impl Abandoned {
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn begin(&self) -> Task {
+        self.tasks.send_modify(|tasks| *tasks += 1);
+        Task(Arc::clone(&self.tasks))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.send_modify(|tasks| *tasks -= 1);
     }
 }
 
@@ -73,6 +85,8 @@ pub(crate) struct Turn {
 impl Turn {
     /// Waits for this worker's turn, and takes it.
     pub(crate) async fn take(meeting: &Arc<Meeting>, change: Change) -> Result<Self, GroupError> {
+        // A turn of the same token that is being given up is not this one.
+        drop(timeout(meeting.patience(), meeting.settled()).await);
         let mut turn = Self {
             meeting: Arc::clone(meeting),
             change,
@@ -112,24 +126,22 @@ impl Drop for Turn {
             return;
         }
         let (meeting, change, held) = (Arc::clone(&self.meeting), self.change, self.held);
-        let abandoned = self.meeting.abandoned.clone();
-        abandoned.tasks().spawn_on(
-            async move {
-                let given_up = async {
-                    if held {
-                        if !matches!(change, Change::Remove(_)) {
-                            meeting.unlist().await?;
-                        }
-                        return meeting.unlock(change).await;
+        let task = meeting.abandoned.begin();
+        runtime.spawn(async move {
+            let given_up = async {
+                if held {
+                    if !matches!(change, Change::Remove(_)) {
+                        meeting.unlist().await?;
                     }
-                    meeting.unlock_if_held(change).await
-                };
-                if let Err(error) = given_up.await {
-                    tracing::warn!(%error, "the turn to change the group could not be given up");
+                    return meeting.unlock_again(change).await;
                 }
-            },
-            &runtime,
-        );
+                meeting.unlock_if_held(change).await
+            };
+            if let Err(error) = given_up.await {
+                tracing::warn!(%error, "the turn to change the group could not be given up");
+            }
+            drop(task);
+        });
     }
 }
 
@@ -141,11 +153,8 @@ impl Meeting {
 
     /// Comes back when nothing is left of turns that were dropped.
     pub(crate) async fn settled(&self) {
-        let mut tasks = {
-            let mut tasks = self.abandoned.tasks();
-            std::mem::take(&mut *tasks)
-        };
-        while tasks.join_next().await.is_some() {}
+        let mut tasks = self.abandoned.tasks.subscribe();
+        drop(tasks.wait_for(|tasks| *tasks == 0).await);
     }
 
     /// Takes this worker off the list, if it is there by its own doing.

@@ -90,6 +90,18 @@ impl PipeReceiver {
         self.widths = widths;
     }
 
+    /// From now on, messages keep to these limits. One that has begun is not looked at again.
+    pub(crate) fn set_limits(&mut self, limits: Arc<Limits>) {
+        self.limits = limits;
+    }
+
+    /// Nothing more is read, and nothing more is to be sent: a sender that waits for the peer to read waits no longer.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        self.assembly = None;
+        self.shared.end();
+    }
+
     /// The next message. None if the peer has closed the pipe between messages.
     ///
     /// Nothing is lost if this is given up while it waits. After an error, or the end, there is nothing more.
@@ -114,11 +126,7 @@ impl PipeReceiver {
         match next {
             Ok(Some(_)) => count(&self.shared.traffic.messages_received, 1),
             // TR-8
-            Ok(None) | Err(_) => {
-                self.ended = true;
-                self.assembly = None;
-                self.shared.end();
-            }
+            Ok(None) | Err(_) => self.end(),
         }
         Poll::Ready(next)
     }

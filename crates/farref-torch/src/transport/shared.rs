@@ -19,7 +19,7 @@ pub(crate) struct Traffic {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) traffic: Arc<Traffic>,
-    /// Whether the peer has closed the pipe (TR-8).
+    /// Whether the pipe is closed: by the peer (TR-8), or because nothing more is read here.
     over: AtomicBool,
     /// A sender that waits for room: it is to hear of the end.
     sender: Mutex<Option<Waker>>,
@@ -41,7 +41,7 @@ impl Shared {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The peer has closed the pipe.
+    /// The pipe is closed.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);

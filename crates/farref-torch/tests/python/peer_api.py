@@ -288,6 +288,11 @@ def caught(worker: str, function: str, args: list, timeout: float = None) -> dic
     return references.caught(worker, function, args, timeout)
 
 
+def caught_async(worker: str, function: str, args: list, timeout: float) -> dict:
+    """The same for a function that is decorated with `@rpc.functions.async_execution`."""
+    return references.caught(worker, function, args, timeout)
+
+
 # ---- distributed autograd ----
 
 _linear = references.Linear()

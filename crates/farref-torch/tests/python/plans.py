@@ -33,6 +33,9 @@ SMOKE = {
     "late_calls",
     "leave_busy",
     "looked_after",
+    "leave_held",
+    "given_up",
+    "impatient",
     "greetings",
     "kill_python",
     "kill_ending",
@@ -118,6 +121,11 @@ def all_plans():
         plan("leave_busy", "leave_busy", "dynamic", "python0 python1 rust*"),
         plan("looked_after", "looked_after", "dynamic", "python0 python1 rust*", late=["rust"]),
         plan("leave_busy_rank0", "leave_busy", "dynamic", "rust* python0 python1", "uv"),
+        plan("leave_held", "leave_held", "dynamic", "python0 python1 rust*"),
+        plan("given_up", "given_up", "static", "python0 python1 rust*"),
+        plan("given_up_rank0", "given_up", "static", "rust* python0 python1", "uv"),
+        plan("impatient", "impatient", "static", "python0 python1 rust*", peer_args=["--impatient", "0.5"]),
+        plan("impatient_leader", "impatient", "static", "a_rust* python0 python1", "uv", peer_args=["--impatient", "0.5"]),
         # Strangers. The main worker leads the all-gather, so the other has no pipe to the peer before.
         plan("greetings", "greetings", "static", "python0 python1 rust*"),
         # Distributed autograd.

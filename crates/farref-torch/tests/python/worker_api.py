@@ -47,6 +47,27 @@ def later(value):
     return future
 
 
+@rpc.functions.async_execution
+def never():
+    """Returns a future that has no value, ever."""
+    return torch.futures.Future()
+
+
+_naps = {"begun": 0, "ended": 0}
+
+
+def noted_sleep(seconds):
+    _naps["begun"] += 1
+    time.sleep(seconds)
+    _naps["ended"] += 1
+    return seconds
+
+
+def naps():
+    """How many `noted_sleep`s have begun here, and how many are over."""
+    return dict(_naps)
+
+
 class Ledger:
     """A Python object whose methods the peer calls."""
 

@@ -1,6 +1,7 @@
 //! How a group ends whose workers do not all speak farref's own protocol.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 /// What comes back when the others have come as far.
 type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
@@ -8,7 +9,9 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 /// How the workers of a group end together by the rules of its wire.
 ///
 /// [`Worker::shutdown`](crate::Worker::shutdown) goes through it: first [`ready`](Self::ready), then it lets
-/// go of what the program still refers to and waits for its calls, then [`done`](Self::done). An error
+/// go of what the program still refers to and waits for its own calls and, within
+/// [`patience`](Self::patience), for those who refer to its values, then [`done`](Self::done). Calls that others have made
+/// are for them to wait for. An error
 /// is what the user reads; the worker ends in any case. What follows on `ready` has to be over within the
 /// [`shutdown_timeout`](crate::WorkerBuilder::shutdown_timeout); `ready` itself waits for as long as others work.
 ///
@@ -84,6 +87,12 @@ pub trait Ending: Send + Sync {
         false
     }
 
+    /// How long is waited, once the program's own references are released, until nobody refers to anything any more, and
+    /// no call of this worker is open. Without a limit, unless something else is said.
+    fn patience(&self) -> Duration {
+        Duration::MAX
+    }
+
     /// Who is being waited for, if that is known.
     fn waiting_for(&self) -> Vec<String> {
         Vec::new()
@@ -93,6 +102,6 @@ pub trait Ending: Send + Sync {
     fn ready(&self) -> Agreed<'_>;
 
     /// This worker is done. Comes back when the others are; `open_calls` tells how many calls of this
-    /// worker are still open, at any time.
+    /// worker it still waits for, at any time: those of others do not count, nor do those that it has given up.
     fn done<'a>(&'a self, open_calls: &'a (dyn Fn() -> u64 + Send + Sync)) -> Agreed<'a>;
 }

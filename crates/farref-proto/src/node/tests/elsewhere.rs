@@ -248,35 +248,35 @@ fn a_dismissal_that_comes_before_the_admission_does_not_forbid_it() {
     net.finish();
 }
 
-/// A node that has nothing to do with the others may go, whether it has been asked to or not.
+/// What a node waits for itself: not for what others wait for, nor for what it has given up.
 #[test]
-fn a_node_is_at_rest_without_calls_and_references() {
+fn only_calls_of_its_own_that_it_still_wants_keep_a_node() {
     let mut net = Cluster::new(2);
-    let at_rest = |net: &Cluster| net.node(A).residue().is_at_rest();
-    assert!(at_rest(&net));
-    let rref = net.created(A, B, 7);
-    assert!(!at_rest(&net), "a reference is held");
-    net.drop_handle(A, rref);
+    let wanted = |net: &Cluster| net.node(A).wanted_calls();
+    assert_eq!(wanted(&net), 0);
+    let answered = net.ask(A, B, &[]);
+    let given_up = net.ask(A, B, &[]);
+    assert_eq!(wanted(&net), 2);
     net.deliver_all();
-    assert!(at_rest(&net));
-    let asked = net.ask(A, B, &[]);
-    assert!(!at_rest(&net), "a call is open");
+    net.answer(B, A, answered, &[]);
     net.deliver_all();
-    net.answer(B, A, asked, &[]);
+    assert_eq!(wanted(&net), 1);
+    assert!(net.cancel(A, B, given_up));
+    assert_eq!(wanted(&net), 0);
+    assert_eq!(net.node(A).residue().calls, 1, "it is open (CA-1)");
     net.deliver_all();
-    assert!(at_rest(&net));
+    net.answer(B, A, given_up, &[]);
+    net.deliver_all();
     let incoming = net.ask(B, A, &[]);
     net.deliver_all();
     assert!(matches!(net.last_arrival(), Arrival::Run));
-    assert!(!at_rest(&net), "a call is being worked on");
+    assert_eq!(
+        wanted(&net),
+        0,
+        "a call is being worked on, which is the caller's"
+    );
     net.answer(A, B, incoming, &[]);
     net.deliver_all();
-    let context = net.on(A, |node, _| node.open_context());
-    assert!(at_rest(&net), "a context by itself keeps nobody");
-    net.on(A, |node, out| node.release_context(context, out))
-        .unwrap();
-    net.on(A, |node, _| node.shut_down());
-    assert!(at_rest(&net) && net.node(A).residue().is_idle());
-    assert!(Residue::default().is_at_rest() && !Residue::default().is_idle());
+    assert_eq!((wanted(&net), net.node(A).residue().calls), (0, 0));
     net.finish();
 }

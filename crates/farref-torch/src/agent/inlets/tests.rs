@@ -3,9 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use farref::{Part, Store as _, TcpStoreClient, Worker};
+use farref::{Part, Store as _, StoreServer, TcpStoreClient, Worker};
 use tokio::time::timeout;
 
+use super::{Standing, Unclaimed};
+use crate::agent::links::lock;
 use crate::agent::{answering, pickled};
 use crate::rpc::{Message, WorkerInfo};
 use crate::transport::{Incoming, Limits, Outgoing, PipeReceiver, PipeSender, connect};
@@ -192,4 +194,117 @@ async fn in_2_a_joiner_that_failed_takes_nobody_along() {
     };
     timeout(HANG, gone).await.expect("its end is noticed");
     a.crash().await;
+}
+
+#[farref::remote(python = "agent_tests.length")]
+async fn length(text: String) -> usize {
+    text.len()
+}
+
+/// IN-3: a worker that is there has one number, whoever says what.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_3_a_stranger_is_no_second_worker_of_a_members_name() {
+    let (member, port) = group();
+    let a = member("a", 0).join().await.expect("joined");
+    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = b.expect("no hanging").expect("joined");
+    assert_both_there(&a, &b).await;
+    for number in [77, 1, 40_000] {
+        let mut stranger = pipe(&address_of("a", port).await, "b").await;
+        drop(ask(&mut stranger, &news("b", number, true)).await);
+        assert_eq!(a.peers().len(), 2, "{number}");
+        drop(stranger);
+    }
+    tokio::time::sleep(WHILE).await;
+    assert_both_there(&a, &b).await;
+    tokio::join!(a.crash(), b.crash());
+}
+
+/// IN-5: who asks to join, and is nowhere in the store, asks that one question at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_5_a_stranger_costs_the_store_one_connection() {
+    let store = StoreServer::bind("127.0.0.1:0").await.expect("a store");
+    let port = store.local_addr().port();
+    let a = TorchGroup::new("a").master("127.0.0.1", port).address(HERE);
+    let a = a.rank(0).dynamic().host_store(false).join().await;
+    let a = a.expect("joined");
+    let mut stranger = pipe(&address_of("a", port).await, "x").await;
+    let before = store.connections();
+    let questions: Vec<_> = (0..100).map(|_| call(&news("x", 9, true))).collect();
+    stranger.0.send(&questions).await.expect("sent");
+    let mut most = 0;
+    for _ in 0..30 {
+        tokio::time::sleep(WHILE / 30).await;
+        most = most.max(store.connections());
+    }
+    assert!(most <= before + 2, "{most} connections, {before} before");
+    a.crash().await;
+}
+
+/// IN-5: nothing large comes from one that is no member, and everything from one that has become one.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_5_a_stranger_sends_nothing_large() {
+    let (member, port) = group();
+    let a = member("a", 0).join().await.expect("joined");
+    let large = || "x".repeat(1 << 20);
+    let mut stranger = pipe(&address_of("a", port).await, "x").await;
+    let udf = pickled::udf("agent_tests", "length", |writer| {
+        writer.text(large().as_bytes()).tuple_of(1);
+    });
+    // It may have been closed before all was written.
+    drop(stranger.0.send(&[call(&udf)]).await);
+    let answer = timeout(HANG, stranger.1.next()).await.expect("no hanging");
+    assert!(!matches!(answer, Ok(Some(_))), "it is closed, and not read");
+    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = b.expect("no hanging").expect("joined");
+    let to_a = b.peer("a").expect("a member");
+    let answer: farref::Result<usize> = py_call(&to_a, "agent_tests.length", (large(),)).await;
+    assert_eq!(answer.expect("an answer"), 1 << 20);
+    tokio::join!(a.crash(), b.crash());
+}
+
+/// IN-5: what waits to be read by a stranger is bounded.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_5_a_stranger_that_does_not_read_is_closed() {
+    let (a, b, address) = pair().await;
+    let mut stranger = pipe(&address, "nobody").await;
+    let questions: Vec<_> = (0..1000).map(|_| call(&device_infos())).collect();
+    let closed = async {
+        for _ in 0..300 {
+            if stranger.0.send(&questions).await.is_err() {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(timeout(HANG, closed).await.expect("no hanging"));
+    assert_both_there(&a, &b).await;
+    end(a, b).await;
+}
+
+/// IN-4: the first pipe of each member that has none stays, however many come, and takes nobody's place.
+#[test]
+fn in_4_members_do_not_push_each_others_first_pipes_out() {
+    let unclaimed = Unclaimed::default();
+    let standing = |name: &str| match &name[..1] {
+        "e" => Standing::Expected,
+        "m" => Standing::Member,
+        _ => Standing::Stranger,
+    };
+    let add = |name: &str| unclaimed.add(name.to_owned(), Default::default(), 4, standing);
+    let has = |inlet: &super::Inlet| lock(&unclaimed.pipes).contains_key(&inlet.number);
+    let firsts: Vec<_> = (0..10).map(|number| add(&format!("e{number}"))).collect();
+    let seconds: Vec<_> = ["e1", "e2", "m"].map(add).into();
+    let stranger = add("s");
+    assert!(firsts.iter().chain(&seconds).all(|inlet| has(inlet)) && has(&stranger));
+    // A stranger goes first, then the oldest of the seconds.
+    let more = [add("e3"), add("m")];
+    assert!(!has(&stranger) && !has(&seconds[0]));
+    assert!(
+        firsts
+            .iter()
+            .chain(&seconds[1..])
+            .chain(&more)
+            .all(|inlet| has(inlet))
+    );
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farref::{Error, Worker};
 use farref_autograd::Candle;
 use farref_autograd::engine::Engine;
-use farref_torch::{PyException, PyValue, py_call};
+use farref_torch::{PyCall, PyException, PyValue, py_call};
 
 use super::{me, references};
 
@@ -33,8 +33,28 @@ async fn caught(
             None => call.await,
         }
     };
+    told(outcome.await)
+}
+
+#[farref::remote(python = "peer_api.caught_async")]
+async fn caught_async(
+    worker: String,
+    function: String,
+    args: Vec<PyValue>,
+    timeout: f64,
+) -> PyValue {
+    let call = PyCall::new(&function, PyValue::Tuple(args)).async_execution();
+    let outcome = async {
+        let call = call.on(&me().peer(&worker)?);
+        call.timeout(Duration::from_secs_f64(timeout)).await
+    };
+    told(outcome.await)
+}
+
+/// How a call ended, as Python is told.
+fn told(outcome: farref::Result<PyValue>) -> PyValue {
     let text = |text: &str| PyValue::Text(text.to_owned());
-    let entries = match outcome.await {
+    let entries = match outcome {
         Ok(value) => vec![(text("kind"), PyValue::None), (text("value"), value)],
         Err(error) => {
             let kind = match &error {

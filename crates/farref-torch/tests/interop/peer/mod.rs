@@ -46,6 +46,8 @@ struct Options {
     /// It is a worker of a program of `../tutorials`: nobody tells it to stop, it ends when all others do.
     of_program: bool,
     max_calls: Option<u32>,
+    /// How long it waits for the others at the end, before it begins again.
+    impatient: Option<Duration>,
 }
 
 fn options() -> Result<Options> {
@@ -63,6 +65,7 @@ fn options() -> Result<Options> {
         lives: 0,
         of_program: false,
         max_calls: None,
+        impatient: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -81,6 +84,9 @@ fn options() -> Result<Options> {
             "--prefix" => options.prefix = value.parse()?,
             "--first-barrier" => options.first_barrier = value.parse()?,
             "--max-calls" => options.max_calls = Some(value.parse()?),
+            "--impatient" => {
+                options.impatient = Some(Duration::from_secs_f64(value.parse()?));
+            }
             "--start-when" => options.start_when = Some(value),
             "--then" => options.then = Some(value),
             "--end-when" => options.end_when = Some(value),
@@ -183,6 +189,14 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
         while worker.peers().len() > 1 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+    if let Some(patience) = options.impatient {
+        let given_up = tokio::time::timeout(patience, worker.shutdown()).await;
+        anyhow::ensure!(given_up.is_err(), "nobody was to be waited for");
+        let (serving, ended) = tokio::join!(worker.serve(), worker.shutdown());
+        serving.context("serving")?;
+        ended.context("shutting down, at the same time")?;
+        return Ok(debug);
     }
     let ended = worker.shutdown().await;
     let Some(dead) = dead else {

@@ -1,0 +1,22 @@
+"""A peer that does not wait for the others at the end, and asks for it again, twice at once: it is counted once."""
+
+import time
+
+import harness
+import worker_api
+
+
+def run(group):
+    group.join()
+    check, peer = group.checks, group.peer
+    if group.name == group.main:
+        group.meet(group.pythons + group.peers)
+        group.finish((), [peer])
+        # It has given up once by then, and waits again.
+        time.sleep(2.0)
+        check.equal("served while it waits", group.ask(peer, "echo", "late"), "late")
+        group.finish(group.pythons[1:])
+    else:
+        worker_api.finished.wait()
+    harness.stop_rpc(group.rank)
+    check.that("graceful shutdown without leaks", True)
