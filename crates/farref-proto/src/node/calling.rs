@@ -228,7 +228,6 @@ impl<V: Clone, O, I> Node<V, O, I> {
                     .get_mut(&to)
                     .and_then(|calls| calls.finish(request));
                 if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
-
                     self.table(rref).end_fetch(rref, out);
                 }
                 call.and_then(|call| call.record)
@@ -430,7 +429,6 @@ impl<V: Clone, O, I> Node<V, O, I> {
             self.drop_all(&head.carried, out);
         }
         if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
-
             self.table(rref).end_fetch(rref, out);
         }
         self.loop_back(out);

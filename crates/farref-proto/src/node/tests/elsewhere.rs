@@ -9,7 +9,6 @@ use crate::error::{CallError, ContextError, RefError};
 use crate::event::Event;
 use crate::ids::NodeId;
 use crate::node::{Arrival, Want};
-use crate::residue::Residue;
 use crate::standing::Departure;
 
 fn gone(n: usize, departure: Departure) -> Event<u32> {
