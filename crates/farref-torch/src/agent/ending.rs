@@ -223,7 +223,7 @@ impl Shared {
         outcome
     }
 
-    /// The store is gone: with its host, most likely, whose pipe ends at the same time.
+    /// The store is gone: with its host, most likely, whose pipe ends at the same time, or that of another that has noticed.
     async fn without_store(&self, problem: String) -> String {
         let lost = async {
             loop {
