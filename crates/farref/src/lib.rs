@@ -93,9 +93,9 @@
 extern crate self as farref;
 
 pub mod agent;
+mod api;
 mod codec;
 mod error;
-mod face;
 mod fingerprint;
 mod native;
 pub mod observe;
@@ -108,6 +108,11 @@ pub mod testing;
 mod values;
 mod worker;
 
+pub use api::call::Call;
+pub use api::functions;
+pub use api::peer::Peer;
+pub use api::pending::{Pending, Returned};
+pub use api::rref::RRef;
 pub use codec::{
     Blob, Buffer, Codec, CodecError, CodecErrorKind, Part, Payload, Source, ValueCodec, Width,
 };
@@ -115,11 +120,6 @@ pub use error::{
     BindError, ConfigError, Error, FunctionName, MemberState, Misuse, ReferenceError, RemoteError,
     Result,
 };
-pub use face::call::Call;
-pub use face::functions;
-pub use face::peer::Peer;
-pub use face::pending::{Pending, Returned};
-pub use face::rref::RRef;
 /// What is marked can be called on any worker, and still be called as what it is:
 ///
 /// ```
@@ -186,7 +186,7 @@ pub mod __fuzz {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::agent::Failure;
-    pub use crate::face::generated::{call, call_method};
+    pub use crate::api::generated::{call, call_method};
     pub use crate::runtime::function::*;
     pub use crate::runtime::registry::Registration;
     pub use crate::values::{Access, Encode, Exclusive, NoReceiver, Shared, sealed};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::blob::{Inside, OUT_OF_BAND, OwnedBytes, Raw};
 use super::elements::{Elements, Width};
 use super::error::CodecError;
-use super::part::{Owned, Part, Place, Source};
+use super::part::{Owned, Part, PartBytes, Source};
 use super::scope;
 
 /// The name under which codecs see a buffer.
@@ -200,8 +200,10 @@ impl Serialize for Buffer {
             (Some(part), _) => {
                 serializer.serialize_newtype_struct(NAME, &Inside::<Here<Raw<'_>>>::Part(part))
             }
-            (None, Place::Here(bytes)) => serializer.serialize_newtype_struct(NAME, &here(bytes)),
-            (None, Place::Behind(seen)) => {
+            (None, PartBytes::Here(bytes)) => {
+                serializer.serialize_newtype_struct(NAME, &here(bytes))
+            }
+            (None, PartBytes::Behind(seen)) => {
                 // Copied, so that no serializer runs while a lock is held.
                 let copy = seen
                     .look(0..seen.len(), <[u8]>::to_vec)

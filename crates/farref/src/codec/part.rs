@@ -122,7 +122,7 @@ pub(crate) struct Owned {
 }
 
 /// Where the bytes of a part are.
-pub(crate) enum Place<'a> {
+pub(crate) enum PartBytes<'a> {
     /// In plain sight.
     Here(&'a [u8]),
     /// Behind a source.
@@ -221,11 +221,11 @@ impl Part {
     ) -> Result<R, CodecError> {
         let beyond = || CodecError::new("a part has fewer bytes than are asked for");
         match self.place() {
-            Place::Here(bytes) => bytes.get(range).map(look).ok_or_else(beyond),
-            Place::Behind(seen) if range.start > range.end || range.end > seen.len() => {
+            PartBytes::Here(bytes) => bytes.get(range).map(look).ok_or_else(beyond),
+            PartBytes::Behind(seen) if range.start > range.end || range.end > seen.len() => {
                 Err(beyond())
             }
-            Place::Behind(seen) => seen.look(range, look).map_err(CodecError::new),
+            PartBytes::Behind(seen) => seen.look(range, look).map_err(CodecError::new),
         }
     }
 
@@ -272,11 +272,11 @@ impl Part {
     }
 
     /// Where its bytes are.
-    pub(crate) fn place(&self) -> Place<'_> {
+    pub(crate) fn place(&self) -> PartBytes<'_> {
         match &self.0 {
-            Kind::Bytes(bytes) => Place::Here(bytes),
-            Kind::Owned(owned) => Place::Here(owned.elements.bytes()),
-            Kind::Source(seen) => Place::Behind(seen),
+            Kind::Bytes(bytes) => PartBytes::Here(bytes),
+            Kind::Owned(owned) => PartBytes::Here(owned.elements.bytes()),
+            Kind::Source(seen) => PartBytes::Behind(seen),
         }
     }
 }
@@ -376,8 +376,8 @@ impl fmt::Debug for Part {
         let mut tuple = f.debug_tuple("Part");
         tuple.field(&self.width());
         match self.place() {
-            Place::Here(bytes) => tuple.field(&bytes),
-            Place::Behind(seen) => tuple.field(&seen.len),
+            PartBytes::Here(bytes) => tuple.field(&bytes),
+            PartBytes::Behind(seen) => tuple.field(&seen.len),
         };
         tuple.finish()
     }

@@ -2,7 +2,7 @@
 //!
 //! While a value is being written, buffers that must not be copied into its body are collected here; while
 //! it is being read, they are found here again. The scope belongs to the thread, because serde has no place
-//! to carry one along. References travel the same way; they are the runtime's (`runtime/carrying`).
+//! to carry one along. References travel the same way; they are the runtime's (`runtime/value_scope`).
 
 use std::cell::RefCell;
 

@@ -168,9 +168,9 @@ fn types_that_look_at_what_came_arrive() {
 /// What the tracer of types has no value for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-struct Place(String);
+struct PartBytes(String);
 
-impl TryFrom<String> for Place {
+impl TryFrom<String> for PartBytes {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -181,8 +181,8 @@ impl TryFrom<String> for Place {
     }
 }
 
-impl From<Place> for String {
-    fn from(place: Place) -> Self {
+impl From<PartBytes> for String {
+    fn from(place: PartBytes) -> Self {
         place.0
     }
 }
@@ -190,7 +190,7 @@ impl From<Place> for String {
 /// FP-4: the tracer does not see it.
 #[test]
 fn what_stands_behind_something_that_the_tracer_cannot_make_arrives() {
-    let place = Place("far://ref".to_owned());
+    let place = PartBytes("far://ref".to_owned());
     arrives(&(place.clone(), json!({"a": [1, null]})));
     arrives(&(place.clone(), Untagged::Number(7), 1_u8));
     arrives(&BTreeMap::from([(place.clone(), Tagged::Unit)]));

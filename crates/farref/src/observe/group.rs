@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use super::address::{ObservedAddress, shown_address};
 use super::error::ObserveError;
 use super::observer::Observer;
-use super::place::{Place, shown_address};
 use crate::native::Watch;
 use crate::rendezvous::{self, Address, Card};
 use crate::report::snapshot::Snapshot;
@@ -96,24 +96,27 @@ impl Observer {
     /// # }
     /// ```
     pub async fn group(&self, address: &str) -> Result<GroupView, ObserveError> {
-        let place: Place = address.parse()?;
+        let place: ObservedAddress = address.parse()?;
         GroupView::find(self.clone(), place).await
     }
 }
 
 impl GroupView {
-    pub(super) async fn find(observer: Observer, place: Place) -> Result<Self, ObserveError> {
+    pub(super) async fn find(
+        observer: Observer,
+        place: ObservedAddress,
+    ) -> Result<Self, ObserveError> {
         let mut view = Self {
             observer,
             workers: BTreeMap::new(),
         };
         match &place {
-            Place::Worker(address) => {
+            ObservedAddress::Worker(address) => {
                 let (watch, snapshot) = view.observer.open_at(address).await?;
                 view.begin_with(address.clone(), watch, &snapshot);
             }
-            Place::Store(store) => view.find_in_store(store).await?,
-            Place::Either { host, port } => view.find_at(host, *port).await?,
+            ObservedAddress::Store(store) => view.find_in_store(store).await?,
+            ObservedAddress::Either { host, port } => view.find_at(host, *port).await?,
         }
         Ok(view)
     }
@@ -222,7 +225,7 @@ impl GroupView {
         }
     }
 
-    /// Looks at all workers at once, in the order of their ranks. Whoever has joined is found, whoever
+    /// PollSampler at all workers at once, in the order of their ranks. Whoever has joined is found, whoever
     /// has left or died, and is known to have, is not shown any more.
     ///
     /// ```

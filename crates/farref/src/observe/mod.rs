@@ -30,10 +30,10 @@
 //! # }
 //! ```
 
+mod address;
 mod error;
 mod group;
 mod observer;
-mod place;
 
 pub use error::ObserveError;
 pub use group::{GroupView, Sighting};

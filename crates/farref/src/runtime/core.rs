@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
 use super::handle::Handle;
-use super::job::Arrived;
+use super::job::ArrivedCall;
 use super::registry::Registry;
 use super::settings::Settings;
 use crate::agent::Agent;
@@ -26,9 +26,9 @@ use crate::support::polled;
 use crate::support::signal::CancelSignal;
 use crate::support::telemetry::Telemetry;
 use crate::support::user_code::UserCode;
-use crate::tables::answers::Answers;
+use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
-use crate::tables::flow::Flow;
+use crate::tables::flow_control::Flow;
 use crate::tables::holds::Holds;
 use crate::tables::names::Names;
 use crate::values::Value;
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     pub(super) began: Instant,
     pub(super) numbers: AtomicU64,
     /// What was seen of the program's threads.
-    pub(super) looks: Mutex<polled::Looks>,
+    pub(super) looks: Mutex<polled::PollSampler>,
 }
 
 /// Where the worker is in its life.
@@ -121,7 +121,7 @@ pub(crate) enum IncomingCall {
     /// It is being carried out.
     Running {
         signal: Arc<CancelSignal>,
-        taken: Taken,
+        taken: StartedCall,
     },
     /// It waits for a value, since then.
     Waiting(Box<ValueWaiter>, Instant),
@@ -129,7 +129,7 @@ pub(crate) enum IncomingCall {
 
 /// A call that has been taken up: it runs, or waits for its turn to use a value.
 #[derive(Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct StartedCall {
     pub(crate) function: &'static str,
     pub(crate) since: Instant,
     /// The value that it is on, and what the value's queue calls it if it had to wait.
@@ -152,11 +152,11 @@ pub(crate) type Reply = Result<(Payload, Vec<Arc<Handle>>), Error>;
 /// A call that waits for the value that it is on.
 pub(crate) enum ValueWaiter {
     /// A call of a peer or of this worker.
-    Call(Arrived),
+    Call(ArrivedCall),
     /// Somebody on this worker wants to look at the value, which is this one.
     Local(RRefId, oneshot::Sender<Result<Value, RefError>>),
     /// The receiver of a call whose result stays, looked up by a fetch of this worker's own.
-    Receiver(Arrived),
+    Receiver(ArrivedCall),
 }
 
 impl Core {
@@ -245,7 +245,7 @@ impl Core {
         lock(&self.state)
     }
 
-    /// Looks at the node.
+    /// PollSampler at the node.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&WorkerNode) -> T) -> T {
         look(&self.lock().node)
     }

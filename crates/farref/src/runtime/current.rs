@@ -1,7 +1,7 @@
 //! What the code that runs right now is running for: its worker, its deadline, its trace, its context.
 //!
 //! Set while a remote function is polled or runs on the blocking pool, and inside of a
-//! [`ContextScope`](crate::face::context::ContextScope). It belongs to the thread and to that moment: a task
+//! [`ContextScope`](crate::context::ContextScope). It belongs to the thread and to that moment: a task
 //! that the function spawns by itself starts afresh.
 
 use std::cell::RefCell;

@@ -10,7 +10,7 @@ use super::FETCH;
 use super::callers::Chain;
 use super::core::Core;
 use super::handle::Handle;
-use super::registry::{Called, Entry};
+use super::registry::{Callee, Entry};
 use crate::agent::{Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
 use crate::support::signal::CancelSignal;
@@ -60,11 +60,11 @@ impl Destination {
 }
 
 /// A call that has arrived and been admitted by the protocol.
-pub(crate) struct Arrived {
+pub(crate) struct ArrivedCall {
     pub(crate) from: NodeId,
     pub(crate) target: Destination,
     /// What to call; none only fetches the value.
-    pub(crate) called: Option<Called>,
+    pub(crate) called: Option<Callee>,
     /// The value that it is called on.
     pub(crate) on: Option<RRefId>,
     pub(crate) arguments: Payload,
@@ -96,7 +96,7 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(
         core: Arc<Core>,
-        arrived: Arrived,
+        arrived: ArrivedCall,
         entry: Option<&'static Entry>,
         ticket: Option<Ticket>,
     ) -> Self {

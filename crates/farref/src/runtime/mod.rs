@@ -14,7 +14,6 @@
 //!   the protocol admits them.
 
 pub(crate) mod callers;
-pub(crate) mod carrying;
 pub(crate) mod context;
 mod core;
 pub(crate) mod current;
@@ -28,9 +27,10 @@ pub(crate) mod serve;
 pub(crate) mod settings;
 mod status;
 pub(crate) mod trace;
+pub(crate) mod value_scope;
 
-pub(crate) use self::core::{Core, Reply, Taken, WorkerStage};
-pub(crate) use protocol::{NotMade, Receipt, Request};
+pub(crate) use self::core::{Core, Reply, StartedCall, WorkerStage};
+pub(crate) use protocol::{CallSpec, NotMade, OpenCall};
 pub(crate) use status::Traffic;
 
 /// What looking at a value in place is called, in errors and snapshots.

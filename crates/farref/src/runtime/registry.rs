@@ -19,7 +19,7 @@ use crate::agent::{Failure, FunctionRef};
 use crate::error::Error;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
-use crate::tables::answers::Expected;
+use crate::tables::answer_budget::Expected;
 
 /// A function as the program's list of functions has it.
 pub struct Registration {
@@ -88,7 +88,7 @@ pub(crate) struct Entry {
 
 /// What a call names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Called {
+pub(crate) enum Callee {
     Entry(&'static Entry),
     /// A method of whatever the value turns out to be, by the hash of what it is called there.
     Method(u64),
@@ -237,11 +237,11 @@ impl Registry {
     }
 
     /// The function that a call names.
-    pub(crate) fn find(&'static self, called: &FunctionRef) -> Result<Called, Failure> {
+    pub(crate) fn find(&'static self, called: &FunctionRef) -> Result<Callee, Failure> {
         if called.signature == BY_METHOD {
-            return Ok(Called::Method(called.id));
+            return Ok(Callee::Method(called.id));
         }
-        self.find_entry(called).map(Called::Entry)
+        self.find_entry(called).map(Callee::Entry)
     }
 
     fn find_entry(&'static self, called: &FunctionRef) -> Result<&'static Entry, Failure> {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use farref_proto::{Node, NodeId, RRefId};
 
-use super::core::{Core, IncomingCall, Taken, ValueWaiter};
-use super::registry::{Called, Entry};
+use super::core::{Core, IncomingCall, StartedCall, ValueWaiter};
+use super::registry::{Callee, Entry};
 use super::{FETCH, LOCAL};
 
 use crate::support::lock::lock;
@@ -20,9 +20,9 @@ pub(crate) struct Traffic {
     /// Its calls that this worker has not answered.
     pub(crate) served: usize,
     /// Of those, the ones that have been taken up.
-    pub(crate) running: Vec<Taken>,
+    pub(crate) running: Vec<StartedCall>,
     /// Those that wait for room for their answers, since then.
-    pub(crate) held_back_here: Vec<Taken>,
+    pub(crate) held_back_here: Vec<StartedCall>,
     /// And those that wait for a value to be made.
     pub(crate) waiting: Vec<AwaitsValue>,
 }
@@ -93,7 +93,7 @@ impl Core {
                 IncomingCall::Running { taken, .. } => {
                     match self.answers.held_back_since(node, request) {
                         None => traffic.running.push(*taken),
-                        Some(since) => traffic.held_back_here.push(Taken { since, ..*taken }),
+                        Some(since) => traffic.held_back_here.push(StartedCall { since, ..*taken }),
                     }
                 }
                 IncomingCall::Waiting(waiter, since) => {
@@ -116,8 +116,8 @@ impl ValueWaiter {
             Self::Local(rref, _) => (LOCAL, me, *rref),
             Self::Call(arrived) | Self::Receiver(arrived) => {
                 let function = match arrived.called {
-                    Some(Called::Entry(entry)) => entry.name(),
-                    Some(Called::Method(_)) => "a method",
+                    Some(Callee::Entry(entry)) => entry.name(),
+                    Some(Callee::Method(_)) => "a method",
                     None => FETCH,
                 };
                 (function, arrived.from, arrived.on?)

@@ -1,7 +1,7 @@
 //! Which functions are being polled at this moment: those among them that stay there block the runtime.
 //!
 //! Each thread has a note of its own, which costs it two writes per poll and no look at the clock. Whoever
-//! wants to know looks twice, and keeps what it saw ([`Looks`]).
+//! wants to know looks twice, and keeps what it saw ([`PollSampler`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::support::lock::lock;
 
 /// What one thread is at.
 #[derive(Debug, Default)]
-struct Note {
+struct ThreadPoll {
     /// Which one it is.
     number: u64,
     /// The function that is polled, by its id; zero for none.
@@ -21,13 +21,13 @@ struct Note {
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
-static NOTES: Mutex<Vec<Weak<Note>>> = Mutex::new(Vec::new());
+static NOTES: Mutex<Vec<Weak<ThreadPoll>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static NOTE: Arc<Note> = Note::register();
+    static NOTE: Arc<ThreadPoll> = ThreadPoll::register();
 }
 
-impl Note {
+impl ThreadPoll {
     fn register() -> Arc<Self> {
         let note = Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -65,9 +65,9 @@ pub(crate) fn polling<T>(function: u64, poll: impl FnOnce() -> T) -> T {
 
 /// What somebody saw who looked.
 #[derive(Debug, Default)]
-pub(crate) struct Looks(HashMap<u64, u64>);
+pub(crate) struct PollSampler(HashMap<u64, u64>);
 
-impl Looks {
+impl PollSampler {
     /// The functions that have been polled, once, all the time since this was last asked.
     pub(crate) fn stuck(&mut self) -> Vec<u64> {
         let notes = lock(&NOTES);
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_poll_that_lasts_from_one_look_to_the_next_is_seen() {
         const FUNCTIONS: [u64; 2] = [0xfeed_0001, 0xfeed_0002];
-        let mut looks = Looks::default();
+        let mut looks = PollSampler::default();
         let mut seen = || seen(&mut looks, &FUNCTIONS);
         let [outer, inner] = FUNCTIONS;
         polling(outer, || {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn those_who_look_do_not_see_with_each_others_eyes() {
         const FUNCTION: u64 = 0xfeed_0003;
-        let (mut one, mut other) = (Looks::default(), Looks::default());
+        let (mut one, mut other) = (PollSampler::default(), PollSampler::default());
         seen(&mut one, &[FUNCTION]);
         polling(FUNCTION, || {
             seen(&mut other, &[FUNCTION]);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// Which of these are stuck. Others are at work meanwhile.
-    fn seen(looks: &mut Looks, functions: &[u64]) -> Vec<u64> {
+    fn seen(looks: &mut PollSampler, functions: &[u64]) -> Vec<u64> {
         let mut stuck = looks.stuck();
         stuck.retain(|function| functions.contains(function));
         stuck

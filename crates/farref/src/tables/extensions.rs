@@ -9,7 +9,7 @@ use farref_proto::{ContextId, NodeId};
 use crate::support::lock::lock;
 
 /// Is told what becomes of contexts on the worker `W`.
-pub(crate) trait Listener<W>: Send + Sync {
+pub(crate) trait ContextListener<W>: Send + Sync {
     /// The context is over on this worker.
     fn context_closed(&self, worker: &Arc<W>, context: ContextId);
 
@@ -20,7 +20,7 @@ pub(crate) trait Listener<W>: Send + Sync {
 /// One of each type.
 struct Kept<W> {
     extension: Arc<dyn Any + Send + Sync>,
-    listener: Arc<dyn Listener<W>>,
+    listener: Arc<dyn ContextListener<W>>,
 }
 
 /// The extensions of one worker.
@@ -40,7 +40,7 @@ impl<W> Extensions<W> {
     /// The extension of that type, which is made if there is none.
     pub(crate) fn get<T: Default + Send + Sync + 'static>(
         &self,
-        listener: impl FnOnce(&Arc<T>) -> Arc<dyn Listener<W>>,
+        listener: impl FnOnce(&Arc<T>) -> Arc<dyn ContextListener<W>>,
     ) -> Arc<T> {
         let mut all = self.lock();
         let kept = all.entry(TypeId::of::<T>()).or_insert_with(|| {
@@ -56,7 +56,7 @@ impl<W> Extensions<W> {
     }
 
     /// Those who are to be told.
-    pub(crate) fn listeners(&self) -> Vec<Arc<dyn Listener<W>>> {
+    pub(crate) fn listeners(&self) -> Vec<Arc<dyn ContextListener<W>>> {
         let all = self.lock();
         all.values()
             .map(|kept| Arc::clone(&kept.listener))

@@ -16,11 +16,11 @@ use crate::agent::{
     Agent, AnswerMessage, CallMessage, Departure, Failure, FunctionRef, Group, Inbound,
     LinkStatistics, Message, Origins, TraceContext,
 };
+use crate::api::rref::RRef;
 use crate::codec::{Blob, Buffer, Codec, Payload};
-use crate::face::rref::RRef;
 use crate::report::snapshot::Snapshot;
-use crate::runtime::carrying;
 use crate::runtime::registry::Registry;
+use crate::runtime::value_scope;
 use crate::worker::Worker;
 
 pub use crate::native::fuzzing::{frames, handshake};
@@ -41,7 +41,7 @@ pub fn values(data: &[u8]) {
             body: body.to_vec().into(),
             parts: vec![parts.to_vec().into(); 3],
         };
-        drop(carrying::read::<T>(
+        drop(value_scope::read::<T>(
             &Codec::Postcard,
             payload,
             Vec::new(),
@@ -299,7 +299,7 @@ impl Hostile {
         others[index as usize % others.len()]
     }
 
-    fn peer(&self, index: u8) -> Option<crate::face::peer::Peer> {
+    fn peer(&self, index: u8) -> Option<crate::api::peer::Peer> {
         let peers = self.worker.peers();
         peers.get(index as usize % peers.len().max(1)).cloned()
     }

@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 use crate::error::Result;
 use crate::native::MemoryNetwork;
 use crate::rendezvous::MemoryStore;
-use crate::worker::{Place, Worker, WorkerBuilder};
+use crate::worker::{MeetingPoint, Worker, WorkerBuilder};
 
 /// How long the others may take to hear of a newcomer.
 const INTRODUCTION: Duration = Duration::from_secs(30);
@@ -176,7 +176,10 @@ impl Cluster {
     /// ```
     pub fn builder(&self, name: &str) -> WorkerBuilder {
         Worker::builder(name)
-            .place(Place::Memory(self.store.clone(), self.network.clone()))
+            .place(MeetingPoint::Memory(
+                self.store.clone(),
+                self.network.clone(),
+            ))
             .fail_on_leaks(true)
             .leak_grace(Duration::from_millis(300))
             .shutdown_timeout(Duration::from_secs(30))

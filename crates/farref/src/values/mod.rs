@@ -25,7 +25,7 @@ use tokio::sync::{
     OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
-use self::queue::{NeverComes, Permit, Queues, Turn, User};
+use self::queue::{Permit, Queues, Turn, User, WouldDeadlock};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
@@ -74,7 +74,7 @@ impl Value {
         queues: &Arc<Queues>,
         rref: RRefId,
         user: User,
-    ) -> Result<Ticket, NeverComes> {
+    ) -> Result<Ticket, WouldDeadlock> {
         let object = match self {
             Self::Failed(failure) => return Ok(Ticket::Failed(failure)),
             Self::Ready { object, .. } => object,
@@ -226,7 +226,7 @@ pub trait Access: sealed::Sealed + 'static {
 
     /// Turns permission to use some value into one for a value of this type.
     #[doc(hidden)]
-    fn enter(admission: sealed::Permit) -> Option<Self::Guard>;
+    fn enter(admission: sealed::Admitted) -> Option<Self::Guard>;
 }
 
 pub mod sealed {
@@ -235,11 +235,11 @@ pub mod sealed {
     pub trait Sealed {}
 
     /// Permission to use a value, if there is one.
-    pub struct Permit(pub(crate) Option<super::Admission>);
+    pub struct Admitted(pub(crate) Option<super::Admission>);
 
-    impl std::fmt::Debug for Permit {
+    impl std::fmt::Debug for Admitted {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Permit")
+            f.write_str("Admitted")
         }
     }
 }
@@ -256,7 +256,7 @@ impl Access for NoReceiver {
     const NEEDS_RECEIVER: bool = false;
     const EXCLUSIVE: bool = false;
 
-    fn enter(_: sealed::Permit) -> Option<()> {
+    fn enter(_: sealed::Admitted) -> Option<()> {
         Some(())
     }
 }
@@ -273,7 +273,7 @@ impl<T: Send + Sync + 'static> Access for Shared<T> {
     const NEEDS_RECEIVER: bool = true;
     const EXCLUSIVE: bool = false;
 
-    fn enter(permit: sealed::Permit) -> Option<Ref<T>> {
+    fn enter(permit: sealed::Admitted) -> Option<Ref<T>> {
         let Some(Admission::Shared(guard, permit)) = permit.0 else {
             return None;
         };
@@ -297,7 +297,7 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
     const NEEDS_RECEIVER: bool = true;
     const EXCLUSIVE: bool = true;
 
-    fn enter(permit: sealed::Permit) -> Option<RefMut<T>> {
+    fn enter(permit: sealed::Admitted) -> Option<RefMut<T>> {
         let Some(Admission::Exclusive(guard, permit)) = permit.0 else {
             return None;
         };

@@ -74,7 +74,7 @@ pub(crate) struct Queued {
 
 /// The turn would never come: the value's user waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NeverComes;
+pub(crate) struct WouldDeadlock;
 
 impl Queues {
     fn shard(&self, rref: RRefId) -> MutexGuard<'_, Shard> {
@@ -82,7 +82,7 @@ impl Queues {
     }
 
     /// Takes a place in the queue of a value.
-    pub(crate) fn draw(self: &Arc<Self>, rref: RRefId, user: User) -> Result<Turn, NeverComes> {
+    pub(crate) fn draw(self: &Arc<Self>, rref: RRefId, user: User) -> Result<Turn, WouldDeadlock> {
         let mut shard = self.shard(rref);
         let Shard { queues, drawn } = &mut *shard;
         let queue = queues.entry(rref).or_default();
@@ -93,7 +93,7 @@ impl Queues {
         }
         // VQ-3. The user may be another one by now, if the caller gave up: then it is worth waiting.
         if user.caller_uses == Some(queue.exclusive) {
-            return Err(NeverComes);
+            return Err(WouldDeadlock);
         }
         let (admitted, receiver) = oneshot::channel();
         *drawn += 1;
@@ -107,7 +107,7 @@ impl Queues {
                 since,
             },
         );
-        Ok(Turn::Later(Place {
+        Ok(Turn::Later(QueuePlace {
             queues: Arc::clone(self),
             rref,
             number: Some(number),
@@ -219,7 +219,7 @@ impl fmt::Debug for Queues {
 #[derive(Debug)]
 pub(crate) enum Turn {
     Now(Permit),
-    Later(Place),
+    Later(QueuePlace),
 }
 
 impl Turn {
@@ -242,7 +242,7 @@ impl Turn {
 
 /// A place behind others. Dropping it lets those behind move up.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     queues: Arc<Queues>,
     rref: RRefId,
     /// None when the turn has come.
@@ -250,7 +250,7 @@ pub(crate) struct Place {
     admitted: oneshot::Receiver<Permit>,
 }
 
-impl Future for Place {
+impl Future for QueuePlace {
     type Output = Option<Permit>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Permit>> {
@@ -262,7 +262,7 @@ impl Future for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             self.queues.withdraw(self.rref, number);
@@ -421,14 +421,14 @@ mod tests {
         let nested = queues.draw(RREF, user(false, Some(false)));
         assert!(matches!(nested, Ok(Turn::Now(_))), "past the writer");
         let upgrade = queues.draw(RREF, user(true, Some(false)));
-        assert!(matches!(upgrade, Err(NeverComes)));
+        assert!(matches!(upgrade, Err(WouldDeadlock)));
         drop((reader, nested));
         // The writer is inside now. Whoever works for the reader, which is gone, may wait for it.
         let orphan = queues.draw(RREF, user(true, Some(false)));
         assert!(matches!(orphan, Ok(Turn::Later(_))));
         for exclusive in [false, true] {
             let nested = queues.draw(RREF, user(exclusive, Some(true)));
-            assert!(matches!(nested, Err(NeverComes)));
+            assert!(matches!(nested, Err(WouldDeadlock)));
         }
         drop((writer, orphan));
         assert!(queues.shard(RREF).queues.is_empty(), "VQ-1");

@@ -7,7 +7,7 @@ use farref_proto::Membership;
 use super::Worker;
 use super::builder::WorkerBuilder;
 use super::hosting::HostedStore;
-use super::launching::launch;
+use super::starting::launch;
 use crate::agent::{Agent, Group, Inbound};
 use crate::error::{ConfigError, Result};
 use crate::rendezvous::check_name;

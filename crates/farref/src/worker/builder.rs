@@ -9,8 +9,8 @@ use crate::error::{ConfigError, Error, Result};
 use crate::native::{MemoryNetwork, NativeConfig};
 use crate::rendezvous::{self, MemoryStore, Rendezvous};
 use crate::runtime::settings::{MessageLimits, Settings};
-use crate::tables::answers::DEFAULT_MAX_ANSWER_BYTES;
-use crate::tables::flow::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
+use crate::tables::answer_budget::DEFAULT_MAX_ANSWER_BYTES;
+use crate::tables::flow_control::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 
 /// Longer than any program waits, and short enough for every clock: who sets `Duration::MAX` means no limit.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -36,7 +36,7 @@ pub struct WorkerBuilder {
     pub(super) name: Option<String>,
     pub(super) rank: Option<u32>,
     pub(super) world_size: Option<u32>,
-    pub(super) place: Result<Option<Place>>,
+    pub(super) place: Result<Option<MeetingPoint>>,
     pub(super) hosted_elsewhere: bool,
     pub(super) run_id: Option<String>,
     pub(super) join_timeout: Duration,
@@ -53,14 +53,14 @@ pub struct WorkerBuilder {
 
 /// Where workers meet.
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum MeetingPoint {
     /// A store that other processes reach.
     Shared(Rendezvous),
     /// This process: a store and links in memory.
     Memory(MemoryStore, MemoryNetwork),
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for MeetingPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shared(rendezvous) => fmt::Display::fmt(rendezvous, f),
@@ -160,7 +160,7 @@ impl WorkerBuilder {
                 builder.name = environment.name;
                 builder.rank = environment.rank;
                 builder.world_size = environment.world_size;
-                builder.place = Ok(environment.rendezvous.map(Place::Shared));
+                builder.place = Ok(environment.rendezvous.map(MeetingPoint::Shared));
                 builder.hosted_elsewhere = environment.hosted_elsewhere;
                 builder.run_id = environment.run_id;
                 builder.advertise = environment.advertise;
@@ -268,7 +268,7 @@ impl WorkerBuilder {
     /// ```
     pub fn rendezvous(mut self, place: &str) -> Self {
         self.place = match place.parse::<Rendezvous>() {
-            Ok(place) => Ok(Some(Place::Shared(place))),
+            Ok(place) => Ok(Some(MeetingPoint::Shared(place))),
             Err(reason) => Err(Error::from(ConfigError::BadRendezvous {
                 place: place.to_owned(),
                 reason,
@@ -277,7 +277,7 @@ impl WorkerBuilder {
         self
     }
 
-    pub(crate) fn place(mut self, place: Place) -> Self {
+    pub(crate) fn place(mut self, place: MeetingPoint) -> Self {
         self.place = Ok(Some(place));
         self
     }

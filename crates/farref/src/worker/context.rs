@@ -55,8 +55,8 @@ pub use farref_proto::{ContextId, NodeId};
 use super::Worker;
 use crate::error::Result;
 pub use crate::runtime::context::{ContextScope, InContext, Message, Record};
-use crate::runtime::{Core, carrying};
-use crate::tables::extensions::Listener;
+use crate::runtime::{Core, value_scope};
+use crate::tables::extensions::ContextListener;
 
 impl ContextScope {
     /// Opens a context. It must be [released](Self::release) by this worker.
@@ -188,7 +188,7 @@ impl ContextScope {
 /// # }
 /// ```
 pub fn outgoing<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Option<(u64, T)> {
-    carrying::note(note)
+    value_scope::note(note)
 }
 
 /// The message that the value being deserialized on this thread came in; none outside of a context.
@@ -237,7 +237,7 @@ pub fn outgoing<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Optio
 /// # }
 /// ```
 pub fn incoming() -> Option<Message> {
-    let (core, id, peer) = carrying::origin()?;
+    let (core, id, peer) = value_scope::origin()?;
     Some(Message::new(&core, id, peer, 0))
 }
 
@@ -373,9 +373,9 @@ pub trait Extension: Any + Send + Sync {
 }
 
 /// An extension, as the runtime tells it what happens.
-struct Told<T>(Arc<T>);
+struct ExtensionListener<T>(Arc<T>);
 
-impl<T: Extension> Listener<Core> for Told<T> {
+impl<T: Extension> ContextListener<Core> for ExtensionListener<T> {
     fn context_closed(&self, core: &Arc<Core>, context: ContextId) {
         self.0.context_closed(&Worker::of(core), context);
     }
@@ -420,6 +420,6 @@ impl Worker {
     pub fn extension<T: Extension + Default>(&self) -> Arc<T> {
         self.core
             .extensions
-            .get(|extension: &Arc<T>| Arc::new(Told(Arc::clone(extension))))
+            .get(|extension: &Arc<T>| Arc::new(ExtensionListener(Arc::clone(extension))))
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - **HO-1** Nothing is hosted any more once the store was closed: the port is free.
+//! - **HS-1** Nothing is hosted any more once the store was closed: the port is free.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -58,7 +58,7 @@ impl HostedStore {
                 return;
             }
         }
-        // HO-1
+        // HS-1
         server.close().await;
     }
 

@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use super::address_book::AddressBook;
-use super::builder::{Place, WorkerBuilder};
+use super::builder::{MeetingPoint, WorkerBuilder};
 use super::hosting::HostedStore;
-use super::launching::{io_thread, launch};
+use super::starting::{io_thread, launch};
 use crate::agent::Inbound;
 use crate::error::{ConfigError, Error, Result};
 use crate::native::{
@@ -135,9 +135,9 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
 }
 
 /// Whether an empty store may be the successor of one that knew a group, and how long that takes to show.
-fn grace(builder: &WorkerBuilder, place: &Place) -> Duration {
+fn grace(builder: &WorkerBuilder, place: &MeetingPoint) -> Duration {
     match place {
-        Place::Shared(Rendezvous::Tcp { .. })
+        MeetingPoint::Shared(Rendezvous::Tcp { .. })
             if builder.rank.is_none() && builder.world_size.is_none() =>
         {
             GRACE
@@ -158,9 +158,9 @@ struct Prepared {
 }
 
 /// Opens the store and finds out where to listen, and under which address the others find it.
-async fn prepare(builder: &WorkerBuilder, place: &Place, name: &str) -> Result<Prepared> {
+async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> Result<Prepared> {
     match place {
-        Place::Memory(store, network) => {
+        MeetingPoint::Memory(store, network) => {
             let opened = Opened {
                 store: Arc::new(store.clone()),
                 server: None,
@@ -172,7 +172,7 @@ async fn prepare(builder: &WorkerBuilder, place: &Place, name: &str) -> Result<P
                 may_host: None,
             })
         }
-        Place::Shared(rendezvous) => {
+        MeetingPoint::Shared(rendezvous) => {
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             check_security(builder, advertised)?;
             let may_host = may_host(builder, rendezvous).await;

@@ -2,15 +2,15 @@
 
 mod address_book;
 mod attaching;
+mod background;
 mod builder;
 pub mod context;
+mod finding_sponsor;
 mod hosting;
 mod joining;
-mod launching;
 mod shutdown;
 mod snapshots;
-mod sponsoring;
-mod tending;
+mod starting;
 
 use std::fmt;
 use std::panic::Location;
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
-pub(crate) use builder::Place;
+pub(crate) use builder::MeetingPoint;
 pub use builder::WorkerBuilder;
 use hosting::HostedStore;
 
+use crate::api::peer::Peer;
+use crate::api::rref::RRef;
 use crate::error::{Error, Result};
-use crate::face::peer::Peer;
-use crate::face::rref::RRef;
 use crate::fingerprint;
 use crate::runtime::Core;
 use crate::runtime::current::Current;
@@ -64,14 +64,14 @@ use farref_proto::NodeId;
 pub struct Worker {
     pub(crate) core: Arc<Core>,
     /// Keeps the worker running. Those that remote functions get do not.
-    life: Option<Arc<Life>>,
+    life: Option<Arc<WorkerGuard>>,
 }
 
 /// How long the tasks of a worker may take to end when it is dropped.
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// Ends the worker when the last handle is gone.
-struct Life {
+struct WorkerGuard {
     core: Arc<Core>,
     /// Kept from its end: the store is there as well.
     io: Arc<IoThread>,
@@ -546,7 +546,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-impl Drop for Life {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
         self.stop_tasks();
         let stage = *self.core.stage.borrow();
@@ -569,7 +569,7 @@ impl Drop for Life {
     }
 }
 
-impl Life {
+impl WorkerGuard {
     fn stop_tasks(&self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }

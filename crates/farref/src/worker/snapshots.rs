@@ -8,11 +8,11 @@ use std::time::Duration;
 use farref_proto::{Leak, RRefId, Status};
 
 use super::Worker;
+use crate::api::peer::Peer;
 use crate::error::{Misuse, Result};
-use crate::face::peer::Peer;
 use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
-use crate::runtime::{Core, Taken, Traffic};
+use crate::runtime::{Core, StartedCall, Traffic};
 use crate::tables::holds::Origin;
 use crate::values::queue::Queued;
 
@@ -218,7 +218,7 @@ impl Calls {
     }
 
     /// Whether it is listed as a call that waits for its turn.
-    fn is_queued(&self, call: &Taken) -> bool {
+    fn is_queued(&self, call: &StartedCall) -> bool {
         let number = call.on.and_then(|(rref, number)| Some((rref, number?)));
         number.is_some_and(|number| self.queued.contains_key(&number))
     }

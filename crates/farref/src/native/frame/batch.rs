@@ -16,7 +16,7 @@ use farref_proto::{Frame, Time};
 
 use super::packet::Packet;
 use super::wire::{PREFIX, Wire, map_payload, part_entry};
-use crate::codec::{Part, Place};
+use crate::codec::{Part, PartBytes};
 use crate::support::user_code;
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
@@ -153,8 +153,8 @@ impl Batch {
 
     fn share(&mut self, part: &Part) {
         match part.place() {
-            Place::Here(bytes) if bytes.len() <= COPY_LIMIT => self.copy(bytes),
-            Place::Behind(seen) if seen.len() == 0 => {}
+            PartBytes::Here(bytes) if bytes.len() <= COPY_LIMIT => self.copy(bytes),
+            PartBytes::Behind(seen) if seen.len() == 0 => {}
             // Also a small source: it is looked at when it leaves.
             _ => self.pieces.push(Piece::Part(part.clone())),
         }
@@ -167,7 +167,7 @@ impl Batch {
     ) -> io::Result<usize> {
         let pieces = self.pieces.get(self.next..).unwrap_or_default();
         if let [piece] = pieces
-            && let Place::Here(bytes) = self.place(piece)
+            && let PartBytes::Here(bytes) = self.place(piece)
         {
             // The common case, made cheap.
             let rest = bytes.get(self.offset..).unwrap_or_default();
@@ -181,8 +181,10 @@ impl Batch {
         let mut source = None;
         for (slice, piece) in slices.iter_mut().zip(pieces) {
             match self.place(piece) {
-                Place::Here(bytes) => *slice = IoSlice::new(bytes.get(skip..).unwrap_or_default()),
-                Place::Behind(seen) => {
+                PartBytes::Here(bytes) => {
+                    *slice = IoSlice::new(bytes.get(skip..).unwrap_or_default())
+                }
+                PartBytes::Behind(seen) => {
                     // BA-1: the last of this write.
                     source = Some(seen);
                     break;
@@ -215,10 +217,12 @@ impl Batch {
         Ok(written)
     }
 
-    fn place<'a>(&'a self, piece: &'a Piece) -> Place<'a> {
+    fn place<'a>(&'a self, piece: &'a Piece) -> PartBytes<'a> {
         match piece {
-            Piece::Copied(range) => Place::Here(self.copied.get(range.clone()).unwrap_or_default()),
-            Piece::Body(body) => Place::Here(body),
+            Piece::Copied(range) => {
+                PartBytes::Here(self.copied.get(range.clone()).unwrap_or_default())
+            }
+            Piece::Body(body) => PartBytes::Here(body),
             Piece::Part(part) => part.place(),
         }
     }

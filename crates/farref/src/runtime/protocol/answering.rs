@@ -7,10 +7,10 @@ use farref_proto::{MessageId, NodeId, RRefId};
 use super::work::Work;
 use crate::agent::{AnswerMessage, Failure, Message, Origins, weigh};
 use crate::codec::Payload;
-use crate::runtime::carrying::Encoded;
 use crate::runtime::core::{Core, PeerState, ProtocolState};
 use crate::runtime::handle::Handle;
-use crate::runtime::job::{Arrived, Destination};
+use crate::runtime::job::{ArrivedCall, Destination};
+use crate::runtime::value_scope::Encoded;
 use crate::support::user_code::ENOUGH;
 use crate::values::Value;
 
@@ -194,7 +194,7 @@ impl Core {
     pub(super) fn reject(
         self: &Arc<Self>,
         state: &mut ProtocolState,
-        arrived: Arrived,
+        arrived: ArrivedCall,
         failure: Failure,
         work: &mut Work,
     ) {

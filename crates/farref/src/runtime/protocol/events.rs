@@ -8,13 +8,13 @@ use super::work::Work;
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{
-    Core, IncomingCall, PeerState, ProtocolState, Taken, ValueWaiter, WorkerStage,
+    Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
-use crate::runtime::job::{Arrived, Destination, Job};
-use crate::runtime::registry::{Called, Entry};
+use crate::runtime::job::{ArrivedCall, Destination, Job};
+use crate::runtime::registry::{Callee, Entry};
 use crate::runtime::{FETCH, callers, failure};
-use crate::tables::extensions::Listener;
-use crate::values::queue::{NeverComes, User};
+use crate::tables::extensions::ContextListener;
+use crate::values::queue::{User, WouldDeadlock};
 use crate::values::{Ticket, Value};
 
 impl Core {
@@ -142,7 +142,7 @@ impl Core {
     fn tell_extensions(
         self: &Arc<Self>,
         work: &mut Work,
-        tell: impl Fn(&dyn Listener<Self>, &Arc<Self>) + Copy + Send + 'static,
+        tell: impl Fn(&dyn ContextListener<Self>, &Arc<Self>) + Copy + Send + 'static,
     ) {
         for listener in self.extensions.listeners() {
             let core = Arc::clone(self);
@@ -224,7 +224,7 @@ impl Core {
     pub(super) fn admit(
         self: &Arc<Self>,
         state: &mut ProtocolState,
-        arrived: Arrived,
+        arrived: ArrivedCall,
         value: Option<Value>,
         work: &mut Work,
     ) {
@@ -247,7 +247,7 @@ impl Core {
             None => None,
             Some((rref, value)) => match value.into_ticket(&self.queues, rref, user) {
                 Ok(ticket) => Some(ticket),
-                Err(NeverComes) => {
+                Err(WouldDeadlock) => {
                     let cycle = callers::cycle(&arrived.callers, rref, user.function, |id| {
                         self.registry.name_of(id)
                     });
@@ -260,7 +260,7 @@ impl Core {
         if let Destination::Answer(request) = job.target {
             let running = IncomingCall::Running {
                 signal: job.cancel_signal(),
-                taken: Taken {
+                taken: StartedCall {
                     function: user.function,
                     since: job.began,
                     on,
@@ -274,13 +274,13 @@ impl Core {
     /// The function that is called, now that the value is there which it is called on.
     fn entry_of(
         &self,
-        called: Option<Called>,
+        called: Option<Callee>,
         value: Option<&Value>,
     ) -> Result<Option<&'static Entry>, Failure> {
         let method = match called {
             None => return Ok(None),
-            Some(Called::Entry(entry)) => return Ok(Some(entry)),
-            Some(Called::Method(method)) => method,
+            Some(Callee::Entry(entry)) => return Ok(Some(entry)),
+            Some(Callee::Method(method)) => method,
         };
         match value {
             Some(Value::Failed(failure)) => Err(Failure::clone(failure)),

@@ -11,8 +11,8 @@ use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter, WorkerStage};
-use crate::runtime::job::{Arrived, Destination};
-use crate::runtime::registry::Called;
+use crate::runtime::job::{ArrivedCall, Destination};
+use crate::runtime::registry::Callee;
 use crate::runtime::{FETCH, failure};
 use crate::support::user_code;
 
@@ -187,7 +187,7 @@ impl Core {
                 }
             }
         };
-        let mut arrived = Arrived {
+        let mut arrived = ArrivedCall {
             from,
             target,
             called: None,
@@ -210,7 +210,7 @@ impl Core {
             return Ok(());
         }
         let receiver = match &entry {
-            Some(Ok(Called::Entry(entry))) => entry.name(),
+            Some(Ok(Callee::Entry(entry))) => entry.name(),
             _ => "a function that is not known here",
         };
         arrived.references =
@@ -257,7 +257,7 @@ impl Core {
     fn find_receiver(
         self: &Arc<Self>,
         state: &mut ProtocolState,
-        mut arrived: Arrived,
+        mut arrived: ArrivedCall,
         work: &mut Work,
     ) {
         let receiver = if arrived.references.is_empty() {
@@ -355,13 +355,13 @@ impl Core {
 
 /// Whether the function can be called this way.
 fn checked(
-    called: Option<Result<Called, Failure>>,
+    called: Option<Result<Callee, Failure>>,
     is_fetch: bool,
     on_first: bool,
-) -> Result<Option<Called>, Failure> {
+) -> Result<Option<Callee>, Failure> {
     let has_receiver = is_fetch || on_first;
     let entry = match called.transpose()? {
-        Some(Called::Entry(entry)) => entry,
+        Some(Callee::Entry(entry)) => entry,
         // Which one it is shows when the value is there.
         Some(method) if has_receiver => return Ok(Some(method)),
         None if is_fetch => return Ok(None),
@@ -372,7 +372,7 @@ fn checked(
         }
     };
     match entry {
-        entry if entry.needs_receiver() == has_receiver => Ok(Some(Called::Entry(entry))),
+        entry if entry.needs_receiver() == has_receiver => Ok(Some(Callee::Entry(entry))),
         entry if has_receiver => Err(Failure::BadArguments(format!(
             "`{}` is not a method",
             entry.name()

@@ -4,13 +4,13 @@ mod answering;
 mod contexts;
 mod ending;
 mod events;
-mod here;
 mod incoming;
 mod input;
-mod newcomers;
+mod local_calls;
+mod name_lookup;
 mod outgoing;
 mod parking;
 mod references;
 mod work;
 
-pub(crate) use outgoing::{NotMade, Receipt, Request};
+pub(crate) use outgoing::{CallSpec, NotMade, OpenCall};

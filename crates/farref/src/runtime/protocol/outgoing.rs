@@ -14,15 +14,15 @@ use crate::agent::{
     CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
 };
 use crate::error::{Error, FunctionName, ReferenceError, Result};
-use crate::runtime::carrying::Encoded;
 use crate::runtime::core::{Core, OutgoingCall, ProtocolState, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::Entry;
-use crate::tables::flow::Parked;
+use crate::runtime::value_scope::Encoded;
+use crate::tables::flow_control::Parked;
 use crate::tables::holds::Made;
 
 /// A call about to be made.
-pub(crate) struct Request {
+pub(crate) struct CallSpec {
     /// What to call; none fetches the receiver's value.
     pub(crate) function: Option<FunctionRef>,
     pub(crate) name: FunctionName,
@@ -39,7 +39,7 @@ pub(crate) struct Request {
 
 /// A call that has been made.
 #[derive(Debug)]
-pub(crate) struct Receipt {
+pub(crate) struct OpenCall {
     pub(crate) peer: NodeId,
     pub(crate) request: MessageId,
     pub(crate) reply: oneshot::Receiver<Reply>,
@@ -50,7 +50,7 @@ pub(crate) enum NotMade {
     /// It cannot be.
     Failed(Error),
     /// Too many wait already (FL-4). It is worth trying again when this is ready.
-    NoPlace(Box<Request>, oneshot::Receiver<()>),
+    NoPlace(Box<CallSpec>, oneshot::Receiver<()>),
 }
 
 impl From<Error> for NotMade {
@@ -64,8 +64,8 @@ impl Core {
     pub(crate) fn begin(
         self: &Arc<Self>,
         to: NodeId,
-        call: Request,
-    ) -> std::result::Result<Receipt, NotMade> {
+        call: CallSpec,
+    ) -> std::result::Result<OpenCall, NotMade> {
         self.check_member()?;
         self.check_size(to, &call)?;
         let want = match &call.receiver {
@@ -112,7 +112,7 @@ impl Core {
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.settle(state, work);
         drop(references);
-        Ok(Receipt {
+        Ok(OpenCall {
             peer: to,
             request,
             reply,
@@ -123,7 +123,7 @@ impl Core {
     pub(crate) fn create(
         self: &Arc<Self>,
         to: NodeId,
-        mut call: Request,
+        mut call: CallSpec,
         entry: &'static Entry,
         output: Fingerprint,
         made: Made,
@@ -211,7 +211,7 @@ impl Core {
         to: NodeId,
         head: CallHead,
         origins: Origins,
-        call: Request,
+        call: CallSpec,
         work: &mut Work,
     ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
         self.telemetry.calls.add(1);
@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// Whether the wire takes a call, now that it is known to the last byte.
-    fn check_wire(&self, to: NodeId, head: &CallHead, call: &Request) -> Result<()> {
+    fn check_wire(&self, to: NodeId, head: &CallHead, call: &CallSpec) -> Result<()> {
         if to == self.me {
             return Ok(());
         }
@@ -276,7 +276,7 @@ impl Core {
     }
 
     /// What the wire would not take is refused before anything is set up for it (R5).
-    fn check_size(&self, to: NodeId, call: &Request) -> Result<()> {
+    fn check_size(&self, to: NodeId, call: &CallSpec) -> Result<()> {
         if to == self.me {
             return Ok(());
         }

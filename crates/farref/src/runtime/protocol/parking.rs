@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use farref_proto::NodeId;
 
-use super::outgoing::Request;
+use super::outgoing::CallSpec;
 use super::work::Work;
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{Core, ProtocolState};
-use crate::tables::flow::Recalled;
+use crate::tables::flow_control::Recalled;
 
 impl Core {
     /// Whether a call can be sent or parked (FL-4).
-    pub(super) fn has_place(&self, state: &ProtocolState, to: NodeId, call: &Request) -> bool {
+    pub(super) fn has_place(&self, state: &ProtocolState, to: NodeId, call: &CallSpec) -> bool {
         let bytes = call.encoded.payload.len() as u64;
         let most = self.settings.max_waiting_calls;
         let peer = state.peers.get(&to);

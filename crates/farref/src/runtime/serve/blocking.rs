@@ -11,7 +11,7 @@ use crate::agent::Failure;
 use crate::runtime::function::Function;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
-use crate::tables::answers::Reservation;
+use crate::tables::answer_budget::Reservation;
 use crate::values::Admission;
 
 pub(super) fn run_blocking<F: Function>(
@@ -74,7 +74,7 @@ pub(super) fn run_blocking<F: Function>(
         let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
         responder.finish(outcome.map(|value| (value, room)), F::encoder());
     };
-    let place = Place(Arc::new(Queued {
+    let place = QueuedJob(Arc::new(CancellableJob {
         task: Mutex::new(Some((responder, Box::new(task)))),
         user_code: Arc::clone(&core.user_code),
     }));
@@ -86,20 +86,20 @@ pub(super) fn run_blocking<F: Function>(
 
 /// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
 /// it what it carries (SV-2).
-struct Queued {
+struct CancellableJob {
     task: Mutex<Option<(Responder, Task)>>,
     user_code: Arc<UserCode>,
 }
 
 type Task = Box<dyn FnOnce(Responder) + Send>;
 
-impl Queued {
+impl CancellableJob {
     fn take(&self) -> Option<(Responder, Task)> {
         lock(&self.task).take()
     }
 }
 
-impl Wake for Queued {
+impl Wake for CancellableJob {
     fn wake(self: Arc<Self>) {
         if let Some((mut responder, task)) = self.take() {
             // Whoever asked hears of it at once.
@@ -112,9 +112,9 @@ impl Wake for Queued {
 
 /// A job's place in the queue of the pool. The job goes with it (SV-1): the signal, which the job
 /// refers to, refers to the job in turn.
-struct Place(Arc<Queued>);
+struct QueuedJob(Arc<CancellableJob>);
 
-impl Place {
+impl QueuedJob {
     fn run(self) {
         if let Some((responder, task)) = self.0.take() {
             task(responder);
@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuedJob {
     fn drop(&mut self) {
         drop(self.0.take());
     }

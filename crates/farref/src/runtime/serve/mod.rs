@@ -27,7 +27,7 @@ use super::current::Current;
 use super::function::{Function, Mode};
 use super::job::{Destination, Job};
 use super::registry::Entry;
-use super::{carrying, trace};
+use super::{trace, value_scope};
 use crate::agent::Failure;
 use crate::values::{Admission, Ticket};
 
@@ -61,7 +61,7 @@ impl Job {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
-                    let encoded = carrying::write(core, || {
+                    let encoded = value_scope::write(core, || {
                         let bytes = guard.encode(core.agent().codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))

@@ -8,15 +8,15 @@ use std::time::Instant;
 use farref_proto::{MessageId, NodeId};
 
 use crate::agent::Failure;
-use crate::runtime::carrying;
 use crate::runtime::core::Core;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
 use crate::runtime::job::Destination;
 use crate::runtime::registry::Entry;
+use crate::runtime::value_scope;
 use crate::support::signal::CancelSignal;
 use crate::support::user_code;
-use crate::tables::answers::{Expected, Reservation, Reserve};
+use crate::tables::answer_budget::{Expected, Reservation, Reserve};
 use crate::values::{Encode, Value};
 
 /// What a running function has to know of its call.
@@ -126,7 +126,7 @@ impl Responder {
     pub(super) fn answer(
         &self,
         request: MessageId,
-        mut outcome: Result<carrying::Encoded, Failure>,
+        mut outcome: Result<value_scope::Encoded, Failure>,
         expected: Option<&Expected>,
         room: Option<Reservation>,
     ) {
@@ -184,7 +184,7 @@ impl Responder {
         mut self,
         outcome: Result<(W, Arc<Expected>, Option<Reservation>), Failure>,
     ) where
-        W: FnOnce(&Arc<Core>) -> Result<carrying::Encoded, Failure>,
+        W: FnOnce(&Arc<Core>) -> Result<value_scope::Encoded, Failure>,
     {
         if let Some(Destination::Answer(request)) = self.target.take() {
             self.measure(outcome.is_ok());
@@ -221,14 +221,14 @@ fn encoded<T>(
     responder: &Responder,
     value: T,
     encode: Option<Encode<T>>,
-) -> Result<carrying::Encoded, Failure> {
+) -> Result<value_scope::Encoded, Failure> {
     let written = catch_unwind(AssertUnwindSafe(move || {
         let Some(encode) = encode else {
             let type_name = std::any::type_name::<T>().to_owned();
             return Err(Failure::NotSerializable(type_name));
         };
         let core = &responder.core;
-        let mut encoded = carrying::write(core, || encode(&value, core.agent().codec()))
+        let mut encoded = value_scope::write(core, || encode(&value, core.agent().codec()))
             .map_err(|error| Failure::BadResult(error.to_string()))?;
         encoded.made_in(core, responder.call.current.context, responder.from);
         Ok(encoded)

@@ -11,11 +11,11 @@ use tokio::time::{Sleep, sleep_until};
 use super::responder::{Execution, Responder, panicked};
 use crate::agent::Failure;
 use crate::codec::Payload;
-use crate::runtime::carrying;
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
+use crate::runtime::value_scope;
 use crate::support::polled;
-use crate::values::sealed::Permit;
+use crate::values::sealed::Admitted;
 use crate::values::{Access, Admission, Ticket};
 
 /// Arguments as they came.
@@ -34,12 +34,12 @@ impl Packed {
                 arguments,
                 references,
             } = self;
-            carrying::read(codec, arguments, references, origin, F::PARAMETERS)
+            value_scope::read(codec, arguments, references, origin, F::PARAMETERS)
         }));
         match read {
             Ok(Ok(arguments)) => Ok(arguments),
-            Ok(Err(carrying::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
-            Ok(Err(carrying::Unread::Codec(reason))) => {
+            Ok(Err(value_scope::Unread::Mismatch(reason))) => Err(Failure::TypeMismatch(reason)),
+            Ok(Err(value_scope::Unread::Codec(reason))) => {
                 Err(Failure::BadArguments(reason.to_string()))
             }
             Err(panic) => Err(panicked(&*panic)),
@@ -120,7 +120,7 @@ pub(super) async fn admission(ticket: Option<Ticket>) -> Result<Option<Admission
 pub(super) fn enter<F: Function>(
     admission: Option<Admission>,
 ) -> Result<<F::Access as Access>::Guard, Failure> {
-    F::Access::enter(Permit(admission)).ok_or_else(|| {
+    F::Access::enter(Admitted(admission)).ok_or_else(|| {
         let wanted = std::any::type_name::<<F::Access as Access>::Target>();
         Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
     })

@@ -1,7 +1,7 @@
 //! FR-1 and FR-4 for parts whose elements are wider than a byte.
 
 use super::*;
-use crate::codec::{Place, Width};
+use crate::codec::{PartBytes, Width};
 
 #[test]
 fn half_an_element_is_refused_before_anything_of_it_has_come() {
@@ -35,7 +35,7 @@ fn wide_elements_arrive_in_a_vector_of_their_own_type() {
         panic!("not a call");
     };
     let [doubles, floats] = call.arguments.parts.try_into().expect("two parts");
-    let Place::Here(there) = doubles.place() else {
+    let PartBytes::Here(there) = doubles.place() else {
         panic!("received by value");
     };
     let at = there.as_ptr();

@@ -20,7 +20,7 @@ use crate::runtime::current::{self, Current};
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::Entry;
-use crate::runtime::{self, Core, Request, carrying, trace};
+use crate::runtime::{self, CallSpec, Core, trace, value_scope};
 use crate::support::blocking::BlockedThread;
 use crate::tables::holds::{Made, Origin};
 use crate::values::{Access, NoReceiver};
@@ -87,7 +87,7 @@ pub(super) struct Built {
     pub(super) entry: Option<&'static Entry>,
     pub(super) name: FunctionName,
     pub(super) receiver: Option<Arc<Handle>>,
-    pub(super) encoded: Result<carrying::Encoded>,
+    pub(super) encoded: Result<value_scope::Encoded>,
     /// The context that surrounds the place where the call was built. It counts if there is none where the
     /// call is made.
     pub(super) context: Option<ContextId>,
@@ -217,7 +217,7 @@ impl Built {
         let context = context.or(self.context);
         let mut encoded = self.encoded?;
         encoded.made_in(&core, context, to);
-        let request = Request {
+        let request = CallSpec {
             function: Some(entry.reference()),
             name: self.name,
             receiver: self.receiver,
@@ -236,12 +236,12 @@ pub(super) fn encode<A: Serialize + 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
     arguments: &A,
-) -> Result<carrying::Encoded> {
+) -> Result<value_scope::Encoded> {
     let codec = core.agent().codec();
-    let encoded = carrying::write(core, || codec.encode(arguments));
+    let encoded = value_scope::write(core, || codec.encode(arguments));
     encoded.map_err(|unwritten| match unwritten {
-        carrying::Unwritten::Foreign(error) => error,
-        carrying::Unwritten::Codec(reason) => Error::Codec {
+        value_scope::Unwritten::Foreign(error) => error,
+        value_scope::Unwritten::Codec(reason) => Error::Codec {
             what: "the arguments",
             function: name.clone(),
             action: "written",
@@ -302,7 +302,7 @@ impl<T> Call<T> {
                 entry: None,
                 name: FETCH,
                 receiver: Some(Arc::clone(handle)),
-                encoded: Ok(carrying::Encoded::default()),
+                encoded: Ok(value_scope::Encoded::default()),
                 context: current::context_of(&held.core),
                 timeout: Timeout::Default,
                 own_timeout: None,
@@ -319,7 +319,7 @@ impl<T> Call<T> {
             entry: None,
             name,
             receiver: None,
-            encoded: Ok(carrying::Encoded::default()),
+            encoded: Ok(value_scope::Encoded::default()),
             context: None,
             timeout: Timeout::Default,
             own_timeout: None,
@@ -413,7 +413,7 @@ impl Built {
         );
         let mut encoded = self.encoded?;
         encoded.made_in(&core, context, to);
-        let request = Request {
+        let request = CallSpec {
             function: self.entry.map(Entry::reference),
             name: self.name,
             receiver: self.receiver,

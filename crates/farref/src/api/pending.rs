@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::Entry;
-use crate::runtime::{Core, NotMade, Receipt, Reply, Request, carrying};
+use crate::runtime::{CallSpec, Core, NotMade, OpenCall, Reply, value_scope};
 
 /// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
 ///
@@ -89,7 +89,7 @@ pub(super) enum PendingState {
 pub(super) struct Prepared {
     pub(super) core: Arc<Core>,
     pub(super) to: NodeId,
-    pub(super) request: Request,
+    pub(super) request: CallSpec,
     pub(super) deadline: Option<Instant>,
     pub(super) began: Instant,
     pub(super) timer: Option<Pin<Box<Sleep>>>,
@@ -183,7 +183,7 @@ impl<T> Pending<T> {
 pub(super) struct Begun {
     pub(super) core: Arc<Core>,
     pub(super) context: Option<ContextId>,
-    pub(super) receipt: Receipt,
+    pub(super) receipt: OpenCall,
     pub(super) deadline: Option<Instant>,
     pub(super) began: Instant,
     /// Only what has to wait needs one.
@@ -217,10 +217,10 @@ impl<T: Returned> Future for Pending<T> {
                 .context
                 .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
             let codec = begun.core.agent().codec();
-            let read = carrying::read(codec, payload, references, origin, &[]);
+            let read = value_scope::read(codec, payload, references, origin, &[]);
             read.map_err(|unread| match unread {
-                carrying::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
-                carrying::Unread::Codec(reason) => Error::Codec {
+                value_scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+                value_scope::Unread::Codec(reason) => Error::Codec {
                     what: "the result",
                     function: this.name.clone(),
                     action: "read",

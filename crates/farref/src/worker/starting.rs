@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use farref_proto::Membership;
 
+use super::background::{keep_store, pump, watch_runtime};
 use super::hosting::HostedStore;
-use super::tending::{keep_store, pump, watch_runtime};
-use super::{Life, Worker};
+use super::{Worker, WorkerGuard};
 use crate::agent::Agent;
 use crate::error::{ConfigError, Error, Result};
 use crate::runtime::Core;
@@ -43,7 +43,7 @@ pub(super) fn launch<A: Agent>(
         io.handle().spawn(keep_store),
     ];
     drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
-    let life = Life {
+    let life = WorkerGuard {
         core: Arc::clone(&core),
         io,
         tasks,

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::api::peer::Peer;
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, ReferenceError, Result};
-use crate::face::peer::Peer;
 use crate::fingerprint;
 use crate::runtime::LOCAL;
 use crate::runtime::callers;
-use crate::runtime::carrying::{self, Unread};
 use crate::runtime::current::Current;
 use crate::runtime::handle::{Handle, Held};
-use crate::values::queue::{NeverComes, User};
-use crate::values::sealed::Permit;
+use crate::runtime::value_scope::{self, Unread};
+use crate::values::queue::{User, WouldDeadlock};
+use crate::values::sealed::Admitted;
 use crate::values::{Access, Exclusive, Ref, RefMut, Shared};
 
 /// The name under which codecs see a reference.
@@ -232,7 +232,7 @@ impl<T> RRef<T> {
 }
 
 impl<T: Send + Sync + 'static> RRef<T> {
-    /// Looks at the value, on the worker that has it. Waits for its constructor and for methods with
+    /// PollSampler at the value, on the worker that has it. Waits for its constructor and for methods with
     /// `&mut self` that came before.
     ///
     /// ```
@@ -310,7 +310,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         };
         let ticket = value
             .into_ticket(&core.queues, held.rref, user)
-            .map_err(|NeverComes| Error::Deadlock {
+            .map_err(|WouldDeadlock| Error::Deadlock {
                 peer: Arc::clone(&core.name),
                 function: FunctionName::ours(LOCAL),
                 cycle: callers::cycle(&callers, held.rref, LOCAL, |id| core.registry.name_of(id)),
@@ -319,7 +319,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             let function = FunctionName::ours(LOCAL);
             crate::runtime::failure::to_error(core, core.me, function, failure)
         })?;
-        A::enter(Permit(Some(admission)))
+        A::enter(Admitted(Some(admission)))
             .ok_or_else(|| Error::TypeMismatch(mismatch::<T>("another type")))
     }
 }
@@ -345,7 +345,7 @@ impl<T> fmt::Debug for RRef<T> {
 
 impl<T> Serialize for RRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let index = carrying::carry(&self.handle).map_err(serde::ser::Error::custom)?;
+        let index = value_scope::carry(&self.handle).map_err(serde::ser::Error::custom)?;
         serializer.serialize_newtype_struct(NAME, &index)
     }
 }
@@ -366,7 +366,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
                 deserializer: D,
             ) -> Result<RRef<T>, D::Error> {
                 let index = u32::deserialize(deserializer)?;
-                let handle = carrying::carried(index, check::<T>).map_err(D::Error::custom)?;
+                let handle = value_scope::carried(index, check::<T>).map_err(D::Error::custom)?;
                 Ok(RRef::new(handle))
             }
 

@@ -6,15 +6,15 @@ use std::time::Instant;
 use farref_proto::{Arrival, CallError, Fingerprint, MessageId, RRefId, RefError, Want};
 use tokio::sync::oneshot;
 
-use super::outgoing::Request;
+use super::outgoing::CallSpec;
 use super::work::Work;
 use crate::agent::request_of;
 use crate::error::Result;
 use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter};
 use crate::runtime::failure;
 use crate::runtime::handle::Handle;
-use crate::runtime::job::{Arrived, Destination};
-use crate::runtime::registry::{Called, Entry};
+use crate::runtime::job::{ArrivedCall, Destination};
+use crate::runtime::registry::{Callee, Entry};
 use crate::tables::holds::Made;
 use crate::values::Value;
 
@@ -22,7 +22,7 @@ impl Core {
     /// The same for a value that this worker makes for itself: nothing is sent, nobody is asked.
     pub(super) fn create_here(
         self: &Arc<Self>,
-        call: Request,
+        call: CallSpec,
         entry: &'static Entry,
         output: Fingerprint,
         made: Made,
@@ -44,7 +44,7 @@ impl Core {
             Ok(rref) => rref,
             Err(error) => return Err(self.cannot_call(self.me, call.name, false, error)),
         };
-        let arrived = Arrived {
+        let arrived = ArrivedCall {
             from: self.me,
             target: Destination::Stay {
                 rref,
@@ -55,7 +55,7 @@ impl Core {
                     .deadline
                     .map(|at| at.saturating_duration_since(Instant::now())),
             },
-            called: Some(Called::Entry(entry)),
+            called: Some(Callee::Entry(entry)),
             on: receiver.map(|(rref, _)| rref),
             arguments: call.encoded.payload,
             references: call.encoded.references,
@@ -102,7 +102,7 @@ impl Core {
         receiver
     }
 
-    /// Looks a value of this worker's own up, for `held`, which may have to wait for it.
+    /// PollSampler a value of this worker's own up, for `held`, which may have to wait for it.
     pub(super) fn fetch_here(
         self: &Arc<Self>,
         state: &mut ProtocolState,

@@ -232,7 +232,7 @@ impl Budget {
         Reserve {
             budget: Arc::clone(self),
             bytes,
-            place: Place::None,
+            place: ReservationState::None,
             pause: None,
         }
     }
@@ -396,13 +396,13 @@ impl AsRef<[u8]> for Charged {
 pub(crate) struct Reserve {
     budget: Arc<Budget>,
     bytes: u64,
-    place: Place,
+    place: ReservationState,
     /// Runs while it is the first in line and nothing is queued (AN-3).
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ReservationState {
     None,
     InLine(u64),
     Done,
@@ -416,10 +416,10 @@ impl Future for Reserve {
         let budget = Arc::clone(&this.budget);
         let size = Size::of(this.bytes, budget.limit);
         let number = match this.place {
-            Place::InLine(number) => number,
-            Place::None | Place::Done => {
+            ReservationState::InLine(number) => number,
+            ReservationState::None | ReservationState::Done => {
                 if let Some(reserved) = budget.try_reserve(this.bytes) {
-                    this.place = Place::Done;
+                    this.place = ReservationState::Done;
                     return Poll::Ready(reserved);
                 }
                 let mut state = lock(&budget.state);
@@ -430,7 +430,7 @@ impl Future for Reserve {
                     waker: context.waker().clone(),
                 };
                 state.lines[size as usize].insert(number, waiting);
-                this.place = Place::InLine(number);
+                this.place = ReservationState::InLine(number);
                 number
             }
         };
@@ -440,7 +440,7 @@ impl Future for Reserve {
             let is_first = state.first(size).map(|(first, _)| first) == Some(number);
             let Some(waiting) = state.lines[size as usize].get_mut(&number) else {
                 // Somebody has given it room.
-                this.place = Place::Done;
+                this.place = ReservationState::Done;
                 return Poll::Ready(budget.reservation(this.bytes));
             };
             waiting.waker.clone_from(context.waker());
@@ -476,7 +476,7 @@ impl Future for Reserve {
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        if let Place::InLine(number) = self.place {
+        if let ReservationState::InLine(number) = self.place {
             let Self { budget, bytes, .. } = self;
             let size = Size::of(*bytes, budget.limit);
             budget.change(|state| {

@@ -8,7 +8,7 @@ use crate::rendezvous::{Address, Rendezvous};
 
 /// An address that a person gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum ObservedAddress {
     /// A worker on this host.
     Worker(Address),
     /// A worker or a store: the port alone does not say which.
@@ -17,7 +17,7 @@ pub(super) enum Place {
     Store(Rendezvous),
 }
 
-impl FromStr for Place {
+impl FromStr for ObservedAddress {
     type Err = ObserveError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_way_to_write_an_address_is_understood() {
-        let either = |host: &str, port| Place::Either {
+        let either = |host: &str, port| ObservedAddress::Either {
             host: host.to_owned(),
             port,
         };
@@ -69,14 +69,14 @@ mod tests {
             (" [::1]:80 ", either("::1", 80)),
             (
                 "unix:@farref-1",
-                Place::Worker(Address::Unix("@farref-1".to_owned())),
+                ObservedAddress::Worker(Address::Unix("@farref-1".to_owned())),
             ),
             (
                 "file:///shared/group",
-                Place::Store(Rendezvous::File("/shared/group".into())),
+                ObservedAddress::Store(Rendezvous::File("/shared/group".into())),
             ),
         ] {
-            assert_eq!(text.parse::<Place>().expect(text), place);
+            assert_eq!(text.parse::<ObservedAddress>().expect(text), place);
         }
     }
 
@@ -91,7 +91,7 @@ mod tests {
             "::1:80",
             ":1",
         ] {
-            let error = text.parse::<Place>().expect_err(text);
+            let error = text.parse::<ObservedAddress>().expect_err(text);
             assert!(matches!(error, ObserveError::Address { .. }), "{text}");
         }
     }
