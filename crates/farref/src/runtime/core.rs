@@ -160,16 +160,17 @@ pub(crate) enum ValueWaiter {
 }
 
 impl Core {
+    /// A worker whose functions run on the tokio runtime that this is called in.
     pub(crate) fn new(
         name: Arc<str>,
         settings: Settings,
         membership: Membership,
-        runtime: tokio::runtime::Handle,
         io: Arc<IoThread>,
         registry: &'static Registry,
         names: Names,
         seed: u64,
     ) -> Arc<Self> {
+        let runtime = tokio::runtime::Handle::current();
         let me = membership.me();
         let mut config = NodeConfig::default();
         config.ref_shards = REF_SHARDS;

@@ -201,7 +201,6 @@ mod tests {
             "w".into(),
             Worker::builder("w").settings,
             Membership::joining(entry.me.node),
-            tokio::runtime::Handle::current(),
             IoThread::get().expect("a thread"),
             Registry::of_program().expect("functions"),
             Names::new(Some(entry.directory)),

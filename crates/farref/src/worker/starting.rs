@@ -29,7 +29,6 @@ pub(super) fn launch<A: Agent>(
         Arc::from(name),
         settings,
         membership,
-        tokio::runtime::Handle::current(),
         Arc::clone(&io),
         Registry::of_program()?,
         names,

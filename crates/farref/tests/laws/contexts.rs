@@ -107,7 +107,7 @@ async fn a_call_that_is_built_late_belongs_to_a_context_of_its_own_worker() -> f
     let there = peer.clone();
     let late = mine.enter(|| farref::functions::deferred("late", move || which::on(&there)));
     for call in [plain, late] {
-        let seen = theirs.run(async { call.await }).await?;
+        let seen = theirs.run(call).await?;
         assert_eq!(seen, Some(mine.id()));
     }
     mine.release().await?;
