@@ -81,25 +81,25 @@ struct Deferred<T> {
 }
 
 /// What has been said about a call.
-pub(super) struct Built {
-    pub(super) to: Result<(Arc<Core>, NodeId)>,
+struct Built {
+    to: Result<(Arc<Core>, NodeId)>,
     /// What to call; none fetches the receiver's value.
-    pub(super) entry: Option<&'static Entry>,
-    pub(super) name: FunctionName,
-    pub(super) receiver: Option<Arc<Handle>>,
-    pub(super) encoded: Result<value_scope::Encoded>,
+    entry: Option<&'static Entry>,
+    name: FunctionName,
+    receiver: Option<Arc<Handle>>,
+    encoded: Result<value_scope::Encoded>,
     /// The context that surrounds the place where the call was built. It counts if there is none where the
     /// call is made.
-    pub(super) context: Option<ContextId>,
-    pub(super) timeout: Timeout,
+    context: Option<ContextId>,
+    timeout: Timeout,
     /// What the function's own limit is, if it has one.
-    pub(super) own_timeout: Option<Duration>,
-    pub(super) location: &'static Location<'static>,
+    own_timeout: Option<Duration>,
+    location: &'static Location<'static>,
 }
 
 /// The time limit of a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Timeout {
+enum Timeout {
     /// The function's, or else the worker's.
     Default,
     /// This one; none is unlimited.
@@ -137,19 +137,8 @@ impl<T: Send + Sync + 'static> Call<T> {
         receiver: Option<Arc<Handle>>,
         arguments: &F::Arguments,
     ) -> Self {
-        let name = FunctionName::ours(F::NAME);
-        let encoded = encode(core, &name, arguments);
-        Self::built(Built {
-            to: to.map(|to| (Arc::clone(core), to)),
-            entry: core.registry.entry::<F>(),
-            name,
-            receiver,
-            encoded,
-            context: current::context_of(core),
-            timeout: Timeout::Default,
-            own_timeout: F::TIMEOUT,
-            location: Location::caller(),
-        })
+        let entry = core.registry.entry::<F>();
+        Self::with_arguments(core, to, receiver, entry, F::NAME, F::TIMEOUT, arguments)
     }
 
     /// Leaves the result with the worker that computes it, and returns a reference to it at once.
@@ -232,7 +221,7 @@ impl Built {
 }
 
 /// Writes the arguments of a call.
-pub(super) fn encode<A: Serialize + 'static>(
+fn encode<A: Serialize + 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
     arguments: &A,
@@ -265,10 +254,36 @@ impl<T> CallStage<T> {
 }
 
 impl<T> Call<T> {
-    pub(super) fn built(built: Built) -> Self {
+    fn built(built: Built) -> Self {
         Self {
             stage: CallStage::Built(built),
         }
+    }
+
+    /// A call of a function on one life of a worker.
+    #[track_caller]
+    pub(super) fn with_arguments<A: Serialize + 'static>(
+        core: &Arc<Core>,
+        to: Result<NodeId>,
+        receiver: Option<Arc<Handle>>,
+        entry: Option<&'static Entry>,
+        name: &'static str,
+        own_timeout: Option<Duration>,
+        arguments: &A,
+    ) -> Self {
+        let name = FunctionName::ours(name);
+        let encoded = encode(core, &name, arguments);
+        Self::built(Built {
+            to: to.map(|to| (Arc::clone(core), to)),
+            entry,
+            name,
+            receiver,
+            encoded,
+            context: current::context_of(core),
+            timeout: Timeout::Default,
+            own_timeout,
+            location: Location::caller(),
+        })
     }
 
     /// A call that is built when it is made.

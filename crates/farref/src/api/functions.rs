@@ -4,12 +4,11 @@
 //! way, and for those that build calls out of others. Programs need none of this: what `#[farref::remote]`
 //! generates builds their calls.
 
-use std::panic::Location;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::call::{Built, Call, Timeout, encode};
+use super::call::Call;
 use super::peer::Peer;
 use super::rref::RRef;
 use crate::agent::{Fingerprint, FunctionRef};
@@ -196,21 +195,9 @@ impl Functions {
         function: &FunctionInfo,
         arguments: &(impl Serialize + 'static),
     ) -> Call<T> {
-        let name = FunctionName::ours(function.name);
-        let life = on.life(name.clone());
-        let core = &on.core;
-        let encoded = encode(core, &name, arguments);
-        Call::built(Built {
-            to: life.map(|to| (Arc::clone(core), to)),
-            entry: core.registry.by_id(function.reference.id),
-            name,
-            receiver: None,
-            encoded,
-            context: current::context_of(core),
-            timeout: Timeout::Default,
-            own_timeout: None,
-            location: Location::caller(),
-        })
+        let life = on.life(FunctionName::ours(function.name));
+        let entry = on.core.registry.by_id(function.reference.id);
+        Call::with_arguments(&on.core, life, None, entry, function.name, None, arguments)
     }
 
     /// Builds a call of a method on a far value.
@@ -250,23 +237,22 @@ impl Functions {
         method: &FunctionInfo,
         arguments: &(impl Serialize + 'static),
     ) -> Call<T> {
-        let name = FunctionName::ours(method.name);
         let held = match on.handle.held() {
             Ok(held) => held,
-            Err(error) => return Call::broken(name, error),
+            Err(error) => return Call::broken(FunctionName::ours(method.name), error),
         };
-        let encoded = encode(&held.core, &name, arguments);
-        Call::built(Built {
-            to: Ok((Arc::clone(&held.core), held.owner)),
-            entry: held.core.registry.by_id(method.reference.id),
-            name,
-            receiver: Some(Arc::clone(&on.handle)),
-            encoded,
-            context: current::context_of(&held.core),
-            timeout: Timeout::Default,
-            own_timeout: None,
-            location: Location::caller(),
-        })
+        let entry = held.core.registry.by_id(method.reference.id);
+        let receiver = Some(Arc::clone(&on.handle));
+        let to = Ok(held.owner);
+        Call::with_arguments(
+            &held.core,
+            to,
+            receiver,
+            entry,
+            method.name,
+            None,
+            arguments,
+        )
     }
 }
 

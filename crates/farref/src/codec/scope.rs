@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use super::error::CodecError;
 use super::part::Part;
 use super::payload::Payload;
+use crate::support::thread_scope::Replaced;
 
 thread_local! {
     static SCOPE: RefCell<Scope> = const { RefCell::new(Scope::None) };
@@ -34,30 +35,6 @@ enum Scope {
     },
 }
 
-/// Puts the former scope back, also when a user's `Serialize` panics.
-struct Restore(Option<Scope>);
-
-impl Restore {
-    fn enter(scope: Scope) -> Self {
-        Self(Some(SCOPE.replace(scope)))
-    }
-
-    fn leave(mut self) -> Scope {
-        match self.0.take() {
-            Some(former) => SCOPE.replace(former),
-            None => Scope::None,
-        }
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        if let Some(former) = self.0.take() {
-            SCOPE.set(former);
-        }
-    }
-}
-
 fn left_too_early() -> CodecError {
     CodecError::new("the scope of a value was left too early")
 }
@@ -66,12 +43,15 @@ fn left_too_early() -> CodecError {
 pub(crate) fn write(
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Payload, CodecError> {
-    let scope = Restore::enter(Scope::Writing {
-        parts: Vec::new(),
-        attempt: 0,
-    });
+    let scope = Replaced::new(
+        &SCOPE,
+        Scope::Writing {
+            parts: Vec::new(),
+            attempt: 0,
+        },
+    );
     let body = encode();
-    let Scope::Writing { parts, .. } = scope.leave() else {
+    let Some(Scope::Writing { parts, .. }) = scope.take() else {
         return Err(left_too_early());
     };
     Ok(Payload {
@@ -87,14 +67,17 @@ pub(crate) fn read<T>(
     decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
     let Payload { body, parts } = payload;
-    let scope = Restore::enter(Scope::Reading {
-        parameters,
-        parts: parts.into_iter().map(Some).collect(),
-        lent: Vec::new(),
-        complaint: None,
-    });
+    let scope = Replaced::new(
+        &SCOPE,
+        Scope::Reading {
+            parameters,
+            parts: parts.into_iter().map(Some).collect(),
+            lent: Vec::new(),
+            complaint: None,
+        },
+    );
     let value = decode(&body);
-    let Scope::Reading { complaint, .. } = scope.leave() else {
+    let Some(Scope::Reading { complaint, .. }) = scope.take() else {
         return Err(left_too_early());
     };
     value.map_err(|error| complaint.unwrap_or(error))

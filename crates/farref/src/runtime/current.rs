@@ -13,6 +13,7 @@ use farref_proto::{ContextId, MessageId, NodeId};
 use crate::agent::TraceContext;
 use crate::runtime::Core;
 use crate::runtime::callers::Chain;
+use crate::support::thread_scope::Replaced;
 
 thread_local! {
     static AMBIENT: RefCell<Ambient> = const { RefCell::new(Ambient { current: None, context: None }) };
@@ -48,23 +49,6 @@ pub(crate) struct Current {
     pub(crate) chain: Chain,
 }
 
-/// Puts back what was there before, also when the code panics.
-struct Restore(Option<Ambient>);
-
-impl Restore {
-    fn replace(ambient: Ambient) -> Self {
-        Self(Some(AMBIENT.replace(ambient)))
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        if let Some(former) = self.0.take() {
-            drop(AMBIENT.replace(former));
-        }
-    }
-}
-
 impl Current {
     /// What this code runs for, if it runs inside a remote function.
     pub(crate) fn get() -> Option<Self> {
@@ -81,10 +65,13 @@ impl Current {
         let context = self
             .context
             .map(|context| (Arc::clone(&self.core), context));
-        let _restore = Restore::replace(Ambient {
-            current: Some(self.clone()),
-            context,
-        });
+        let _restore = Replaced::new(
+            &AMBIENT,
+            Ambient {
+                current: Some(self.clone()),
+                context,
+            },
+        );
         f()
     }
 }
@@ -105,6 +92,6 @@ pub(crate) fn enter_context<T>(
     f: impl FnOnce() -> T,
 ) -> T {
     let current = Current::get();
-    let _restore = Restore::replace(Ambient { current, context });
+    let _restore = Replaced::new(&AMBIENT, Ambient { current, context });
     f()
 }

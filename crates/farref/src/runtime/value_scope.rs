@@ -16,6 +16,7 @@ use super::context::{Message, Record};
 use super::handle::Handle;
 use crate::codec::{Codec, CodecError, Payload, scope};
 use crate::error::Error;
+use crate::support::thread_scope::Replaced;
 
 thread_local! {
     static CARRIED: RefCell<Carried> = const { RefCell::new(Carried::Nothing) };
@@ -109,30 +110,6 @@ pub(crate) enum Unread {
     Mismatch(String),
 }
 
-/// Puts back what was there before, also when a user's `Serialize` panics.
-struct Restore(Option<Carried>);
-
-impl Restore {
-    fn enter(carried: Carried) -> Self {
-        Self(Some(CARRIED.replace(carried)))
-    }
-
-    fn leave(mut self) -> Carried {
-        match self.0.take() {
-            Some(former) => CARRIED.replace(former),
-            None => Carried::Nothing,
-        }
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        if let Some(former) = self.0.take() {
-            drop(CARRIED.replace(former));
-        }
-    }
-}
-
 fn left_too_early() -> CodecError {
     CodecError::new("the scope of a value was left too early")
 }
@@ -142,20 +119,23 @@ pub(crate) fn write(
     core: &Arc<Core>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
-    let carried = Restore::enter(Carried::Out(Outgoing {
-        core: Arc::clone(core),
-        attempt: 0,
-        noted: None,
-        references: Vec::new(),
-        complaint: None,
-    }));
+    let carried = Replaced::new(
+        &CARRIED,
+        Carried::Out(Outgoing {
+            core: Arc::clone(core),
+            attempt: 0,
+            noted: None,
+            references: Vec::new(),
+            complaint: None,
+        }),
+    );
     let mut written_in = 0;
     let payload = scope::write(|| {
         let body = encode();
         written_in = scope::attempt();
         body
     });
-    let Carried::Out(mut outgoing) = carried.leave() else {
+    let Some(Carried::Out(mut outgoing)) = carried.take() else {
         return Err(left_too_early().into());
     };
     let payload = payload.map_err(|error| match outgoing.complaint.take() {
@@ -179,13 +159,16 @@ pub(crate) fn read<T: DeserializeOwned>(
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     parameters: &'static [&'static str],
 ) -> Result<T, Unread> {
-    let carried = Restore::enter(Carried::In(Incoming {
-        origin,
-        references,
-        complaint: None,
-    }));
+    let carried = Replaced::new(
+        &CARRIED,
+        Carried::In(Incoming {
+            origin,
+            references,
+            complaint: None,
+        }),
+    );
     let value = scope::read(payload, parameters, |body| codec.decode(body));
-    let Carried::In(incoming) = carried.leave() else {
+    let Some(Carried::In(incoming)) = carried.take() else {
         return Err(left_too_early().into());
     };
     value.map_err(|error| incoming.complaint.unwrap_or_else(|| error.into()))

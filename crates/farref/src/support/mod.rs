@@ -7,4 +7,5 @@ pub(crate) mod polled;
 pub(crate) mod signal;
 pub(crate) mod telemetry;
 pub(crate) mod text;
+pub(crate) mod thread_scope;
 pub(crate) mod user_code;
