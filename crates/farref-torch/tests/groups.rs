@@ -153,13 +153,8 @@ async fn comes_and_goes(name: &str, rank: u16, port: u16, host: &Worker) {
     left.expect("no hanging").expect("left");
 }
 
-/// GR-2, GR-4: nobody else could join or leave if its turn stayed with a worker that is no more.
-#[tokio::test(flavor = "multi_thread")]
-async fn gr_4_a_join_that_is_given_up_leaves_the_group_as_it_was() {
-    let port = free_port();
-    let host = member("a", 0, port).join().await.expect("joined");
-    let store = store(port).await;
-    // A member that takes connections, and says nothing.
+/// Puts a member beside `a` on the list that takes connections, and says nothing.
+async fn silent_member(store: &TcpStoreClient) -> std::net::TcpListener {
     let silent = std::net::TcpListener::bind((HERE, 0)).expect("a port");
     let address = format!("uv://{}", silent.local_addr().expect("an address"));
     let set = store
@@ -167,6 +162,16 @@ async fn gr_4_a_join_that_is_given_up_leaves_the_group_as_it_was() {
         .await;
     set.expect("the store");
     store.set(LIST, b"a-0,silent-7,").await.expect("the store");
+    silent
+}
+
+/// GR-2, GR-4: nobody else could join or leave if its turn stayed with a worker that is no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn gr_4_a_join_that_is_given_up_leaves_the_group_as_it_was() {
+    let port = free_port();
+    let host = member("a", 0, port).join().await.expect("joined");
+    let store = store(port).await;
+    let _silent = silent_member(&store).await;
     let joining = tokio::spawn(member("b", 1, port).join());
     until(&store, TURN, |turn| turn == "Token_for_b_join").await;
     until(&store, LIST, |list| list.contains("b-1,")).await;
@@ -211,13 +216,7 @@ async fn gr_4_a_turn_is_given_up_though_the_store_takes_its_time() {
     let port = free_port();
     let host = member("a", 0, port).join().await.expect("joined");
     let store = store(port).await;
-    let silent = std::net::TcpListener::bind((HERE, 0)).expect("a port");
-    let address = format!("uv://{}", silent.local_addr().expect("an address"));
-    let set = store
-        .set("rpc_prefix_0/addrs/silent", address.as_bytes())
-        .await;
-    set.expect("the store");
-    store.set(LIST, b"a-0,silent-7,").await.expect("the store");
+    let silent = silent_member(&store).await;
     let joining = tokio::spawn(member("b", 1, slow_way_to(port).await).join());
     until(&store, LIST, |list| list.contains("b-1,")).await;
     // It asks the silent one, which has it wait.
