@@ -488,7 +488,7 @@ impl<T: Returned> Call<T> {
             CallStage::Made(pending) => return pending,
             CallStage::Deferred(_) | CallStage::Taken => {
                 return Pending {
-                    name: FunctionName::UNSAID,
+                    name: FunctionName::UNKNOWN,
                     entry: None,
                     state: PendingState::Done,
                     result: PhantomData,

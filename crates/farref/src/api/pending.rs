@@ -265,7 +265,7 @@ impl Begun {
         timer.as_mut().poll(context).map(|()| {
             Err(Error::Timeout {
                 peer: self.core.name_of(self.receipt.peer),
-                function: FunctionName::UNSAID,
+                function: FunctionName::UNKNOWN,
                 limit: Duration::ZERO,
             })
         })

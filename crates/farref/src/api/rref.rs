@@ -17,8 +17,8 @@ use crate::runtime::callers;
 use crate::runtime::current::Current;
 use crate::runtime::handle::{Handle, Held};
 use crate::runtime::value_scope::{self, Unread};
-use crate::values::queue::{User, WouldDeadlock};
-use crate::values::sealed::Admitted;
+use crate::values::queue::{ValueUser, WouldDeadlock};
+use crate::values::sealed::ReceiverGuard;
 use crate::values::{Access, Exclusive, Ref, RefMut, Shared};
 
 /// The name under which codecs see a reference.
@@ -302,7 +302,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         };
         let current = Current::get().filter(|current| Arc::ptr_eq(&current.core, core));
         let callers = current.map_or_else(Vec::new, |current| current.chain.callers());
-        let user = User {
+        let user = ValueUser {
             exclusive: A::EXCLUSIVE,
             function: LOCAL,
             caller: core.me,
@@ -315,11 +315,11 @@ impl<T: Send + Sync + 'static> RRef<T> {
                 function: FunctionName::ours(LOCAL),
                 cycle: callers::cycle(&callers, held.rref, LOCAL, |id| core.registry.name_of(id)),
             })?;
-        let admission = ticket.admitted().await.map_err(|failure| {
+        let receiver = ticket.wait().await.map_err(|failure| {
             let function = FunctionName::ours(LOCAL);
             crate::runtime::failure::to_error(core, core.me, function, failure)
         })?;
-        A::enter(Admitted(Some(admission)))
+        A::enter(ReceiverGuard(Some(receiver)))
             .ok_or_else(|| Error::TypeMismatch(mismatch::<T>("another type")))
     }
 }

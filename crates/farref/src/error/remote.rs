@@ -128,7 +128,7 @@ enum Name {
 
 impl FunctionName {
     /// Stands for a function until whoever knows its name fills it in.
-    pub(crate) const UNSAID: Self = Self::ours("");
+    pub(crate) const UNKNOWN: Self = Self::ours("");
 
     pub(crate) const fn ours(name: &'static str) -> Self {
         Self(Name::Ours(name))

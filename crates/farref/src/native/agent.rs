@@ -92,7 +92,7 @@ impl Agent for NativeAgent {
                 };
                 // The runtime has locked its tables.
                 if let Some(payload) = payload.filter(Payload::has_programs_buffers) {
-                    self.links.endpoint.user_code.put_off(move || drop(payload));
+                    self.links.endpoint.user_code.defer(move || drop(payload));
                 }
             }
         }

@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - **HE-1** What has come on a stream is taken in, and what is to be written is written as far as the
+//! - **ST-1** What has come on a stream is taken in, and what is to be written is written as far as the
 //!   peer reads, within a small part of the time for which a peer may be silent, whether or not any task
 //!   of the program runs.
-//! - **HE-2** Whoever operates the program is told once each time: for how long, and what is to blame. Only
+//! - **ST-2** Whoever operates the program is told once each time: for how long, and what is to blame. Only
 //!   a task that does nothing, and did not run, shows that the program is at fault: a stream may wait behind
 //!   others on a runtime that is merely busy.
 
@@ -34,7 +34,7 @@ const PATIENCE_FRACTION: u32 = 16;
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// How often streams are looked at while their tasks do not run.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(5);
-/// After this time it is no hiccup any more (HE-2).
+/// After this time it is no hiccup any more (ST-2).
 const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// What is read at once.
 const SCRATCH: usize = 64 << 10;
@@ -156,7 +156,7 @@ impl Monitor {
         }
     }
 
-    /// HE-2
+    /// ST-2
     fn report(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some((since, _)) = &self.probe else {
             self.probe = Some((now, endpoint.runtime.spawn(async {})));

@@ -61,8 +61,8 @@ pub(crate) struct Core {
     pub(crate) stage: watch::Sender<WorkerStage>,
     pub(super) agent: OnceLock<Arc<dyn Agent>>,
     pub(super) state: Mutex<ProtocolState>,
-    /// Wakes the pump: there are control messages that nobody has queued yet.
-    pub(crate) pump: Notify,
+    /// Wakes the clock (`worker/background`): there are control messages that nobody has queued yet.
+    pub(crate) wake_clock: Notify,
     /// Members that this worker could not reach, for as long as they are not known to be gone.
     pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
     /// A worker died, which may have been the host of the group's store.
@@ -110,7 +110,7 @@ pub(super) struct PeerState {
     pub(super) creations_done: u32,
     pub(super) bytes_done: u64,
     /// Whether it is told when the program has caught up with its destructors (UC-3).
-    pub(super) credit_put_off: bool,
+    pub(super) credit_deferred: bool,
 }
 
 /// The node of a worker, which keeps a record of each open call.
@@ -205,7 +205,7 @@ impl Core {
                 confirmations: HashMap::new(),
                 releases: HashMap::new(),
             }),
-            pump: Notify::new(),
+            wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
             store_lost: Notify::new(),
             began: Instant::now(),

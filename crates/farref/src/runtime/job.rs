@@ -14,7 +14,7 @@ use super::registry::{Callee, Entry};
 use crate::agent::{Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
 use crate::support::signal::CancelSignal;
-use crate::values::{Ticket, Value};
+use crate::values::{Value, ValueTicket};
 
 /// What becomes of a call's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ pub(crate) struct Job {
     pub(super) entry: Option<&'static Entry>,
     pub(super) arguments: Payload,
     pub(super) references: Vec<Arc<Handle>>,
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<ValueTicket>,
     pub(super) deadline: Option<Instant>,
     pub(super) trace: TraceContext,
     pub(super) context: Option<ContextId>,
@@ -98,7 +98,7 @@ impl Job {
         core: Arc<Core>,
         arrived: ArrivedCall,
         entry: Option<&'static Entry>,
-        ticket: Option<Ticket>,
+        ticket: Option<ValueTicket>,
     ) -> Self {
         Self {
             from: arrived.from,

@@ -2,16 +2,16 @@
 //!
 //! Serde, destructors, callbacks and functions are the program's. They may take long, block, panic, or
 //! come back into this crate. What reads connections, keeps time or gives signs of life runs inside of
-//! [`without`]; whatever may run code of the program asks for the place, and goes there.
+//! [`forbid_during`]; whatever may run code of the program asks for the place, and goes there.
 //!
 //! # Invariants
 //!
-//! - **UC-1** Inside of [`without`], and on a thread that is [reserved](reserve_thread), no code of the
+//! - **UC-1** Inside of [`forbid_during`], and on a thread that is [reserved](reserve_thread), no code of the
 //!   program runs.
-//! - **UC-2** What was put off is done in the order in which it came up, also if the worker is gone by then,
+//! - **UC-2** What was deferred is done in the order in which it came up, also if the worker is gone by then,
 //!   and a panic in it ends nothing but itself.
-//! - **UC-3** While much is put off, peers get no credit for values that they have made here, and no answers
-//!   with references to values that are here, until what was put off by then has been begun: who has values made
+//! - **UC-3** While much is deferred, peers get no credit for values that they have made here, and no answers
+//!   with references to values that are here, until what was deferred by then has been begun: who has values made
 //!   faster than they are dropped has to wait (D5). A destructor that waits for a call is begun, and holds up
 //!   nobody behind it, be it of a value that was freed together with its own.
 
@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 
 use crate::support::blocking::{BlockingPool, Task};
 
-/// What may be put off before peers have to wait (UC-3).
+/// What may be deferred before peers have to wait (UC-3).
 pub(crate) const ENOUGH: usize = 256;
 
 thread_local! {
@@ -34,7 +34,7 @@ thread_local! {
 }
 
 /// Does something during which this thread runs no code of the program (UC-1).
-pub(crate) fn without<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn forbid_during<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
 
     impl Drop for Restore {
@@ -75,7 +75,7 @@ impl UserCode {
         }
     }
 
-    /// How much is put off and not begun.
+    /// How much is deferred and not begun.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -83,19 +83,19 @@ impl UserCode {
     /// Runs code of the program: here, or on the thread for it if this is not the place.
     pub(crate) fn run(&self, f: impl FnOnce() + Send + 'static) {
         if is_barred() {
-            self.put_off(f);
+            self.defer(f);
         } else {
             guarded(f);
         }
     }
 
     /// Runs code of the program, but not now.
-    pub(crate) fn put_off(&self, f: impl FnOnce() + Send + 'static) {
+    pub(crate) fn defer(&self, f: impl FnOnce() + Send + 'static) {
         self.submit([f]);
     }
 
-    /// Lets go of values of the program: here, or on the thread for it if this is not the place.
-    pub(crate) fn let_go<T: Send + 'static>(&self, values: Vec<T>) {
+    /// Drops values of the program: here, or on the thread for it if this is not the place.
+    pub(crate) fn drop_values<T: Send + 'static>(&self, values: Vec<T>) {
         if is_barred() {
             self.submit(values.into_iter().map(|value| move || drop(value)));
         } else {
@@ -103,7 +103,7 @@ impl UserCode {
         }
     }
 
-    /// Puts all of these off together, which wakes the thread once.
+    /// Defers all of these together, which wakes the thread once.
     fn submit<I>(&self, all: I)
     where
         I: IntoIterator<Item: FnOnce() + Send + 'static, IntoIter: ExactSizeIterator>,
@@ -164,8 +164,8 @@ mod tests {
         let say = |said: mpsc::Sender<_>| move || said.send(std::thread::current().id()).unwrap();
         user_code.run(say(said.clone()));
         assert_eq!(heard.recv_timeout(PATIENCE), Ok(here));
-        without(|| {
-            without(|| ());
+        forbid_during(|| {
+            forbid_during(|| ());
             user_code.run(say(said.clone()));
         });
         assert_ne!(heard.recv_timeout(PATIENCE), Ok(here));
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_put_off_keeps_its_order_and_outlives_panics() {
+    async fn what_was_deferred_keeps_its_order_and_outlives_panics() {
         // UC-2
         let user_code = UserCode::new(Handle::current());
         let (said, heard) = mpsc::channel();
         for number in 0..100 {
             let said = said.clone();
-            user_code.put_off(move || {
+            user_code.defer(move || {
                 said.send(number).unwrap();
                 assert!(number % 3 > 0, "one of three panics");
             });
@@ -327,7 +327,7 @@ mod tests {
         let (says, other) = mpsc::channel();
         let (came, result) = mpsc::channel();
         let freed = vec![Freed::Waits(other, came), Freed::IsWaitedFor(Some(says))];
-        without(|| user_code.let_go(freed));
+        forbid_during(|| user_code.drop_values(freed));
         assert_eq!(result.recv_timeout(PATIENCE), Ok(true));
     }
 

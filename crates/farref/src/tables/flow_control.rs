@@ -16,7 +16,7 @@
 //! - **FL-3** Small calls leave in the order in which they were made, and so do large ones.
 //! - **FL-4** No more calls are parked than the limit for those, and no more bytes of arguments than
 //!   [`MAX_PARKED_BYTES`], but one call always is, and what can leave at once needs no place. Whoever
-//!   was turned away is told when there is a place again, and one that nobody takes is not lost on
+//!   found no place is told when there is a place again, and one that nobody takes is not lost on
 //!   those who gave up.
 //! - **FL-5** Parking a call and taking one out again cost the same however many are parked, and
 //!   what was taken out leaves nothing behind that grows, nor does who gave up waiting for a place.
@@ -59,9 +59,9 @@ pub(crate) struct Flow {
     next_number: u64,
     parked_bytes: u64,
     /// Who waits to be told that a call can be parked.
-    turned_away: VecDeque<oneshot::Sender<()>>,
+    waiting_for_room: VecDeque<oneshot::Sender<()>>,
     /// How many of those make it worth while to look for some that gave up (FL-5).
-    tidy_turned_away_at: usize,
+    tidy_waiting_for_room_at: usize,
 }
 
 /// Calls that wait, in order.
@@ -100,8 +100,8 @@ impl Default for Flow {
             numbers: HashMap::default(),
             next_number: 0,
             parked_bytes: 0,
-            turned_away: VecDeque::new(),
-            tidy_turned_away_at: SPARE,
+            waiting_for_room: VecDeque::new(),
+            tidy_waiting_for_room_at: SPARE,
         }
     }
 }
@@ -132,21 +132,21 @@ impl Flow {
 
     /// Asks to be told when that may have changed. Gives back who gave up: their wakers are the
     /// program's, and must not go under the lock (PR-2).
-    pub(crate) fn turned_away(&mut self) -> (oneshot::Receiver<()>, Vec<oneshot::Sender<()>>) {
+    pub(crate) fn wait_for_room(&mut self) -> (oneshot::Receiver<()>, Vec<oneshot::Sender<()>>) {
         let mut gave_up = Vec::new();
-        if self.turned_away.len() >= self.tidy_turned_away_at {
-            let all = std::mem::take(&mut self.turned_away);
+        if self.waiting_for_room.len() >= self.tidy_waiting_for_room_at {
+            let all = std::mem::take(&mut self.waiting_for_room);
             for waiting in all {
                 if waiting.is_closed() {
                     gave_up.push(waiting);
                 } else {
-                    self.turned_away.push_back(waiting);
+                    self.waiting_for_room.push_back(waiting);
                 }
             }
-            self.tidy_turned_away_at = 2 * self.turned_away.len() + SPARE;
+            self.tidy_waiting_for_room_at = 2 * self.waiting_for_room.len() + SPARE;
         }
         let (sender, receiver) = oneshot::channel();
-        self.turned_away.push_back(sender);
+        self.waiting_for_room.push_back(sender);
         (receiver, gave_up)
     }
 
@@ -154,12 +154,12 @@ impl Flow {
     /// are quicker: then they ask again.
     pub(crate) fn recalled(&mut self, most: usize) -> Recalled {
         let mut recalled = Recalled::default();
-        if self.turned_away.is_empty() || !self.has_place(0, most) {
+        if self.waiting_for_room.is_empty() || !self.has_place(0, most) {
             return recalled;
         }
         let places = most.saturating_sub(self.parked()).max(1);
         while recalled.told.len() < places
-            && let Some(waiting) = self.turned_away.pop_front()
+            && let Some(waiting) = self.waiting_for_room.pop_front()
         {
             if waiting.is_closed() {
                 recalled.gave_up.push(waiting);
@@ -171,8 +171,8 @@ impl Flow {
     }
 
     /// All who wait to be told that there is a place, for there will be none.
-    pub(crate) fn take_turned_away(&mut self) -> VecDeque<oneshot::Sender<()>> {
-        std::mem::take(&mut self.turned_away)
+    pub(crate) fn take_waiting_for_room(&mut self) -> VecDeque<oneshot::Sender<()>> {
+        std::mem::take(&mut self.waiting_for_room)
     }
 
     /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
@@ -437,7 +437,7 @@ mod tests {
             drop(flow.offer(call(id, 1)));
         }
         assert!(!flow.has_place(1, MOST));
-        let mut waiting: Vec<_> = (0..3).map(|_| flow.turned_away().0).collect();
+        let mut waiting: Vec<_> = (0..3).map(|_| flow.wait_for_room().0).collect();
         assert!(flow.recalled(MOST).told.is_empty());
         flow.release(1, 0);
         assert_eq!(leaving(&mut flow), [0]);
@@ -457,8 +457,8 @@ mod tests {
             ..Flow::default()
         };
         drop(flow.offer(call(0, 1)));
-        let gave_up: Vec<_> = (0..10).map(|_| flow.turned_away().0).collect();
-        let mut waiting = flow.turned_away().0;
+        let gave_up: Vec<_> = (0..10).map(|_| flow.wait_for_room().0).collect();
+        let mut waiting = flow.wait_for_room().0;
         drop(gave_up);
         flow.release(1, 0);
         assert_eq!(leaving(&mut flow), [0]);
@@ -467,10 +467,10 @@ mod tests {
         }
         assert!(waiting.try_recv().is_ok());
         // FL-5
-        let waiting: Vec<_> = (0..10).map(|_| flow.turned_away().0).collect();
-        (0..100 * SPARE).for_each(|_| drop(flow.turned_away().0));
-        assert!(flow.turned_away.len() < 4 * SPARE);
-        let told = flow.take_turned_away();
+        let waiting: Vec<_> = (0..10).map(|_| flow.wait_for_room().0).collect();
+        (0..100 * SPARE).for_each(|_| drop(flow.wait_for_room().0));
+        assert!(flow.waiting_for_room.len() < 4 * SPARE);
+        let told = flow.take_waiting_for_room();
         let live = told.iter().filter(|told| !told.is_closed());
         assert_eq!(live.count(), waiting.len());
     }
@@ -491,7 +491,7 @@ mod tests {
         assert!(flow.has_place(1, 10));
         flow.open_calls = LEAST_CALLS;
         assert!(!flow.has_place(1, 10));
-        let mut waiting = flow.turned_away().0;
+        let mut waiting = flow.wait_for_room().0;
         flow.release(1, 0);
         assert!(flow.next().is_none(), "the large one may not");
         for told in flow.recalled(10).told {

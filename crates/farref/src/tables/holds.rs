@@ -78,8 +78,8 @@ pub(crate) struct Received {
 #[derive(Default)]
 struct Known {
     all: HashSet<Arc<Received>, foldhash::fast::RandomState>,
-    /// So many are turned away before it is worth looking again which ones are still in use.
-    turn_away: usize,
+    /// So many are not looked at before it is worth looking again which ones are still in use.
+    skip: usize,
 }
 
 impl Known {
@@ -88,12 +88,12 @@ impl Known {
             return Some(Arc::clone(known));
         }
         if self.all.len() >= MAX_RECEIVED {
-            if self.turn_away > 0 {
-                self.turn_away -= 1;
+            if self.skip > 0 {
+                self.skip -= 1;
                 return None;
             }
             self.all.retain(|known| Arc::strong_count(known) > 1);
-            self.turn_away = self.all.len() / 2;
+            self.skip = self.all.len() / 2;
             if self.all.len() >= MAX_RECEIVED {
                 return None;
             }

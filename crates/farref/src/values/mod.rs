@@ -1,8 +1,11 @@
 //! Values that stay with their owner, and who may use them when.
 //!
+//! Whoever wants to use a value draws a [`ValueTicket`], which is its place in the value's queue, and waits for a
+//! [`ValueGuard`]: the queue's [permit](QueuePermit), and the lock that it opens.
+//!
 //! # Invariants
 //!
-//! - **VA-1** Calls on one value are let in in the order of their [`Ticket`]s: those with `&mut self`
+//! - **VA-1** Calls on one value are let in in the order of their [`ValueTicket`]s: those with `&mut self`
 //!   one at a time, those with `&self` in parallel between them. The [`queue`] decides; the lock around a
 //!   value only follows.
 //! - **VA-2** A ticket that is dropped lets the next ones in.
@@ -25,7 +28,7 @@ use tokio::sync::{
     OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
-use self::queue::{Permit, Queues, Turn, User, WouldDeadlock};
+use self::queue::{QueuePermit, QueueTicket, Queues, ValueUser, WouldDeadlock};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
@@ -73,16 +76,16 @@ impl Value {
         self,
         queues: &Arc<Queues>,
         rref: RRefId,
-        user: User,
-    ) -> Result<Ticket, WouldDeadlock> {
+        user: ValueUser,
+    ) -> Result<ValueTicket, WouldDeadlock> {
         let object = match self {
-            Self::Failed(failure) => return Ok(Ticket::Failed(failure)),
+            Self::Failed(failure) => return Ok(ValueTicket::Failed(failure)),
             Self::Ready { object, .. } => object,
         };
-        Ok(Ticket::Turn {
+        Ok(ValueTicket::Queued {
             object,
             exclusive: user.exclusive,
-            turn: queues.draw(rref, user)?,
+            ticket: queues.draw(rref, user)?,
         })
     }
 }
@@ -118,7 +121,7 @@ impl<T: Send + Sync + 'static> Drop for Cell<T> {
         if let Some(value) = self.value.take()
             && std::mem::needs_drop::<T>()
         {
-            let_go(value);
+            drop_iteratively(value);
         }
     }
 }
@@ -128,7 +131,7 @@ thread_local! {
     static GOING: RefCell<Option<Vec<Box<dyn Send>>>> = const { RefCell::new(None) };
 }
 
-fn let_go<T: Send + 'static>(value: T) {
+fn drop_iteratively<T: Send + 'static>(value: T) {
     let mut value = Some(value);
     // Without its local state a thread is about to end, and does without the care.
     let first = GOING.try_with(|going| match &mut *going.borrow_mut() {
@@ -160,54 +163,54 @@ fn drop_safely<T>(value: T) {
     }
 }
 
-/// A place in the queue of one value.
-pub(crate) enum Ticket {
-    Turn {
+/// A place in the queue of one value, to be waited for.
+pub(crate) enum ValueTicket {
+    Queued {
         object: Arc<RwLock<dyn Object>>,
         exclusive: bool,
-        turn: Turn,
+        ticket: QueueTicket,
     },
     /// There is no value.
     Failed(Arc<Failure>),
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for ValueTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ticket")
+        f.write_str("ValueTicket")
     }
 }
 
-/// Permission to use a value. (The lock is given back before the permit, so that whoever gets the next
-/// permit finds it free.)
-pub(crate) enum Admission {
-    Shared(OwnedRwLockReadGuard<dyn Object>, Permit),
-    Exclusive(OwnedRwLockWriteGuard<dyn Object>, Permit),
+/// A value that may be used: its lock, and the permit for it. (The lock is given back before the permit, so that
+/// whoever gets the next permit finds it free.)
+pub(crate) enum ValueGuard {
+    Shared(OwnedRwLockReadGuard<dyn Object>, QueuePermit),
+    Exclusive(OwnedRwLockWriteGuard<dyn Object>, QueuePermit),
 }
 
-impl Ticket {
+impl ValueTicket {
     /// Waits until it is this ticket's turn.
-    pub(crate) async fn admitted(self) -> Result<Admission, Failure> {
-        let (object, exclusive, turn) = match self {
+    pub(crate) async fn wait(self) -> Result<ValueGuard, Failure> {
+        let (object, exclusive, ticket) = match self {
             Self::Failed(failure) => return Err(Failure::clone(&failure)),
-            Self::Turn {
+            Self::Queued {
                 object,
                 exclusive,
-                turn,
-            } => (object, exclusive, turn),
+                ticket,
+            } => (object, exclusive, ticket),
         };
-        let permit = turn.come().await.ok_or(Failure::Cancelled)?;
+        let permit = ticket.wait().await.ok_or(Failure::Cancelled)?;
         // The lock is free for whoever has a permit.
         Ok(if exclusive {
-            Admission::Exclusive(object.write_owned().await, permit)
+            ValueGuard::Exclusive(object.write_owned().await, permit)
         } else {
-            Admission::Shared(object.read_owned().await, permit)
+            ValueGuard::Shared(object.read_owned().await, permit)
         })
     }
 
     /// What the queue calls it, if it has to wait.
     pub(crate) fn number(&self) -> Option<u64> {
         match self {
-            Self::Turn { turn, .. } => turn.number(),
+            Self::Queued { ticket, .. } => ticket.number(),
             Self::Failed(_) => None,
         }
     }
@@ -224,9 +227,9 @@ pub trait Access: sealed::Sealed + 'static {
     /// Whether it must be the only one.
     const EXCLUSIVE: bool;
 
-    /// Turns permission to use some value into one for a value of this type.
+    /// Turns the guard of some value into one of a value of this type.
     #[doc(hidden)]
-    fn enter(admission: sealed::Admitted) -> Option<Self::Guard>;
+    fn enter(receiver: sealed::ReceiverGuard) -> Option<Self::Guard>;
 }
 
 pub mod sealed {
@@ -234,12 +237,12 @@ pub mod sealed {
     /// Keeps users from inventing kinds of access.
     pub trait Sealed {}
 
-    /// Permission to use a value, if there is one.
-    pub struct Admitted(pub(crate) Option<super::Admission>);
+    /// The guard of the value that a function is called on, if it is called on one.
+    pub struct ReceiverGuard(pub(crate) Option<super::ValueGuard>);
 
-    impl std::fmt::Debug for Admitted {
+    impl std::fmt::Debug for ReceiverGuard {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Admitted")
+            f.write_str("ReceiverGuard")
         }
     }
 }
@@ -256,7 +259,7 @@ impl Access for NoReceiver {
     const NEEDS_RECEIVER: bool = false;
     const EXCLUSIVE: bool = false;
 
-    fn enter(_: sealed::Admitted) -> Option<()> {
+    fn enter(_: sealed::ReceiverGuard) -> Option<()> {
         Some(())
     }
 }
@@ -273,8 +276,8 @@ impl<T: Send + Sync + 'static> Access for Shared<T> {
     const NEEDS_RECEIVER: bool = true;
     const EXCLUSIVE: bool = false;
 
-    fn enter(permit: sealed::Admitted) -> Option<Ref<T>> {
-        let Some(Admission::Shared(guard, permit)) = permit.0 else {
+    fn enter(receiver: sealed::ReceiverGuard) -> Option<Ref<T>> {
+        let Some(ValueGuard::Shared(guard, permit)) = receiver.0 else {
             return None;
         };
         let guard = OwnedRwLockReadGuard::try_map(guard, |object| {
@@ -297,8 +300,8 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
     const NEEDS_RECEIVER: bool = true;
     const EXCLUSIVE: bool = true;
 
-    fn enter(permit: sealed::Admitted) -> Option<RefMut<T>> {
-        let Some(Admission::Exclusive(guard, permit)) = permit.0 else {
+    fn enter(receiver: sealed::ReceiverGuard) -> Option<RefMut<T>> {
+        let Some(ValueGuard::Exclusive(guard, permit)) = receiver.0 else {
             return None;
         };
         let guard = OwnedRwLockWriteGuard::try_map(guard, |object| {
@@ -331,7 +334,7 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
 /// ```
 pub struct Ref<T>(
     OwnedRwLockReadGuard<dyn Object, T>,
-    #[expect(dead_code, reason = "dropped after the lock")] Permit,
+    #[expect(dead_code, reason = "dropped after the lock")] QueuePermit,
 );
 
 impl<T> std::ops::Deref for Ref<T> {
@@ -370,7 +373,7 @@ impl<T: fmt::Debug> fmt::Debug for Ref<T> {
 /// ```
 pub struct RefMut<T>(
     OwnedRwLockMappedWriteGuard<dyn Object, T>,
-    #[expect(dead_code, reason = "dropped after the lock")] Permit,
+    #[expect(dead_code, reason = "dropped after the lock")] QueuePermit,
 );
 
 impl<T> std::ops::Deref for RefMut<T> {

@@ -1,6 +1,6 @@
 //! Whose turn it is to use a value: one queue for each value that is in use.
 //!
-//! Values that nobody uses cost nothing here. A place is taken in the moment in which a [`Turn`] is
+//! Values that nobody uses cost nothing here. A place is taken in the moment in which a [`QueueTicket`] is
 //! drawn, whatever runtime, task or thread draws it and whether it is ever polled.
 //!
 //! # Invariants
@@ -8,7 +8,7 @@
 //! - **VQ-1** If nobody uses a value, nobody waits for it.
 //! - **VQ-2** Nobody is let in before one who drew earlier and still waits, but for readers that work for
 //!   a reader which is inside: they would wait for one that waits for them.
-//! - **VQ-3** A turn whose caller is inside and has to leave first is refused, as it would never come.
+//! - **VQ-3** A user whose caller is inside and has to leave first is refused, as it would never be let in.
 //! - **VQ-4** Nobody is woken and nothing is dropped while a lock of this module is held.
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ pub(crate) struct Queues {
 #[derive(Default)]
 struct Shard {
     queues: HashMap<RRefId, Queue, foldhash::fast::RandomState>,
-    /// Numbers the turns that have to wait.
+    /// Numbers the tickets that have to wait.
     drawn: u64,
 }
 
@@ -48,14 +48,14 @@ struct Queue {
 }
 
 struct WaitingUser {
-    admitted: oneshot::Sender<Permit>,
-    user: User,
+    admitted: oneshot::Sender<QueuePermit>,
+    user: ValueUser,
     since: Instant,
 }
 
 /// Who wants to use a value, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct User {
+pub(crate) struct ValueUser {
     pub(crate) exclusive: bool,
     pub(crate) function: &'static str,
     pub(crate) caller: NodeId,
@@ -63,16 +63,16 @@ pub(crate) struct User {
     pub(crate) caller_uses: Option<bool>,
 }
 
-/// A turn that waits.
+/// Somebody who waits, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedUser {
     pub(crate) rref: RRefId,
     pub(crate) number: u64,
-    pub(crate) user: User,
+    pub(crate) user: ValueUser,
     pub(crate) since: Instant,
 }
 
-/// The turn would never come: the value's user waits for it.
+/// It would never be let in: the value's user waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WouldDeadlock;
 
@@ -82,14 +82,18 @@ impl Queues {
     }
 
     /// Takes a place in the queue of a value.
-    pub(crate) fn draw(self: &Arc<Self>, rref: RRefId, user: User) -> Result<Turn, WouldDeadlock> {
+    pub(crate) fn draw(
+        self: &Arc<Self>,
+        rref: RRefId,
+        user: ValueUser,
+    ) -> Result<QueueTicket, WouldDeadlock> {
         let mut shard = self.shard(rref);
         let Shard { queues, drawn } = &mut *shard;
         let queue = queues.entry(rref).or_default();
         if queue.lets_in(&user) {
             queue.enter(&user);
             drop(shard);
-            return Ok(Turn::Now(Permit::new(self, rref)));
+            return Ok(QueueTicket::Admitted(QueuePermit::new(self, rref)));
         }
         // VQ-3. The user may be another one by now, if the caller gave up: then it is worth waiting.
         if user.caller_uses == Some(queue.exclusive) {
@@ -107,7 +111,7 @@ impl Queues {
                 since,
             },
         );
-        Ok(Turn::Later(QueuePlace {
+        Ok(QueueTicket::Waiting(WaitingTicket {
             queues: Arc::clone(self),
             rref,
             number: Some(number),
@@ -152,7 +156,7 @@ impl Queues {
     fn let_in(self: &Arc<Self>, rref: RRefId, admitted: Vec<WaitingUser>) -> u32 {
         let mut gone = 0;
         for waiting in admitted {
-            if let Err(mut permit) = waiting.admitted.send(Permit::new(self, rref)) {
+            if let Err(mut permit) = waiting.admitted.send(QueuePermit::new(self, rref)) {
                 // The caller lets it leave, in a loop: a long queue of such must not use the stack up.
                 permit.queues = None;
                 gone += 1;
@@ -162,12 +166,12 @@ impl Queues {
     }
 
     /// All that wait, in no order.
-    pub(crate) fn waiting(&self) -> Vec<Queued> {
+    pub(crate) fn waiting(&self) -> Vec<QueuedUser> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
             for (&rref, queue) in &shard.queues {
-                all.extend(queue.waiting.iter().map(|(&number, waiting)| Queued {
+                all.extend(queue.waiting.iter().map(|(&number, waiting)| QueuedUser {
                     rref,
                     number,
                     user: waiting.user,
@@ -181,7 +185,7 @@ impl Queues {
 
 impl Queue {
     /// VQ-2
-    fn lets_in(&self, user: &User) -> bool {
+    fn lets_in(&self, user: &ValueUser) -> bool {
         let works_for_a_reader = user.caller_uses == Some(false);
         self.users == 0
             || (!self.exclusive
@@ -189,7 +193,7 @@ impl Queue {
                 && (self.waiting.is_empty() || works_for_a_reader))
     }
 
-    fn enter(&mut self, user: &User) {
+    fn enter(&mut self, user: &ValueUser) {
         self.users += 1;
         self.exclusive = user.exclusive;
     }
@@ -217,43 +221,43 @@ impl fmt::Debug for Queues {
 
 /// A place in the queue of one value.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    Now(Permit),
-    Later(QueuePlace),
+pub(crate) enum QueueTicket {
+    Admitted(QueuePermit),
+    Waiting(WaitingTicket),
 }
 
-impl Turn {
+impl QueueTicket {
     /// What [`Queues::waiting`] calls it, if it has to wait.
     pub(crate) fn number(&self) -> Option<u64> {
         match self {
-            Self::Now(_) => None,
-            Self::Later(place) => place.number,
+            Self::Admitted(_) => None,
+            Self::Waiting(ticket) => ticket.number,
         }
     }
 
-    /// Waits for it. None comes only if the worker is torn down.
-    pub(crate) async fn come(self) -> Option<Permit> {
+    /// Waits to be let in. None comes only if the worker is torn down.
+    pub(crate) async fn wait(self) -> Option<QueuePermit> {
         match self {
-            Self::Now(permit) => Some(permit),
-            Self::Later(place) => place.await,
+            Self::Admitted(permit) => Some(permit),
+            Self::Waiting(ticket) => ticket.await,
         }
     }
 }
 
-/// A place behind others. Dropping it lets those behind move up.
+/// The ticket of one that is not let in yet. Dropping it lets those behind move up.
 #[derive(Debug)]
-pub(crate) struct QueuePlace {
+pub(crate) struct WaitingTicket {
     queues: Arc<Queues>,
     rref: RRefId,
-    /// None when the turn has come.
+    /// None when it has been let in.
     number: Option<u64>,
-    admitted: oneshot::Receiver<Permit>,
+    admitted: oneshot::Receiver<QueuePermit>,
 }
 
-impl Future for QueuePlace {
-    type Output = Option<Permit>;
+impl Future for WaitingTicket {
+    type Output = Option<QueuePermit>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Permit>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<QueuePermit>> {
         let polled = Pin::new(&mut self.admitted).poll(context);
         polled.map(|permit| {
             self.number = None;
@@ -262,7 +266,7 @@ impl Future for QueuePlace {
     }
 }
 
-impl Drop for QueuePlace {
+impl Drop for WaitingTicket {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             self.queues.withdraw(self.rref, number);
@@ -272,13 +276,13 @@ impl Drop for QueuePlace {
 
 /// The right to use a value, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct QueuePermit {
     /// None if somebody else sees to it that it is given back.
     queues: Option<Arc<Queues>>,
     rref: RRefId,
 }
 
-impl Permit {
+impl QueuePermit {
     fn new(queues: &Arc<Queues>, rref: RRefId) -> Self {
         Self {
             queues: Some(Arc::clone(queues)),
@@ -287,7 +291,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         if let Some(queues) = self.queues.take() {
             queues.leave(self.rref);
@@ -307,8 +311,8 @@ mod tests {
 
     const RREF: RRefId = RRefId::new(NodeId::new(0, 1), 7);
 
-    fn user(exclusive: bool, caller_uses: Option<bool>) -> User {
-        User {
+    fn user(exclusive: bool, caller_uses: Option<bool>) -> ValueUser {
+        ValueUser {
             exclusive,
             function: "f",
             caller: NodeId::new(1, 1),
@@ -316,15 +320,20 @@ mod tests {
         }
     }
 
-    fn draw(queues: &Arc<Queues>, exclusive: bool) -> Turn {
+    fn draw(queues: &Arc<Queues>, exclusive: bool) -> QueueTicket {
         queues
             .draw(RREF, user(exclusive, None))
             .expect("it has no callers")
     }
 
-    /// Whether the turn has come.
-    fn has_come(turn: &mut Pin<&mut impl Future<Output = Option<Permit>>>) -> Option<Permit> {
-        match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    /// The permit, if it has come.
+    fn has_come(
+        ticket: &mut Pin<&mut impl Future<Output = Option<QueuePermit>>>,
+    ) -> Option<QueuePermit> {
+        match ticket
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(permit) => permit,
             Poll::Pending => None,
         }
@@ -349,9 +358,9 @@ mod tests {
         };
         assert_eq!(queues.waiting().len(), 2);
         drop(inside);
-        let mut second = pin!(second.come());
+        let mut second = pin!(second.wait());
         assert!(has_come(&mut second).is_none());
-        drop(first.come().await);
+        drop(first.wait().await);
         assert!(second.await.is_some());
     }
 
@@ -360,11 +369,11 @@ mod tests {
     fn vq_2_readers_are_let_in_together_and_not_past_a_writer() {
         let queues = Arc::new(Queues::default());
         let readers = [draw(&queues, false), draw(&queues, false)];
-        assert!(readers.iter().all(|turn| turn.number().is_none()));
-        let mut writer = pin!(draw(&queues, true).come());
+        assert!(readers.iter().all(|ticket| ticket.number().is_none()));
+        let mut writer = pin!(draw(&queues, true).wait());
         let mut late = [
-            Box::pin(draw(&queues, false).come()),
-            Box::pin(draw(&queues, false).come()),
+            Box::pin(draw(&queues, false).wait()),
+            Box::pin(draw(&queues, false).wait()),
         ];
         assert!(has_come(&mut late[0].as_mut()).is_none());
         drop(readers);
@@ -372,7 +381,7 @@ mod tests {
         assert!(permit.is_some());
         assert!(has_come(&mut late[0].as_mut()).is_none());
         drop(permit);
-        let permits = late.each_mut().map(|turn| has_come(&mut turn.as_mut()));
+        let permits = late.each_mut().map(|ticket| has_come(&mut ticket.as_mut()));
         assert!(permits.iter().all(Option::is_some));
         drop(permits);
         assert!(queues.shard(RREF).queues.is_empty(), "VQ-1");
@@ -385,7 +394,7 @@ mod tests {
         let queues = Arc::new(Queues::default());
         let reader = draw(&queues, false);
         let writer = draw(&queues, true);
-        let mut behind = pin!(draw(&queues, false).come());
+        let mut behind = pin!(draw(&queues, false).wait());
         assert!(has_come(&mut behind).is_none());
         drop(writer);
         let permit = has_come(&mut behind);
@@ -398,16 +407,16 @@ mod tests {
         // Their receivers go while their places stay: as if each gave up in the very moment.
         let crowd: Vec<_> = crowd
             .into_iter()
-            .map(|turn| match turn {
-                Turn::Later(mut place) => {
-                    place.admitted.close();
-                    place
+            .map(|ticket| match ticket {
+                QueueTicket::Waiting(mut ticket) => {
+                    ticket.admitted.close();
+                    ticket
                 }
-                Turn::Now(_) => panic!("there is somebody inside"),
+                QueueTicket::Admitted(_) => panic!("there is somebody inside"),
             })
             .collect();
         drop(inside);
-        assert!(has_come(&mut pin!(last.come())).is_some());
+        assert!(has_come(&mut pin!(last.wait())).is_some());
         drop(crowd);
         assert!(queues.shard(RREF).queues.is_empty(), "VQ-1");
     }
@@ -419,13 +428,16 @@ mod tests {
         let reader = draw(&queues, false);
         let writer = draw(&queues, true);
         let nested = queues.draw(RREF, user(false, Some(false)));
-        assert!(matches!(nested, Ok(Turn::Now(_))), "past the writer");
+        assert!(
+            matches!(nested, Ok(QueueTicket::Admitted(_))),
+            "past the writer"
+        );
         let upgrade = queues.draw(RREF, user(true, Some(false)));
         assert!(matches!(upgrade, Err(WouldDeadlock)));
         drop((reader, nested));
         // The writer is inside now. Whoever works for the reader, which is gone, may wait for it.
         let orphan = queues.draw(RREF, user(true, Some(false)));
-        assert!(matches!(orphan, Ok(Turn::Later(_))));
+        assert!(matches!(orphan, Ok(QueueTicket::Waiting(_))));
         for exclusive in [false, true] {
             let nested = queues.draw(RREF, user(exclusive, Some(true)));
             assert!(matches!(nested, Err(WouldDeadlock)));

@@ -45,7 +45,7 @@ impl Contacts for AddressBook {
         }
     }
 
-    fn turned_away(&self, by: NodeId, rejection: Rejection) {
+    fn rejected(&self, by: NodeId, rejection: Rejection) {
         let Some(core) = self.core.upgrade() else {
             return;
         };

@@ -74,25 +74,25 @@ pub(super) async fn watch_runtime(core: Weak<Core>) {
 
 /// Does what the clock says and sends what has gathered, until the worker is gone. On the thread that no
 /// program can keep from running.
-pub(super) async fn pump(core: Weak<Core>) {
-    let patience = Duration::from_secs(1);
+pub(super) async fn run_clock(core: Weak<Core>) {
+    let interval = Duration::from_secs(1);
     let mut measured = None;
     loop {
         let Some(strong) = core.upgrade() else {
             return;
         };
         strong.tick();
-        // Dropped references wake the pump as often as they come; the instruments look once in a while.
-        if measured.is_none_or(|at: Instant| at.elapsed() >= patience) {
+        // Dropped references wake the clock as often as they come; the instruments look once in a while.
+        if measured.is_none_or(|at: Instant| at.elapsed() >= interval) {
             strong.measure();
             measured = Some(Instant::now());
         }
         let due = strong.next_tick();
         // Borrowed from `strong`, which must not be kept while waiting for long.
-        let woken = strong.pump.notified();
+        let woken = strong.wake_clock.notified();
         match due {
             Some(at) => drop(tokio::time::timeout_at(at.into(), woken).await),
-            None => drop(tokio::time::timeout(patience, woken).await),
+            None => drop(tokio::time::timeout(interval, woken).await),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - **HS-1** Nothing is hosted any more once the store was closed: the port is free.
+//! - **SH-1** Nothing is hosted any more once the store was closed: the port is free.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -58,7 +58,7 @@ impl HostedStore {
                 return;
             }
         }
-        // HS-1
+        // SH-1
         server.close().await;
     }
 

@@ -31,7 +31,7 @@ const SHORT_LOOK: Duration = Duration::from_millis(2);
 const LONG_LOOK: Duration = Duration::from_millis(100);
 
 /// How long is waited for those who work before they are named in the log.
-const UNSAID: Duration = Duration::from_secs(10);
+const LOG_AFTER: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// This worker's own work is done: shuts down together with all others, when each of them has asked for it
@@ -142,7 +142,7 @@ impl Worker {
             true => node.shut_down(),
             false => node.serve(),
         });
-        core.pump.notify_one();
+        core.wake_clock.notify_one();
         let limit = core.settings.shutdown_timeout;
         let mut stage = core.stage.subscribe();
         let mut others = Others::new(limit);
@@ -444,7 +444,7 @@ impl Worker {
         self.core.end();
         // Values of the program that were put off go before the worker has ended, unless they take too long.
         let (all_done, done) = oneshot::channel::<()>();
-        self.core.user_code.put_off(move || drop(all_done));
+        self.core.user_code.defer(move || drop(all_done));
         let _ = tokio::time::timeout(patience, done).await;
     }
 }
@@ -459,8 +459,8 @@ struct Others {
 impl Others {
     fn new(limit: Duration) -> Self {
         Self {
-            next: Instant::now() + UNSAID,
-            pause: limit.max(UNSAID),
+            next: Instant::now() + LOG_AFTER,
+            pause: limit.max(LOG_AFTER),
             named: false,
         }
     }

@@ -14,7 +14,7 @@ use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 use crate::runtime::{Core, StartedCall, Traffic};
 use crate::tables::holds::Origin;
-use crate::values::queue::Queued;
+use crate::values::queue::QueuedUser;
 
 impl Worker {
     /// What this worker has at the moment: calls, peers, references, queues.
@@ -153,7 +153,7 @@ impl Snapshot {
 /// Calls that have arrived, sorted into those that run and those that wait.
 struct Calls {
     /// Those that wait for their turn, by their values and what the queues call them.
-    queued: HashMap<(RRefId, u64), Queued>,
+    queued: HashMap<(RRefId, u64), QueuedUser>,
     running: Vec<RunningCall>,
     /// What uses which value.
     used_by: HashMap<RRefId, HashSet<&'static str>>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farref_proto::Membership;
 
-use super::background::{keep_store, pump, watch_runtime};
+use super::background::{keep_store, run_clock, watch_runtime};
 use super::hosting::HostedStore;
 use super::{Worker, WorkerGuard};
 use crate::agent::Agent;
@@ -38,7 +38,7 @@ pub(super) fn launch<A: Agent>(
     let hosted = Arc::new(hosted);
     let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
     let tasks = [
-        io.handle().spawn(pump(Arc::downgrade(&core))),
+        io.handle().spawn(run_clock(Arc::downgrade(&core))),
         io.handle().spawn(keep_store),
     ];
     drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));

@@ -22,7 +22,7 @@ pub(crate) trait Contacts: Send + Sync + 'static {
     fn met(&self, card: &Card, max_calls: u32);
 
     /// A peer does not take this worker's connections, for a reason that no later attempt can change.
-    fn turned_away(&self, by: NodeId, rejection: Rejection);
+    fn rejected(&self, by: NodeId, rejection: Rejection);
 
     /// Whether the worker is in its group, or about to be.
     fn is_here(&self) -> bool;

@@ -213,7 +213,7 @@ impl Link {
             let bulk = self.start(epoch, BULK, stream, &mut connection.tasks);
             Arc::clone(&connection.bulk.insert(bulk).send)
         };
-        send.pump(self);
+        send.write_pending(self);
         Ok(())
     }
 

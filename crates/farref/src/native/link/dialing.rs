@@ -187,7 +187,7 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
         }
         report(link, address, &failure);
         if let Some(rejection) = failure.rejection() {
-            endpoint.contacts.turned_away(link.peer, rejection);
+            endpoint.contacts.rejected(link.peer, rejection);
         }
     }
     if refused {

@@ -184,7 +184,7 @@ impl Link {
         if let Some(packet) = rejected
             && packet.has_programs_buffers()
         {
-            self.endpoint.user_code.put_off(move || drop(packet));
+            self.endpoint.user_code.defer(move || drop(packet));
         }
     }
 
@@ -202,7 +202,7 @@ impl Link {
         };
         // LI-4
         if unsent.has_programs_buffers() {
-            self.endpoint.user_code.put_off(move || drop(unsent));
+            self.endpoint.user_code.defer(move || drop(unsent));
         }
         error!(peer = %self.peer, %error, "a message cannot be sent");
         let failure = Message::Answer(AnswerMessage {
@@ -346,7 +346,7 @@ impl Drop for Link {
             let empty = endpoint.session(self.peer);
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             let session = std::mem::replace(&mut state.session, empty);
-            endpoint.user_code.put_off(move || drop(session));
+            endpoint.user_code.defer(move || drop(session));
         }
     }
 }

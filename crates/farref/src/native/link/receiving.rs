@@ -112,7 +112,7 @@ impl RecvStream {
         }
         let deliver = AssertUnwindSafe(|| self.deliver_all(link, &mut state.decoder, delivering));
         // RE-1
-        user_code::without(|| catch_unwind(deliver)).unwrap_or_else(|panic| {
+        user_code::forbid_during(|| catch_unwind(deliver)).unwrap_or_else(|panic| {
             // RE-2
             let message = user_code::panic_message(&*panic).unwrap_or("a panic");
             Err(StopReason::Panicked(message.to_owned()))

@@ -11,14 +11,14 @@
 //!
 //! # Invariants
 //!
-//! - **CH-1** What a session had for a stream when [`pump`](SendStream::pump) was called is written
+//! - **SD-1** What a session had for a stream when [`write_pending`](SendStream::write_pending) was called is written
 //!   without another call: the caller takes the writer lock, or its mark makes the holder look once more.
 //!   The lock is released only in one step with seeing that there is no mark, and the mark is cleared
 //!   only before looking. A lock that was handed over needs no mark: whoever takes it over looks first.
-//! - **CH-2** One thread at a time writes to a stream, and frames leave in the order in which the
+//! - **SD-2** One thread at a time writes to a stream, and frames leave in the order in which the
 //!   session gave them.
-//! - **CH-3** No lock of the link is held while writing.
-//! - **CH-4** Nobody drops the program's buffers while it holds the writer lock, and the stream's task never:
+//! - **SD-3** No lock of the link is held while writing.
+//! - **SD-4** Nobody drops the program's buffers while it holds the writer lock, and the stream's task never:
 //!   their destructors may take long.
 
 use std::error::Error;
@@ -71,8 +71,8 @@ enum WriteOutcome {
 }
 
 impl SendStream {
-    /// Sees to it that what the session has for this stream is written (CH-1).
-    pub(super) fn pump(&self, link: &Arc<Link>) {
+    /// Sees to it that what the session has for this stream is written (SD-1).
+    pub(super) fn write_pending(&self, link: &Arc<Link>) {
         if !self.writer_lock.acquire_or_mark() {
             return;
         }
@@ -94,7 +94,7 @@ impl SendStream {
             && !self.asked.swap(true, Ordering::SeqCst)
         {
             let (stream, link) = (Arc::clone(self), Arc::clone(link));
-            self.user_code.put_off(move || {
+            self.user_code.defer(move || {
                 stream.asked.store(false, Ordering::SeqCst);
                 stream.write_for_task(&link);
             });
@@ -108,7 +108,7 @@ impl SendStream {
         if !matches!(outcome, WriteOutcome::Done | WriteOutcome::Closed) {
             self.hand_over();
         }
-        // CH-4: without the writer lock.
+        // SD-4: without the writer lock.
         if !written.is_empty() {
             self.user_code.run(move || drop(written));
         }
@@ -133,7 +133,7 @@ impl SendStream {
                 let write = WriteHalf::try_write_vectored;
                 let outcome = self.drive(&link, TASK_QUOTA, write, &mut written);
                 if !written.is_empty() {
-                    self.user_code.put_off(move || drop(written));
+                    self.user_code.defer(move || drop(written));
                 }
                 match outcome {
                     WriteOutcome::Done => break,
@@ -156,7 +156,7 @@ impl SendStream {
     }
 
     /// Writes as the holder of the writer lock. What was `written` of the program's is the caller's to drop
-    /// (CH-4).
+    /// (SD-4).
     fn drive(
         &self,
         link: &Arc<Link>,
@@ -231,9 +231,9 @@ impl Link {
             let bulk = bulk.map(|bulk| Arc::clone(&bulk.send));
             (Arc::clone(&connection.main.send), bulk)
         };
-        main.pump(self);
+        main.write_pending(self);
         if let Some(bulk) = bulk {
-            bulk.pump(self);
+            bulk.write_pending(self);
         }
     }
 

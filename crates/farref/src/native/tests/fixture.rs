@@ -22,7 +22,7 @@ use crate::support::lock::lock;
 pub(super) struct Book {
     pub(super) cards: Mutex<HashMap<NodeId, Card>>,
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
-    pub(super) turned_away: Mutex<Vec<(NodeId, Rejection)>>,
+    pub(super) rejected: Mutex<Vec<(NodeId, Rejection)>>,
     pub(super) starving: Mutex<Vec<Duration>>,
 }
 
@@ -36,8 +36,8 @@ impl Contacts for Book {
         lock(&self.met).push((card.node, max_calls));
     }
 
-    fn turned_away(&self, by: NodeId, rejection: Rejection) {
-        lock(&self.turned_away).push((by, rejection));
+    fn rejected(&self, by: NodeId, rejection: Rejection) {
+        lock(&self.rejected).push((by, rejection));
     }
 
     fn is_here(&self) -> bool {

@@ -179,7 +179,7 @@ async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
     let (left, right) = (start(1, TOKEN).await, start(2, b"guess").await);
     right.send(&left, control(1));
     eventually("the dialer is told", || {
-        lock(&book.turned_away).contains(&(left.node, Rejection::Token))
+        lock(&book.rejected).contains(&(left.node, Rejection::Token))
     })
     .await;
     assert_eq!(left.received_count(), 0);
@@ -192,7 +192,7 @@ async fn a_dialer_with_another_token_or_wire_is_told_who_turned_it_away() {
     lock(&book.cards).insert(card.node, card.clone());
     right.agent.enqueue(card.node, control(1));
     eventually("the dialer is told", || {
-        lock(&book.turned_away).contains(&(card.node, Rejection::Version(other)))
+        lock(&book.rejected).contains(&(card.node, Rejection::Version(other)))
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! HE-1, HE-2: what a worker does while its program keeps its runtime from running.
+//! ST-1, ST-2: what a worker does while its program keeps its runtime from running.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_w
         let (right, over) = undriven(setup(2, there, &book));
         introduce(&left, &others, &right, &book);
 
-        // HE-1: both ways, small messages and large ones.
+        // ST-1: both ways, small messages and large ones.
         left.meet(&right).await;
         for number in 1..20 {
             left.send(&right, control(number));
@@ -83,7 +83,7 @@ async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_w
             left.received_count() == 21 && right.received_count() == 21
         })
         .await;
-        // HE-2: once, and not before it has lasted for a while.
+        // ST-2: once, and not before it has lasted for a while.
         eventually("somebody is told", || lock(&book.starving).len() >= 2).await;
         assert_eq!(lock(&book.starving)[0], Duration::ZERO);
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -173,7 +173,7 @@ impl Source for Small {
 #[cfg(unix)]
 #[tokio::test]
 async fn what_is_behind_a_source_leaves_while_the_program_keeps_its_runtime_from_running() {
-    // HE-1, BA-2
+    // ST-1, BA-2
     const CALLS: usize = 50;
     for (transport, [here, there]) in pairs() {
         let [book, others]: [Arc<Book>; 2] = Default::default();

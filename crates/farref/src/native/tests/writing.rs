@@ -1,4 +1,4 @@
-//! CH-1 to CH-3 and AG-4: everybody writes, nobody is forgotten, and bulk holds nothing up.
+//! SD-1 to SD-3 and AG-4: everybody writes, nobody is forgotten, and bulk holds nothing up.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn no_timers() -> NativeConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_message_is_left_behind_when_eight_threads_write_at_once() {
-    // CH-1, CH-2
+    // SD-1, SD-2
     const THREADS: u64 = 8;
     const MESSAGES: u64 = 4000;
     for capacity in [1 << 20, 500] {

@@ -25,7 +25,7 @@ impl Core {
         match outcome {
             Ok(encoded) if self.gives_too_much(to, &encoded) => {
                 let core = Arc::downgrade(self);
-                self.user_code.put_off(move || {
+                self.user_code.defer(move || {
                     if let Some(core) = core.upgrade() {
                         core.respond_now(to, request, Ok(encoded));
                     }
@@ -64,7 +64,7 @@ impl Core {
         let mut state = self.lock();
         let mut work = Work::default();
         self.answer(&mut state, to, request, outcome, carried, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
         drop(references);
     }
 
@@ -83,7 +83,7 @@ impl Core {
             Err(error) => {
                 // A reference in the result cannot be handed on; the caller learns that instead.
                 let unsent = std::mem::replace(&mut outcome, Err(Failure::Protocol(error.into())));
-                let_go(unsent, work);
+                drop_after_unlock(unsent, work);
                 origins = Origins::default();
                 node.answer(to, request, &[], out).unwrap_or(None)
             }
@@ -103,7 +103,7 @@ impl Core {
                 work.flush(to);
             }
         } else {
-            let_go(outcome, work);
+            drop_after_unlock(outcome, work);
             if state.node.membership().view().is_gone(to) {
                 // The answer may have asked for a budget anew.
                 work.woken
@@ -117,7 +117,7 @@ impl Core {
         let mut state = self.lock();
         let mut work = Work::default();
         self.fulfil(&mut state, from, target, value, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
     }
 
     fn fulfil(
@@ -153,19 +153,18 @@ impl Core {
         // In lots, so that a quick constructor costs no message; early enough that nobody stalls.
         let is_due =
             peer.creations_done >= self.settings.credit_lot() || peer.bytes_done >= CREDIT_BYTES;
-        if !is_due || peer.credit_put_off {
+        if !is_due || peer.credit_deferred {
             return;
         }
         if self.user_code.waiting() > ENOUGH {
-            peer.credit_put_off = true;
+            peer.credit_deferred = true;
             let core = Arc::downgrade(self);
             let give = move || {
                 if let Some(core) = core.upgrade() {
                     core.give_credit(from);
                 }
             };
-            work.woken
-                .push(Box::new(|core| core.user_code.put_off(give)));
+            work.woken.push(Box::new(|core| core.user_code.defer(give)));
             return;
         }
         self.credit(from, peer, work);
@@ -176,10 +175,10 @@ impl Core {
         let mut state = self.lock();
         let mut work = Work::default();
         if let Some(peer) = state.peers.get_mut(&to) {
-            peer.credit_put_off = false;
+            peer.credit_deferred = false;
             self.credit(to, peer, &mut work);
         }
-        self.settle(state, work);
+        self.finish_input(state, work);
     }
 
     /// Tells a peer that calls whose results stay are done.
@@ -212,8 +211,8 @@ impl Core {
     }
 }
 
-/// Lets go of an answer that nobody gets: its buffers may be the program's (PR-2).
-fn let_go(outcome: Result<Payload, Failure>, work: &mut Work) {
+/// Drops an answer that nobody gets, when the lock is given back: its buffers may be the program's (PR-2).
+fn drop_after_unlock(outcome: Result<Payload, Failure>, work: &mut Work) {
     if let Ok(payload) = outcome
         && payload.has_programs_buffers()
     {

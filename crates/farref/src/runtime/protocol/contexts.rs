@@ -31,7 +31,7 @@ impl Core {
                 receiver
             })
         });
-        self.settle(state, Work::default());
+        self.finish_input(state, Work::default());
         released
     }
 }

@@ -97,7 +97,7 @@ impl Core {
             }
         }
         for peer in peers.values_mut() {
-            drop(peer.flow.take_turned_away());
+            drop(peer.flow.take_waiting_for_room());
         }
         drop((confirmations, releases));
         // Values may hold references in turn, whose destructors come back here (PR-2).

@@ -14,8 +14,8 @@ use crate::runtime::job::{ArrivedCall, Destination, Job};
 use crate::runtime::registry::{Callee, Entry};
 use crate::runtime::{FETCH, callers, failure};
 use crate::tables::extensions::ContextListener;
-use crate::values::queue::{User, WouldDeadlock};
-use crate::values::{Ticket, Value};
+use crate::values::queue::{ValueUser, WouldDeadlock};
+use crate::values::{Value, ValueTicket};
 
 impl Core {
     pub(super) fn handle_events(self: &Arc<Self>, state: &mut ProtocolState, work: &mut Work) {
@@ -64,7 +64,7 @@ impl Core {
                         // The one who waits knows what it called.
                         Error::PeerLost {
                             peer: self.name_of(node),
-                            function: FunctionName::UNSAID,
+                            function: FunctionName::UNKNOWN,
                         }
                     };
                     work.replies.push((waiter, Err(error)));
@@ -237,7 +237,7 @@ impl Core {
         };
         let exclusive = entry.is_some_and(Entry::exclusive);
         let on = arrived.on;
-        let user = User {
+        let user = ValueUser {
             exclusive,
             function: entry.map_or(FETCH, Entry::name),
             caller: arrived.from,
@@ -255,7 +255,7 @@ impl Core {
                 }
             },
         };
-        let on = on.map(|rref| (rref, ticket.as_ref().and_then(Ticket::number)));
+        let on = on.map(|rref| (rref, ticket.as_ref().and_then(ValueTicket::number)));
         let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Destination::Answer(request) = job.target {
             let running = IncomingCall::Running {
@@ -319,7 +319,7 @@ impl Core {
 /// Wakes those who wait for a place among the calls that are parked: they try again and learn why there
 /// will be none.
 fn end_waits_for_a_place(peer: &mut PeerState, work: &mut Work) {
-    let waiting = peer.flow.take_turned_away();
+    let waiting = peer.flow.take_waiting_for_room();
     if !waiting.is_empty() {
         work.woken.push(Box::new(move |_| drop(waiting)));
     }

@@ -20,7 +20,7 @@ use crate::support::user_code;
 /// the program (UC-1).
 impl Inbound for Core {
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
-        user_code::without(|| self.take_in(from, message))
+        user_code::forbid_during(|| self.take_in(from, message))
     }
 
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
@@ -39,14 +39,14 @@ impl Inbound for Core {
         self.unreachable.send_modify(|nodes| {
             nodes.insert(node);
         });
-        user_code::without(|| self.input(|protocol, out| protocol.suspect(node, out)));
+        user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
         tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
             "a worker misbehaves and is cut off");
         self.telemetry.misbehaved.increment(1);
-        user_code::without(|| self.input(|protocol, out| protocol.suspect(node, out)));
+        user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
     fn refused(self: Arc<Self>, by: NodeId) {
@@ -61,22 +61,22 @@ impl Inbound for Core {
             }
             WorkerStage::ShutDown | WorkerStage::Departed | WorkerStage::Evicted => return,
         }
-        user_code::without(|| self.input(|protocol, out| protocol.refused(by, out)));
+        user_code::forbid_during(|| self.input(|protocol, out| protocol.refused(by, out)));
     }
 
     fn admitted(self: Arc<Self>, node: NodeId, name: &str) {
         self.names.name(node, name);
-        user_code::without(|| self.input(|protocol, out| protocol.admit(node, out)));
+        user_code::forbid_during(|| self.input(|protocol, out| protocol.admit(node, out)));
     }
 
     fn dismissed(self: Arc<Self>, node: NodeId, departure: Departure) {
-        user_code::without(|| {
+        user_code::forbid_during(|| {
             self.input(|protocol, out| protocol.dismiss(node, departure, out));
         });
     }
 
     fn accepts(self: Arc<Self>, node: NodeId, max_calls: u32) {
-        user_code::without(|| self.met(node, max_calls));
+        user_code::forbid_during(|| self.met(node, max_calls));
     }
 
     fn max_calls(&self) -> u32 {
@@ -115,11 +115,11 @@ impl Core {
     ) -> Result<(), PeerMisbehaved> {
         match message {
             Message::Control(control) => {
-                // The first to ask for a shutdown starts the leader's clock, which the pump keeps.
+                // The first to ask for a shutdown starts the leader's clock, which `run_clock` keeps.
                 let asks = matches!(control, Control::Report { round: 0, .. });
                 let handled = self.input(|node, out| node.handle(from, control, out));
                 if asks {
-                    self.pump.notify_one();
+                    self.wake_clock.notify_one();
                 }
                 handled
             }
@@ -136,7 +136,7 @@ impl Core {
                     peer.flow.release(calls, bytes);
                     self.unpark(&mut state, from, &mut work);
                 }
-                self.settle(state, work);
+                self.finish_input(state, work);
                 Ok(())
             }
         }
@@ -165,13 +165,13 @@ impl Core {
         let arrival = match node.receive_call(from, &head, out) {
             Ok(arrival) => arrival,
             Err(error) => {
-                self.settle(state, Work::default());
+                self.finish_input(state, Work::default());
                 return Err(error);
             }
         };
         let mut work = Work::default();
         if matches!(arrival, Arrival::Ignored) {
-            self.settle(state, work);
+            self.finish_input(state, work);
             return Ok(());
         }
         let target = match head.target {
@@ -206,7 +206,7 @@ impl Core {
             // What came with it has been let go, and its context is done with.
             let failure = failure::of_protocol(self, error);
             self.reject(&mut state, arrived, failure, &mut work);
-            self.settle(state, work);
+            self.finish_input(state, work);
             return Ok(());
         }
         let receiver = match &entry {
@@ -249,7 +249,7 @@ impl Core {
                 }
             }
         }
-        self.settle(state, work);
+        self.finish_input(state, work);
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl Core {
         let answered = match node.receive_answer(from, &head, out) {
             Ok(answered) => answered,
             Err(error) => {
-                self.settle(state, Work::default());
+                self.finish_input(state, Work::default());
                 return Err(error);
             }
         };
@@ -343,13 +343,13 @@ impl Core {
             }
         }
         self.unpark(&mut state, from, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
         Ok(())
     }
 
     /// What a failure on another worker means here. The caller fills in what it called.
     fn failed(&self, worker: NodeId, failure: Failure) -> Error {
-        failure::to_error(self, worker, FunctionName::UNSAID, failure)
+        failure::to_error(self, worker, FunctionName::UNKNOWN, failure)
     }
 }
 

@@ -20,14 +20,14 @@ impl Core {
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         let result = input(node, out);
-        self.settle(state, Work::default());
+        self.finish_input(state, Work::default());
         result
     }
 
     /// Does what the clock says, and sends what has gathered.
     pub(crate) fn tick(self: &Arc<Self>) {
         let now = self.now();
-        user_code::without(|| self.input(|node, out| node.poll(now, out)));
+        user_code::forbid_during(|| self.input(|node, out| node.poll(now, out)));
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -38,7 +38,7 @@ impl Core {
 
     /// Ends an input: events are acted on, messages queued, the lock is given back, and only then
     /// everything is done that must not be done under it.
-    pub(super) fn settle(
+    pub(super) fn finish_input(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, ProtocolState>,
         mut work: Work,
@@ -88,7 +88,7 @@ impl Core {
             self.user_code.run(callback);
         }
         if !work.freed.is_empty() {
-            self.user_code.let_go(work.freed);
+            self.user_code.drop_values(work.freed);
         }
         for dropped in work.dropped {
             self.user_code.run(move || drop(dropped));

@@ -77,7 +77,7 @@ impl Core {
                 );
             }
         }
-        self.settle(state, work);
+        self.finish_input(state, work);
         self.telemetry.created.add(1);
         Ok(Handle::counted(self, rref, self.me, output, made))
     }
@@ -98,7 +98,7 @@ impl Core {
             ValueWaiter::Local(rref, sender),
             &mut work,
         );
-        self.settle(state, work);
+        self.finish_input(state, work);
         receiver
     }
 

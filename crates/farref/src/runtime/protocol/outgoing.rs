@@ -81,7 +81,7 @@ impl Core {
         if !self.has_place(&state, to, &call) {
             // Once it is out of the group nobody tells.
             self.check_member()?;
-            let (told, gave_up) = state.peer(to).flow.turned_away();
+            let (told, gave_up) = state.peer(to).flow.wait_for_room();
             drop(state);
             drop(gave_up);
             return Err(NotMade::NoPlace(Box::new(call), told));
@@ -90,7 +90,7 @@ impl Core {
         let head = match node.call(to, want, &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
-                self.settle(state, Work::default());
+                self.finish_input(state, Work::default());
                 let error = self.cannot_call(to, call.name, call.receiver.is_some(), error);
                 return Err(error.into());
             }
@@ -110,7 +110,7 @@ impl Core {
         let mut work = Work::default();
         // The forks are made: the handles may go, but not under the lock.
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
         drop(references);
         Ok(OpenCall {
             peer: to,
@@ -151,7 +151,7 @@ impl Core {
         let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
-                self.settle(state, Work::default());
+                self.finish_input(state, Work::default());
                 return Err(self.cannot_call(to, name, on_value, error));
             }
         };
@@ -167,7 +167,7 @@ impl Core {
         };
         let mut work = Work::default();
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
         drop(references);
         self.telemetry.created.add(1);
         Ok(Handle::counted(self, rref, to, output, made))
@@ -200,7 +200,7 @@ impl Core {
                 }
             }
         }
-        self.settle(state, work);
+        self.finish_input(state, work);
         was_open
     }
 
@@ -271,7 +271,7 @@ impl Core {
     ) -> Error {
         let ProtocolState { node, out, .. } = &mut *state;
         node.undo_call(to, head, out);
-        self.settle(state, Work::default());
+        self.finish_input(state, Work::default());
         error
     }
 

@@ -86,6 +86,6 @@ impl Core {
         state.peer(node).flow.raise_limit(max_calls);
         let mut work = Work::default();
         self.unpark(&mut state, node, &mut work);
-        self.settle(state, work);
+        self.finish_input(state, work);
     }
 }

@@ -37,7 +37,7 @@ impl Core {
         let mut work = Work::default();
         self.handle_events(&mut state, &mut work);
         if state.out.controls() > 0 {
-            self.pump.notify_one();
+            self.wake_clock.notify_one();
         }
         drop(state);
         self.carry_out(work);

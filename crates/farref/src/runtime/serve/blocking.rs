@@ -12,11 +12,11 @@ use crate::runtime::function::Function;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
 use crate::tables::answer_budget::Reservation;
-use crate::values::Admission;
+use crate::values::ValueGuard;
 
 pub(super) fn run_blocking<F: Function>(
     responder: Responder,
-    admission: Option<Admission>,
+    receiver: Option<ValueGuard>,
     packed: Packed,
     span: tracing::Span,
     room: Option<Reservation>,
@@ -41,7 +41,7 @@ pub(super) fn run_blocking<F: Function>(
                     let room = async { Ok(responder.room(Err(reserve)).await) };
                     match supervise(&responder.call, room).await {
                         Ok(room) => {
-                            run_blocking::<F>(responder, admission, packed, span, room);
+                            run_blocking::<F>(responder, receiver, packed, span, room);
                         }
                         Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                     }
@@ -58,7 +58,7 @@ pub(super) fn run_blocking<F: Function>(
             let _runtime = responder.core.runtime.enter();
             current.enter(|| {
                 span.in_scope(|| {
-                    let guard = enter::<F>(admission)?;
+                    let guard = enter::<F>(receiver)?;
                     // A plain function is over when it has been polled once.
                     match pin!(F::run(guard, arguments))
                         .poll(&mut Context::from_waker(Waker::noop()))

@@ -21,7 +21,7 @@ use tracing::Instrument as _;
 
 use self::blocking::run_blocking;
 use self::responder::{Execution, Responder, span_of};
-use self::running::{Packed, admission, run, supervise};
+use self::running::{Packed, run, supervise, wait_for_receiver};
 use super::core::Core;
 use super::current::Current;
 use super::function::{Function, Mode};
@@ -29,7 +29,7 @@ use super::job::{Destination, Job};
 use super::registry::Entry;
 use super::{trace, value_scope};
 use crate::agent::Failure;
-use crate::values::{Admission, Ticket};
+use crate::values::{ValueGuard, ValueTicket};
 
 impl Job {
     pub(crate) fn start(self) {
@@ -45,7 +45,8 @@ impl Job {
         let runtime = responder.core.runtime.clone();
         runtime.spawn(async move {
             let fetched = supervise(&responder.call, async {
-                let Some(Admission::Shared(guard, permit)) = admission(ticket).await? else {
+                let Some(ValueGuard::Shared(guard, permit)) = wait_for_receiver(ticket).await?
+                else {
                     return Err(Failure::BadArguments("nothing to fetch".to_owned()));
                 };
                 // The permit is given back after the lock, wherever this ends: what was bound last goes first.
@@ -95,11 +96,11 @@ pub(crate) fn serve<F: Function>(job: Job) {
             Some(ticket) => drop(runtime.spawn(async move {
                 let admitted = supervise(&responder.call, async {
                     let room = responder.room(responder.reserve_for_function()).await;
-                    Ok((admission(Some(ticket)).await?, room))
+                    Ok((wait_for_receiver(Some(ticket)).await?, room))
                 });
                 match admitted.await {
-                    Ok((admission, room)) => {
-                        run_blocking::<F>(responder, admission, packed, span, room);
+                    Ok((receiver, room)) => {
+                        run_blocking::<F>(responder, receiver, packed, span, room);
                     }
                     Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                 }
@@ -108,8 +109,8 @@ pub(crate) fn serve<F: Function>(job: Job) {
     }
 }
 
-/// Takes a job apart: the answer that it owes, its arguments, and its turn to use a value.
-fn split(job: Job) -> (Responder, Packed, Option<Ticket>) {
+/// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.
+fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
     let name = job.name();
     let call = Execution {
         current: Current {

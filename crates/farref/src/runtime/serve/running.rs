@@ -15,8 +15,8 @@ use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
 use crate::runtime::value_scope;
 use crate::support::polled;
-use crate::values::sealed::Admitted;
-use crate::values::{Access, Admission, Ticket};
+use crate::values::sealed::ReceiverGuard;
+use crate::values::{Access, ValueGuard, ValueTicket};
 
 /// Arguments as they came.
 pub(super) struct Packed {
@@ -47,12 +47,16 @@ impl Packed {
     }
 }
 
-pub(super) async fn run<F: Function>(responder: Responder, ticket: Option<Ticket>, packed: Packed) {
+pub(super) async fn run<F: Function>(
+    responder: Responder,
+    ticket: Option<ValueTicket>,
+    packed: Packed,
+) {
     let to = &responder;
     let outcome = supervise(&to.call, async move {
         let arguments = packed.read::<F>(to)?;
         let room = to.room(to.reserve_for_function()).await;
-        let guard = enter::<F>(admission(ticket).await?)?;
+        let guard = enter::<F>(wait_for_receiver(ticket).await?)?;
         Ok((F::run(guard, arguments).await?, room))
     })
     .await;
@@ -67,7 +71,7 @@ pub(super) async fn supervise<T>(
     let mut future = pin!(Some(future));
     let mut timer: Option<Pin<Box<Sleep>>> = None;
     if let Err(failure) = call.check() {
-        let_go(|| future.set(None));
+        drop_guarded(|| future.set(None));
         return Err(failure);
     }
     let outcome = poll_fn(|context| {
@@ -98,29 +102,31 @@ pub(super) async fn supervise<T>(
         Poll::Pending
     })
     .await;
-    let_go(|| future.set(None));
+    drop_guarded(|| future.set(None));
     outcome
 }
 
-/// Lets go of what a function leaves behind that did not come to its end. Its destructors are the
+/// Drops what a function leaves behind that did not come to its end. Its destructors are the
 /// program's: if one panics, the call has an outcome all the same.
-fn let_go(drop: impl FnOnce()) {
+fn drop_guarded(drop: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(drop)) {
         tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
     }
 }
 
-pub(super) async fn admission(ticket: Option<Ticket>) -> Result<Option<Admission>, Failure> {
+pub(super) async fn wait_for_receiver(
+    ticket: Option<ValueTicket>,
+) -> Result<Option<ValueGuard>, Failure> {
     match ticket {
-        Some(ticket) => ticket.admitted().await.map(Some),
+        Some(ticket) => ticket.wait().await.map(Some),
         None => Ok(None),
     }
 }
 
 pub(super) fn enter<F: Function>(
-    admission: Option<Admission>,
+    receiver: Option<ValueGuard>,
 ) -> Result<<F::Access as Access>::Guard, Failure> {
-    F::Access::enter(Admitted(admission)).ok_or_else(|| {
+    F::Access::enter(ReceiverGuard(receiver)).ok_or_else(|| {
         let wanted = std::any::type_name::<<F::Access as Access>::Target>();
         Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
     })
