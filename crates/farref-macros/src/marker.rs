@@ -81,7 +81,7 @@ impl Marker<'_> {
             }
 
             ::farref::__private::inventory::submit! {
-                ::farref::__private::Registration::of::<#ident>()
+                ::farref::__private::FunctionRegistration::of::<#ident>()
             }
 
             #each_argument

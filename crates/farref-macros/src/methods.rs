@@ -150,7 +150,7 @@ fn class_of(class: &str, names: &Names<'_>) -> TokenStream {
         }
 
         ::farref::__private::inventory::submit! {
-            ::farref::__private::Registration::of::<__farref_class>()
+            ::farref::__private::FunctionRegistration::of::<__farref_class>()
         }
     }
 }

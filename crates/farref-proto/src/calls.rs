@@ -17,7 +17,7 @@ use crate::ids::{ContextId, MessageId, RRefId};
 
 /// A request made of the peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Outgoing<O> {
+pub(crate) struct OutgoingRequest<O> {
     /// Whether the program still waits for the answer.
     pub(crate) wanted: bool,
     /// The reference that it fetches and holds a handle of.
@@ -28,14 +28,14 @@ pub(crate) struct Outgoing<O> {
 
 /// A request of the peer being worked on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Incoming<I> {
+pub(crate) struct IncomingRequest<I> {
     pub(crate) context: Option<ContextId>,
     pub(crate) fetches: Option<RRefId>,
     /// What the driver keeps of it.
     pub(crate) record: Option<I>,
 }
 
-impl<I> Incoming<I> {
+impl<I> IncomingRequest<I> {
     pub(crate) fn new(context: Option<ContextId>, fetches: Option<RRefId>) -> Self {
         Self {
             context,
@@ -47,8 +47,8 @@ impl<I> Incoming<I> {
 
 /// All calls that were open with a peer.
 pub(crate) struct Open<O, I> {
-    pub(crate) outgoing: Vec<(MessageId, Outgoing<O>)>,
-    pub(crate) incoming: Vec<(MessageId, Incoming<I>)>,
+    pub(crate) outgoing: Vec<(MessageId, OutgoingRequest<O>)>,
+    pub(crate) incoming: Vec<(MessageId, IncomingRequest<I>)>,
 }
 
 /// The open calls with one peer, in both directions.
@@ -61,13 +61,13 @@ pub(crate) struct Calls<O, I> {
     used: u32,
     /// The first generation of a new slot: none that was given back has had it (CA-2).
     first_generation: u32,
-    incoming: BTreeMap<MessageId, Incoming<I>>,
+    incoming: BTreeMap<MessageId, IncomingRequest<I>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Slot<O> {
     generation: u32,
-    call: Option<Outgoing<O>>,
+    call: Option<OutgoingRequest<O>>,
 }
 
 /// So many slots are kept in any case.
@@ -86,7 +86,7 @@ impl<O, I> Default for Calls<O, I> {
 }
 
 impl<O, I> Calls<O, I> {
-    pub(crate) fn start(&mut self, call: Outgoing<O>) -> MessageId {
+    pub(crate) fn start(&mut self, call: OutgoingRequest<O>) -> MessageId {
         self.used += 1;
         while let Some(index) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(index as usize)
@@ -104,11 +104,11 @@ impl<O, I> Calls<O, I> {
         MessageId(u64::from(self.first_generation) << 32 | index)
     }
 
-    pub(crate) fn outgoing(&mut self, request: MessageId) -> Option<&mut Outgoing<O>> {
+    pub(crate) fn outgoing(&mut self, request: MessageId) -> Option<&mut OutgoingRequest<O>> {
         self.slot(request)?.call.as_mut()
     }
 
-    pub(crate) fn finish(&mut self, request: MessageId) -> Option<Outgoing<O>> {
+    pub(crate) fn finish(&mut self, request: MessageId) -> Option<OutgoingRequest<O>> {
         let slot = self.slot(request)?;
         let call = slot.call.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -157,7 +157,7 @@ impl<O, I> Calls<O, I> {
     pub(crate) fn receive(
         &mut self,
         request: MessageId,
-        call: Incoming<I>,
+        call: IncomingRequest<I>,
     ) -> Result<(), PeerMisbehaved> {
         if self.incoming.contains_key(&request) {
             return Err(PeerMisbehaved::RequestTwice { request });
@@ -166,11 +166,11 @@ impl<O, I> Calls<O, I> {
         Ok(())
     }
 
-    pub(crate) fn incoming(&self, request: MessageId) -> Option<&Incoming<I>> {
+    pub(crate) fn incoming(&self, request: MessageId) -> Option<&IncomingRequest<I>> {
         self.incoming.get(&request)
     }
 
-    pub(crate) fn incoming_mut(&mut self, request: MessageId) -> Option<&mut Incoming<I>> {
+    pub(crate) fn incoming_mut(&mut self, request: MessageId) -> Option<&mut IncomingRequest<I>> {
         self.incoming.get_mut(&request)
     }
 
@@ -198,7 +198,7 @@ impl<O, I> Calls<O, I> {
         incoming.extend(calls.filter_map(|call| call.record.take()));
     }
 
-    pub(crate) fn answered(&mut self, request: MessageId) -> Option<Incoming<I>> {
+    pub(crate) fn answered(&mut self, request: MessageId) -> Option<IncomingRequest<I>> {
         self.incoming.remove(&request)
     }
 
@@ -233,7 +233,7 @@ mod tests {
 
     type Calls = super::Calls<(), ()>;
 
-    const CALL: Outgoing<()> = Outgoing {
+    const CALL: OutgoingRequest<()> = OutgoingRequest {
         wanted: true,
         fetches: None,
         record: None,
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_peer_cannot_open_one_request_twice() {
         let mut calls = Calls::default();
-        let call = || Incoming::new(None, None);
+        let call = || IncomingRequest::new(None, None);
         let request = MessageId(7);
         assert_eq!(calls.receive(request, call()), Ok(()));
         assert_eq!(

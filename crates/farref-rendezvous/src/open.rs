@@ -49,9 +49,9 @@ impl Opened {
 /// # let place = format!("tcp://{}", free.local_addr());
 /// # free.close().await;
 /// let place: Rendezvous = place.parse()?; // such as tcp://127.0.0.1:29500
-/// let patience = Duration::from_secs(60);
-/// let host = open(&place, true, patience).await?;
-/// let guest = open(&place, false, patience).await?;
+/// let timeout = Duration::from_secs(60);
+/// let host = open(&place, true, timeout).await?;
+/// let guest = open(&place, false, timeout).await?;
 /// host.store.set("key", b"value").await?;
 /// assert_eq!(guest.store.try_get("key").await?.as_deref(), Some(&b"value"[..]));
 /// # Ok(())

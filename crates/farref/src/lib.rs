@@ -188,7 +188,7 @@ pub mod __private {
     pub use crate::agent::Failure;
     pub use crate::api::generated::{call, call_method};
     pub use crate::runtime::function::*;
-    pub use crate::runtime::registry::Registration;
+    pub use crate::runtime::registry::FunctionRegistration;
     pub use crate::values::{Access, Encode, Exclusive, NoReceiver, Shared, sealed};
     pub use inventory;
 }

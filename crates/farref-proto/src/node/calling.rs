@@ -5,7 +5,7 @@
 //! could not be encoded or sent (guarantee R5).
 
 use super::*;
-use crate::calls::{Calls, Incoming, Open, Outgoing};
+use crate::calls::{Calls, IncomingRequest, Open, OutgoingRequest};
 use crate::event::Waiter;
 use crate::message::{AnswerHead, CallHead, Carried, Target};
 use crate::refs::Fetch;
@@ -125,7 +125,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         (outgoing, incoming)
     }
 
-    fn open_outgoing(&mut self, to: NodeId, request: MessageId) -> Option<&mut Outgoing<O>> {
+    fn open_outgoing(&mut self, to: NodeId, request: MessageId) -> Option<&mut OutgoingRequest<O>> {
         self.calls.get_mut(&to)?.outgoing(request)
     }
 
@@ -186,7 +186,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
             self.undo_forks(&carried, out);
             return Err(error.into());
         }
-        let outgoing = Outgoing {
+        let outgoing = OutgoingRequest {
             wanted: true,
             fetches,
             record: None,
@@ -271,11 +271,11 @@ impl<V: Clone, O, I> Node<V, O, I> {
         self.receive_all(from, &head.carried, out)?;
         let admitted = match head.target {
             Target::Answer(request) => {
-                let call = Incoming::new(context, None);
+                let call = IncomingRequest::new(context, None);
                 self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Fetch(request, rref, _) => {
-                let call = Incoming::new(context, Some(rref));
+                let call = IncomingRequest::new(context, Some(rref));
                 self.calls.entry(from).or_default().receive(request, call)
             }
             Target::Stay(creation) => {
@@ -297,7 +297,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
             {
                 // Its context is done with; only the answer is left.
                 calls.answered(request);
-                calls.receive(request, Incoming::new(None, None))?;
+                calls.receive(request, IncomingRequest::new(None, None))?;
             }
             self.loop_back(out);
             return Ok(Arrival::Failed(error.into()));
@@ -380,7 +380,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         if self.listens_to(to) {
             let calls = self.calls.entry(to).or_default();
             // The request was open a moment ago and its slot on the caller's side still is.
-            let reopened = calls.receive(head.id, Incoming::new(None, None));
+            let reopened = calls.receive(head.id, IncomingRequest::new(None, None));
             debug_assert!(reopened.is_ok());
         }
         self.loop_back(out);

@@ -14,7 +14,7 @@ struct Stored<F> {
 }
 
 /// A frame that is to go out now.
-pub(super) struct Outgoing<F> {
+pub(super) struct OutgoingFrame<F> {
     pub(super) seq: u64,
     pub(super) payload: F,
     /// Whether an earlier connection has carried it already.
@@ -110,7 +110,7 @@ impl<F> Outbox<F> {
 
 impl<F: Clone> Outbox<F> {
     /// The next frame for the present connection.
-    pub(super) fn transmit(&mut self) -> Option<Outgoing<F>> {
+    pub(super) fn transmit(&mut self) -> Option<OutgoingFrame<F>> {
         let seq = self.cursor;
         // The cursor is at most as far from the first frame as there are frames stored.
         let payload = self
@@ -121,7 +121,7 @@ impl<F: Clone> Outbox<F> {
         self.cursor += 1;
         let replayed = seq < self.sent;
         self.sent = self.sent.max(self.cursor);
-        Some(Outgoing {
+        Some(OutgoingFrame {
             seq,
             payload,
             replayed,

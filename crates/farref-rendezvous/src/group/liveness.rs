@@ -26,6 +26,6 @@ pub trait LivenessProbe: fmt::Debug + Send + Sync {
     fn probe<'a>(
         &'a self,
         card: &'a Card,
-        patience: Duration,
+        timeout: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<Liveness, RendezvousError>> + Send + 'a>>;
 }

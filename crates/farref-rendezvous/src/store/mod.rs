@@ -95,8 +95,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let store = MemoryStore::new();
-    /// let patience = Duration::from_secs(60);
-    /// let (got, set) = tokio::join!(store.get("later", patience), store.set("later", b"now"));
+    /// let timeout = Duration::from_secs(60);
+    /// let (got, set) = tokio::join!(store.get("later", timeout), store.set("later", b"now"));
     /// set?;
     /// assert_eq!(&got?[..], b"now");
     ///

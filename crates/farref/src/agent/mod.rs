@@ -278,9 +278,9 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// that died, everything is thrown away and it is refused from now on.
     fn forget(&self, node: NodeId, departure: Departure);
 
-    /// Delivers what is queued, for at most `patience`, and closes everything. Nothing is handed in
+    /// Delivers what is queued, for at most `limit`, and closes everything. Nothing is handed in
     /// and nobody is suspected after it began.
-    fn close(&self, patience: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn close(&self, limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
     /// How each link is doing.
     fn links(&self) -> Vec<LinkStatistics>;

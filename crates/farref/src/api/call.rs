@@ -19,10 +19,10 @@ use crate::fingerprint;
 use crate::runtime::current::{self, Current};
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
-use crate::runtime::registry::Entry;
+use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{self, CallSpec, Core, trace, value_scope};
-use crate::support::blocking::BlockedThread;
-use crate::tables::holds::{Made, Origin};
+use crate::support::blocking_pool::BlockedThread;
+use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::{Access, NoReceiver};
 
 /// What a fetch is called in errors.
@@ -84,7 +84,7 @@ struct Deferred<T> {
 struct Built {
     to: Result<(Arc<Core>, NodeId)>,
     /// What to call; none fetches the receiver's value.
-    entry: Option<&'static Entry>,
+    entry: Option<&'static FunctionEntry>,
     name: FunctionName,
     receiver: Option<Arc<Handle>>,
     encoded: Result<value_scope::Encoded>,
@@ -190,7 +190,7 @@ impl<T: Send + Sync + 'static> Call<T> {
 impl Built {
     #[track_caller]
     fn create<T: Send + Sync + 'static>(self) -> Result<Arc<Handle>> {
-        let made = Made {
+        let made = HoldRecord {
             type_name: std::any::type_name::<T>(),
             origin: Origin::Here(Location::caller()),
             at: Instant::now(),
@@ -266,7 +266,7 @@ impl<T> Call<T> {
         core: &Arc<Core>,
         to: Result<NodeId>,
         receiver: Option<Arc<Handle>>,
-        entry: Option<&'static Entry>,
+        entry: Option<&'static FunctionEntry>,
         name: &'static str,
         own_timeout: Option<Duration>,
         arguments: &A,
@@ -429,7 +429,7 @@ impl Built {
         let mut encoded = self.encoded?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
-            function: self.entry.map(Entry::reference),
+            function: self.entry.map(FunctionEntry::reference),
             name: self.name,
             receiver: self.receiver,
             encoded,

@@ -14,9 +14,9 @@ use super::rref::RRef;
 use crate::agent::{Fingerprint, FunctionRef};
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
-use crate::runtime::context::ContextScope;
+use crate::runtime::context_scope::ContextScope;
 use crate::runtime::current;
-use crate::runtime::registry::{BY_METHOD, Entry, Registry};
+use crate::runtime::registry::{BY_METHOD, FunctionEntry, Registry};
 
 /// All remote functions of the program.
 ///
@@ -322,7 +322,7 @@ pub fn named<T>(call: Call<T>, name: impl Into<String>) -> Call<T> {
     call.named(FunctionName::theirs(name.into()))
 }
 
-fn info(entry: &Entry) -> FunctionInfo {
+fn info(entry: &FunctionEntry) -> FunctionInfo {
     FunctionInfo {
         reference: entry.reference(),
         name: entry.name(),

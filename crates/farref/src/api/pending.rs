@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, Misuse, Result};
-use crate::runtime::registry::Entry;
+use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, NotMade, OpenCall, Reply, value_scope};
 
 /// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
@@ -72,7 +72,7 @@ impl<T: DeserializeOwned> Returned for T {}
 #[must_use = "dropping this cancels the call: await it"]
 pub struct Pending<T> {
     pub(super) name: FunctionName,
-    pub(super) entry: Option<&'static Entry>,
+    pub(super) entry: Option<&'static FunctionEntry>,
     pub(super) state: PendingState,
     pub(super) result: PhantomData<fn() -> T>,
 }
@@ -210,8 +210,8 @@ impl<T: Returned> Future for Pending<T> {
         let PendingState::Begun(begun) = state else {
             return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
         };
-        let telemetry = &begun.core.telemetry;
-        telemetry.call_seconds.record(begun.began.elapsed());
+        let metrics = &begun.core.metrics;
+        metrics.call_seconds.record(begun.began.elapsed());
         let outcome = outcome.and_then(|(payload, references)| {
             let origin = begun
                 .context
@@ -229,7 +229,7 @@ impl<T: Returned> Future for Pending<T> {
             })
         });
         if outcome.is_err() {
-            telemetry.failed.add(1);
+            metrics.failed.add(1);
         }
         if matches!(outcome, Err(Error::Timeout { .. })) {
             begun.core.cancel(begun.receipt.peer, begun.receipt.request);
@@ -276,7 +276,7 @@ impl Begun {
 fn complete(
     mut error: Error,
     name: FunctionName,
-    entry: Option<&'static Entry>,
+    entry: Option<&'static FunctionEntry>,
     time_limit: Option<Duration>,
 ) -> Error {
     let unsaid = match &mut error {
@@ -298,7 +298,7 @@ fn complete(
     match &mut error {
         Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
         Error::SignatureMismatch { ours, .. } => {
-            **ours = entry.map(Entry::signature).unwrap_or_default();
+            **ours = entry.map(FunctionEntry::signature).unwrap_or_default();
         }
         _ => {}
     }
@@ -310,7 +310,7 @@ impl<T> Drop for Pending<T> {
         if let PendingState::Begun(begun) = &self.state
             && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
         {
-            begun.core.telemetry.cancelled.add(1);
+            begun.core.metrics.cancelled.add(1);
         }
     }
 }

@@ -40,6 +40,6 @@ pub(crate) use elements::Elements;
 pub use elements::Width;
 pub use error::{CodecError, CodecErrorKind};
 pub use forms::{Codec, ValueCodec};
-pub(crate) use part::{BadSource, Home, Owned, PartBytes};
+pub(crate) use part::{BadSource, BufferRecycler, Owned, PartBytes};
 pub use part::{Part, Source};
 pub use payload::Payload;

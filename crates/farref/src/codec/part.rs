@@ -86,10 +86,10 @@ pub trait Source: Send + Sync + 'static {
 /// # Ok::<(), farref::CodecError>(())
 /// ```
 #[derive(Clone)]
-pub struct Part(Kind);
+pub struct Part(PartKind);
 
 #[derive(Clone)]
-enum Kind {
+enum PartKind {
     Bytes(Bytes),
     Owned(Arc<Owned>),
     Source(Seen),
@@ -109,7 +109,7 @@ pub(crate) struct Seen {
 pub(crate) struct BadSource(&'static str);
 
 /// Whoever wants the memory of elements back that nobody uses any more.
-pub(crate) trait Home: fmt::Debug + Send + Sync {
+pub(crate) trait BufferRecycler: fmt::Debug + Send + Sync {
     fn keep(&self, elements: Elements);
 }
 
@@ -118,7 +118,7 @@ pub(crate) trait Home: fmt::Debug + Send + Sync {
 pub(crate) struct Owned {
     elements: Elements,
     /// Where their memory goes in the end if nobody has made it his own.
-    home: Option<Weak<dyn Home>>,
+    recycler: Option<Weak<dyn BufferRecycler>>,
 }
 
 /// Where the bytes of a part are.
@@ -139,9 +139,9 @@ impl Part {
     /// ```
     pub fn len(&self) -> usize {
         match &self.0 {
-            Kind::Bytes(bytes) => bytes.len(),
-            Kind::Owned(owned) => owned.elements.bytes().len(),
-            Kind::Source(seen) => seen.len,
+            PartKind::Bytes(bytes) => bytes.len(),
+            PartKind::Owned(owned) => owned.elements.bytes().len(),
+            PartKind::Source(seen) => seen.len,
         }
     }
 
@@ -166,9 +166,9 @@ impl Part {
     /// ```
     pub fn width(&self) -> Width {
         match &self.0 {
-            Kind::Bytes(_) => Width::One,
-            Kind::Owned(owned) => owned.elements.width(),
-            Kind::Source(seen) => seen.width,
+            PartKind::Bytes(_) => Width::One,
+            PartKind::Owned(owned) => owned.elements.width(),
+            PartKind::Source(seen) => seen.width,
         }
     }
 
@@ -185,9 +185,9 @@ impl Part {
     /// ```
     pub fn into_bytes(self) -> Result<Bytes, CodecError> {
         Ok(match self.0 {
-            Kind::Bytes(bytes) => bytes,
-            Kind::Source(seen) => seen.copy::<u8>()?.into(),
-            Kind::Owned(owned) => owned.into_bytes(),
+            PartKind::Bytes(bytes) => bytes,
+            PartKind::Source(seen) => seen.copy::<u8>()?.into(),
+            PartKind::Owned(owned) => owned.into_bytes(),
         })
     }
 
@@ -235,26 +235,26 @@ impl Part {
         // No peer takes half an element, and bytes are whole in any case.
         let even = len.is_multiple_of(width.bytes());
         let width = if even { width } else { Width::One };
-        Self(Kind::Source(Seen { source, len, width }))
+        Self(PartKind::Source(Seen { source, len, width }))
     }
 
     pub(crate) fn from_owned(owned: Arc<Owned>) -> Self {
-        Self(Kind::Owned(owned))
+        Self(PartKind::Owned(owned))
     }
 
     /// Its elements: the vector itself if it is one and nobody else has it, a copy otherwise.
     pub(crate) fn into_vec<T: Pod>(self) -> Result<Vec<T>, CodecError> {
         let kind = match self.0 {
-            Kind::Bytes(bytes) if align_of::<T>() == 1 => {
+            PartKind::Bytes(bytes) if align_of::<T>() == 1 => {
                 // No copy if this is all there is of them.
-                Kind::Owned(Owned::new(Elements::One(bytes.into()), None))
+                PartKind::Owned(Owned::new(Elements::One(bytes.into()), None))
             }
             kind => kind,
         };
         match kind {
-            Kind::Bytes(bytes) => copy(&bytes),
-            Kind::Source(seen) => seen.copy(),
-            Kind::Owned(mut owned) => match Arc::get_mut(&mut owned) {
+            PartKind::Bytes(bytes) => copy(&bytes),
+            PartKind::Source(seen) => seen.copy(),
+            PartKind::Owned(mut owned) => match Arc::get_mut(&mut owned) {
                 Some(only) => take(&mut only.elements)
                     .into_vec()
                     .or_else(|elements| copy(elements.bytes())),
@@ -266,17 +266,17 @@ impl Part {
     /// Whether its destructor may be the program's.
     pub(crate) fn is_programs(&self) -> bool {
         match &self.0 {
-            Kind::Bytes(_) | Kind::Source(_) => true,
-            Kind::Owned(_) => false,
+            PartKind::Bytes(_) | PartKind::Source(_) => true,
+            PartKind::Owned(_) => false,
         }
     }
 
     /// Where its bytes are.
     pub(crate) fn place(&self) -> PartBytes<'_> {
         match &self.0 {
-            Kind::Bytes(bytes) => PartBytes::Here(bytes),
-            Kind::Owned(owned) => PartBytes::Here(owned.elements.bytes()),
-            Kind::Source(seen) => PartBytes::Behind(seen),
+            PartKind::Bytes(bytes) => PartBytes::Here(bytes),
+            PartKind::Owned(owned) => PartBytes::Here(owned.elements.bytes()),
+            PartKind::Source(seen) => PartBytes::Behind(seen),
         }
     }
 }
@@ -325,17 +325,17 @@ impl Seen {
 }
 
 impl Owned {
-    pub(crate) fn new(elements: Elements, home: Option<Weak<dyn Home>>) -> Arc<Self> {
-        Arc::new(Self { elements, home })
+    pub(crate) fn new(elements: Elements, recycler: Option<Weak<dyn BufferRecycler>>) -> Arc<Self> {
+        Arc::new(Self { elements, recycler })
     }
 
     /// Their bytes, where they are.
     pub(crate) fn into_bytes(mut self: Arc<Self>) -> Bytes {
         match Arc::get_mut(&mut self) {
-            // What goes home does so as it is.
+            // What is recycled is so as it is.
             Some(Self {
                 elements: Elements::One(bytes),
-                home: None,
+                recycler: None,
             }) => take(bytes).into(),
             _ => Bytes::from_owner(SharedOwned(self)),
         }
@@ -344,8 +344,8 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some(home) = self.home.take().and_then(|home| home.upgrade()) {
-            home.keep(take(&mut self.elements));
+        if let Some(recycler) = self.recycler.take().and_then(|recycler| recycler.upgrade()) {
+            recycler.keep(take(&mut self.elements));
         }
     }
 }
@@ -361,13 +361,13 @@ impl AsRef<[u8]> for SharedOwned {
 
 impl From<Bytes> for Part {
     fn from(bytes: Bytes) -> Self {
-        Self(Kind::Bytes(bytes))
+        Self(PartKind::Bytes(bytes))
     }
 }
 
 impl From<Vec<u8>> for Part {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Kind::Bytes(bytes.into()))
+        Self(PartKind::Bytes(bytes.into()))
     }
 }
 

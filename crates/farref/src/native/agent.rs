@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::accept::Acceptor;
-use super::endpoint::{BoxFuture, Contacts, Endpoint, Identity, NativeConfig};
+use super::endpoint::{BoxFuture, Endpoint, Identity, NativeConfig, WireCallbacks};
 use super::frame::Packet;
 use super::link::LinkTable;
 use super::starvation;
@@ -47,13 +47,13 @@ impl NativeAgent {
     pub(crate) fn start(
         bound: Bound,
         identity: Identity,
-        contacts: Arc<dyn Contacts>,
+        callbacks: Arc<dyn WireCallbacks>,
         inbound: Weak<dyn Inbound>,
         config: NativeConfig,
         io: Arc<IoThread>,
     ) -> Arc<Self> {
         let (listeners, network) = bound.into_parts();
-        let endpoint = Endpoint::new(identity, config, contacts, inbound, network, io);
+        let endpoint = Endpoint::new(identity, config, callbacks, inbound, network, io);
         let links = LinkTable::new(Arc::clone(&endpoint));
         endpoint.spawn_io(Arc::clone(&links.timer).run(Arc::clone(&endpoint)));
         endpoint.spawn_io(starvation::run(Arc::clone(&links)));
@@ -121,10 +121,10 @@ impl Agent for NativeAgent {
                 let links = Arc::clone(links);
                 self.links.endpoint.spawn_io(async move {
                     link.flush();
-                    let patience = links.endpoint.config.leave_patience;
+                    let limit = links.endpoint.config.leave_timeout;
                     // It closes the connection when it has heard from all; its own good-bye may come after
                     // somebody else's word of it. Either way it is over.
-                    let _ = timeout(patience, link.disconnected()).await;
+                    let _ = timeout(limit, link.disconnected()).await;
                     link.acknowledge_and_flush();
                     links.depart(node);
                     link.close();
@@ -133,15 +133,15 @@ impl Agent for NativeAgent {
         }
     }
 
-    fn close(&self, patience: Duration) -> BoxFuture<'_, ()> {
+    fn close(&self, limit: Duration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.links.endpoint.begin_closing();
-            let deadline = Instant::now() + patience;
+            let deadline = Instant::now() + limit;
             for link in self.links.links() {
                 link.flush();
             }
             for link in self.links.links() {
-                // Patience is for all of them together.
+                // The limit is for all of them together.
                 let _ = timeout_at(deadline, link.drained()).await;
             }
             for link in self.links.links() {
@@ -172,8 +172,8 @@ impl Agent for NativeAgent {
     }
 
     fn bytes(&self) -> (u64, u64) {
-        let meters = &self.links.endpoint.meters;
-        (meters.bytes_sent.total(), meters.bytes_received.total())
+        let metrics = &self.links.endpoint.metrics;
+        (metrics.bytes_sent.total(), metrics.bytes_received.total())
     }
 }
 

@@ -29,9 +29,9 @@ use tokio::time::sleep;
 use super::endpoint::Endpoint;
 use super::link::{Link, LinkTable, MAIN, RecvStream, SendStream, StreamHalves};
 
-/// How long a stream may wait for its task: a part of what a peer may be silent for, within limits.
-const PATIENCE_FRACTION: u32 = 16;
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// A stream that waits so long for its task is starved: a part of what a peer may be silent for, within limits.
+const STARVED_FRACTION: u32 = 16;
+const STARVED_AFTER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// How often streams are looked at while their tasks do not run.
 const FALLBACK_INTERVAL: Duration = Duration::from_millis(5);
 /// After this time it is no hiccup any more (ST-2).
@@ -71,8 +71,8 @@ impl WatchedStream {
 /// The task that does it.
 pub(super) async fn run(links: Arc<LinkTable>) {
     let endpoint = &links.endpoint;
-    let (least, most) = PATIENCE;
-    let patience = (endpoint.config.peer_timeout / PATIENCE_FRACTION).clamp(least, most);
+    let (least, most) = STARVED_AFTER;
+    let starved_after = (endpoint.config.peer_timeout / STARVED_FRACTION).clamp(least, most);
     let mut monitor = Monitor::default();
     let mut scratch = Vec::new();
     loop {
@@ -80,11 +80,11 @@ pub(super) async fn run(links: Arc<LinkTable>) {
         sleep(if any_starved {
             FALLBACK_INTERVAL
         } else {
-            patience
+            starved_after
         })
         .await;
         let streams = streams(&links);
-        monitor.update(endpoint, &streams, patience);
+        monitor.update(endpoint, &streams, starved_after);
         let any_starved = !monitor.starved.is_empty();
         #[cfg(test)]
         endpoint.is_starved.store(any_starved, Ordering::Relaxed);
@@ -119,7 +119,7 @@ struct Monitor {
 }
 
 impl Monitor {
-    fn update(&mut self, endpoint: &Endpoint, streams: &[WatchedStream], patience: Duration) {
+    fn update(&mut self, endpoint: &Endpoint, streams: &[WatchedStream], starved_after: Duration) {
         let now = Instant::now();
         let probe = self.probe.as_ref();
         let runs = probe.is_some_and(|(_, task)| task.is_finished());
@@ -144,7 +144,7 @@ impl Monitor {
                 Some((since, before)) if *before == progress => *since,
                 _ => now,
             };
-            if now.duration_since(since) >= patience {
+            if now.duration_since(since) >= starved_after {
                 starved.insert(key, progress);
             }
             waiting.insert(key, (since, progress));
@@ -160,14 +160,14 @@ impl Monitor {
     fn report(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some((since, _)) = &self.probe else {
             self.probe = Some((now, endpoint.runtime.spawn(async {})));
-            endpoint.contacts.starving(Duration::ZERO);
+            endpoint.callbacks.starving(Duration::ZERO);
             return;
         };
         let lasted = now.duration_since(*since);
         if !self.reported && lasted >= REPORT_AFTER {
             self.reported = true;
-            endpoint.meters.starvations.increment(1);
-            endpoint.contacts.starving(lasted);
+            endpoint.metrics.starvations.increment(1);
+            endpoint.callbacks.starving(lasted);
         }
     }
 }

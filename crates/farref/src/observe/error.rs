@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::native::WatchError;
+use crate::native::ObserverConnectionError;
 use crate::rendezvous::RendezvousError;
 
 /// Why a worker or a group cannot be looked into.
@@ -118,16 +118,16 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
-    pub(super) fn of(address: String, error: WatchError) -> Self {
+    pub(super) fn of(address: String, error: ObserverConnectionError) -> Self {
         match error {
-            WatchError::Unreachable(source) => Self::Unreachable { address, source },
-            WatchError::Stranger => Self::Stranger { address },
-            WatchError::Version { theirs } => Self::Version { address, theirs },
-            WatchError::Token => Self::Token { address },
-            WatchError::Crowded => Self::Crowded { address },
-            WatchError::Refused(reason) => Self::Refused { address, reason },
-            WatchError::Closed => Self::Closed { address },
-            WatchError::Malformed => Self::Malformed { address },
+            ObserverConnectionError::Unreachable(source) => Self::Unreachable { address, source },
+            ObserverConnectionError::Stranger => Self::Stranger { address },
+            ObserverConnectionError::Version { theirs } => Self::Version { address, theirs },
+            ObserverConnectionError::Token => Self::Token { address },
+            ObserverConnectionError::Crowded => Self::Crowded { address },
+            ObserverConnectionError::Refused(reason) => Self::Refused { address, reason },
+            ObserverConnectionError::Closed => Self::Closed { address },
+            ObserverConnectionError::Malformed => Self::Malformed { address },
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use super::address::{ObservedAddress, shown_address};
 use super::error::ObserveError;
 use super::observer::Observer;
-use crate::native::Watch;
+use crate::native::ObserverConnection;
 use crate::rendezvous::{self, Address, Card};
 use crate::report::snapshot::Snapshot;
 
@@ -43,7 +43,7 @@ use crate::report::snapshot::Snapshot;
 pub struct GroupView {
     observer: Observer,
     /// By rank.
-    workers: BTreeMap<u32, Known>,
+    workers: BTreeMap<u32, KnownWorker>,
 }
 
 /// What was seen of one worker.
@@ -72,11 +72,11 @@ pub struct Sighting {
 
 /// A worker that somebody has told of.
 #[derive(Debug)]
-struct Known {
+struct KnownWorker {
     name: String,
     incarnation: u32,
     addresses: Vec<Address>,
-    watch: Option<Watch>,
+    connection: Option<ObserverConnection>,
 }
 
 impl Observer {
@@ -112,8 +112,8 @@ impl GroupView {
         };
         match &place {
             ObservedAddress::Worker(address) => {
-                let (watch, snapshot) = view.observer.open_at(address).await?;
-                view.begin_with(address.clone(), watch, &snapshot);
+                let (connection, snapshot) = view.observer.open_at(address).await?;
+                view.begin_with(address.clone(), connection, &snapshot);
             }
             ObservedAddress::Store(store) => view.find_in_store(store).await?,
             ObservedAddress::Either { host, port } => view.find_at(host, *port).await?,
@@ -136,8 +136,8 @@ impl GroupView {
         let stranger = |error: &ObserveError| matches!(error, ObserveError::Stranger { .. });
         for address in &addresses {
             match self.observer.open_at(address).await {
-                Ok((watch, snapshot)) => {
-                    self.begin_with(address.clone(), watch, &snapshot);
+                Ok((connection, snapshot)) => {
+                    self.begin_with(address.clone(), connection, &snapshot);
                     return Ok(());
                 }
                 // Perhaps a store.
@@ -159,16 +159,16 @@ impl GroupView {
     }
 
     async fn find_in_store(&mut self, place: &rendezvous::Rendezvous) -> Result<(), ObserveError> {
-        let patience = self.observer.patience;
+        let limit = self.observer.patience;
         let reading = async {
-            let opened = rendezvous::open(place, false, patience).await?;
+            let opened = rendezvous::open(place, false, limit).await?;
             rendezvous::latest_group(Arc::clone(&opened.store)).await
         };
-        let cards = tokio::time::timeout(patience, reading)
+        let cards = tokio::time::timeout(limit, reading)
             .await
             .map_err(|_| ObserveError::Silent {
                 address: place.to_string(),
-                waited: patience,
+                waited: limit,
             })??
             .filter(|cards| !cards.is_empty())
             .ok_or_else(|| ObserveError::NoGroup {
@@ -187,23 +187,28 @@ impl GroupView {
     fn learn(&mut self, rank: u32, name: String, incarnation: u32, addresses: Vec<Address>) {
         let known = self.workers.get(&rank);
         if known.is_none_or(|known| known.incarnation < incarnation) {
-            let watch = None;
-            let known = Known {
+            let connection = None;
+            let known = KnownWorker {
                 name,
                 incarnation,
                 addresses,
-                watch,
+                connection,
             };
             self.workers.insert(rank, known);
         }
     }
 
-    fn begin_with(&mut self, address: Address, watch: Watch, snapshot: &Snapshot) {
-        let known = Known {
+    fn begin_with(
+        &mut self,
+        address: Address,
+        connection: ObserverConnection,
+        snapshot: &Snapshot,
+    ) {
+        let known = KnownWorker {
             name: snapshot.worker.clone(),
             incarnation: snapshot.incarnation,
             addresses: vec![address],
-            watch: Some(watch),
+            connection: Some(connection),
         };
         self.workers.insert(snapshot.rank, known);
         self.learn_from(snapshot);
@@ -217,7 +222,7 @@ impl GroupView {
                 let (name, addresses) = (peer.name.clone(), addresses.collect());
                 self.learn(peer.rank, name, peer.incarnation, addresses);
             } else {
-                let over = |known: &Known| known.incarnation <= peer.incarnation;
+                let over = |known: &KnownWorker| known.incarnation <= peer.incarnation;
                 if self.workers.get(&peer.rank).is_some_and(over) {
                     self.workers.remove(&peer.rank);
                 }
@@ -286,12 +291,12 @@ impl GroupView {
                 continue;
             };
             let (observer, name) = (self.observer.clone(), known.name.clone());
-            let (addresses, watch) = (known.addresses.clone(), known.watch.take());
+            let (addresses, connection) = (known.addresses.clone(), known.connection.take());
             looking.spawn(async move {
-                let looked = match watch {
-                    Some(mut watch) => {
-                        let snapshot = observer.again(&name, &mut watch).await;
-                        snapshot.map(|snapshot| (watch, snapshot))
+                let looked = match connection {
+                    Some(mut connection) => {
+                        let snapshot = observer.again(&name, &mut connection).await;
+                        snapshot.map(|snapshot| (connection, snapshot))
                     }
                     None => observer.open(&addresses).await,
                 };
@@ -303,9 +308,9 @@ impl GroupView {
             let Ok((rank, looked)) = looked else {
                 continue;
             };
-            let snapshot = looked.map(|(watch, snapshot)| {
+            let snapshot = looked.map(|(connection, snapshot)| {
                 if let Some(known) = self.workers.get_mut(&rank) {
-                    known.watch = Some(watch);
+                    known.connection = Some(connection);
                 }
                 snapshot
             });

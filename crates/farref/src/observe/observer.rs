@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::ObserveError;
-use crate::native::{Watch, WatchError};
+use crate::native::{ObserverConnection, ObserverConnectionError};
 use crate::rendezvous::Address;
 use crate::report::snapshot::Snapshot;
 
@@ -99,7 +99,7 @@ impl Observer {
     pub(super) async fn open(
         &self,
         addresses: &[Address],
-    ) -> Result<(Watch, Snapshot), ObserveError> {
+    ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let mut failure = ObserveError::Unknown;
         for address in addresses {
             match self.open_at(address).await {
@@ -113,11 +113,11 @@ impl Observer {
     pub(super) async fn open_at(
         &self,
         address: &Address,
-    ) -> Result<(Watch, Snapshot), ObserveError> {
+    ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let opening = async {
-            let mut watch = Watch::open(address, self.token.as_bytes()).await?;
-            let snapshot = watch.ask(self.references).await?;
-            Ok((watch, snapshot))
+            let mut connection = ObserverConnection::open(address, self.token.as_bytes()).await?;
+            let snapshot = connection.ask(self.references).await?;
+            Ok((connection, snapshot))
         };
         self.in_time(address, opening).await
     }
@@ -125,15 +125,15 @@ impl Observer {
     pub(super) async fn again(
         &self,
         address: &str,
-        watch: &mut Watch,
+        connection: &mut ObserverConnection,
     ) -> Result<Snapshot, ObserveError> {
-        self.in_time(address, watch.ask(self.references)).await
+        self.in_time(address, connection.ask(self.references)).await
     }
 
     pub(super) async fn in_time<T>(
         &self,
         address: impl ToString,
-        work: impl Future<Output = Result<T, WatchError>>,
+        work: impl Future<Output = Result<T, ObserverConnectionError>>,
     ) -> Result<T, ObserveError> {
         match tokio::time::timeout(self.patience, work).await {
             Ok(result) => result.map_err(|error| ObserveError::of(address.to_string(), error)),

@@ -93,8 +93,8 @@ pub struct ReceivedReference {
 
 impl LeakedReference {
     /// All but which one it is and how old.
-    fn kind(&self) -> Kind<'_> {
-        Kind {
+    fn group(&self) -> LeakGroup<'_> {
+        LeakGroup {
             type_name: &self.type_name,
             owner: &self.owner,
             holders: &self.holders,
@@ -107,7 +107,7 @@ impl LeakedReference {
 
 impl fmt::Display for LeakedReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.id, self.kind())?;
+        write!(f, "{}: {}", self.id, self.group())?;
         if let Some(age) = self.age {
             write!(f, ", {:.1} s old", age.as_secs_f64())?;
         }
@@ -117,7 +117,7 @@ impl fmt::Display for LeakedReference {
 
 /// What references have in common that are reported together.
 #[derive(PartialEq, Eq, Hash)]
-struct Kind<'a> {
+struct LeakGroup<'a> {
     type_name: &'a str,
     owner: &'a str,
     holders: &'a [String],
@@ -126,7 +126,7 @@ struct Kind<'a> {
     received: Option<&'a ReceivedReference>,
 }
 
-impl fmt::Display for Kind<'_> {
+impl fmt::Display for LeakGroup<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let type_name = if self.type_name.is_empty() {
             "a value"
@@ -206,18 +206,18 @@ const NAMED: usize = 3;
 
 impl fmt::Display for LeakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut groups: Vec<(Kind<'_>, Vec<&LeakedReference>)> = Vec::new();
-        let mut known: HashMap<Kind<'_>, usize> = HashMap::new();
+        let mut groups: Vec<(LeakGroup<'_>, Vec<&LeakedReference>)> = Vec::new();
+        let mut known: HashMap<LeakGroup<'_>, usize> = HashMap::new();
         for leak in self.0.iter() {
-            let index = *known.entry(leak.kind()).or_insert_with(|| {
-                groups.push((leak.kind(), Vec::new()));
+            let index = *known.entry(leak.group()).or_insert_with(|| {
+                groups.push((leak.group(), Vec::new()));
                 groups.len() - 1
             });
             if let Some((_, alike)) = groups.get_mut(index) {
                 alike.push(leak);
             }
         }
-        for (index, (kind, alike)) in groups.iter().enumerate() {
+        for (index, (group, alike)) in groups.iter().enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
@@ -228,7 +228,7 @@ impl fmt::Display for LeakReport {
             let ids: Vec<&str> = alike.iter().take(NAMED).map(|leak| &*leak.id).collect();
             let more = if alike.len() > NAMED { ", .." } else { "" };
             let (count, ids) = (alike.len(), ids.join(", "));
-            write!(f, "  {count} references ({ids}{more}): {kind}")?;
+            write!(f, "  {count} references ({ids}{more}): {group}")?;
             if let Some(age) = alike.iter().filter_map(|leak| leak.age).max() {
                 write!(f, ", up to {:.1} s old", age.as_secs_f64())?;
             }

@@ -1,4 +1,4 @@
-//! The calls that wait for a call, and cycles among them.
+//! Deadlock detection: the calls that wait for a call, and cycles among them.
 //!
 //! A call that is awaited says which calls wait for it, as far as they use values. A call that would
 //! have to wait for one of these to leave its value is a cycle: it would wait for ever, and is refused.
@@ -13,7 +13,7 @@ use crate::agent::{Caller, MAX_CALLERS};
 
 /// A call that runs, and those that wait for it.
 #[derive(Clone, Default)]
-pub(crate) struct Chain {
+pub(crate) struct CallChain {
     /// The outermost first; none if there are none.
     above: Option<Arc<Vec<Caller>>>,
     /// What runs.
@@ -21,7 +21,7 @@ pub(crate) struct Chain {
     on: Option<RRefId>,
 }
 
-/// A function that runs.
+/// The function of a call, as the calls that it makes name it.
 #[derive(Clone, Copy)]
 pub(crate) struct CalledFunction {
     /// A hash of its name.
@@ -30,7 +30,7 @@ pub(crate) struct CalledFunction {
     pub(crate) exclusive: bool,
 }
 
-impl Chain {
+impl CallChain {
     /// The call of a function, perhaps on a value.
     pub(crate) fn new(
         mut above: Vec<Caller>,
@@ -118,7 +118,7 @@ mod tests {
             id: 7,
             exclusive: false,
         });
-        let callers = Chain::new(endless, function, Some(value(2))).callers();
+        let callers = CallChain::new(endless, function, Some(value(2))).callers();
         assert_eq!(callers.len(), MAX_CALLERS);
         assert_eq!(use_of(&callers, value(1)), Some(true));
         assert_eq!(use_of(&callers, value(2)), None);
@@ -127,8 +127,8 @@ mod tests {
     /// Calls that use no value, made by calls that use none, have nothing to say.
     #[test]
     fn a_chain_begins_with_the_first_call_on_a_value() {
-        assert_eq!(Chain::new(Vec::new(), None, None).callers(), []);
-        let below = Chain::new(vec![caller(Some(value(1)))], None, None);
+        assert_eq!(CallChain::new(Vec::new(), None, None).callers(), []);
+        let below = CallChain::new(vec![caller(Some(value(1)))], None, None);
         assert_eq!(below.callers().len(), 1);
     }
 }

@@ -19,13 +19,13 @@ use super::settings::Settings;
 use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
-use crate::support::blocking::BlockingPool;
+use crate::support::blocking_pool::BlockingPool;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::polled;
 use crate::support::signal::CancelSignal;
-use crate::support::telemetry::Telemetry;
 use crate::support::user_code::UserCode;
+use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
@@ -56,7 +56,7 @@ pub(crate) struct Core {
     pub(crate) holds: Holds,
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
-    pub(crate) telemetry: Telemetry,
+    pub(crate) metrics: WorkerMetrics,
     pub(crate) extensions: Extensions<Self>,
     pub(crate) stage: watch::Sender<WorkerStage>,
     pub(super) agent: OnceLock<Arc<dyn Agent>>,
@@ -70,10 +70,11 @@ pub(crate) struct Core {
     pub(super) began: Instant,
     pub(super) numbers: AtomicU64,
     /// What was seen of the program's threads.
-    pub(super) looks: Mutex<polled::PollSampler>,
+    pub(super) poll_sampler: Mutex<polled::PollSampler>,
 }
 
-/// Where the worker is in its life.
+/// Where the worker is in its life, for tasks to wait for: it follows the [phase](farref_proto::Phase) of the node,
+/// which knows of leaving, but not of the end of a shutdown. What a program is told of it is [`MemberState`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum WorkerStage {
     /// Asked to be let in.
@@ -181,7 +182,7 @@ impl Core {
         };
         Arc::new(Self {
             me,
-            telemetry: Telemetry::new(&name),
+            metrics: WorkerMetrics::new(&name),
             name,
             pool: BlockingPool::new(settings.blocking_threads),
             answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
@@ -210,7 +211,7 @@ impl Core {
             store_lost: Notify::new(),
             began: Instant::now(),
             numbers: AtomicU64::new(1),
-            looks: Mutex::default(),
+            poll_sampler: Mutex::default(),
         })
     }
 

@@ -12,7 +12,7 @@ use farref_proto::{ContextId, MessageId, NodeId};
 
 use crate::agent::TraceContext;
 use crate::runtime::Core;
-use crate::runtime::callers::Chain;
+use crate::runtime::callers::CallChain;
 use crate::support::thread_scope::Replaced;
 
 thread_local! {
@@ -46,7 +46,7 @@ pub(crate) struct Current {
     /// Nested calls are made in it.
     pub(crate) context: Option<ContextId>,
     /// It, and the calls that wait for it.
-    pub(crate) chain: Chain,
+    pub(crate) chain: CallChain,
 }
 
 impl Current {

@@ -8,7 +8,7 @@ use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, RemoteError};
 use crate::runtime::Core;
-use crate::runtime::registry::Entry;
+use crate::runtime::registry::FunctionEntry;
 // On its way to the caller the text of a failure counts towards no budget.
 use crate::support::text::{MAX_TEXT, clean, prose, shorten};
 
@@ -120,7 +120,7 @@ fn constructor_failed(core: &Core, worker: NodeId, unmade: Unmade) -> Error {
     match &mut error {
         Error::Timeout { limit, .. } => *limit = unmade.limit.unwrap_or_default(),
         Error::SignatureMismatch { ours, .. } => {
-            **ours = entry.map(Entry::signature).unwrap_or_default();
+            **ours = entry.map(FunctionEntry::signature).unwrap_or_default();
         }
         _ => {}
     }

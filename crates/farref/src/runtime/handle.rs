@@ -9,7 +9,7 @@ use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
 
 use super::core::Core;
 use crate::error::{Error, ReferenceError, Result};
-use crate::tables::holds::{Made, Origin};
+use crate::tables::holds::{HoldRecord, Origin};
 
 /// A hold on a reference, or the reason why there is none.
 pub(crate) enum Handle {
@@ -34,7 +34,7 @@ impl Handle {
         rref: RRefId,
         owner: NodeId,
         fingerprint: Fingerprint,
-        made: Made,
+        made: HoldRecord,
     ) -> Arc<Self> {
         core.holds.insert(rref, made);
         Arc::new(Self::Held(Held {
@@ -47,7 +47,7 @@ impl Handle {
 
     /// The hold that the protocol took on a reference which arrived in a message.
     pub(crate) fn received(core: &Arc<Core>, carried: &Carried, origin: Origin) -> Arc<Self> {
-        let made = Made {
+        let made = HoldRecord {
             type_name: "",
             origin,
             at: Instant::now(),

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
 
 use super::FETCH;
-use super::callers::Chain;
+use super::callers::CallChain;
 use super::core::Core;
 use super::handle::Handle;
-use super::registry::{Callee, Entry};
+use super::registry::{Callee, FunctionEntry};
 use crate::agent::{Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
 use crate::support::signal::CancelSignal;
@@ -82,14 +82,14 @@ pub(crate) struct Job {
     pub(crate) target: Destination,
     pub(crate) began: Instant,
     pub(super) core: Arc<Core>,
-    pub(super) entry: Option<&'static Entry>,
+    pub(super) entry: Option<&'static FunctionEntry>,
     pub(super) arguments: Payload,
     pub(super) references: Vec<Arc<Handle>>,
     pub(super) ticket: Option<ValueTicket>,
     pub(super) deadline: Option<Instant>,
     pub(super) trace: TraceContext,
     pub(super) context: Option<ContextId>,
-    pub(super) chain: Chain,
+    pub(super) chain: CallChain,
     pub(super) signal: Option<Arc<CancelSignal>>,
 }
 
@@ -97,7 +97,7 @@ impl Job {
     pub(crate) fn new(
         core: Arc<Core>,
         arrived: ArrivedCall,
-        entry: Option<&'static Entry>,
+        entry: Option<&'static FunctionEntry>,
         ticket: Option<ValueTicket>,
     ) -> Self {
         Self {
@@ -112,14 +112,18 @@ impl Job {
             deadline: arrived.deadline,
             trace: arrived.trace,
             context: arrived.context,
-            chain: Chain::new(arrived.callers, entry.map(Entry::called), arrived.on),
+            chain: CallChain::new(
+                arrived.callers,
+                entry.map(FunctionEntry::called),
+                arrived.on,
+            ),
             signal: None,
         }
     }
 
     /// What runs.
     pub(crate) fn name(&self) -> &'static str {
-        self.entry.map_or(FETCH, Entry::name)
+        self.entry.map_or(FETCH, FunctionEntry::name)
     }
 
     /// What cancels it.
@@ -131,7 +135,7 @@ impl Job {
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
-            .field("function", &self.entry.map(Entry::name))
+            .field("function", &self.entry.map(FunctionEntry::name))
             .field("from", &self.from)
             .finish_non_exhaustive()
     }

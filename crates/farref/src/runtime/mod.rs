@@ -14,7 +14,7 @@
 //!   the protocol admits them.
 
 pub(crate) mod callers;
-pub(crate) mod context;
+pub(crate) mod context_scope;
 mod core;
 pub(crate) mod current;
 pub(crate) mod failure;

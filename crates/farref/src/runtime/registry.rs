@@ -22,7 +22,7 @@ use crate::fingerprint::signature::Signature;
 use crate::tables::answer_budget::Expected;
 
 /// A function as the program's list of functions has it.
-pub struct Registration {
+pub struct FunctionRegistration {
     pub(crate) name: &'static str,
     pub(crate) signature: &'static str,
     /// Where it is declared.
@@ -41,7 +41,7 @@ pub struct Registration {
     pub(crate) serve: fn(Job),
 }
 
-impl fmt::Display for Registration {
+impl fmt::Display for FunctionRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -53,21 +53,21 @@ impl fmt::Display for Registration {
     }
 }
 
-impl fmt::Debug for Registration {
+impl fmt::Debug for FunctionRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration")
+        f.debug_struct("FunctionRegistration")
             .field("name", &self.name)
             .field("signature", &self.signature)
             .finish_non_exhaustive()
     }
 }
 
-inventory::collect!(Registration);
+inventory::collect!(FunctionRegistration);
 
 /// All functions of the program.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    by_id: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    by_id: HashMap<u64, FunctionEntry, foldhash::fast::RandomState>,
     /// By what workers of another system call them.
     by_foreign_name: HashMap<&'static str, u64>,
     /// Methods by the hash of what they are called on a value, and the type of the value.
@@ -78,8 +78,8 @@ pub(crate) struct Registry {
 
 /// One function.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    registration: &'static Registration,
+pub(crate) struct FunctionEntry {
+    registration: &'static FunctionRegistration,
     /// A hash of its name.
     id: u64,
     signature: Fingerprint,
@@ -89,7 +89,7 @@ pub(crate) struct Entry {
 /// What a call names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Callee {
-    Entry(&'static Entry),
+    Function(&'static FunctionEntry),
     /// A method of whatever the value turns out to be, by the hash of what it is called there.
     Method(u64),
 }
@@ -97,7 +97,7 @@ pub(crate) enum Callee {
 /// In the place of a signature: the id is that of a method, by what it is called on a value.
 pub(crate) const BY_METHOD: Fingerprint = Fingerprint::foreign(1);
 
-impl Entry {
+impl FunctionEntry {
     pub(crate) fn name(&self) -> &'static str {
         self.registration.name
     }
@@ -165,19 +165,20 @@ impl Registry {
     pub(crate) fn of_program() -> Result<&'static Self, Error> {
         static REGISTRY: OnceLock<Result<Registry, Error>> = OnceLock::new();
         REGISTRY
-            .get_or_init(|| Self::build(inventory::iter::<Registration>()))
+            .get_or_init(|| Self::build(inventory::iter::<FunctionRegistration>()))
             .as_ref()
             .map_err(Error::clone)
     }
 
     fn build(
-        registrations: impl IntoIterator<Item = &'static Registration>,
+        registrations: impl IntoIterator<Item = &'static FunctionRegistration>,
     ) -> Result<Self, Error> {
-        let mut by_id: HashMap<u64, Entry, foldhash::fast::RandomState> = HashMap::default();
+        let mut by_id: HashMap<u64, FunctionEntry, foldhash::fast::RandomState> =
+            HashMap::default();
         for registration in registrations {
             (registration.trace_output)();
             let id = fingerprint::of_name(registration.name);
-            let entry = Entry {
+            let entry = FunctionEntry {
                 registration,
                 id,
                 signature: (registration.fingerprint)(),
@@ -195,7 +196,7 @@ impl Registry {
         let mut by_foreign_name = HashMap::new();
         let mut methods: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
         for (&id, entry) in &by_id {
-            let Registration {
+            let FunctionRegistration {
                 foreign_name,
                 method,
                 receiver,
@@ -241,10 +242,10 @@ impl Registry {
         if called.signature == BY_METHOD {
             return Ok(Callee::Method(called.id));
         }
-        self.find_entry(called).map(Callee::Entry)
+        self.find_entry(called).map(Callee::Function)
     }
 
-    fn find_entry(&'static self, called: &FunctionRef) -> Result<&'static Entry, Failure> {
+    fn find_entry(&'static self, called: &FunctionRef) -> Result<&'static FunctionEntry, Failure> {
         let Some(entry) = self.by_id.get(&called.id) else {
             return Err(Failure::NoSuchFunction(None));
         };
@@ -255,27 +256,27 @@ impl Registry {
     }
 
     /// The method that is called so, hashed, on values of that type.
-    pub(crate) fn method(&self, method: u64, of: TypeId) -> Option<&Entry> {
+    pub(crate) fn method(&self, method: u64, of: TypeId) -> Option<&FunctionEntry> {
         self.by_id.get(self.methods.get(&(method, of))?)
     }
 
     /// The function that workers of another system call so.
-    pub(crate) fn by_foreign_name(&self, name: &str) -> Option<&Entry> {
+    pub(crate) fn by_foreign_name(&self, name: &str) -> Option<&FunctionEntry> {
         self.by_id.get(self.by_foreign_name.get(name)?)
     }
 
     /// The function with this hash of its name.
-    pub(crate) fn by_id(&self, id: u64) -> Option<&Entry> {
+    pub(crate) fn by_id(&self, id: u64) -> Option<&FunctionEntry> {
         self.by_id.get(&id)
     }
 
     /// What the function with this hash of its name is called.
     pub(crate) fn name_of(&self, id: u64) -> Option<&'static str> {
-        self.by_id(id).map(Entry::name)
+        self.by_id(id).map(FunctionEntry::name)
     }
 
     /// The entry of a function of this program.
-    pub(crate) fn entry<F: Function>(&self) -> Option<&Entry> {
+    pub(crate) fn entry<F: Function>(&self) -> Option<&FunctionEntry> {
         self.by_id.get(&fingerprint::of_name(F::NAME))
     }
 }
@@ -287,7 +288,7 @@ mod tests {
     /// R8: two functions of one name are found out before the first call.
     #[test]
     fn two_functions_of_one_name_are_an_error_that_names_both() {
-        let registration = inventory::iter::<Registration>().next();
+        let registration = inventory::iter::<FunctionRegistration>().next();
         let Some(registration) = registration else {
             panic!("the crate has functions of its own");
         };
@@ -304,9 +305,9 @@ mod tests {
         name: &'static str,
         signature: &'static str,
         foreign_name: Option<&'static str>,
-    ) -> &'static Registration {
-        let like = inventory::iter::<Registration>().next();
-        Box::leak(Box::new(Registration {
+    ) -> &'static FunctionRegistration {
+        let like = inventory::iter::<FunctionRegistration>().next();
+        Box::leak(Box::new(FunctionRegistration {
             name,
             signature,
             foreign_name,
@@ -337,16 +338,19 @@ mod tests {
         ];
         let registry = Registry::build([one, two]).unwrap();
         let by_name = registry.by_id(fingerprint::of_name("maths.double"));
-        assert_eq!(by_name.map(Entry::signature_text), Some("fn one()"));
+        assert_eq!(by_name.map(FunctionEntry::signature_text), Some("fn one()"));
         let by_python = registry.by_foreign_name("maths.double");
-        assert_eq!(by_python.map(Entry::signature_text), Some("fn two()"));
+        assert_eq!(
+            by_python.map(FunctionEntry::signature_text),
+            Some("fn two()")
+        );
         assert!(registry.by_foreign_name("two").is_none());
     }
 
     #[test]
     fn every_function_of_the_program_is_found() {
         let registry = Registry::of_program().unwrap();
-        for registration in inventory::iter::<Registration>() {
+        for registration in inventory::iter::<FunctionRegistration>() {
             let found = registry.by_id.get(&fingerprint::of_name(registration.name));
             assert!(found.is_some(), "{registration:?}");
         }

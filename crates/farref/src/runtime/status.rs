@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{Node, NodeId, RRefId};
 
 use super::core::{Core, IncomingCall, StartedCall, ValueWaiter};
-use super::registry::{Callee, Entry};
+use super::registry::{Callee, FunctionEntry};
 use super::{FETCH, LOCAL};
 
 use crate::support::lock::lock;
@@ -40,31 +40,31 @@ impl Core {
     /// Tells the instruments how much there is.
     pub(crate) fn measure(&self) {
         let residue = self.look(Node::residue);
-        let telemetry = &self.telemetry;
-        telemetry.references.set(f64::from(residue.references));
-        telemetry.contexts.set(f64::from(residue.contexts));
-        telemetry.open_calls.set(f64::from(residue.calls));
-        telemetry.blocking_queue.set(self.pool.queued() as f64);
-        telemetry
+        let metrics = &self.metrics;
+        metrics.references.set(f64::from(residue.references));
+        metrics.contexts.set(f64::from(residue.contexts));
+        metrics.open_calls.set(f64::from(residue.calls));
+        metrics.blocking_queue.set(self.pool.queued() as f64);
+        metrics
             .destructor_queue
             .set(self.user_code.waiting() as f64);
         let links = self.agent().links();
         let queued: usize = links.iter().map(|link| link.queued_bytes).sum();
-        telemetry.queued_bytes.set(queued as f64);
+        metrics.queued_bytes.set(queued as f64);
     }
 
     /// The program keeps its runtime from running. Says which functions do, if it has lasted for long.
     pub(crate) fn starving(&self, lasted: Duration) {
-        let mut looks = lock(&self.looks);
-        let blocked = looks.stuck();
-        drop(looks);
+        let mut sampler = lock(&self.poll_sampler);
+        let blocked = sampler.stuck();
+        drop(sampler);
         if lasted.is_zero() {
             return;
         }
         let blocked: Vec<_> = blocked
             .into_iter()
             .filter_map(|id| self.registry.by_id(id))
-            .map(Entry::name)
+            .map(FunctionEntry::name)
             .collect();
         if blocked.is_empty() {
             tracing::warn!(worker = %self.name, ?lasted,
@@ -116,7 +116,7 @@ impl ValueWaiter {
             Self::Local(rref, _) => (LOCAL, me, *rref),
             Self::Call(arrived) | Self::Receiver(arrived) => {
                 let function = match arrived.called {
-                    Some(Callee::Entry(entry)) => entry.name(),
+                    Some(Callee::Function(entry)) => entry.name(),
                     Some(Callee::Method(_)) => "a method",
                     None => FETCH,
                 };

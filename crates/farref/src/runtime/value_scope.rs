@@ -12,7 +12,7 @@ use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
 
 use super::Core;
-use super::context::{Message, Record};
+use super::context_scope::{Message, Record};
 use super::handle::Handle;
 use crate::codec::{Codec, CodecError, Payload, scope};
 use crate::error::Error;
@@ -25,11 +25,11 @@ thread_local! {
 /// What travels with the value that this thread writes or reads.
 enum Carried {
     Nothing,
-    Out(Outgoing),
-    In(Incoming),
+    Out(WriteScope),
+    In(ReadScope),
 }
 
-struct Outgoing {
+struct WriteScope {
     core: Arc<Core>,
     /// The attempt at writing the value that all of this belongs to.
     attempt: u32,
@@ -40,7 +40,7 @@ struct Outgoing {
     complaint: Option<Error>,
 }
 
-struct Incoming {
+struct ReadScope {
     /// Who reads, the context that the message belongs to, and who sent it.
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     references: Vec<Arc<Handle>>,
@@ -121,7 +121,7 @@ pub(crate) fn write(
 ) -> Result<Encoded, Unwritten> {
     let carried = Replaced::new(
         &CARRIED,
-        Carried::Out(Outgoing {
+        Carried::Out(WriteScope {
             core: Arc::clone(core),
             attempt: 0,
             noted: None,
@@ -161,7 +161,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 ) -> Result<T, Unread> {
     let carried = Replaced::new(
         &CARRIED,
-        Carried::In(Incoming {
+        Carried::In(ReadScope {
             origin,
             references,
             complaint: None,
@@ -180,7 +180,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 #[expect(dead_code, reason = "only dropped")]
 struct Outdated(Vec<Arc<Handle>>, Option<Box<Noted>>);
 
-impl Outgoing {
+impl WriteScope {
     /// What was collected for an earlier attempt at the value goes.
     fn begin_attempt(&mut self, attempt: u32) -> Option<Outdated> {
         (self.attempt != attempt).then(|| {
@@ -191,7 +191,7 @@ impl Outgoing {
 }
 
 /// Uses what goes along with the value being written, if one is.
-fn with_outgoing<T>(f: impl FnOnce(&mut Outgoing) -> T) -> Option<T> {
+fn with_outgoing<T>(f: impl FnOnce(&mut WriteScope) -> T) -> Option<T> {
     let attempt = scope::attempt();
     let (outdated, result) = CARRIED.with_borrow_mut(|carried| match carried {
         Carried::Out(outgoing) => (outgoing.begin_attempt(attempt), Some(f(outgoing))),

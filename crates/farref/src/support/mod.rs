@@ -1,11 +1,11 @@
 //! What is not about remote references: where code runs, how it is cancelled, what is counted.
 
-pub(crate) mod blocking;
+pub(crate) mod blocking_pool;
 pub(crate) mod io_thread;
 pub(crate) mod lock;
 pub(crate) mod polled;
 pub(crate) mod signal;
-pub(crate) mod telemetry;
 pub(crate) mod text;
 pub(crate) mod thread_scope;
 pub(crate) mod user_code;
+pub(crate) mod worker_metrics;

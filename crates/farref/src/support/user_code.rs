@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
-use crate::support::blocking::{BlockingPool, Task};
+use crate::support::blocking_pool::{BlockingPool, PoolJob};
 
 /// What may be deferred before peers have to wait (UC-3).
 pub(crate) const ENOUGH: usize = 256;
@@ -111,7 +111,7 @@ impl UserCode {
         let all = all.into_iter();
         self.waiting.fetch_add(all.len(), Ordering::Relaxed);
         // A job for each: one that waits for a call holds up none of the others (UC-3).
-        self.thread.submit_all(all.map(|f| -> Task {
+        self.thread.submit_all(all.map(|f| -> PoolJob {
             let runtime = self.runtime.clone();
             let waiting = Arc::clone(&self.waiting);
             Box::new(move || {
@@ -312,7 +312,7 @@ mod tests {
             fn drop(&mut self) {
                 match self {
                     Self::Waits(other, came) => {
-                        let _waiting = crate::support::blocking::BlockedThread::begin();
+                        let _waiting = crate::support::blocking_pool::BlockedThread::begin();
                         let in_time = other.recv_timeout(PATIENCE / 4).is_ok();
                         came.send(in_time).expect("somebody listens");
                     }

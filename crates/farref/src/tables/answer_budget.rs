@@ -228,8 +228,8 @@ impl Budget {
     }
 
     /// Waits for room (AN-2).
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Reserve {
-        Reserve {
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> ReserveFuture {
+        ReserveFuture {
             budget: Arc::clone(self),
             bytes,
             place: ReservationState::None,
@@ -393,7 +393,7 @@ impl AsRef<[u8]> for Charged {
 /// Waits for room.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
-pub(crate) struct Reserve {
+pub(crate) struct ReserveFuture {
     budget: Arc<Budget>,
     bytes: u64,
     place: ReservationState,
@@ -408,7 +408,7 @@ enum ReservationState {
     Done,
 }
 
-impl Future for Reserve {
+impl Future for ReserveFuture {
     type Output = Reservation;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
@@ -474,7 +474,7 @@ impl Future for Reserve {
     }
 }
 
-impl Drop for Reserve {
+impl Drop for ReserveFuture {
     fn drop(&mut self) {
         if let ReservationState::InLine(number) = self.place {
             let Self { budget, bytes, .. } = self;
@@ -499,7 +499,7 @@ mod tests {
         Arc::new(Budget::new(limit, Handle::current()))
     }
 
-    fn poll(reserve: &mut Reserve) -> Poll<Reservation> {
+    fn poll(reserve: &mut ReserveFuture) -> Poll<Reservation> {
         Pin::new(reserve).poll(&mut Context::from_waker(Waker::noop()))
     }
 

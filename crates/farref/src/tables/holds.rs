@@ -24,7 +24,7 @@ const SHARDS: usize = 16;
 
 /// Where and when a hold came to be, for leak reports.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
+pub(crate) struct HoldRecord {
     pub(crate) type_name: &'static str,
     pub(crate) origin: Origin,
     pub(crate) at: Instant,
@@ -36,7 +36,7 @@ pub(crate) enum Origin {
     /// This line of this program made the reference.
     Here(&'static Location<'static>),
     /// It came in a message.
-    Received(Arc<Received>),
+    Received(Arc<ReceivedFrom>),
     /// There were too many others to keep that of this one.
     Unknown,
 }
@@ -44,17 +44,17 @@ pub(crate) enum Origin {
 /// Different origins that are kept at most.
 const MAX_RECEIVED: usize = 16 << 10;
 
-type Shard = HashMap<RRefId, Entry, foldhash::fast::RandomState>;
+type Shard = HashMap<RRefId, HeldReference, foldhash::fast::RandomState>;
 
 /// Where the holds of this worker came from.
 pub(crate) struct Holds {
     shards: [Mutex<Shard>; SHARDS],
-    received: Mutex<Known>,
+    received: Mutex<OriginSet>,
     began: Instant,
 }
 
 /// The oldest hold on a reference speaks for all: one line of a report is enough.
-struct Entry {
+struct HeldReference {
     type_name: &'static str,
     origin: Origin,
     /// In nanoseconds since the worker began: half as large as an instant.
@@ -64,7 +64,7 @@ struct Entry {
 
 /// How references came to this worker.
 #[derive(PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedFrom {
     /// The line that made them, if it came along.
     pub(crate) line: Option<SourceLine>,
     /// Who handed them on.
@@ -76,14 +76,14 @@ pub(crate) struct Received {
 
 /// All that differ (HO-1).
 #[derive(Default)]
-struct Known {
-    all: HashSet<Arc<Received>, foldhash::fast::RandomState>,
+struct OriginSet {
+    all: HashSet<Arc<ReceivedFrom>, foldhash::fast::RandomState>,
     /// So many are not looked at before it is worth looking again which ones are still in use.
     skip: usize,
 }
 
-impl Known {
-    fn intern(&mut self, received: Received) -> Option<Arc<Received>> {
+impl OriginSet {
+    fn intern(&mut self, received: ReceivedFrom) -> Option<Arc<ReceivedFrom>> {
         if let Some(known) = self.all.get(&received) {
             return Some(Arc::clone(known));
         }
@@ -108,7 +108,7 @@ impl Known {
 pub(crate) struct Sources<'a> {
     origins: &'a Origins,
     /// For each line of it, and at last for those that have none.
-    received: Vec<Option<Arc<Received>>>,
+    received: Vec<Option<Arc<ReceivedFrom>>>,
 }
 
 impl Sources<'_> {
@@ -138,11 +138,11 @@ impl Holds {
         lock(&self.shards[rref.counter as usize % SHARDS])
     }
 
-    pub(crate) fn insert(&self, rref: RRefId, made: Made) {
+    pub(crate) fn insert(&self, rref: RRefId, made: HoldRecord) {
         let at = made.at.saturating_duration_since(self.began);
         self.shard(rref)
             .entry(rref)
-            .or_insert_with(|| Entry {
+            .or_insert_with(|| HeldReference {
                 type_name: made.type_name,
                 origin: made.origin,
                 at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
@@ -170,10 +170,10 @@ impl Holds {
         }
     }
 
-    pub(crate) fn made(&self, rref: RRefId) -> Option<Made> {
+    pub(crate) fn made(&self, rref: RRefId) -> Option<HoldRecord> {
         let shard = self.shard(rref);
         let entry = shard.get(&rref)?;
-        Some(Made {
+        Some(HoldRecord {
             type_name: entry.type_name,
             origin: entry.origin.clone(),
             at: self.began + Duration::from_nanos(entry.at),
@@ -200,7 +200,7 @@ impl Holds {
         let mut known = lock(&self.received);
         let lines = origins.lines().iter().cloned().map(Some).chain([None]);
         let received = lines.map(|line| {
-            known.intern(Received {
+            known.intern(ReceivedFrom {
                 line,
                 from,
                 function,
@@ -224,8 +224,8 @@ impl fmt::Debug for Holds {
 mod tests {
     use super::*;
 
-    fn received(incarnation: u32) -> Received {
-        Received {
+    fn received(incarnation: u32) -> ReceivedFrom {
+        ReceivedFrom {
             line: None,
             from: NodeId::new(1, incarnation),
             function: "f",
@@ -236,7 +236,7 @@ mod tests {
     /// HO-1
     #[test]
     fn ho_1_equal_origins_are_kept_once_and_different_ones_have_a_bound() {
-        let mut known = Known::default();
+        let mut known = OriginSet::default();
         let first = known.intern(received(1));
         assert!(first.is_some());
         let again = known.intern(received(1));

@@ -16,13 +16,13 @@ const REMEMBERED: usize = 1024;
 pub(crate) struct Names {
     /// Where to look names up. Another wire than farref's own may have none.
     directory: Option<Directory>,
-    known: RwLock<Known>,
+    known: RwLock<KnownNames>,
     /// Wakes those who wait for a name.
     pub(crate) changed: Notify,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownNames {
     names: HashMap<NodeId, Arc<str>>,
     /// Those of them that are over, the latest to go last.
     over: VecDeque<NodeId>,
@@ -78,7 +78,7 @@ impl Names {
     /// more use.
     pub(crate) fn forget(&self, node: NodeId) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let Known { names, over } = &mut *known;
+        let KnownNames { names, over } = &mut *known;
         if names.contains_key(&node) && !over.contains(&node) {
             over.push_back(node);
         }

@@ -336,8 +336,8 @@ impl WorkerBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn join_timeout(mut self, patience: Duration) -> Self {
-        self.join_timeout = patience.min(NEVER);
+    pub fn join_timeout(mut self, timeout: Duration) -> Self {
+        self.join_timeout = timeout.min(NEVER);
         self
     }
 
@@ -509,11 +509,11 @@ impl WorkerBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn peer_timeout(mut self, patience: Duration) -> Self {
-        let patience = patience.min(NEVER);
-        self.native.peer_timeout = patience;
-        self.native.heartbeat_interval = patience / 4;
-        self.native.ack_timeout = (patience / 5).min(Duration::from_secs(2));
+    pub fn peer_timeout(mut self, timeout: Duration) -> Self {
+        let timeout = timeout.min(NEVER);
+        self.native.peer_timeout = timeout;
+        self.native.heartbeat_interval = timeout / 4;
+        self.native.ack_timeout = (timeout / 5).min(Duration::from_secs(2));
         self
     }
 
@@ -601,8 +601,8 @@ impl WorkerBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn shutdown_timeout(mut self, patience: Duration) -> Self {
-        self.settings.shutdown_timeout = patience.min(NEVER);
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.shutdown_timeout = timeout.min(NEVER);
         self
     }
 
@@ -625,8 +625,8 @@ impl WorkerBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn leak_grace(mut self, patience: Duration) -> Self {
-        self.settings.leak_grace = patience.min(NEVER);
+    pub fn leak_grace(mut self, grace: Duration) -> Self {
+        self.settings.leak_grace = grace.min(NEVER);
         self
     }
 

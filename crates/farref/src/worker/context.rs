@@ -54,7 +54,7 @@ pub use farref_proto::{ContextId, NodeId};
 
 use super::Worker;
 use crate::error::Result;
-pub use crate::runtime::context::{ContextScope, InContext, Message, Record};
+pub use crate::runtime::context_scope::{ContextScope, InContext, Message, Record};
 use crate::runtime::{Core, value_scope};
 use crate::tables::extensions::ContextListener;
 

@@ -15,7 +15,7 @@ use crate::runtime::WorkerStage;
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
 /// connections is not waited for.
-const SPONSOR_PATIENCE: Duration = Duration::from_secs(2);
+const SPONSOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who does not take this worker's connections, and why.
 type Rejections = watch::Sender<BTreeMap<NodeId, Rejection>>;
@@ -48,8 +48,7 @@ impl Worker {
                 }
                 core.names.insert(card);
                 core.input(|node, out| node.join(sponsor, out));
-                let patience =
-                    SPONSOR_PATIENCE.min(deadline.saturating_duration_since(Instant::now()));
+                let limit = SPONSOR_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
                 let decided = async {
                     tokio::select! {
                         _ = stage.wait_for(|stage| *stage != WorkerStage::Joining) => {}
@@ -57,7 +56,7 @@ impl Worker {
                         _ = rejected.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
                     }
                 };
-                if tokio::time::timeout(patience, decided).await.is_err() {
+                if tokio::time::timeout(limit, decided).await.is_err() {
                     asked.insert(sponsor, name);
                 }
                 let reached = *stage.borrow();

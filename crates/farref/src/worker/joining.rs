@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Worker;
-use super::address_book::AddressBook;
 use super::builder::{MeetingPoint, WorkerBuilder};
 use super::hosting::HostedStore;
 use super::starting::{io_thread, launch};
+use super::wire_callbacks::CoreCallbacks;
 use crate::agent::Inbound;
 use crate::error::{ConfigError, Error, Result};
 use crate::native::{
@@ -115,17 +115,17 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
             return Err(error);
         }
     };
-    let patience = builder.join_timeout;
+    let timeout = builder.join_timeout;
     let may_host = may_host.filter(|_| entry.directory.grows());
     let hosted = HostedStore::new(opened.server, may_host);
     let rejections = Arc::new(watch::Sender::default());
-    let contacts = |core| AddressBook {
+    let callbacks = |core| CoreCallbacks {
         core,
         rejections: Arc::clone(&rejections),
     };
-    let worker = start(builder, name, bound, entry, hosted, contacts)?;
+    let worker = start(builder, name, bound, entry, hosted, callbacks)?;
     if *worker.core.stage.borrow() == WorkerStage::Joining {
-        let joined = worker.find_sponsor(&rejections, deadline, patience).await;
+        let joined = worker.find_sponsor(&rejections, deadline, timeout).await;
         if let Err(error) = joined {
             worker.crash().await;
             return Err(error);
@@ -198,15 +198,15 @@ async fn open_store(
     rendezvous: &Rendezvous,
     may_host: bool,
 ) -> Result<Opened> {
-    let patience = builder.join_timeout;
+    let timeout = builder.join_timeout;
     if may_host {
-        match open(rendezvous, true, patience).await {
+        match open(rendezvous, true, timeout).await {
             Ok(opened) => return Ok(opened),
             Err(error) => tracing::debug!(%error, "somebody else hosts the store"),
         }
     }
     let must_host = builder.rank == Some(0) && !builder.hosted_elsewhere;
-    open(rendezvous, must_host, patience).await
+    open(rendezvous, must_host, timeout).await
 }
 
 /// Where a worker without a rank hosts the store if nobody else does: host and port, if it can.
@@ -286,7 +286,7 @@ fn start(
     bound: Bound,
     entry: Entry,
     hosted: HostedStore,
-    contacts: impl FnOnce(Weak<Core>) -> AddressBook,
+    callbacks: impl FnOnce(Weak<Core>) -> CoreCallbacks,
 ) -> Result<Worker> {
     let me = entry.me.node;
     let founders = entry.founders.unwrap_or_default();
@@ -312,17 +312,17 @@ fn start(
     };
     launch(name, settings, membership, names, hosted, |core, io| {
         let inbound: Arc<dyn Inbound> = core.clone();
-        let contacts = Arc::new(contacts(Arc::downgrade(core)));
+        let callbacks = Arc::new(callbacks(Arc::downgrade(core)));
         let inbound = Arc::downgrade(&inbound);
-        NativeAgent::start(bound, identity, contacts, inbound, native, Arc::clone(io))
+        NativeAgent::start(bound, identity, callbacks, inbound, native, Arc::clone(io))
     })
 }
 
 /// Opens the store on the thread that no program can keep from running: others join through it, and this
 /// worker looks them up in it, whatever the program does.
-async fn open(rendezvous: &Rendezvous, hosts: bool, patience: Duration) -> Result<Opened> {
+async fn open(rendezvous: &Rendezvous, hosts: bool, timeout: Duration) -> Result<Opened> {
     let rendezvous = rendezvous.clone();
-    let opening = async move { rendezvous::open(&rendezvous, hosts, patience).await };
+    let opening = async move { rendezvous::open(&rendezvous, hosts, timeout).await };
     // Given up if nobody waits for it any more.
     struct AbortOnDrop(JoinHandle<Result<Opened, RendezvousError>>);
 

@@ -1,6 +1,5 @@
 //! `Worker`: this process's (or this test's) part in a group.
 
-mod address_book;
 mod attaching;
 mod background;
 mod builder;
@@ -11,6 +10,7 @@ mod joining;
 mod shutdown;
 mod snapshots;
 mod starting;
+mod wire_callbacks;
 
 use std::fmt;
 use std::panic::Location;
@@ -31,7 +31,7 @@ use crate::fingerprint;
 use crate::runtime::Core;
 use crate::runtime::current::Current;
 use crate::support::io_thread::IoThread;
-use crate::tables::holds::{Made, Origin};
+use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::Value;
 use farref_proto::NodeId;
 
@@ -304,10 +304,10 @@ impl Worker {
     /// let mut cluster = farref::testing::Cluster::start(1).await?;
     /// let me = cluster.worker(0).clone();
     ///
-    /// let patience = Duration::from_secs(60);
+    /// let limit = Duration::from_secs(60);
     /// let waiting = tokio::spawn({
     ///     let me = me.clone();
-    ///     async move { me.wait_for_peer("latecomer", patience).await }
+    ///     async move { me.wait_for_peer("latecomer", limit).await }
     /// });
     /// cluster.join("latecomer").await?;
     /// assert_eq!(waiting.await.unwrap()?.name(), "latecomer");
@@ -317,7 +317,7 @@ impl Worker {
     /// # cluster.shutdown().await
     /// # }
     /// ```
-    pub async fn wait_for_peer(&self, name: &str, patience: Duration) -> Result<Peer> {
+    pub async fn wait_for_peer(&self, name: &str, limit: Duration) -> Result<Peer> {
         let found = async {
             loop {
                 let changed = self.core.names.changed.notified();
@@ -327,12 +327,12 @@ impl Worker {
                 }
             }
         };
-        match tokio::time::timeout(patience, found).await {
+        match tokio::time::timeout(limit, found).await {
             Ok(peer) => Ok(peer),
             Err(_) => {
                 let peer = self
                     .find(name)
-                    .ok_or_else(|| self.no_such_peer(name, Some(patience)))?;
+                    .ok_or_else(|| self.no_such_peer(name, Some(limit)))?;
                 peer.life(crate::error::FunctionName::ours("wait_for_peer"))?;
                 Ok(peer)
             }
@@ -512,7 +512,7 @@ impl Worker {
         value: Value,
         location: &'static Location<'static>,
     ) -> Result<RRef<T>> {
-        let made = Made {
+        let made = HoldRecord {
             type_name: std::any::type_name::<T>(),
             origin: Origin::Here(location),
             at: Instant::now(),

@@ -436,16 +436,16 @@ impl Worker {
         }
     }
 
-    async fn close(&self, patience: Duration) {
-        self.core.agent().close(patience).await;
+    async fn close(&self, limit: Duration) {
+        self.core.agent().close(limit).await;
         if let Some(life) = &self.life {
             life.stop_tasks();
         }
         self.core.end();
-        // Values of the program that were put off go before the worker has ended, unless they take too long.
+        // Values of the program that were deferred go before the worker has ended, unless they take too long.
         let (all_done, done) = oneshot::channel::<()>();
         self.core.user_code.defer(move || drop(all_done));
-        let _ = tokio::time::timeout(patience, done).await;
+        let _ = tokio::time::timeout(limit, done).await;
     }
 }
 

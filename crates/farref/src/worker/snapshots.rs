@@ -64,17 +64,17 @@ impl Worker {
 
 impl Totals {
     fn of(core: &Core) -> Self {
-        let telemetry = &core.telemetry;
+        let metrics = &core.metrics;
         let (bytes_sent, bytes_received) = core.agent().bytes();
         Self {
-            calls: telemetry.calls.total(),
-            calls_failed: telemetry.failed.total(),
-            calls_cancelled: telemetry.cancelled.total(),
-            served: telemetry.served.total(),
-            served_failed: telemetry.served_failed.total(),
-            references_created: telemetry.created.total(),
-            references_shared: telemetry.shared.total(),
-            values_freed: telemetry.freed.total(),
+            calls: metrics.calls.total(),
+            calls_failed: metrics.failed.total(),
+            calls_cancelled: metrics.cancelled.total(),
+            served: metrics.served.total(),
+            served_failed: metrics.served_failed.total(),
+            references_created: metrics.created.total(),
+            references_shared: metrics.shared.total(),
+            values_freed: metrics.freed.total(),
             bytes_sent,
             bytes_received,
         }

@@ -77,14 +77,14 @@ impl EntryAttempt<'_> {
                     }
                 }
             }
-            sleep(RETRY_PAUSE.min(self.patience())).await;
+            sleep(RETRY_PAUSE.min(self.time_left())).await;
         }
     }
 
     /// Rank 0 waits for the cards of all.
     async fn await_cards(&self, size: u32) -> Result<(), RendezvousError> {
         let cards: Vec<String> = (0..size).map(|id| self.records.latest_key(id)).collect();
-        match self.records.store.wait(&cards, self.patience()).await {
+        match self.records.store.wait(&cards, self.time_left()).await {
             Ok(()) => Ok(()),
             Err(StoreError::Timeout { missing, .. }) => {
                 let missing: HashSet<String> = missing.into_iter().collect();
@@ -98,7 +98,7 @@ impl EntryAttempt<'_> {
 
     /// The others wait for rank 0 to found the group.
     async fn await_founding(&self, size: u32) -> Result<Founding, RendezvousError> {
-        match self.records.await_founding(self.patience()).await {
+        match self.records.await_founding(self.time_left()).await {
             Err(RendezvousError::Store {
                 source: StoreError::Timeout { .. },
                 ..

@@ -181,7 +181,7 @@ struct EntryAttempt<'a> {
 impl EntryAttempt<'_> {
     /// What is left of the time for waiting: a little less than all, so that the reason why
     /// waiting was in vain can still be found out.
-    fn patience(&self) -> Duration {
+    fn time_left(&self) -> Duration {
         let reserve = (self.plan.timeout / 4).min(Duration::from_secs(2));
         (self.end - reserve).saturating_duration_since(Instant::now())
     }
@@ -287,8 +287,8 @@ impl EntryAttempt<'_> {
     async fn await_former_group(&self, grace: Duration) -> Result<(), RendezvousError> {
         // The last of what a newcomer must not be without: its kind and the ids given away come before it.
         let founders = [self.records.key("founders")];
-        let patience = grace.min(self.patience());
-        match self.records.store.wait(&founders, patience).await {
+        let timeout = grace.min(self.time_left());
+        match self.records.store.wait(&founders, timeout).await {
             Ok(()) | Err(StoreError::Timeout { .. }) => Ok(()),
             Err(error) => Err(self.records.failed(error)),
         }

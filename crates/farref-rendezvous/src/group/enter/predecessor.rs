@@ -34,8 +34,8 @@ impl EntryAttempt<'_> {
             self.check_absent(kind, latest).await?;
         }
         if latest.is_none_or(|latest| latest.node < before) {
-            let patience = CARD_TIMEOUT.min(self.patience());
-            match self.records.await_card(before, patience).await {
+            let timeout = CARD_TIMEOUT.min(self.time_left());
+            match self.records.await_card(before, timeout).await {
                 Ok(Some(card)) => self.check_absent(kind, &card).await?,
                 Ok(None) | Err(RendezvousError::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
@@ -52,13 +52,13 @@ impl EntryAttempt<'_> {
     ) -> Result<(), RendezvousError> {
         // Nobody answers before the group is founded.
         let waits = kind != GroupKind::Dynamic && self.records.founding().await?.is_none();
-        let patience = if waits {
+        let timeout = if waits {
             WAITING_PROBE_TIMEOUT
         } else {
             PROBE_TIMEOUT
         };
-        let patience = patience.min(self.patience() / 2);
-        match self.plan.probe.probe(earlier, patience).await? {
+        let timeout = timeout.min(self.time_left() / 2);
+        match self.plan.probe.probe(earlier, timeout).await? {
             Liveness::Gone => return Ok(()),
             Liveness::Silent if !waits || self.is_another_there(kind, earlier).await? => {
                 return Ok(());
@@ -98,13 +98,13 @@ impl EntryAttempt<'_> {
     /// Whether one of these is there, and not only its card. The first few are enough to find out.
     pub(super) async fn is_any_there(&self, cards: &[&Card]) -> bool {
         for card in cards.iter().take(4) {
-            let patience = WAITING_PROBE_TIMEOUT.min(self.patience() / 2);
-            let found = self.plan.probe.probe(card, patience).await;
+            let timeout = WAITING_PROBE_TIMEOUT.min(self.time_left() / 2);
+            let found = self.plan.probe.probe(card, timeout).await;
             if !matches!(found, Ok(Liveness::Gone)) {
                 return true;
             }
         }
-        self.patience().is_zero()
+        self.time_left().is_zero()
     }
 }
 

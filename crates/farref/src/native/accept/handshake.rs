@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::Acceptor;
-use super::pending::HandshakeSlot;
+use super::handshake_limit::HandshakeSlot;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Observation, Purpose, Refusal, Reply,
     SessionHello, VERSION, Verdict, connection_id, fresh_nonce,
@@ -60,14 +60,14 @@ impl Acceptor {
                 return Err(HandshakeFailure::Refusing(refusal));
             };
             conversation.send_verdict(&Verdict::Observed).await?;
-            let contacts = Arc::clone(&endpoint.contacts);
-            endpoint.spawn_io(show(permit, contacts, stream));
+            let callbacks = Arc::clone(&endpoint.callbacks);
+            endpoint.spawn_io(show(permit, callbacks, stream));
             return Ok(());
         }
         if let Greeting::Successor { .. } = greeting {
             let Observation = receive_proved_claim(&mut conversation).await?;
             drop(slot);
-            if endpoint.is_closing() || !endpoint.contacts.is_here() {
+            if endpoint.is_closing() || !endpoint.callbacks.is_here() {
                 // Its place is free, or about to be.
                 return conversation
                     .send_verdict(&Verdict::Refused(Refusal::Closing))
@@ -105,7 +105,7 @@ impl Acceptor {
                     })
                     .await?;
                 // Before any message of the peer can be delivered.
-                endpoint.contacts.met(&claim.card, claim.max_calls);
+                endpoint.callbacks.met(&claim.card, claim.max_calls);
                 let stream = stream.move_to(&endpoint.runtime)?;
                 pending.establish(stream, connection_id(&nonce), None)
             }

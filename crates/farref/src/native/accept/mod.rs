@@ -1,7 +1,7 @@
 //! Taking connections: a task for each listener, and one for each handshake.
 
 mod handshake;
-mod pending;
+mod handshake_limit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::handshake::HandshakeFailure;
 use super::inquiry::MAX_OBSERVERS;
 use super::link::LinkTable;
 use super::transport::{Listener, Stream};
-use pending::{HandshakeSlot, PendingHandshakes};
+use handshake_limit::{HandshakeSlot, PendingHandshakes};
 
 /// The pause after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -70,7 +70,7 @@ impl Acceptor {
         let (slot, oldest) = self.pending.enter();
         if let Some(oldest) = oldest {
             oldest.abort();
-            endpoint.meters.refused_for("overloaded");
+            endpoint.metrics.refused_for("overloaded");
             debug!("too many connections in their handshake: the oldest is dropped");
         }
         let number = slot.number;
@@ -88,7 +88,7 @@ impl Acceptor {
         let Err(failure) = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout)) else {
             return;
         };
-        endpoint.meters.refused(&failure);
+        endpoint.metrics.refused(&failure);
         if failure.needs_operator() {
             warn!(transport, %failure, "a connection is refused");
         } else {

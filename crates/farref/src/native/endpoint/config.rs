@@ -50,7 +50,7 @@ pub(crate) struct NativeConfig {
     /// The longest pause between connection attempts. 1 s by default.
     pub backoff_max: Duration,
     /// How long what is queued for a peer that left is kept. 5 s by default.
-    pub leave_patience: Duration,
+    pub leave_timeout: Duration,
 }
 
 impl Default for NativeConfig {
@@ -72,14 +72,14 @@ impl Default for NativeConfig {
             max_handshakes: 256,
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
-            leave_patience: Duration::from_secs(5),
+            leave_timeout: Duration::from_secs(5),
         }
     }
 }
 
 impl NativeConfig {
     /// Nothing that is sent makes a session want to be woken earlier than this.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn earliest_wake(&self) -> Duration {
         self.ack_timeout
             .min(self.heartbeat_interval)
             .min(self.peer_timeout)

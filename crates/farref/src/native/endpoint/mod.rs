@@ -1,8 +1,8 @@
 //! This worker's end of all links: who it is, what it was told, its clock and its tasks.
 
+mod callbacks;
 mod config;
-mod contacts;
-mod meters;
+mod wire_metrics;
 
 use std::fmt;
 use std::future::Future;
@@ -15,8 +15,8 @@ use ring::hmac;
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinSet};
 
+pub(crate) use callbacks::{BoxFuture, WireCallbacks};
 pub(crate) use config::{Identity, NativeConfig};
-pub(crate) use contacts::{BoxFuture, Contacts};
 
 use super::frame::{Limits, Packet, Recycler};
 use super::transport::MemoryNetwork;
@@ -24,7 +24,7 @@ use crate::agent::Inbound;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
-use meters::Meters;
+use wire_metrics::WireMetrics;
 
 /// What all links of an agent and all its tasks need.
 pub(crate) struct Endpoint {
@@ -33,10 +33,10 @@ pub(crate) struct Endpoint {
     pub(crate) config: NativeConfig,
     pub(crate) limits: Limits,
     pub(crate) recycler: Arc<Recycler>,
-    pub(crate) contacts: Arc<dyn Contacts>,
+    pub(crate) callbacks: Arc<dyn WireCallbacks>,
     pub(crate) inbound: Weak<dyn Inbound>,
     pub(crate) network: Option<(MemoryNetwork, String)>,
-    pub(crate) meters: Meters,
+    pub(crate) metrics: WireMetrics,
     /// Of the system's clock: both runtimes read it, and either may have a clock of its own.
     epoch: Instant,
     io: Arc<IoThread>,
@@ -64,7 +64,7 @@ impl Endpoint {
     pub(crate) fn new(
         identity: Identity,
         config: NativeConfig,
-        contacts: Arc<dyn Contacts>,
+        callbacks: Arc<dyn WireCallbacks>,
         inbound: Weak<dyn Inbound>,
         network: Option<(MemoryNetwork, String)>,
         io: Arc<IoThread>,
@@ -78,10 +78,10 @@ impl Endpoint {
                 parts: config.max_parts,
             },
             recycler: Recycler::new(config.recycle_bytes, Some(Handle::current())),
-            meters: Meters::new(&identity.card.name),
+            metrics: WireMetrics::new(&identity.card.name),
             identity,
             config,
-            contacts,
+            callbacks,
             inbound,
             network,
             epoch: Instant::now(),

@@ -14,8 +14,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
+use super::head::{FrameHead, PREFIX, map_payload, part_entry};
 use super::packet::Packet;
-use super::wire::{PREFIX, Wire, map_payload, part_entry};
 use crate::codec::{Part, PartBytes};
 use crate::support::user_code;
 
@@ -27,8 +27,8 @@ const MAX_SLICES: usize = 64;
 const LOOK_LIMIT: usize = 1 << 20;
 /// A copy buffer above this size is not kept.
 const KEEP: usize = 256 << 10;
-/// No [`Wire`] is longer: two tags, a lane, an age and four or five numbers.
-const MAX_WIRE: usize = 96;
+/// No [`FrameHead`] is longer: two tags, a lane, an age and four or five numbers.
+const MAX_FRAME_HEAD: usize = 96;
 
 /// What comes next is behind a source, which this thread must not look at (BA-2).
 #[derive(Debug, thiserror::Error)]
@@ -90,33 +90,33 @@ impl Batch {
         let mut packet = None;
         let age = |payload: Packet| Ok::<_, Infallible>(packet.insert(payload).age(now));
         let Ok(frame) = map_payload(frame, age);
-        self.push_wire(&Wire::Session(frame), packet.as_ref());
+        self.push_frame_head(&FrameHead::Session(frame), packet.as_ref());
     }
 
     /// Appends the request for a stream for bulk data.
     pub(crate) fn push_open_bulk(&mut self) {
-        self.push_wire(&Wire::OpenBulk, None);
+        self.push_frame_head(&FrameHead::OpenBulk, None);
     }
 
-    fn push_wire(&mut self, wire: &Wire, packet: Option<&Packet>) {
-        let mut buffer = [0; MAX_WIRE];
-        let Ok(wire) = postcard::to_slice(wire, &mut buffer) else {
-            debug_assert!(false, "MAX_WIRE is too small");
+    fn push_frame_head(&mut self, frame_head: &FrameHead, packet: Option<&Packet>) {
+        let mut buffer = [0; MAX_FRAME_HEAD];
+        let Ok(frame_head) = postcard::to_slice(frame_head, &mut buffer) else {
+            debug_assert!(false, "MAX_FRAME_HEAD is too small");
             return;
         };
         let Some(packet) = packet else {
-            self.prefix(wire.len(), 0, 0);
-            self.copy(wire);
+            self.prefix(frame_head.len(), 0, 0);
+            self.copy(frame_head);
             return;
         };
         let payload = packet.payload();
         let head = packet.head();
         self.prefix(
-            wire.len() + head.len(),
+            frame_head.len() + head.len(),
             payload.parts.len(),
             payload.body.len(),
         );
-        self.copy(wire);
+        self.copy(frame_head);
         self.copy(head);
         for part in &payload.parts {
             self.copy(&part_entry(part.len(), part.width()).to_le_bytes());

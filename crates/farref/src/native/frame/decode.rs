@@ -14,10 +14,10 @@ use farref_proto::Frame;
 
 use super::error::FrameError;
 use super::filling::{Filling, Space};
+use super::head::{FrameHead, PREFIX, map_payload, read_part_entry};
 use super::limits::Limits;
-use super::packet::{Head, Incoming, assemble};
+use super::packet::{MessageHead, ReceivedMessage, assemble};
 use super::recycle::Recycler;
-use super::wire::{PREFIX, Wire, map_payload, read_part_entry};
 use crate::codec::{Owned, Part, Width};
 
 /// The read buffer's size.
@@ -29,9 +29,9 @@ const INLINE_BODY: usize = 32 << 10;
 
 /// What a frame brought.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum DecodedFrame {
     /// A frame of the session.
-    Session(Frame<Incoming>),
+    Session(Frame<ReceivedMessage>),
     /// The peer has bulk data to send, and no stream for it.
     OpenBulk,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Decoder {
 
 /// A frame as its head announces it: instead of the message, the rest of the head and how long the message
 /// has waited to be sent. None asks for a stream for bulk data.
-type Announced = Option<Frame<(Head, Duration)>>;
+type Announced = Option<Frame<(MessageHead, Duration)>>;
 
 /// A frame whose head has come.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Decoder {
     }
 
     /// The next frame that has come in full.
-    pub(crate) fn next(&mut self) -> Result<Option<Received>, FrameError> {
+    pub(crate) fn next(&mut self) -> Result<Option<DecodedFrame>, FrameError> {
         if self.pending.is_none() {
             self.pending = self.read_head()?;
         }
@@ -183,8 +183,8 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 fn decode_head(bytes: &[u8]) -> Result<Announced, FrameError> {
     let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
     let announced = match wire {
-        Wire::OpenBulk => None,
-        Wire::Session(frame) => Some(map_payload(frame, |age| {
+        FrameHead::OpenBulk => None,
+        FrameHead::Session(frame) => Some(map_payload(frame, |age| {
             let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
             rest = beyond;
             Ok((head, Duration::from_nanos(age.unwrap_or(0))))
@@ -247,14 +247,14 @@ impl PartialFrame {
     }
 
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
-    fn finish(&mut self) -> Result<Received, FrameError> {
+    fn finish(&mut self) -> Result<DecodedFrame, FrameError> {
         let Some(frame) = self.announced.take() else {
-            return Ok(Received::OpenBulk);
+            return Ok(DecodedFrame::OpenBulk);
         };
         let frame = map_payload(frame, |(head, age)| {
             let body = self.body.take().unwrap_or_default();
             assemble(head, body, take(&mut self.parts), age)
         });
-        frame.map(Received::Session)
+        frame.map(DecodedFrame::Session)
     }
 }

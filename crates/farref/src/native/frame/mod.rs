@@ -5,7 +5,7 @@
 //! | 4 | length of the head, little endian like all of these |
 //! | 4 | number of parts |
 //! | 8 | length of the body |
-//! | head | [`Wire`](wire::Wire), and after it, if that is data, [`Head`](packet::Head): both in postcard |
+//! | head | [`FrameHead`](head::FrameHead), and after it, if that is data, [`MessageHead`](packet::MessageHead): both in postcard |
 //! | 8 for each part | its length, and above it in the highest two bits how wide its elements are |
 //! | body | what the codec wrote |
 //! | parts | one after the other |
@@ -27,17 +27,17 @@ mod batch;
 mod decode;
 mod error;
 mod filling;
+mod head;
 mod limits;
 mod packet;
 mod recycle;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub(super) use batch::{Batch, UserCodeBarred};
-pub(super) use decode::{Decoder, Received};
+pub(super) use decode::{DecodedFrame, Decoder};
 pub(super) use error::FrameError;
 pub(super) use filling::Space;
 pub(super) use limits::Limits;
-pub(super) use packet::{Incoming, Packet};
+pub(super) use packet::{Packet, ReceivedMessage};
 pub(super) use recycle::Recycler;

@@ -27,7 +27,7 @@ const BARE_CALL: usize = 256;
 
 /// All of a message but its payload.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Head {
+pub(super) enum MessageHead {
     Control(Control),
     Call {
         head: CallHead,
@@ -50,7 +50,7 @@ pub(super) enum Head {
     },
 }
 
-impl Head {
+impl MessageHead {
     /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
     fn drop_diagnostics(&mut self) -> bool {
         match self {
@@ -118,7 +118,7 @@ impl Packet {
         limits: &Limits,
     ) -> Result<Self, (TooLarge, Payload)> {
         let (mut head, payload) = disassemble(message);
-        let timed = matches!(&head, Head::Call { remaining, .. } if remaining.is_some());
+        let timed = matches!(&head, MessageHead::Call { remaining, .. } if remaining.is_some());
         let parts = payload.parts.len();
         let beside = payload.len() + size_of::<u64>() * parts;
         let size_of = |bytes: &Result<Vec<u8>, _>| bytes.as_ref().map_or(0, Vec::len) + beside;
@@ -206,13 +206,15 @@ impl fmt::Debug for Packet {
 
 /// A message that has arrived. On the heap, because it is large and passed on a lot.
 #[derive(Debug)]
-pub(crate) struct Incoming(pub(crate) Box<Message>);
+pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
 
-fn disassemble(message: Message) -> (Head, Payload) {
+fn disassemble(message: Message) -> (MessageHead, Payload) {
     match message {
-        Message::Control(control) => (Head::Control(control), Payload::default()),
-        Message::Cancel(id) => (Head::Cancel(id), Payload::default()),
-        Message::Credit { calls, bytes } => (Head::Credit { calls, bytes }, Payload::default()),
+        Message::Control(control) => (MessageHead::Control(control), Payload::default()),
+        Message::Cancel(id) => (MessageHead::Cancel(id), Payload::default()),
+        Message::Credit { calls, bytes } => {
+            (MessageHead::Credit { calls, bytes }, Payload::default())
+        }
         Message::Call(CallMessage {
             head,
             function,
@@ -222,7 +224,7 @@ fn disassemble(message: Message) -> (Head, Payload) {
             origins,
             arguments,
         }) => (
-            Head::Call {
+            MessageHead::Call {
                 head,
                 function,
                 remaining,
@@ -241,7 +243,7 @@ fn disassemble(message: Message) -> (Head, Payload) {
                 Ok(payload) => (None, payload),
                 Err(failure) => (Some(failure), Payload::default()),
             };
-            let head = Head::Answer {
+            let head = MessageHead::Answer {
                 head,
                 origins,
                 failure,
@@ -253,15 +255,15 @@ fn disassemble(message: Message) -> (Head, Payload) {
 
 /// The message that a peer sent `age` after it had been queued.
 pub(super) fn assemble(
-    head: Head,
+    head: MessageHead,
     body: Bytes,
     parts: Vec<Part>,
     age: Duration,
-) -> Result<Incoming, FrameError> {
+) -> Result<ReceivedMessage, FrameError> {
     let payload = Payload { body, parts };
     let bare = payload.body.is_empty() && payload.parts.is_empty();
-    Ok(Incoming(Box::new(match head {
-        Head::Call {
+    Ok(ReceivedMessage(Box::new(match head {
+        MessageHead::Call {
             head,
             function,
             remaining,
@@ -277,7 +279,7 @@ pub(super) fn assemble(
             origins,
             arguments: payload,
         }),
-        Head::Answer {
+        MessageHead::Answer {
             head,
             origins,
             failure: None,
@@ -287,7 +289,7 @@ pub(super) fn assemble(
             outcome: Ok(payload),
         }),
         _ if !bare => return Err(FrameError::UnexpectedPayload),
-        Head::Answer {
+        MessageHead::Answer {
             head,
             origins,
             failure: Some(failure),
@@ -296,8 +298,8 @@ pub(super) fn assemble(
             origins,
             outcome: Err(failure),
         }),
-        Head::Control(control) => Message::Control(control),
-        Head::Cancel(id) => Message::Cancel(id),
-        Head::Credit { calls, bytes } => Message::Credit { calls, bytes },
+        MessageHead::Control(control) => Message::Control(control),
+        MessageHead::Cancel(id) => Message::Cancel(id),
+        MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
     })))
 }

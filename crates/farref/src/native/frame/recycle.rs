@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::codec::{Elements, Home, Owned, Width};
+use crate::codec::{BufferRecycler, Elements, Owned, Width};
 use crate::support::lock::lock;
 
 /// Smaller buffers are the allocator's business.
@@ -70,8 +70,8 @@ impl Recycler {
     /// Hands a filled buffer to the program. It comes back if it is worth keeping.
     pub(super) fn lend(self: &Arc<Self>, buffer: Elements) -> Arc<Owned> {
         let worth = (LEAST..=self.most).contains(&buffer.capacity());
-        let home: Weak<dyn Home> = Arc::<Self>::downgrade(self);
-        Owned::new(buffer, worth.then_some(home))
+        let recycler: Weak<dyn BufferRecycler> = Arc::<Self>::downgrade(self);
+        Owned::new(buffer, worth.then_some(recycler))
     }
 
     /// Drops what has been kept for too long. Says until when to wait for the next.
@@ -108,7 +108,7 @@ impl Recycler {
     }
 }
 
-impl Home for Recycler {
+impl BufferRecycler for Recycler {
     fn keep(&self, buffer: Elements) {
         // Not if the program has kept what was in it.
         if buffer.capacity() < LEAST {

@@ -3,5 +3,5 @@
 mod observe;
 mod presence;
 
-pub(crate) use observe::{MAX_OBSERVERS, Watch, WatchError, show};
+pub(crate) use observe::{MAX_OBSERVERS, ObserverConnection, ObserverConnectionError, show};
 pub(crate) use presence::Predecessors;

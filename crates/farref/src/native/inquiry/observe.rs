@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use crate::native::endpoint::Contacts;
+use crate::native::endpoint::WireCallbacks;
 use crate::native::handshake::{
     Conversation, Greeting, HandshakeFailure, Refusal, VERSION, Verdict, fresh_nonce,
 };
@@ -54,7 +54,7 @@ struct Question {
 /// Answers an observer's questions until it goes.
 pub(crate) async fn show(
     _permit: OwnedSemaphorePermit,
-    contacts: Arc<dyn Contacts>,
+    callbacks: Arc<dyn WireCallbacks>,
     mut stream: Stream,
 ) {
     loop {
@@ -62,10 +62,10 @@ pub(crate) async fn show(
         let Ok(Ok(Question { references })) = timeout(IDLE, question).await else {
             return;
         };
-        let contacts = Arc::clone(&contacts);
+        let callbacks = Arc::clone(&callbacks);
         // A worker may have millions of references to look through; its own work goes on meanwhile.
         let looking = tokio::task::spawn_blocking(move || {
-            contacts.snapshot(MAX_REFERENCES.min(references as usize))
+            callbacks.snapshot(MAX_REFERENCES.min(references as usize))
         });
         let Ok(Some(snapshot)) = looking.await else {
             return;
@@ -78,13 +78,13 @@ pub(crate) async fn show(
 
 /// A stream on which one worker answers questions.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ObserverConnection {
     stream: Stream,
 }
 
 /// Why a worker cannot be looked into.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WatchError {
+pub(crate) enum ObserverConnectionError {
     #[error("{0}")]
     Unreachable(io::Error),
     #[error("what listens there is no farref worker")]
@@ -103,32 +103,38 @@ pub(crate) enum WatchError {
     Malformed,
 }
 
-impl Watch {
+impl ObserverConnection {
     /// Connects to a worker and proves to know the token.
-    pub(crate) async fn open(address: &Address, token: &[u8]) -> Result<Self, WatchError> {
+    pub(crate) async fn open(
+        address: &Address,
+        token: &[u8],
+    ) -> Result<Self, ObserverConnectionError> {
         let mut stream = Stream::connect(address, None)
             .await
-            .map_err(WatchError::Unreachable)?;
+            .map_err(ObserverConnectionError::Unreachable)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, token);
         let mut conversation = Conversation::new(&mut stream, &key);
         let nonce = fresh_nonce()?;
         match conversation.ask(&Greeting::Observer { nonce }).await? {
             Verdict::Observed => Ok(Self { stream }),
-            _ => Err(WatchError::Malformed),
+            _ => Err(ObserverConnectionError::Malformed),
         }
     }
 
     /// Asks for a snapshot with at most so many references.
-    pub(crate) async fn ask(&mut self, references: usize) -> Result<Snapshot, WatchError> {
+    pub(crate) async fn ask(
+        &mut self,
+        references: usize,
+    ) -> Result<Snapshot, ObserverConnectionError> {
         let references = u32::try_from(references).unwrap_or(u32::MAX);
         say(&self.stream, &Question { references })
             .await
-            .map_err(|_| WatchError::Closed)?;
+            .map_err(|_| ObserverConnectionError::Closed)?;
         hear(&mut self.stream, MAX_ANSWER).await
     }
 }
 
-impl From<HandshakeFailure> for WatchError {
+impl From<HandshakeFailure> for ObserverConnectionError {
     fn from(failure: HandshakeFailure) -> Self {
         match failure {
             // Whoever hangs up at a greeting of ours does not know what it means.
@@ -156,8 +162,8 @@ async fn say(stream: &Stream, message: &impl Serialize) -> io::Result<()> {
 async fn hear<T: for<'de> Deserialize<'de>>(
     stream: &mut Stream,
     most: usize,
-) -> Result<T, WatchError> {
-    let closed = |_| WatchError::Closed;
+) -> Result<T, ObserverConnectionError> {
+    let closed = |_| ObserverConnectionError::Closed;
     let mut length = Vec::new();
     stream
         .read
@@ -166,7 +172,7 @@ async fn hear<T: for<'de> Deserialize<'de>>(
         .map_err(closed)?;
     let length = length.try_into().map_or(u32::MAX, u32::from_le_bytes) as usize;
     if length > most {
-        return Err(WatchError::Malformed);
+        return Err(ObserverConnectionError::Malformed);
     }
     let mut bytes = Vec::new();
     stream
@@ -174,5 +180,5 @@ async fn hear<T: for<'de> Deserialize<'de>>(
         .read_until(&mut bytes, length)
         .await
         .map_err(closed)?;
-    postcard::from_bytes(&bytes).map_err(|_| WatchError::Malformed)
+    postcard::from_bytes(&bytes).map_err(|_| ObserverConnectionError::Malformed)
 }

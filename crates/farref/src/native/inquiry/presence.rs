@@ -53,17 +53,17 @@ impl Predecessors {
         }
     }
 
-    async fn find(&self, card: &Card, patience: Duration) -> Result<Liveness, RendezvousError> {
+    async fn find(&self, card: &Card, limit: Duration) -> Result<Liveness, RendezvousError> {
         let addresses = reachable(card, &self.host, self.network.is_some());
         for address in addresses {
             if self.own.contains(address) {
                 continue;
             }
             let connecting = Stream::connect(address, self.network.as_ref());
-            let Ok(Ok(stream)) = timeout(patience, connecting).await else {
+            let Ok(Ok(stream)) = timeout(limit, connecting).await else {
                 continue;
             };
-            let failure = match timeout(patience, self.ask_at(card, stream)).await {
+            let failure = match timeout(limit, self.ask_at(card, stream)).await {
                 Ok(Ok(())) => return Ok(Liveness::Alive),
                 Ok(Err(failure)) => failure,
                 // Nor would it say more elsewhere.
@@ -108,8 +108,8 @@ impl LivenessProbe for Predecessors {
     fn probe<'a>(
         &'a self,
         card: &'a Card,
-        patience: Duration,
+        limit: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<Liveness, RendezvousError>> + Send + 'a>> {
-        Box::pin(self.find(card, patience))
+        Box::pin(self.find(card, limit))
     }
 }

@@ -20,7 +20,7 @@ use tracing::debug;
 use super::connection::{Connection, StreamHalves};
 use super::recv_stream::RecvStream;
 use super::send_stream::{BULK, MAIN, SendStream};
-use super::{Lifecycle, Link, Stage};
+use super::{ConnectionState, Lifecycle, Link};
 use crate::native::handshake::{HandshakeFailure, Refusal, SessionHello};
 use crate::native::transport::Stream;
 use crate::rendezvous::{Address, Card};
@@ -41,11 +41,13 @@ impl PendingConnection {
     pub(super) fn initiate(link: &Arc<Link>) -> Option<(Self, SessionHello)> {
         let now = link.endpoint.now();
         let mut state = link.state();
-        if !matches!(state.stage, Stage::Disconnected) || state.lifecycle != Lifecycle::Open {
+        if !matches!(state.connection, ConnectionState::Disconnected)
+            || state.lifecycle != Lifecycle::Open
+        {
             return None;
         }
         state.epoch += 1;
-        state.stage = Stage::Handshaking;
+        state.connection = ConnectionState::Handshaking;
         let session = state.session.connection_opened(now);
         let timeout = state.session.poll_timeout();
         let epoch = state.epoch;
@@ -98,7 +100,7 @@ impl PendingConnection {
         }
         let old = state.take_connection();
         state.epoch += 1;
-        state.stage = Stage::Handshaking;
+        state.connection = ConnectionState::Handshaking;
         state.card = Some(card);
         let session = state.session.connection_opened(now);
         let epoch = state.epoch;
@@ -135,13 +137,13 @@ impl PendingConnection {
     ) -> Result<(), HandshakeFailure> {
         let link = &self.link;
         let mut state = link.state();
-        if state.epoch != self.epoch || !matches!(state.stage, Stage::Handshaking) {
+        if state.epoch != self.epoch || !matches!(state.connection, ConnectionState::Handshaking) {
             return Err(HandshakeFailure::Superseded);
         }
         let transport = stream.transport;
         let mut tasks = Vec::with_capacity(4);
         let main = link.start(self.epoch, MAIN, stream, &mut tasks);
-        state.stage = Stage::Established(Connection {
+        state.connection = ConnectionState::Established(Connection {
             id,
             main,
             bulk: None,
@@ -155,9 +157,9 @@ impl PendingConnection {
         drop(state);
 
         link.wake_by(timeout);
-        link.endpoint.meters.connections.increment(1);
+        link.endpoint.metrics.connections.increment(1);
         if connections > 1 {
-            link.endpoint.meters.reconnects.increment(1);
+            link.endpoint.metrics.reconnects.increment(1);
         }
         debug!(peer = %link.peer, transport, connections, "connected");
         link.abandon.notify_waiters();
@@ -170,7 +172,7 @@ impl Drop for PendingConnection {
     fn drop(&mut self) {
         // CO-2; an established connection is left alone.
         let mut state = self.link.state();
-        if state.epoch == self.epoch && matches!(state.stage, Stage::Handshaking) {
+        if state.epoch == self.epoch && matches!(state.connection, ConnectionState::Handshaking) {
             let lost = self.link.disconnect(&mut state, true);
             drop(state);
             self.link.finish_disconnecting(lost);
@@ -204,7 +206,7 @@ impl Link {
         let send = {
             let mut state = self.state();
             let epoch = state.epoch;
-            let Stage::Established(connection) = &mut state.stage else {
+            let ConnectionState::Established(connection) = &mut state.connection else {
                 return Err(HandshakeFailure::Superseded);
             };
             if connection.id != id || connection.bulk.is_some() {
@@ -219,7 +221,7 @@ impl Link {
 
     /// Whether a second stream for the connection with this id is welcome.
     pub(crate) fn awaits_bulk(&self, id: u64) -> bool {
-        matches!(&self.state().stage,
-            Stage::Established(connection) if connection.id == id && connection.bulk.is_none())
+        matches!(&self.state().connection,
+            ConnectionState::Established(connection) if connection.id == id && connection.bulk.is_none())
     }
 }

@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 
 use super::connecting::PendingConnection;
 use super::connection::Connection;
-use super::{Lifecycle, Link, LinkState, Stage};
+use super::{ConnectionState, Lifecycle, Link, LinkState};
 use crate::native::endpoint::{Endpoint, NativeConfig};
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Verdict,
@@ -54,7 +54,7 @@ impl Link {
 }
 
 fn is_needed(link: &Link, state: &LinkState) -> bool {
-    matches!(state.stage, Stage::Disconnected)
+    matches!(state.connection, ConnectionState::Disconnected)
         && state.lifecycle == Lifecycle::Open
         && !(link.endpoint.is_closing() && state.session.unacked() == 0)
 }
@@ -128,7 +128,9 @@ fn handle_outcome(link: &Arc<Link>, outcome: AttemptOutcome) {
             let (epoch, events) = {
                 let mut state = link.state();
                 state.session.connection_refused(link.endpoint.now());
-                if link.endpoint.is_closing() && matches!(state.stage, Stage::Disconnected) {
+                if link.endpoint.is_closing()
+                    && matches!(state.connection, ConnectionState::Disconnected)
+                {
                     // There is nobody left to deliver to.
                     state.lifecycle = Lifecycle::Closed;
                 }
@@ -187,7 +189,7 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
         }
         report(link, address, &failure);
         if let Some(rejection) = failure.rejection() {
-            endpoint.contacts.rejected(link.peer, rejection);
+            endpoint.callbacks.rejected(link.peer, rejection);
         }
     }
     if refused {
@@ -212,7 +214,7 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
     if let Some(card) = link.state().card.clone() {
         return Some(card);
     }
-    match link.endpoint.contacts.lookup(link.peer).await {
+    match link.endpoint.callbacks.lookup(link.peer).await {
         Ok(card) if card.node == link.peer => Some(card),
         Ok(card) => {
             debug!(peer = %link.peer, listed = %card.node, "another life is listed");
@@ -278,7 +280,7 @@ async fn dial_main(
     }
     pending.handle_hello(&hello)?;
     // Before any message of the peer can be delivered.
-    endpoint.contacts.met(&card, max_calls);
+    endpoint.callbacks.met(&card, max_calls);
     link.state().card = Some(*card);
     let stream = stream.move_to(&endpoint.runtime)?;
     pending.establish(stream, id, Some(address.clone()))

@@ -8,7 +8,7 @@ use farref_proto::SessionEvent;
 use tracing::{debug, error, warn};
 
 use super::connection::Connection;
-use super::{Lifecycle, Link, LinkState, Stage};
+use super::{ConnectionState, Lifecycle, Link, LinkState};
 
 /// What is to be done outside the lock after a connection was lost.
 pub(super) struct Disconnected {
@@ -21,11 +21,11 @@ impl Link {
     /// The connection with this epoch is of no use any more: it is closed, and another is made.
     pub(super) fn lose_connection(self: &Arc<Self>, epoch: u64, why: &dyn fmt::Display) {
         let mut state = self.state();
-        if state.epoch != epoch || matches!(state.stage, Stage::Disconnected) {
+        if state.epoch != epoch || matches!(state.connection, ConnectionState::Disconnected) {
             return;
         }
         debug!(peer = %self.peer, %why, "connection lost");
-        let handshaking = matches!(state.stage, Stage::Handshaking);
+        let handshaking = matches!(state.connection, ConnectionState::Handshaking);
         let disconnected = self.disconnect(&mut state, true);
         drop(state);
         if handshaking {
@@ -81,7 +81,7 @@ impl Link {
         true
     }
 
-    /// Takes the connection away, whatever stage it is at. The caller finishes that without the lock.
+    /// Takes the connection away, whatever state it is in. The caller finishes that without the lock.
     pub(super) fn disconnect(
         self: &Arc<Self>,
         state: &mut LinkState,

@@ -81,7 +81,7 @@ pub(super) struct LinkState {
     epoch: u64,
     /// The latest such number that the peer has said of its own end.
     peer_epoch: u64,
-    stage: Stage,
+    connection: ConnectionState,
     /// How to reach the peer, once it is known.
     pub(super) card: Option<Card>,
     /// The task that is to make a connection.
@@ -99,7 +99,7 @@ pub(super) struct LinkState {
 
 /// How far the present connection has got.
 #[derive(Debug)]
-enum Stage {
+enum ConnectionState {
     /// There is none.
     Disconnected,
     /// The ends are in their handshake.
@@ -132,7 +132,7 @@ impl Link {
                 session,
                 epoch: 0,
                 peer_epoch: 0,
-                stage: Stage::Disconnected,
+                connection: ConnectionState::Disconnected,
                 card: None,
                 dialer: None,
                 attempt: None,
@@ -215,9 +215,9 @@ impl Link {
 
     /// The streams of the connection, if it is established.
     pub(super) fn streams(&self) -> Vec<StreamHalves> {
-        match &self.state().stage {
-            Stage::Established(connection) => connection.streams(),
-            Stage::Disconnected | Stage::Handshaking => Vec::new(),
+        match &self.state().connection {
+            ConnectionState::Established(connection) => connection.streams(),
+            ConnectionState::Disconnected | ConnectionState::Handshaking => Vec::new(),
         }
     }
 
@@ -245,7 +245,8 @@ impl Link {
         match state.lifecycle {
             Lifecycle::Open => state.session.unacked() == 0,
             Lifecycle::Closing => {
-                state.session.unacked() == 0 || !matches!(state.stage, Stage::Established(_))
+                state.session.unacked() == 0
+                    || !matches!(state.connection, ConnectionState::Established(_))
             }
             Lifecycle::Closed => true,
         }
@@ -258,7 +259,7 @@ impl Link {
 
     /// Waits until there is no connection.
     pub(super) async fn disconnected(&self) {
-        self.until(|link| !matches!(link.state().stage, Stage::Established(_)))
+        self.until(|link| !matches!(link.state().connection, ConnectionState::Established(_)))
             .await;
     }
 
@@ -296,9 +297,9 @@ impl Link {
         let counters = state.session.counters();
         LinkStatistics {
             peer: self.peer,
-            transport: match &state.stage {
-                Stage::Established(connection) => Some(connection.transport),
-                Stage::Disconnected | Stage::Handshaking => None,
+            transport: match &state.connection {
+                ConnectionState::Established(connection) => Some(connection.transport),
+                ConnectionState::Disconnected | ConnectionState::Handshaking => None,
             },
             connections: counters.connections,
             queued_messages: state.session.unacked(),
@@ -384,9 +385,9 @@ impl LinkState {
     }
 
     fn take_connection(&mut self) -> Option<Connection> {
-        match std::mem::replace(&mut self.stage, Stage::Disconnected) {
-            Stage::Established(connection) => Some(connection),
-            Stage::Disconnected | Stage::Handshaking => None,
+        match std::mem::replace(&mut self.connection, ConnectionState::Disconnected) {
+            ConnectionState::Established(connection) => Some(connection),
+            ConnectionState::Disconnected | ConnectionState::Handshaking => None,
         }
     }
 }

@@ -21,9 +21,9 @@ use std::{future, io};
 use farref_proto::{Frame, Lane, SessionError, Time};
 
 use super::recv_stream::{RecvState, RecvStream};
-use super::{Link, Stage};
+use super::{ConnectionState, Link};
 use crate::agent::Message;
-use crate::native::frame::{Decoder, FrameError, Incoming, Received};
+use crate::native::frame::{DecodedFrame, Decoder, FrameError, ReceivedMessage};
 use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
@@ -106,7 +106,7 @@ impl RecvStream {
             Ok(0) => return Err(StopReason::Lost("closed by the peer".to_owned())),
             Ok(read) => {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
-                link.endpoint.meters.bytes_received.add(read as u64);
+                link.endpoint.metrics.bytes_received.add(read as u64);
             }
             Err(error) => return Err(StopReason::Lost(error.to_string())),
         }
@@ -146,11 +146,11 @@ impl RecvStream {
         while let Some(received) = decoder.next()? {
             frames += 1;
             let frame = match received {
-                Received::Session(frame) => frame,
-                Received::OpenBulk => {
+                DecodedFrame::Session(frame) => frame,
+                DecodedFrame::OpenBulk => {
                     let mut state = link.state();
                     if state.epoch == self.epoch
-                        && let Stage::Established(connection) = &mut state.stage
+                        && let ConnectionState::Established(connection) = &mut state.connection
                         && connection.dialed.is_some()
                     {
                         link.ask_for_bulk(connection);
@@ -201,7 +201,7 @@ fn handle_frame(
     link: &Link,
     epoch: u64,
     now: Time,
-    frame: Frame<Incoming>,
+    frame: Frame<ReceivedMessage>,
 ) -> Result<Option<Box<Message>>, StopReason> {
     let mut acknowledged = Vec::new();
     let news = {
@@ -213,7 +213,7 @@ fn handle_frame(
         let news = state
             .session
             .handle_frame_with(now, frame, |packet| acknowledged.push(packet));
-        if let Ok(Some((_, Incoming(message)))) = &news
+        if let Ok(Some((_, ReceivedMessage(message)))) = &news
             && let Message::Answer(answer) = &**message
         {
             state.bulk_calls.remove(&answer.head.id);
@@ -223,7 +223,7 @@ fn handle_frame(
     // LI-4
     link.endpoint.drop_packets(acknowledged);
     match news {
-        Ok(news) => Ok(news.map(|(_, Incoming(message)): (Lane, _)| message)),
+        Ok(news) => Ok(news.map(|(_, ReceivedMessage(message)): (Lane, _)| message)),
         Err(error @ SessionError::AckOfUnsent { .. }) => {
             Err(StopReason::Misbehaved(error.to_string()))
         }

@@ -31,7 +31,7 @@ use tokio::task::yield_now;
 use tracing::error;
 
 use super::send_stream::{MAIN, SendStream};
-use super::{Link, Stage};
+use super::{ConnectionState, Link};
 use crate::codec::{BadSource, Part};
 use crate::native::frame::{Batch, UserCodeBarred};
 use crate::native::transport::WriteHalf;
@@ -223,7 +223,7 @@ impl Link {
     pub(crate) fn flush(self: &Arc<Self>) {
         let (main, bulk) = {
             let state = self.state();
-            let Stage::Established(connection) = &state.stage else {
+            let ConnectionState::Established(connection) = &state.connection else {
                 return;
             };
             let bulk = connection.bulk.as_ref();
@@ -261,14 +261,17 @@ impl Link {
                 batch.push(frame);
             }
             if stream.lanes == MAIN
-                && let Stage::Established(connection) = &mut state.stage
+                && let ConnectionState::Established(connection) = &mut state.connection
                 && connection.lacks_bulk()
                 && state.session.stored_bytes(Lane::Bulk) > 0
             {
                 ask_for_bulk = self.ask_for_bulk(connection);
             }
             // What was taken makes the session want to be woken some time later.
-            if !self.alarm.fires_by(now + self.endpoint.config.patience()) {
+            if !self
+                .alarm
+                .fires_by(now + self.endpoint.config.earliest_wake())
+            {
                 timeout = state.session.poll_timeout();
             }
         }
@@ -283,7 +286,7 @@ impl Link {
     /// A stream has taken so many bytes. `partly` says that a frame is written in part.
     fn wrote(&self, stream: &SendStream, bytes: usize, partly: bool) {
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.endpoint.meters.bytes_sent.add(bytes as u64);
+        self.endpoint.metrics.bytes_sent.add(bytes as u64);
         if partly {
             let now = self.endpoint.now();
             let mut state = self.state();

@@ -268,7 +268,7 @@ async fn a_peer_that_left_and_closed_is_not_waited_for() {
 async fn a_silent_peer_that_left_is_dropped_in_time() {
     let network = MemoryNetwork::new();
     let mut config = impatient();
-    config.leave_patience = Duration::from_millis(50);
+    config.leave_timeout = Duration::from_millis(50);
     let [left, right] = Side::memory_pair_with(&network, config).await;
     left.meet(&right).await;
     network.partition("w1#1", "w2#1");

@@ -26,7 +26,7 @@ pub(super) struct Book {
     pub(super) starving: Mutex<Vec<Duration>>,
 }
 
-impl Contacts for Book {
+impl WireCallbacks for Book {
     fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>> {
         let card = lock(&self.cards).get(&node).cloned();
         Box::pin(async move { card.ok_or_else(|| "unknown".to_owned()) })

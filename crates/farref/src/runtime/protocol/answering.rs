@@ -90,7 +90,7 @@ impl Core {
         };
         // Without a head the asker is gone and there is nobody to tell.
         if let Some(head) = head {
-            self.telemetry.shared.add(head.carried.len() as u64);
+            self.metrics.shared.add(head.carried.len() as u64);
             let message = Message::Answer(AnswerMessage {
                 head,
                 origins,

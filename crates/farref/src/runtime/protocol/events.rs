@@ -11,7 +11,7 @@ use crate::runtime::core::{
     Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
 use crate::runtime::job::{ArrivedCall, Destination, Job};
-use crate::runtime::registry::{Callee, Entry};
+use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, callers, failure};
 use crate::tables::extensions::ContextListener;
 use crate::values::queue::{ValueUser, WouldDeadlock};
@@ -32,7 +32,7 @@ impl Core {
     ) {
         match event {
             Event::Freed { value, .. } => {
-                self.telemetry.freed.add(1);
+                self.metrics.freed.add(1);
                 work.freed.push(value);
             }
             Event::Fetched {
@@ -235,11 +235,11 @@ impl Core {
                 return self.reject(state, arrived, failure, work);
             }
         };
-        let exclusive = entry.is_some_and(Entry::exclusive);
+        let exclusive = entry.is_some_and(FunctionEntry::exclusive);
         let on = arrived.on;
         let user = ValueUser {
             exclusive,
-            function: entry.map_or(FETCH, Entry::name),
+            function: entry.map_or(FETCH, FunctionEntry::name),
             caller: arrived.from,
             caller_uses: on.and_then(|rref| callers::use_of(&arrived.callers, rref)),
         };
@@ -276,10 +276,10 @@ impl Core {
         &self,
         called: Option<Callee>,
         value: Option<&Value>,
-    ) -> Result<Option<&'static Entry>, Failure> {
+    ) -> Result<Option<&'static FunctionEntry>, Failure> {
         let method = match called {
             None => return Ok(None),
-            Some(Callee::Entry(entry)) => return Ok(Some(entry)),
+            Some(Callee::Function(entry)) => return Ok(Some(entry)),
             Some(Callee::Method(method)) => method,
         };
         match value {

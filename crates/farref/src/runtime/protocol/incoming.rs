@@ -45,7 +45,7 @@ impl Inbound for Core {
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
         tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
             "a worker misbehaves and is cut off");
-        self.telemetry.misbehaved.increment(1);
+        self.metrics.misbehaved.increment(1);
         user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
@@ -210,7 +210,7 @@ impl Core {
             return Ok(());
         }
         let receiver = match &entry {
-            Some(Ok(Callee::Entry(entry))) => entry.name(),
+            Some(Ok(Callee::Function(entry))) => entry.name(),
             _ => "a function that is not known here",
         };
         arrived.references =
@@ -361,7 +361,7 @@ fn checked(
 ) -> Result<Option<Callee>, Failure> {
     let has_receiver = is_fetch || on_first;
     let entry = match called.transpose()? {
-        Some(Callee::Entry(entry)) => entry,
+        Some(Callee::Function(entry)) => entry,
         // Which one it is shows when the value is there.
         Some(method) if has_receiver => return Ok(Some(method)),
         None if is_fetch => return Ok(None),
@@ -372,7 +372,7 @@ fn checked(
         }
     };
     match entry {
-        entry if entry.needs_receiver() == has_receiver => Ok(Some(Callee::Entry(entry))),
+        entry if entry.needs_receiver() == has_receiver => Ok(Some(Callee::Function(entry))),
         entry if has_receiver => Err(Failure::BadArguments(format!(
             "`{}` is not a method",
             entry.name()

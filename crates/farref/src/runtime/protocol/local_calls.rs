@@ -14,8 +14,8 @@ use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter};
 use crate::runtime::failure;
 use crate::runtime::handle::Handle;
 use crate::runtime::job::{ArrivedCall, Destination};
-use crate::runtime::registry::{Callee, Entry};
-use crate::tables::holds::Made;
+use crate::runtime::registry::{Callee, FunctionEntry};
+use crate::tables::holds::HoldRecord;
 use crate::values::Value;
 
 impl Core {
@@ -23,9 +23,9 @@ impl Core {
     pub(super) fn create_here(
         self: &Arc<Self>,
         call: CallSpec,
-        entry: &'static Entry,
+        entry: &'static FunctionEntry,
         output: Fingerprint,
-        made: Made,
+        made: HoldRecord,
     ) -> Result<Arc<Handle>> {
         let receiver = match &call.receiver {
             Some(receiver) => {
@@ -55,7 +55,7 @@ impl Core {
                     .deadline
                     .map(|at| at.saturating_duration_since(Instant::now())),
             },
-            called: Some(Callee::Entry(entry)),
+            called: Some(Callee::Function(entry)),
             on: receiver.map(|(rref, _)| rref),
             arguments: call.encoded.payload,
             references: call.encoded.references,
@@ -78,7 +78,7 @@ impl Core {
             }
         }
         self.finish_input(state, work);
-        self.telemetry.created.add(1);
+        self.metrics.created.add(1);
         Ok(Handle::counted(self, rref, self.me, output, made))
     }
 

@@ -16,10 +16,10 @@ use crate::agent::{
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::core::{Core, OutgoingCall, ProtocolState, Reply};
 use crate::runtime::handle::Handle;
-use crate::runtime::registry::Entry;
+use crate::runtime::registry::FunctionEntry;
 use crate::runtime::value_scope::Encoded;
 use crate::tables::flow_control::Parked;
-use crate::tables::holds::Made;
+use crate::tables::holds::HoldRecord;
 
 /// A call about to be made.
 pub(crate) struct CallSpec {
@@ -124,9 +124,9 @@ impl Core {
         self: &Arc<Self>,
         to: NodeId,
         mut call: CallSpec,
-        entry: &'static Entry,
+        entry: &'static FunctionEntry,
         output: Fingerprint,
-        made: Made,
+        made: HoldRecord,
     ) -> Result<Arc<Handle>> {
         self.check_member()?;
         if to == self.me {
@@ -169,7 +169,7 @@ impl Core {
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.finish_input(state, work);
         drop(references);
-        self.telemetry.created.add(1);
+        self.metrics.created.add(1);
         Ok(Handle::counted(self, rref, to, output, made))
     }
 
@@ -214,8 +214,8 @@ impl Core {
         call: CallSpec,
         work: &mut Work,
     ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
-        self.telemetry.calls.add(1);
-        self.telemetry.shared.add(head.carried.len() as u64);
+        self.metrics.calls.add(1);
+        self.metrics.shared.add(head.carried.len() as u64);
         let message = CallMessage {
             head,
             function: call.function,

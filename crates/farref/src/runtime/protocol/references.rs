@@ -10,7 +10,7 @@ use crate::agent::Origins;
 use crate::error::Result;
 use crate::runtime::core::{Core, ProtocolState};
 use crate::runtime::handle::Handle;
-use crate::tables::holds::Made;
+use crate::tables::holds::HoldRecord;
 use crate::values::Value;
 
 impl Core {
@@ -19,12 +19,12 @@ impl Core {
         self: &Arc<Self>,
         value: Value,
         fingerprint: Fingerprint,
-        made: Made,
+        made: HoldRecord,
     ) -> Result<Arc<Handle>> {
         self.check_member()?;
         let created = self.input(|node, _| node.create_local(value, fingerprint));
         let rref = created.map_err(|error| self.explain(error))?;
-        self.telemetry.created.add(1);
+        self.metrics.created.add(1);
         Ok(Handle::counted(self, rref, self.me, fingerprint, made))
     }
 

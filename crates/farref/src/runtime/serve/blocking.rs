@@ -87,14 +87,14 @@ pub(super) fn run_blocking<F: Function>(
 /// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
 /// it what it carries (SV-2).
 struct CancellableJob {
-    task: Mutex<Option<(Responder, Task)>>,
+    task: Mutex<Option<(Responder, BlockingTask)>>,
     user_code: Arc<UserCode>,
 }
 
-type Task = Box<dyn FnOnce(Responder) + Send>;
+type BlockingTask = Box<dyn FnOnce(Responder) + Send>;
 
 impl CancellableJob {
-    fn take(&self) -> Option<(Responder, Task)> {
+    fn take(&self) -> Option<(Responder, BlockingTask)> {
         lock(&self.task).take()
     }
 }

@@ -26,7 +26,7 @@ use super::core::Core;
 use super::current::Current;
 use super::function::{Function, Mode};
 use super::job::{Destination, Job};
-use super::registry::Entry;
+use super::registry::FunctionEntry;
 use super::{trace, value_scope};
 use crate::agent::Failure;
 use crate::values::{ValueGuard, ValueTicket};
@@ -126,7 +126,7 @@ fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
             chain: job.chain,
         },
         parent: job.trace.span,
-        function: job.entry.map_or(0, Entry::id),
+        function: job.entry.map_or(0, FunctionEntry::id),
         signal: job.signal,
     };
     let responder = Responder {

@@ -9,10 +9,10 @@ use super::serve;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
 use crate::runtime::function::Function;
-use crate::runtime::registry::Registration;
+use crate::runtime::registry::FunctionRegistration;
 use crate::values::Access;
 
-impl Registration {
+impl FunctionRegistration {
     /// The entry of a function.
     #[track_caller]
     pub const fn of<F: Function>() -> Self {

@@ -12,11 +12,11 @@ use crate::runtime::core::Core;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
 use crate::runtime::job::Destination;
-use crate::runtime::registry::Entry;
+use crate::runtime::registry::FunctionEntry;
 use crate::runtime::value_scope;
 use crate::support::signal::CancelSignal;
 use crate::support::user_code;
-use crate::tables::answer_budget::{Expected, Reservation, Reserve};
+use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
 use crate::values::{Encode, Value};
 
 /// What a running function has to know of its call.
@@ -59,7 +59,7 @@ pub(super) struct Responder {
     /// None when it has been paid.
     pub(super) target: Option<Destination>,
     pub(super) name: &'static str,
-    pub(super) entry: Option<&'static Entry>,
+    pub(super) entry: Option<&'static FunctionEntry>,
     pub(super) call: Execution,
     pub(super) began: Instant,
 }
@@ -82,7 +82,10 @@ impl Responder {
 
     /// Sets room aside for the answer, if such answers are large (AN-1). None if that is not needed; if
     /// it has to be waited for, what to wait for.
-    pub(super) fn reserve(&self, expected: &Expected) -> Result<Option<Reservation>, Reserve> {
+    pub(super) fn reserve(
+        &self,
+        expected: &Expected,
+    ) -> Result<Option<Reservation>, ReserveFuture> {
         let bytes = expected.bytes();
         let is_sent =
             matches!(self.target, Some(Destination::Answer(_))) && self.from != self.core.me;
@@ -97,7 +100,7 @@ impl Responder {
     }
 
     /// The same for an answer of the function.
-    pub(super) fn reserve_for_function(&self) -> Result<Option<Reservation>, Reserve> {
+    pub(super) fn reserve_for_function(&self) -> Result<Option<Reservation>, ReserveFuture> {
         match self.entry {
             Some(entry) => self.reserve(entry.answers()),
             None => Ok(None),
@@ -107,7 +110,7 @@ impl Responder {
     /// Waits for room, where that has to be.
     pub(super) async fn room(
         &self,
-        reserved: Result<Option<Reservation>, Reserve>,
+        reserved: Result<Option<Reservation>, ReserveFuture>,
     ) -> Option<Reservation> {
         let reserve = match reserved {
             Ok(room) => return room,
@@ -166,7 +169,7 @@ impl Responder {
                     Ok((value, room)) => (encoded(&self, value, encode), room),
                     Err(failure) => (Err(failure), None),
                 };
-                let expected = self.entry.map(Entry::answers);
+                let expected = self.entry.map(FunctionEntry::answers);
                 self.answer(request, outcome, expected, room);
             }
             Destination::Stay { .. } => {
@@ -200,12 +203,12 @@ impl Responder {
     }
 
     pub(super) fn measure(&self, good: bool) {
-        let telemetry = &self.core.telemetry;
-        telemetry.served.add(1);
+        let metrics = &self.core.metrics;
+        metrics.served.add(1);
         if !good {
-            telemetry.served_failed.add(1);
+            metrics.served_failed.add(1);
         }
-        telemetry.serve_seconds.record(self.began.elapsed());
+        metrics.serve_seconds.record(self.began.elapsed());
     }
 }
 

@@ -101,9 +101,9 @@ impl TcpStoreClient {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
-    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
+    /// let (port, timeout) = (server.local_addr().port(), Duration::from_secs(60));
     /// for dialect in [StoreDialect::Greeted, StoreDialect::Old] {
-    ///     let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    ///     let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, timeout).await?;
     ///     client.add("clients", 1).await?;
     ///     assert_eq!(client.dialect(), dialect);
     /// }
@@ -164,13 +164,13 @@ impl TcpStoreClient {
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
     /// let server = StoreServer::bind("127.0.0.1:0").await?;
-    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
-    /// let client = TcpStoreClient::connect("127.0.0.1", port, patience).await?;
+    /// let (port, timeout) = (server.local_addr().port(), Duration::from_secs(60));
+    /// let client = TcpStoreClient::connect("127.0.0.1", port, timeout).await?;
     /// assert_eq!(client.clients_dialect().await?, StoreDialect::Greeted);
     ///
     /// // A process with PyTorch 1.13 comes.
     /// let dialect = StoreDialect::Old;
-    /// let other = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    /// let other = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, timeout).await?;
     /// other.add("processes", 1).await?;
     /// assert_eq!(client.clients_dialect().await?, StoreDialect::Old);
     /// assert_eq!(client.dialect(), StoreDialect::Greeted); // nevertheless

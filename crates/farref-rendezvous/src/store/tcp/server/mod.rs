@@ -152,9 +152,9 @@ impl StoreServer {
     /// assert_eq!(server.clients_dialect(), StoreDialect::Greeted);
     ///
     /// // Speaks as PyTorch 1.13 does.
-    /// let (port, patience) = (server.local_addr().port(), Duration::from_secs(60));
+    /// let (port, timeout) = (server.local_addr().port(), Duration::from_secs(60));
     /// let dialect = StoreDialect::Old;
-    /// let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, patience).await?;
+    /// let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, timeout).await?;
     /// client.set("key", b"value").await?;
     /// assert_eq!(server.clients_dialect(), StoreDialect::Old);
     /// # Ok(())

@@ -11,8 +11,8 @@ use farref_proto::{
 };
 use proptest::prelude::*;
 
-use super::packet::Head;
-use super::wire::{Wire, part_entry};
+use super::head::{FrameHead, part_entry};
+use super::packet::MessageHead;
 use super::*;
 use crate::agent::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Origins, TraceContext,
@@ -162,7 +162,7 @@ fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8>
 }
 
 /// Feeds bytes as a reader would, in pieces of these sizes, the last repeated.
-fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<Received>, Option<FrameError>) {
+fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<DecodedFrame>, Option<FrameError>) {
     let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
     let mut received = Vec::new();
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(
@@ -264,7 +264,7 @@ proptest! {
         prop_assert_eq!(error, None);
         prop_assert_eq!(received.len(), sent.len());
         for (seq, (received, sent)) in received.iter().zip(&sent).enumerate() {
-            let Received::Session(Frame::Data { seq: at, acks: got, payload, .. }) = received else {
+            let DecodedFrame::Session(Frame::Data { seq: at, acks: got, payload, .. }) = received else {
                 panic!("not data: {received:?}");
             };
             prop_assert_eq!(*at, seq as u64);
@@ -356,14 +356,14 @@ fn lengths_beyond_the_limits_are_refused_before_anything_else_has_come() {
 #[test]
 fn parts_that_are_too_large_together_are_refused() {
     // FR-1
-    let mut head = postcard::to_allocvec(&Wire::Session(Frame::Data {
+    let mut head = postcard::to_allocvec(&FrameHead::Session(Frame::Data {
         lane: Lane::Bulk,
         seq: 0,
         acks: acks(),
         payload: None,
     }))
     .expect("encodes");
-    head.extend(postcard::to_allocvec(&Head::Cancel(MessageId(1))).expect("encodes"));
+    head.extend(postcard::to_allocvec(&MessageHead::Cancel(MessageId(1))).expect("encodes"));
     for lengths in [[5 << 20, 5 << 20], [u64::MAX, 2]] {
         let mut bytes = prefix(head.len() as u32, 2, 0);
         bytes.extend(&head);
@@ -376,7 +376,7 @@ fn parts_that_are_too_large_together_are_refused() {
 
 #[test]
 fn a_payload_where_none_belongs_is_refused() {
-    let head = postcard::to_allocvec(&Wire::OpenBulk).expect("encodes");
+    let head = postcard::to_allocvec(&FrameHead::OpenBulk).expect("encodes");
     let mut bytes = prefix(head.len() as u32, 0, 1);
     bytes.extend(head);
     bytes.push(0);
@@ -445,7 +445,7 @@ fn a_large_part_arrives_in_a_buffer_of_its_own_size() {
     let parts = vec![Part::from(vec![7; 5 << 20])];
     let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
     let (mut received, _) = decode(&bytes, &[30_000]);
-    let Some(Received::Session(Frame::Data { payload, .. })) = received.pop() else {
+    let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.pop() else {
         panic!("not data");
     };
     let Message::Call(call) = *payload.0 else {
@@ -482,7 +482,7 @@ fn time_in_the_queue_is_taken_from_what_remains() {
     );
     let later = Time(5) + Duration::from_millis(400);
     let (received, _) = decode(&encode([frame], later), &[usize::MAX]);
-    let Some(Received::Session(Frame::Data { payload, .. })) = received.first() else {
+    let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.first() else {
         panic!("not data");
     };
     match &*payload.0 {

@@ -28,7 +28,7 @@ fn wide_elements_arrive_in_a_vector_of_their_own_type() {
     let parts = vec![part(values.clone()), part(vec![0.5_f32; 5000])];
     let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
     let (mut received, _) = decode(&bytes, &[30_001]);
-    let Some(Received::Session(Frame::Data { payload, .. })) = received.pop() else {
+    let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.pop() else {
         panic!("not data");
     };
     let Message::Call(call) = *payload.0 else {

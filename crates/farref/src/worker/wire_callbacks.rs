@@ -1,4 +1,4 @@
-//! What the native wire asks the worker for: where peers are, whom it has met, a snapshot.
+//! What a worker answers to the questions of the native wire (`WireCallbacks`): where peers are, whom it has met, a snapshot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use farref_proto::NodeId;
 use tokio::sync::watch;
 
-use crate::native::{Contacts, Rejection};
+use crate::native::{Rejection, WireCallbacks};
 use crate::rendezvous::Card;
 use crate::report::snapshot::Snapshot;
 use crate::runtime::{Core, WorkerStage};
 
-/// Lets the agent look addresses up and tell of whom it has met.
+/// The questions go to the worker's [`Core`].
 #[derive(Debug)]
-pub(super) struct AddressBook {
+pub(super) struct CoreCallbacks {
     pub(super) core: Weak<Core>,
     /// Who does not take this worker's connections while it tries to join, and why.
     pub(super) rejections: Arc<watch::Sender<BTreeMap<NodeId, Rejection>>>,
 }
 
-impl Contacts for AddressBook {
+impl WireCallbacks for CoreCallbacks {
     fn lookup(
         &self,
         node: NodeId,

@@ -3,11 +3,11 @@
 use metrics::Counter;
 
 use crate::native::handshake::HandshakeFailure;
-use crate::support::telemetry::Tally;
+use crate::support::worker_metrics::Tally;
 
 /// Handles that are cheap to count with. They go to the recorder that was installed when the agent
 /// was started.
-pub(crate) struct Meters {
+pub(crate) struct WireMetrics {
     worker: String,
     pub(crate) bytes_sent: Tally,
     pub(crate) bytes_received: Tally,
@@ -16,7 +16,7 @@ pub(crate) struct Meters {
     pub(crate) starvations: Counter,
 }
 
-impl Meters {
+impl WireMetrics {
     pub(crate) fn new(worker: &str) -> Self {
         let count = |metric: &'static str| metrics::counter!(metric, "worker" => worker.to_owned());
         Self {

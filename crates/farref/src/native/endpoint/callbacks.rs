@@ -1,4 +1,4 @@
-//! What the wire asks of the runtime, beside [`Inbound`](crate::agent::Inbound).
+//! What the native wire asks of its worker and tells it, beside [`Inbound`](crate::agent::Inbound).
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::report::snapshot::Snapshot;
 /// A future on the heap.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Who can be reached where.
-pub(crate) trait Contacts: Send + Sync + 'static {
+/// Where peers are, whom the wire has met and who has rejected it, starvation, snapshots for observers.
+pub(crate) trait WireCallbacks: Send + Sync + 'static {
     /// How to reach a node. Asked again, with growing pauses, for as long as the node is a member.
     fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>>;
 

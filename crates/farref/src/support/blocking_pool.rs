@@ -26,7 +26,7 @@ use crate::support::lock::lock;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A job.
-pub(crate) type Task = Box<dyn FnOnce() + Send>;
+pub(crate) type PoolJob = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads that grows while its threads wait for calls.
 pub(crate) struct BlockingPool(Arc<PoolShared>);
@@ -41,7 +41,7 @@ struct PoolShared {
 
 #[derive(Default)]
 struct PoolState {
-    tasks: VecDeque<Task>,
+    tasks: VecDeque<PoolJob>,
     /// Threads that are not waiting for a call: running a job, or about to look for one.
     running: usize,
     /// Of those, the ones that sleep and that no job has claimed.
@@ -82,7 +82,7 @@ impl BlockingPool {
     }
 
     /// Runs several jobs, which nothing comes between.
-    pub(crate) fn submit_all(&self, tasks: impl ExactSizeIterator<Item = Task>) {
+    pub(crate) fn submit_all(&self, tasks: impl ExactSizeIterator<Item = PoolJob>) {
         let threads = tasks.len().min(self.0.limit);
         self.0.lock().tasks.extend(tasks);
         (0..threads).for_each(|_| self.0.attend(self.0.lock()));

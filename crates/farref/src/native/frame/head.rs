@@ -14,7 +14,7 @@ pub(super) const PREFIX: usize = 16;
 
 /// The first part of a head: what the two ends of a link say to each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Wire {
+pub(super) enum FrameHead {
     /// A frame of the session. The payload stands for the message that follows; it is how long that
     /// message has waited to be sent, in nanoseconds, if that matters.
     Session(Frame<Option<u64>>),

@@ -32,7 +32,7 @@ impl Tally {
 }
 
 /// The instruments of one worker. Every name carries the label `worker`.
-pub(crate) struct Telemetry {
+pub(crate) struct WorkerMetrics {
     /// `farref_calls_total`: calls made.
     pub(crate) calls: Tally,
     /// `farref_calls_failed_total`: calls that brought an error, those that ran out of time included.
@@ -70,7 +70,7 @@ pub(crate) struct Telemetry {
     pub(crate) destructor_queue: Gauge,
 }
 
-impl Telemetry {
+impl WorkerMetrics {
     pub(crate) fn new(worker: &Arc<str>) -> Self {
         let name = worker.to_string();
         let count = |metric: &'static str| counter!(metric, "worker" => name.clone());
