@@ -1,4 +1,4 @@
-//! What programs hold in their hands: calls, references, peers.
+//! The types that programs work with: calls, references, peers.
 
 pub(crate) mod call;
 pub mod functions;

@@ -1,4 +1,5 @@
-//! What a running worker has to know of how it was set up.
+//! The settings that a running worker needs: time limits, threads, how much may be under way. Those of farref's own
+//! wire are in `native/endpoint/config`; both are set, and have their defaults, in `worker/builder`.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ pub(crate) struct Settings {
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.
     pub(crate) max_calls: u32,
-    /// Calls to one peer that may wait because it has enough to do.
-    pub(crate) max_waiting_calls: usize,
+    /// Calls to one peer that may be parked because it has enough to do.
+    pub(crate) max_parked_calls: usize,
     /// Bytes of answers to one peer that may be under way.
     pub(crate) max_answer_bytes: u64,
     /// What the wire takes in one message.

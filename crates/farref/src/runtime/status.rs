@@ -1,4 +1,9 @@
-//! What is going on, for snapshots, instruments and warnings.
+//! What is open at this moment: calls with each peer for snapshots, gauges for metrics, and warnings about what
+//! lasts too long.
+//!
+//! A call that has arrived may wait for three things ([`WaitsFor`](crate::WaitsFor)): for its value to be made (the
+//! node knows: `IncomingCall::Waiting`), for its turn to use it (`values/queue`), and for room for its answer
+//! (`tables/answer_budget`).
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +19,7 @@ use crate::support::lock::lock;
 #[derive(Default)]
 pub(crate) struct Traffic {
     /// Calls to it that wait because it has enough to do.
-    pub(crate) held_back: usize,
+    pub(crate) parked: usize,
     /// Calls to it that it has not answered, those that wait among them.
     pub(crate) made: usize,
     /// Its calls that this worker has not answered.
@@ -22,9 +27,9 @@ pub(crate) struct Traffic {
     /// Of those, the ones that have been taken up.
     pub(crate) running: Vec<StartedCall>,
     /// Those that wait for room for their answers, since then.
-    pub(crate) held_back_here: Vec<StartedCall>,
+    pub(crate) awaiting_room: Vec<StartedCall>,
     /// And those that wait for a value to be made.
-    pub(crate) waiting: Vec<AwaitsValue>,
+    pub(crate) awaiting_value: Vec<AwaitsValue>,
 }
 
 /// A call on a value that is not made yet.
@@ -82,7 +87,7 @@ impl Core {
         let state = self.lock();
         let mut traffic = Traffic::default();
         if let Some(peer) = state.peers.get(&node) {
-            traffic.held_back = peer.flow.parked();
+            traffic.parked = peer.flow.parked();
             traffic.served = peer.creations_open as usize;
         }
         let made = state.node.outgoing_records(node);
@@ -93,11 +98,13 @@ impl Core {
                 IncomingCall::Running { taken, .. } => {
                     match self.answers.held_back_since(node, request) {
                         None => traffic.running.push(*taken),
-                        Some(since) => traffic.held_back_here.push(StartedCall { since, ..*taken }),
+                        Some(since) => traffic.awaiting_room.push(StartedCall { since, ..*taken }),
                     }
                 }
                 IncomingCall::Waiting(waiter, since) => {
-                    traffic.waiting.extend(waiter.awaits(self.me, *since));
+                    traffic
+                        .awaiting_value
+                        .extend(waiter.awaits(self.me, *since));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Being let into a group that is there already.
+//! How a worker that joins a group which is there already asks its members, one after the other, to let it in.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

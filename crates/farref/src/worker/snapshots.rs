@@ -124,7 +124,7 @@ impl Snapshot {
                     bytes_sent: link.map_or(0, |link| link.bytes_sent),
                     bytes_received: link.map_or(0, |link| link.bytes_received),
                     calls_made: traffic.made,
-                    calls_held_back: traffic.held_back,
+                    calls_held_back: traffic.parked,
                     calls_served: traffic.served,
                 }
             })
@@ -190,7 +190,7 @@ impl Calls {
                 age: call.since.elapsed(),
             });
         }
-        for call in &traffic.waiting {
+        for call in &traffic.awaiting_value {
             let waiting = WaitingCall {
                 function: call.function.to_owned(),
                 caller: core.name_of(call.caller).to_string(),
@@ -201,7 +201,7 @@ impl Calls {
             };
             self.waiting.push((Some(call.rref), waiting));
         }
-        for call in &traffic.held_back_here {
+        for call in &traffic.awaiting_room {
             if self.is_queued(call) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What an agent is told: its settings, and who it is.
+//! The settings of the native wire, all its times, sizes and counts with their defaults; and who its worker is.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is taken in, and so what is sent, at most.
+//! The largest frame that is taken in, and so that is sent: limits on its head, its body and its parts.
 
 /// What is taken in at most.
 #[derive(Clone, Copy, Debug)]

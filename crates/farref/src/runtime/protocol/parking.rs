@@ -14,7 +14,7 @@ impl Core {
     /// Whether a call can be sent or parked (FL-4).
     pub(super) fn has_place(&self, state: &ProtocolState, to: NodeId, call: &CallSpec) -> bool {
         let bytes = call.encoded.payload.len() as u64;
-        let most = self.settings.max_waiting_calls;
+        let most = self.settings.max_parked_calls;
         let peer = state.peers.get(&to);
         to == self.me || peer.is_none_or(|peer| peer.flow.has_place(bytes, most))
     }
@@ -36,7 +36,7 @@ impl Core {
         let Some(peer) = state.peers.get_mut(&to) else {
             return;
         };
-        let Recalled { told, gave_up } = peer.flow.recalled(self.settings.max_waiting_calls);
+        let Recalled { told, gave_up } = peer.flow.recalled(self.settings.max_parked_calls);
         if !gave_up.is_empty() {
             work.woken.push(Box::new(move |_| drop(gave_up)));
         }
@@ -52,7 +52,7 @@ impl Core {
     /// Somebody was told of a place and does not take it: others who wait for one are told (FL-4).
     pub(crate) fn pass_place_on(&self, to: NodeId) {
         loop {
-            let most = self.settings.max_waiting_calls;
+            let most = self.settings.max_parked_calls;
             let Recalled { told, gave_up } = match self.lock().peers.get_mut(&to) {
                 Some(peer) => peer.flow.recalled(most),
                 None => return,

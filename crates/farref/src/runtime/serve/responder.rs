@@ -1,4 +1,4 @@
-//! Owing somebody an answer, and giving it.
+//! Answering a call exactly once, whatever becomes of its function.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,11 +52,11 @@ impl Execution {
     }
 }
 
-/// Owes somebody an answer.
+/// Answers one call, at the latest when it is dropped.
 pub(super) struct Responder {
     pub(super) core: Arc<Core>,
     pub(super) from: NodeId,
-    /// None when it has been paid.
+    /// None when it has been answered.
     pub(super) target: Option<Destination>,
     pub(super) name: &'static str,
     pub(super) entry: Option<&'static FunctionEntry>,

@@ -1,0 +1,212 @@
+//! Settings of farref's own wire: addresses, who may connect, when a peer is taken for dead, how large messages are.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::{NEVER, WorkerBuilder};
+
+impl WorkerBuilder {
+    /// The address that the others are told to reach this worker at. By default that of the interface
+    /// that reaches the rendezvous host.
+    ///
+    /// ```no_run
+    /// use std::net::IpAddr;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // A host with two networks: talk over the fast one.
+    /// let fast: IpAddr = [10, 1, 0, 7].into();
+    /// let me = Worker::from_env().advertise(fast).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
+    pub fn advertise(mut self, address: IpAddr) -> Self {
+        self.advertise = Some(address);
+        self
+    }
+
+    /// The address to listen at, if not the advertised one.
+    ///
+    /// ```no_run
+    /// use std::net::Ipv4Addr;
+    ///
+    /// use farref::Worker;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // In a container, the address that others use is not one of its own.
+    /// let me = Worker::from_env()
+    ///     .advertise([10, 1, 0, 7].into())
+    ///     .bind(Ipv4Addr::UNSPECIFIED.into())
+    ///     .join()
+    ///     .await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
+    /// The port to listen at. By default the system chooses one.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // The one that the firewall lets through.
+    /// let me = farref::Worker::from_env().port(7000).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// The port that the others are told to reach this worker at, if not the one it listens at: a
+    /// forwarded one, of a container or a proxy.
+    ///
+    /// ```no_run
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // $ docker run --publish 17000:7000 ..
+    /// let me = farref::Worker::from_env().port(7000).advertise_port(17_000).join().await?;
+    /// # me.shutdown().await
+    /// # }
+    /// ```
+    pub fn advertise_port(mut self, port: u16) -> Self {
+        self.advertise_port = Some(port);
+        self
+    }
+
+    /// Whether workers on the same host use Unix sockets. They do by default, where there are any.
+    ///
+    /// ```
+    /// use farref::{StoreServer, Worker};
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// let worker = |name, rank| {
+    ///     let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&place);
+    ///     builder.store_is_hosted_elsewhere().unix_sockets(false).join()
+    /// };
+    /// let (me, other) = tokio::try_join!(worker("me", 0), worker("other", 1))?;
+    /// ping::on(&me.peer("other")?).await?;
+    /// assert_eq!(me.snapshot().peers[1].transport.as_deref(), Some("tcp"));
+    /// # tokio::try_join!(me.shutdown(), other.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unix_sockets(mut self, wanted: bool) -> Self {
+        self.unix_sockets = wanted && cfg!(unix);
+        self
+    }
+
+    /// A secret that all workers of the group share. Whoever does not know it is refused. It is never
+    /// sent; both sides prove that they know it.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.token("only we know")).await?;
+    /// ping::on(&cluster.worker(0).peer("worker1")?).await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Allows connections that leave this host without being encrypted. Say this only on a network
+    /// where nobody listens who should not.
+    ///
+    /// ```
+    /// use farref::{ConfigError, Error, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // An address that other hosts reach, and nothing said about who may listen.
+    /// let builder = Worker::builder("naive").rendezvous("tcp://127.0.0.1:29500");
+    /// let refused = builder.advertise([10, 1, 0, 7].into()).join().await;
+    /// assert!(matches!(refused, Err(Error::Config(ConfigError::Unencrypted { .. }))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn insecure(mut self) -> Self {
+        self.insecure = true;
+        self
+    }
+
+    /// How long a peer may be silent before it is taken for dead. 10 s by default; the same on all
+    /// workers, or the most impatient one decides.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let impatient = Duration::from_secs(1);
+    /// let cluster = Cluster::start_with(2, |builder| builder.peer_timeout(impatient)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    ///
+    /// // Not a word from there any more, and no refusal either.
+    /// cluster.partition(0, 1);
+    /// assert!(matches!(ping::on(&peer).await, Err(Error::PeerLost { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn peer_timeout(mut self, timeout: Duration) -> Self {
+        let timeout = timeout.min(NEVER);
+        self.native.peer_timeout = timeout;
+        self.native.heartbeat_interval = timeout / 4;
+        self.native.ack_timeout = (timeout / 5).min(Duration::from_secs(2));
+        self
+    }
+
+    /// The largest message that is sent or taken in. 4 GiB by default.
+    ///
+    /// ```
+    /// use farref::Error;
+    /// use farref::testing::Cluster;
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: Vec<u8>) -> usize {
+    ///     data.len()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start_with(2, |builder| builder.max_message_bytes(1 << 20)).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let refused = size::on(&peer, vec![0; 2 << 20]).await;
+    /// assert!(matches!(refused, Err(Error::Codec { what: "the arguments", .. })));
+    ///
+    /// // Nothing was sent, and nothing else suffers.
+    /// assert_eq!(size::on(&peer, vec![0; 1 << 10]).await?, 1 << 10);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.native.max_message_bytes = bytes;
+        self
+    }
+}
