@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Departure, Message, NodeId, PeerMisbehaved};
+use farref_proto::{Departure, NodeId, PeerMisbehaved};
+
+use super::message::Message;
 
 /// What an agent hands to the runtime.
 ///

@@ -1,6 +1,6 @@
 //! What a wire says of its link to one peer, for snapshots.
 
-use super::NodeId;
+use farref_proto::NodeId;
 
 /// What an agent knows about its link to one peer.
 ///
