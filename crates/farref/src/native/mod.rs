@@ -9,7 +9,7 @@
 //! | [`starvation`] | reading and writing for a program that keeps its runtime from it |
 //! | [`link`] | one peer: session, queue, present connection; dialing, sending, receiving; the table of all links |
 //! | [`inquiry`] | questions that need no session: what a worker does, whether an earlier life is still there |
-//! | [`endpoint`] | what all links share: configuration, callbacks, clock, tasks, counters |
+//! | [`endpoint`] | what all links share: configuration, what it asks of its worker, clock, tasks, counters |
 //! | [`handshake`] | what is said first on each stream |
 //! | [`frame`] | messages as bytes |
 //! | [`transport`] | what carries the bytes: TCP, Unix sockets, pipes within the process |

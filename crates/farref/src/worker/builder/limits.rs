@@ -33,7 +33,7 @@ impl WorkerBuilder {
     }
 
     /// How long a graceful shutdown may take once all workers have asked for it or only serve: however long
-    /// others work, they are waited for. It is also the limit of [`Worker::leave`]. 60 s by default.
+    /// others work, they are waited for. It is also the limit of [`Worker::leave`](crate::Worker::leave). 60 s by default.
     ///
     /// ```
     /// use std::time::Duration;
@@ -170,7 +170,7 @@ impl WorkerBuilder {
     /// [accepts](Self::max_calls_per_peer). 262,144 by default, and 1 GiB of arguments.
     ///
     /// A call beyond that which is awaited waits before it is made. One that is started, or whose result
-    /// is to stay there, cannot wait and fails with [`Error::TooManyCalls`]: the program makes calls far
+    /// is to stay there, cannot wait and fails with [`Error::TooManyCalls`](crate::Error::TooManyCalls): the program makes calls far
     /// quicker than they are carried out, and is to await some before it makes more.
     ///
     /// ```

@@ -1,4 +1,5 @@
-//! What a server may use.
+//! The limits of a server: memory, the size of a message, connections. Those of single keys and values are in
+//! `store/limits`.
 
 /// What a [`StoreServer`](crate::StoreServer) may use.
 ///

@@ -10,6 +10,7 @@
 //! | `session` | one client's connection, from its greeting to its end |
 //! | `state` | what all sessions share, and what each request does to it |
 //! | `budget` | how much memory the connections may take together |
+//! | `limits` | what the server may use, as whoever hosts it sets it |
 
 mod budget;
 mod limits;
