@@ -1,4 +1,4 @@
-//! What a worker answers to the questions of the native wire (`WireCallbacks`): where peers are, whom it has met, a snapshot.
+//! What a worker answers to the questions of the native wire: where peers are, whom it has met, a snapshot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

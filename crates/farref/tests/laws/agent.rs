@@ -1,4 +1,4 @@
-//! The seam between runtime and wire: a wire of channels with JSON as its encoding carries calls,
+//! The interface between runtime and wire: a wire of channels with JSON as its encoding carries calls,
 //! references, errors and a shutdown, without anything of the native agent.
 
 use std::sync::Arc;
