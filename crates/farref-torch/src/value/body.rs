@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::ValueError;
+use super::error::ValueError;
 use crate::rpc::tensors::Dtype;
 
 /// A value.

@@ -7,7 +7,8 @@ use serde::ser::{SerializeMap, SerializeTuple, SerializeTupleStruct};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::captured::Captured;
-use super::{RawTensor, ValueError};
+use super::error::ValueError;
+use super::tensor::RawTensor;
 use crate::pickle::Writer;
 
 /// What a [`PyValue`] reads itself as: the reader says which variant it is.

@@ -4,7 +4,8 @@ use serde::ser::{self, Serialize, Serializer};
 
 use super::body::{Body, Filling, Hole, TensorEntry};
 use super::captured::Captured;
-use super::{ValueError, python, tensor};
+use super::error::ValueError;
+use super::{python, tensor};
 use crate::pickle::Writer;
 use crate::rpc;
 
