@@ -15,7 +15,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::inflow::{Frame, Inflow};
-use super::shared::{Shared, count};
+use super::shared::{TransportShared, count};
 use super::storage::Storage;
 use super::{Incoming, Limits, PipeError};
 use crate::pipe::{Descriptor, PAYLOADS};
@@ -40,7 +40,7 @@ pub(crate) struct PipeReceiver {
     assembly: Option<Assembly>,
     closing: Option<Closing>,
     ended: bool,
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
 }
 
 /// What has come of a message.
@@ -69,7 +69,7 @@ impl PipeReceiver {
     pub(super) fn new(
         [descriptor, reply, channel]: [OwnedReadHalf; 3],
         limits: Arc<Limits>,
-        shared: Arc<Shared>,
+        shared: Arc<TransportShared>,
     ) -> Self {
         let inflow = |half| Inflow::new(half, &shared.traffic);
         Self {

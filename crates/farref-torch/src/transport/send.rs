@@ -7,7 +7,7 @@ use std::task::Poll;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::outflow::{Outflow, Part};
-use super::shared::{Shared, Traffic, count};
+use super::shared::{Traffic, TransportShared, count};
 use super::{Limits, Outgoing, PipeError, StorageBytes};
 use crate::pipe::{Descriptor, TensorSlot};
 
@@ -22,7 +22,7 @@ pub(crate) struct PipeSender {
     limits: Arc<Limits>,
     /// Whether a message was begun and not finished (TR-9).
     torn: bool,
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl PipeSender {
     pub(super) fn new(
         [descriptor, reply, channel]: [OwnedWriteHalf; 3],
         limits: Arc<Limits>,
-        shared: Arc<Shared>,
+        shared: Arc<TransportShared>,
     ) -> Self {
         let connections = Connections {
             descriptor: Outflow::new(descriptor),
