@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::GlooError;
+use super::error::GlooError;
 use super::message::{ALL_GATHER, BARRIER, slot};
 use super::pair::Pair;
 

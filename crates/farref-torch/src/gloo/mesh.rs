@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::collective::Gloo;
+use super::error::GlooError;
 use super::pair::Pair;
-use super::rank::{Published, connects, port_index};
-use super::{Form, GlooError};
-use crate::group::end_of;
+use super::rank::{Form, Published, connects, port_index};
+use crate::deadline::end_of;
 
 /// How long who connects may take to say who it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::GlooError;
+use super::error::GlooError;
 use super::message::{HEADER, Header, Kind};
 
 /// How many receives a peer may announce before they are of use (GL-3). In an all-gather it is two.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use farref::TcpStoreClient;
 use tokio::time::{Instant, sleep};
 
-use super::{GroupError, end_of};
+use super::error::GroupError;
+use crate::deadline::end_of;
 use crate::gloo::Form;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::turn::Change;
-use super::{GroupError, Meeting};
+use super::change::Change;
+use super::error::GroupError;
+use super::meeting::Meeting;
 use crate::transport::{PipeError, knock};
 
 /// The longest that one look may take.
@@ -201,25 +202,6 @@ mod tests {
         for address in [&address[..], "uv://no address", ""] {
             let is_over = is_over_within(address, "a", 3 * FIRST_PAUSE).await;
             assert!(!is_over, "{address}");
-        }
-    }
-
-    #[test]
-    fn a_token_tells_whose_it_is_and_what_for() {
-        for change in [Change::Join, Change::Leave, Change::Remove(7)] {
-            for name in ["a", "a_join", "a_remove1", "Token_for_a"] {
-                let token = change.token(name);
-                assert_eq!(Change::of_token(&token), Some((name, change)), "{token}");
-            }
-        }
-        for other in [
-            "",
-            "Token_for_",
-            "Token_for__join",
-            "Token_for_a_removex",
-            "a_join",
-        ] {
-            assert_eq!(Change::of_token(other), None, "{other}");
         }
     }
 }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::meeting::Listing;
+use super::listing::Listing;
 use super::{Change, GroupError, Meeting, Member, Place, Turn, arrive, fuzz};
 use crate::gloo::Form;
 
@@ -230,7 +230,7 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
             if id == 2 {
                 continue;
             }
-            let host = format!("rank_{id}\" {:?}", super::hostname());
+            let host = format!("rank_{id}\" {:?}", super::address::hostname());
             let joined: Vec<_> = joined
                 .iter()
                 .map(|line| line.replace(&host, &format!("rank_{id}\" \"(host)\"")))
@@ -321,7 +321,7 @@ async fn a_second_group_has_keys_of_its_own() {
                 });
             }
             for (id, lines) in tasks.join_all().await {
-                let host = format!("rank_{id}\" {:?}", super::hostname());
+                let host = format!("rank_{id}\" {:?}", super::address::hostname());
                 let lines: Vec<_> = lines
                     .iter()
                     .filter(|line| !line.starts_with("GET"))
