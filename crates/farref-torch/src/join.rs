@@ -8,7 +8,7 @@ use farref::agent::{Group, NodeId};
 use farref::functions::Functions;
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
-use crate::agent::{Neighbour, Parts, TorchAgent, Way};
+use crate::agent::{Parts, TorchAgent, Way};
 use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE, Turn};
 use crate::transport::{Limits, Listener, PipeError};
 
@@ -381,24 +381,17 @@ impl Joining {
         let parts = Parts {
             id: self.rank,
             name: self.settings.name.clone(),
-            neighbours: others
-                .map(|member| Neighbour {
-                    id: member.id,
-                    name: member.name,
-                    address: member.address,
-                })
-                .collect(),
-            listener: self.listener,
+            members: others.collect(),
             limits: self.settings.limits,
             meeting: self.meeting,
             way,
             functions: self.functions,
             server: self.server,
         };
-        let group = Group { me, members: all };
+        let (group, listener) = (Group { me, members: all }, self.listener);
         let mut agent = None;
         let worker = self.settings.worker.attach(group, |inbound| {
-            let started = TorchAgent::start(parts, inbound);
+            let started = TorchAgent::start(parts, listener, inbound);
             agent = Some(Arc::clone(&started));
             started
         });

@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use farref::agent::{AnswerMessage, Failure};
 use farref::{CodecError, Part};
 use farref_autograd::engine::PassFailure;
 
-use super::links::{How, Served};
-use super::{Shared, pickled, tensors};
+use super::messages::{exception_message, profiled, ready};
+use super::state::AgentShared;
+use super::state::links::{How, Served};
+use super::{pickled, tensors};
 use crate::exception;
 use crate::pickle::Writer;
-use crate::rpc::{GlobalId, Kind, Message, RemoteException};
+use crate::rpc::{Kind, Message, RemoteException};
 use crate::transport::Outgoing;
 use crate::value::TOO_LARGE;
 
 /// The longest text of an error that is sent.
 const MAX_TEXT: usize = 16 << 10;
 
-impl Shared {
+impl AgentShared {
     /// An answer to a request of a peer's.
     pub(super) fn compose_answer(
         self: &Arc<Self>,
@@ -119,46 +120,8 @@ fn python_fetch_ret(value: &[u8], tensors: usize) -> (Kind, Vec<u8>) {
     Message::PythonFetchRet { tensors, value }.encode()
 }
 
-/// A request failed before it was a call.
-pub(super) fn exception_message(text: &str) -> (Kind, Vec<u8>) {
-    let text = text.as_bytes();
-    Message::Exception { text }.encode()
-}
-
-/// An answer as PyTorch's legacy profiler wants it, if it asked for it: with a list of what happened here, which is
-/// empty, because nothing is recorded.
-pub(super) fn profiled(
-    (kind, inner): (Kind, Vec<u8>),
-    profile: Option<GlobalId>,
-) -> (Kind, Vec<u8>) {
-    match profile {
-        None => (kind, inner),
-        Some(profile) => {
-            let message = Message::Profiled {
-                request: false,
-                kind,
-                inner: &inner,
-                profile,
-                rows: Vec::new(),
-            };
-            message.encode()
-        }
-    }
-}
-
 fn ready_pair((kind, payload): (Kind, Vec<u8>), id: i64) -> Outgoing<Part> {
     ready(kind, id, payload)
-}
-
-/// A message without tensors.
-pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
-    Outgoing {
-        kind: kind.code(),
-        id,
-        payload: payload.into(),
-        tensor_list: Bytes::from_static(tensors::NO_TENSORS),
-        storages: Vec::new(),
-    }
 }
 
 /// The Python exception that says the same, and in what words.

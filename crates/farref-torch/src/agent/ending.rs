@@ -8,8 +8,10 @@ use std::time::Duration;
 use farref::agent::Ending;
 use tokio::sync::oneshot;
 
-use super::group::ANSWER;
-use super::{Shared, TorchAgent};
+use super::TorchAgent;
+use super::gathering::ANSWER;
+use super::state::AgentShared;
+use super::state::ending::{Progress, Way};
 use crate::group::{Change, GroupError, Turn};
 
 /// How often is looked whether the calls of a worker that leaves are answered.
@@ -21,15 +23,6 @@ const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 /// How long references are waited for in a static group, as PyTorch does (`_delete_all_user_and_unforked_owner_rrefs`).
 /// Some may never be released: of one that has died, or to what is never made.
 const REFERENCES: Duration = Duration::from_secs(100);
-
-/// How the group was made, and is unmade.
-#[derive(Clone, Debug)]
-pub(crate) enum Way {
-    /// All end together: they gather for the so manieth time, and then count calls in the store.
-    Static { names: Vec<String>, gathering: u64 },
-    /// Each leaves alone.
-    Dynamic,
-}
 
 type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
@@ -86,34 +79,7 @@ impl Ending for TorchAgent {
     }
 }
 
-/// How far this worker has come with its end.
-///
-/// Nothing of it can be done twice: a leader is told once, and each worker is counted once in a round. So what was begun
-/// goes on when the program drops a `shutdown`, and the next one, or another at the same time, goes on from there.
-#[derive(Debug)]
-pub(super) struct Progress {
-    /// While all gather.
-    gathering: Option<oneshot::Receiver<Result<(), String>>>,
-    gathered: Option<Result<(), String>>,
-    /// The round that this worker is in, or comes to next: odd ones wait for all, even ones count calls.
-    round: u64,
-    in_round: Option<oneshot::Receiver<Result<u64, GroupError>>>,
-    ended: Option<Result<(), String>>,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self {
-            gathering: None,
-            gathered: None,
-            round: 1,
-            in_round: None,
-            ended: None,
-        }
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// Begins a step, unless it was begun before, and waits for it. It goes on when nobody does.
     async fn step<T: Send + 'static>(
         &self,

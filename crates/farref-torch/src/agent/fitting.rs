@@ -1,7 +1,7 @@
 //! Whether the wire takes a message, and what becomes of one that it does not take.
 //!
 //! What is too large is refused before it is queued wherever that can be known, so that the runtime takes it back (R5):
-//! [`Shared::judge_call`]. What is found out when a message is composed concerns this message only, never those that are
+//! [`AgentShared::judge_call`]. What is found out when a message is composed concerns this message only, never those that are
 //! written together with it: it is undone as if the peer had got it and refused it.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use farref::agent::{
 use farref::{CodecError, Part, Payload};
 use farref_proto::{DeclineReason, Declined};
 
-use super::links::{Link, Pending};
-use super::{Shared, ids};
+use super::state::links::{Link, Pending};
+use super::state::{AgentShared, ids};
 use crate::transport::{Outgoing, PipeError, PipeSender, Size};
 use crate::value::{Body, Filling, TensorData, TensorEntry};
 
@@ -27,7 +27,7 @@ const AROUND: u64 = 8192;
 /// A tensor takes at least this of what it is part of.
 const TENSOR: usize = 64;
 
-impl Shared {
+impl AgentShared {
     /// Whether the wire takes a call, judged by what it may come to at most.
     pub(super) fn judge_call(
         &self,

@@ -6,43 +6,18 @@ use farref::Payload;
 use farref::agent::{self, Control, Fingerprint};
 use farref_proto::Registration;
 
-use super::answering::{exception_message, ready};
-use super::calls::{Asked, Wanted, own_arguments};
-use super::links::{Confirming, How, Link, Queue, ToSend};
-use super::pickled::Found;
-use super::{Shared, ids, tensors};
+use super::messages::{exception_message, ready};
+use super::pickled::{Found, own_arguments};
+use super::request::{Asked, Request, Wanted};
+use super::state::links::{How, Link, Queue, ToSend};
+use super::state::{AgentShared, ids};
+use super::tensors;
 use crate::pickle::Writer;
 use crate::rpc::{GlobalId, Kind, Message, RpcError};
 use crate::transport::Incoming;
 use crate::value::{Body, Form, Received};
 
-/// A request that came, but for what it is.
-pub(super) struct Request {
-    pub(super) id: i64,
-    pub(super) back: Queue,
-    pub(super) list: bytes::Bytes,
-    pub(super) storages: Vec<crate::transport::Storage>,
-    /// The context, and what the sender has recorded the message as.
-    pub(super) context: Option<(i64, i64)>,
-    /// The method that is called, by the name that it has on the value.
-    pub(super) method: Option<Box<str>>,
-    /// What PyTorch's profiler knows it by, if it asked for it.
-    pub(super) profile: Option<GlobalId>,
-}
-
-impl Request {
-    /// How it is answered, if it is by what the runtime has taken in.
-    pub(super) fn confirming(&self, kind: Kind) -> Confirming {
-        Confirming {
-            id: self.id,
-            kind,
-            back: self.back.clone(),
-            profile: self.profile,
-        }
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// A request of a peer's. The answer to one that is wrong says so; a peer that breaks the rules of
     /// references is cut off.
     pub(super) fn request(self: &Arc<Self>, link: &Arc<Link>, message: Incoming, back: &Queue) {

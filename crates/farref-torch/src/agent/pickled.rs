@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use farref::agent::Carried;
 use farref::{CodecError, Part, Payload};
 
-use super::ids::{self, Types};
+use super::state::ids::{self, Types};
 use crate::pickle::{Pickle, Shape, View, Writer};
 use crate::rpc::{self, Fork, JitValue, RpcError};
-use crate::value::{Body, Filling};
+use crate::value::{Body, Filling, Form};
 
 /// The pickle of a value with its holes filled, without its first two bytes and its last: to be put into another
 /// pickle. `wrapped` leaves out the tuple of one that it is, too.
@@ -275,6 +275,20 @@ pub(super) fn udf(module: &str, name: &str, arguments: impl FnOnce(&mut Writer))
     writer.empty_dict();
     rpc::Udf::end(&mut writer);
     writer.finish()
+}
+
+/// A tuple of so many, as the arguments of a function of this crate's.
+pub(super) fn own_arguments(writer: Writer, count: u32) -> Payload {
+    let body = Body {
+        form: Form::Head(count),
+        pickle: writer.finish(),
+        ..Body::default()
+    };
+    // Without arguments the function fails to read them, which is a refusal as well.
+    Payload {
+        body: body.into_bytes().unwrap_or_default(),
+        parts: Vec::new(),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The tasks that write pipes, and read answers to requests of ours. What peers ask is read in [`super::inlets`].
+//! The tasks that write pipes, and read answers to requests of ours. What peers ask is read in [`super::accepting`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,8 +7,9 @@ use std::time::Duration;
 use farref::agent::Departure;
 use tokio::sync::mpsc;
 
-use super::links::{Link, ToSend, lock};
-use super::{Shared, tensors};
+use super::state::AgentShared;
+use super::state::links::{Link, ToSend, lock};
+use super::tensors;
 use crate::transport::{Outgoing, PipeError, PipeReceiver, PipeSender, connect};
 
 /// How long the host of the store waits for the others to let go of it.
@@ -24,7 +25,7 @@ const OWN_CONNECTIONS: usize = 1;
 /// The most messages that are written at once.
 const BATCH: usize = 64;
 
-impl Shared {
+impl AgentShared {
     /// Queues something for the pipe that this worker's requests travel on. The first opens it.
     pub(super) fn queue(self: &Arc<Self>, link: &Arc<Link>, message: ToSend) {
         link.say(message, || {
@@ -75,30 +76,6 @@ impl Shared {
             }
         };
         self.broken(&link, end);
-    }
-
-    pub(super) fn broken(self: &Arc<Self>, link: &Arc<Link>, error: Option<PipeError>) {
-        if self.closing.load(Ordering::Relaxed) || link.is_gone() {
-            return;
-        }
-        if self.parting.load(Ordering::Acquire) {
-            tracing::debug!(worker = %self.name, peer = %link.name, "a peer has parted");
-            return self.group.lose(&self.way, &link.name);
-        }
-        // Who has said that it leaves goes when its calls are answered.
-        if link.is_leaving() {
-            tracing::debug!(worker = %self.name, peer = %link.name, "a peer that leaves closed its pipe");
-            return self.lost(link, Departure::Left);
-        }
-        match error {
-            Some(error) => {
-                tracing::warn!(worker = %self.name, peer = %link.name, %error, "a pipe broke");
-            }
-            None => {
-                tracing::info!(worker = %self.name, peer = %link.name, "a peer closed its pipe")
-            }
-        }
-        self.lost(link, Departure::Died);
     }
 
     /// Writes until there is nothing more to write, or the pipe breaks.

@@ -20,15 +20,14 @@
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::inlets::Inlet;
-use super::links::Link;
-use super::{Shared, Way};
+use super::state::AgentShared;
+use super::state::accepted_pipes::Inlet;
+use super::state::ending::Way;
+use super::state::links::Link;
 use crate::group::{GroupError, Turn, is_over};
 use crate::rpc::WorkerInfo;
 
@@ -37,42 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker that leaves waits for what it is at.
 const LAST_REMOVALS: Duration = Duration::from_secs(5);
 
-/// How many workers are being looked after.
-#[derive(Debug, Default)]
-pub(super) struct Removals {
-    open: AtomicUsize,
-    done: Notify,
-}
-
-/// One of them, until it is done or given up.
-struct Removal<'a>(&'a Removals);
-
-impl Removals {
-    fn begin(&self) -> Removal<'_> {
-        self.open.fetch_add(1, Ordering::AcqRel);
-        Removal(self)
-    }
-
-    async fn all_done(&self) {
-        loop {
-            let mut done = std::pin::pin!(self.done.notified());
-            done.as_mut().enable();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            done.await;
-        }
-    }
-}
-
-impl Drop for Removal<'_> {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
-        self.0.done.notify_waiters();
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// A member is gone. Also one that has said that it leaves may have failed at it.
     pub(super) fn clear_up_after(self: &Arc<Self>, link: &Arc<Link>) {
         if !matches!(self.way, Way::Dynamic) {

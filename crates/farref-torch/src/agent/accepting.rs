@@ -17,23 +17,23 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farref::Part;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::incoming::is_call;
-use super::links::{Link, Queue, ToSend, lock};
-use super::load::Reading;
-use super::{Shared, answering, tensors};
+use super::messages::{exception_message, ready};
+use super::state::AgentShared;
+use super::state::accepted_pipes::{Inlet, Standing};
+use super::state::links::{Link, Queue, ToSend};
+use super::state::load::Reading;
+use super::tensors;
 use crate::pickle::Pickle;
 use crate::rpc::{Kind, Message, RpcError, Udf};
-use crate::transport::{
-    Incoming, Limits, Listener, Outgoing, PipeError, PipeReceiver, PipeSender, Traffic,
-};
+use crate::transport::{Incoming, Limits, Listener, Outgoing, PipeError, PipeReceiver, PipeSender};
 
 /// The longest question of a stranger's that is looked at. What joiners ask has a few hundred bytes.
 const MAX_QUESTION: usize = 64 << 10;
@@ -41,103 +41,7 @@ const MAX_QUESTION: usize = 64 << 10;
 /// How many answers to a stranger may wait to be read by it.
 const MAX_UNREAD: u64 = 64;
 
-/// A pipe that somebody has opened.
-pub(super) struct Inlet {
-    number: u64,
-    /// What the peer says its name is.
-    pub(super) name: String,
-    traffic: Arc<Traffic>,
-    /// Whose it is, if it is a member's (IN-1).
-    member: OnceLock<Arc<Link>>,
-    /// It has asked what one asks who joins.
-    asked: AtomicBool,
-    /// It has to make room (IN-4), or its member is gone.
-    stop: Arc<Notify>,
-    /// It is a member's from now on.
-    claimed: Notify,
-}
-
-impl Inlet {
-    fn new(number: u64, name: String, traffic: Arc<Traffic>) -> Arc<Self> {
-        Arc::new(Self {
-            number,
-            name,
-            traffic,
-            member: OnceLock::new(),
-            asked: AtomicBool::new(false),
-            stop: Arc::default(),
-            claimed: Notify::new(),
-        })
-    }
-
-    /// The pipe is this member's from now on.
-    fn belongs_to(&self, link: &Arc<Link>) {
-        link.count(Arc::clone(&self.traffic));
-        drop(self.member.set(Arc::clone(link)));
-        link.is_read_by(&self.stop);
-        self.claimed.notify_one();
-    }
-}
-
-/// Who opens a pipe, by the name that it says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// A member that has no pipe yet.
-    Expected,
-    /// One that has.
-    Member,
-    Stranger,
-}
-
-/// Pipes that are nobody's, the oldest first.
-#[derive(Default)]
-pub(super) struct Unclaimed {
-    pipes: Mutex<BTreeMap<u64, Arc<Inlet>>>,
-    next: AtomicU64,
-}
-
-impl Unclaimed {
-    /// One more, for which another one may have to go (IN-4).
-    fn add(
-        &self,
-        name: String,
-        traffic: Arc<Traffic>,
-        most: usize,
-        standing: impl Fn(&str) -> Standing,
-    ) -> Arc<Inlet> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let inlet = Inlet::new(number, name, traffic);
-        let mut pipes = lock(&self.pipes);
-        pipes.insert(number, Arc::clone(&inlet));
-        let (mut firsts, mut others) = (HashSet::new(), 0);
-        let (mut stranger, mut second) = (None, None);
-        for inlet in pipes.values() {
-            let standing = standing(&inlet.name);
-            if standing == Standing::Expected && firsts.insert(&inlet.name[..]) {
-                continue;
-            }
-            others += 1;
-            match standing {
-                Standing::Stranger => stranger.get_or_insert(inlet.number),
-                Standing::Expected | Standing::Member => second.get_or_insert(inlet.number),
-            };
-        }
-        if others > most
-            && let Some(oldest) = stranger.or(second)
-            && let Some(evicted) = pipes.remove(&oldest)
-        {
-            evicted.stop.notify_one();
-        }
-        inlet
-    }
-
-    /// Says whether it was one of them: it may have had to go.
-    fn remove(&self, inlet: &Inlet) -> bool {
-        lock(&self.pipes).remove(&inlet.number).is_some()
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// Takes in pipes of peers, each with its requests.
     pub(super) async fn listen(self: Arc<Self>, mut listener: Listener) {
         loop {
@@ -285,8 +189,8 @@ impl Shared {
         self.try_stranger(inlet, message, back)
             .unwrap_or_else(|error| {
                 let text = format!("On worker {} (Rust): {error}", self.name);
-                let (kind, bytes) = answering::exception_message(&text);
-                let message = answering::ready(kind, message.id, bytes);
+                let (kind, bytes) = exception_message(&text);
+                let message = ready(kind, message.id, bytes);
                 drop(back.send(ToSend::Ready(message)));
                 None
             })

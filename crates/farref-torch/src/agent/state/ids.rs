@@ -22,10 +22,10 @@ const MAX_TYPE_NAME: usize = 1024;
 const FIRST_LABEL: u32 = 16;
 
 /// What a value is in PyTorch's eyes that TorchScript has no word for.
-pub(super) const PY_OBJECT: &str = "PyObject";
+pub(crate) const PY_OBJECT: &str = "PyObject";
 
 /// The number of a worker on the wire.
-pub(super) fn number_of(node: NodeId) -> u16 {
+pub(crate) fn number_of(node: NodeId) -> u16 {
     u16::try_from(node.worker.0).unwrap_or(u16::MAX)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn context_number(context: ContextId) -> i64 {
 }
 
 /// What a message is recorded under on the wire.
-pub(super) fn record_number(me: u16, number: u64) -> i64 {
+pub(crate) fn record_number(me: u16, number: u64) -> i64 {
     i64::from(me) << WORKER_SHIFT | low(number)
 }
 
@@ -58,7 +58,7 @@ fn low_bits(number: i64) -> u64 {
 /// A worker that is gone is still meant by its number until another comes under it: what it made outlives it, and is
 /// known by ids that have the number in them.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<HashMap<u16, Life>>);
+pub(crate) struct Lives(Mutex<HashMap<u16, Life>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
@@ -67,14 +67,14 @@ struct Life {
 }
 
 impl Lives {
-    pub(super) fn node(&self, worker: u16) -> NodeId {
+    pub(crate) fn node(&self, worker: u16) -> NodeId {
         let lives = lock(&self.0);
         let life = lives.get(&worker).copied().unwrap_or_default();
         NodeId::new(worker.into(), life.incarnation)
     }
 
     /// Somebody comes under the number: another one, if there was one before that is gone.
-    pub(super) fn begin(&self, worker: u16) -> NodeId {
+    pub(crate) fn begin(&self, worker: u16) -> NodeId {
         let mut lives = lock(&self.0);
         let life = lives.entry(worker).or_default();
         if life.over {
@@ -87,47 +87,47 @@ impl Lives {
     }
 
     /// The worker is gone: whoever comes under its number is another one.
-    pub(super) fn end(&self, node: NodeId) {
+    pub(crate) fn end(&self, node: NodeId) {
         let mut lives = lock(&self.0);
         let life = lives.entry(number_of(node)).or_default();
         life.over |= node.incarnation.0 == life.incarnation;
     }
 
-    pub(super) fn rref(&self, id: GlobalId) -> RRefId {
+    pub(crate) fn rref(&self, id: GlobalId) -> RRefId {
         RRefId::new(self.node(id.on), id.number)
     }
 
-    pub(super) fn fork(&self, id: GlobalId) -> ForkId {
+    pub(crate) fn fork(&self, id: GlobalId) -> ForkId {
         ForkId::new(self.node(id.on), id.number)
     }
 
-    pub(super) fn share(&self, rref: GlobalId, fork: GlobalId) -> Share {
+    pub(crate) fn share(&self, rref: GlobalId, fork: GlobalId) -> Share {
         Share {
             rref: self.rref(rref),
             fork: self.fork(fork),
         }
     }
 
-    pub(super) fn context(&self, number: i64) -> ContextId {
+    pub(crate) fn context(&self, number: i64) -> ContextId {
         let (worker, counter) = split_number(number);
         ContextId::new(self.node(worker), counter)
     }
 }
 
-pub(super) fn rref_id(id: RRefId) -> GlobalId {
+pub(crate) fn rref_id(id: RRefId) -> GlobalId {
     GlobalId::new(number_of(id.origin), id.counter)
 }
 
-pub(super) fn fork_id(id: ForkId) -> GlobalId {
+pub(crate) fn fork_id(id: ForkId) -> GlobalId {
     GlobalId::new(number_of(id.origin), id.counter)
 }
 
 /// The words that PyTorch has for types, as the runtime's fingerprints.
 #[derive(Debug, Default)]
-pub(super) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
+pub(crate) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
 
 impl Types {
-    pub(super) fn fingerprint(&self, name: &str) -> Fingerprint {
+    pub(crate) fn fingerprint(&self, name: &str) -> Fingerprint {
         let mut types = lock(&self.0);
         let (labels, names) = &mut *types;
         if let Some(&label) = labels.get(name) {
@@ -142,7 +142,7 @@ impl Types {
         Fingerprint::foreign(label)
     }
 
-    pub(super) fn name(&self, fingerprint: Fingerprint) -> String {
+    pub(crate) fn name(&self, fingerprint: Fingerprint) -> String {
         let types = lock(&self.0);
         let label = fingerprint.foreign_label();
         let place = label.and_then(|label| label.checked_sub(FIRST_LABEL));
@@ -152,7 +152,7 @@ impl Types {
 }
 
 /// A reference that came in a message, as the runtime takes it.
-pub(super) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
+pub(crate) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
     Carried {
         share: lives.share(fork.rref, fork.fork),
         owner: lives.node(fork.owner),
@@ -161,7 +161,7 @@ pub(super) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
 }
 
 /// A reference on its way, as PyTorch takes it.
-pub(super) fn fork(carried: &Carried, types: &Types) -> Fork {
+pub(crate) fn fork(carried: &Carried, types: &Types) -> Fork {
     Fork {
         owner: number_of(carried.owner),
         rref: rref_id(carried.share.rref),
