@@ -8,7 +8,7 @@ use farref::agent::{Group, NodeId};
 use farref::functions::Functions;
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
-use crate::agent::{Parts, TorchAgent, Way};
+use crate::agent::{GroupKind, Parts, TorchAgent};
 use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE, Turn};
 use crate::transport::{Limits, Listener, PipeError};
 
@@ -317,11 +317,11 @@ impl Joining {
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         // They gather twice in each group: now, and before they shut down.
         let gathering = 2 * u64::from(self.settings.same_names_before);
-        let way = Way::Static {
+        let group_kind = GroupKind::Static {
             names: names.clone(),
             gathering: gathering + 1,
         };
-        let (worker, agent) = self.start(members, way).await?;
+        let (worker, agent) = self.start(members, group_kind).await?;
         let met = tokio::time::timeout(patience, agent.shared().gather(&names, gathering)).await;
         let met = met.unwrap_or_else(|_| Err("not all answered in time".to_owned()));
         if let Err(problem) = met {
@@ -341,7 +341,7 @@ impl Joining {
         let turn = Turn::take(&self.meeting, Change::Join).await?;
         let joined = async {
             let members = self.meeting.enter_dynamic(&self.address).await?;
-            let (worker, agent) = self.start(members, Way::Dynamic).await?;
+            let (worker, agent) = self.start(members, GroupKind::Dynamic).await?;
             let shared = agent.shared();
             // A member that is there and does not answer must not keep the group from changing.
             let told = tokio::time::timeout(patience, shared.announce(true)).await;
@@ -366,7 +366,7 @@ impl Joining {
     async fn start(
         self,
         members: Vec<group::Member>,
-        way: Way,
+        group_kind: GroupKind,
     ) -> Result<(Worker, Arc<TorchAgent>), JoinError> {
         let node = |id: u16| NodeId::new(id.into(), 0);
         let me = node(self.rank);
@@ -384,7 +384,7 @@ impl Joining {
             members: others.collect(),
             limits: self.settings.limits,
             meeting: self.meeting,
-            way,
+            group_kind,
             functions: self.functions,
             server: self.server,
         };

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use super::incoming::is_call;
 use super::messages::{exception_message, ready};
 use super::state::AgentShared;
-use super::state::accepted_pipes::{Inlet, Standing};
+use super::state::accepted_pipes::{AcceptedPipe, Standing};
 use super::state::links::{Link, Queue, ToSend};
 use super::state::load::Reading;
 use super::tensors;
@@ -51,8 +51,8 @@ impl AgentShared {
                     tracing::debug!(worker = %self.name, peer = name, ?census, "a peer opened a pipe");
                     let standing = |name: &str| self.standing(name);
                     let most = self.limits.unclaimed;
-                    let inlet = self.unclaimed.add(name, sender.traffic(), most, standing);
-                    let task = Arc::clone(&self).hear(inlet, sender, receiver);
+                    let accepted = self.unclaimed.add(name, sender.traffic(), most, standing);
+                    let task = Arc::clone(&self).read_requests(accepted, sender, receiver);
                     self.spawn(task);
                 }
                 Err(error) => {
@@ -64,15 +64,15 @@ impl AgentShared {
     }
 
     /// Reads the requests of one pipe. Answers are written beside.
-    async fn hear(
+    async fn read_requests(
         self: Arc<Self>,
-        inlet: Arc<Inlet>,
+        accepted: Arc<AcceptedPipe>,
         mut sender: PipeSender,
         mut receiver: PipeReceiver,
     ) {
         receiver.set_widths(tensors::widths);
         let (back, mut messages) = mpsc::unbounded_channel();
-        let (writer, written) = (Arc::clone(&self), Arc::clone(&inlet));
+        let (writer, written) = (Arc::clone(&self), Arc::clone(&accepted));
         self.spawn_writer(async move {
             let compose = |message| writer.compose_reply(message);
             let end = writer.write(&written.name, &mut sender, &mut messages, compose);
@@ -82,23 +82,23 @@ impl AgentShared {
             sender.close();
         });
         // IN-5
-        if self.standing(&inlet.name) != Standing::Expected {
+        if self.standing(&accepted.name) != Standing::Expected {
             receiver.set_limits(Arc::new(self.question_limits()));
         }
         let (mut reading, mut questions) = (Reading::default(), 0);
         let end = loop {
             let next = tokio::select! {
                 biased;
-                () = inlet.stop.notified() => return self.hang_up(&mut receiver),
-                () = inlet.claimed.notified() => {
+                () = accepted.stop.notified() => return self.stop_reading(&mut receiver),
+                () = accepted.claimed.notified() => {
                     receiver.set_limits(Arc::new(self.limits.clone()));
                     continue;
                 }
                 next = receiver.next() => next,
             };
             match next {
-                Ok(Some(message)) => match self.whose(&inlet) {
-                    Some(link) if link.is_gone() => return self.hang_up(&mut receiver),
+                Ok(Some(message)) => match self.whose(&accepted) {
+                    Some(link) if link.is_gone() => return self.stop_reading(&mut receiver),
                     Some(link) => {
                         let is_call = is_call(&message);
                         self.request(link, message, &back);
@@ -108,10 +108,10 @@ impl AgentShared {
                     }
                     None => {
                         questions += 1;
-                        if let Some(worker) = self.stranger(&inlet, &message, &back) {
-                            self.join(&inlet, worker, message.id, &back).await;
+                        if let Some(worker) = self.stranger(&accepted, &message, &back) {
+                            self.join(&accepted, worker, message.id, &back).await;
                         }
-                        let answered = inlet.traffic.messages_sent.load(Ordering::Relaxed);
+                        let answered = accepted.traffic.messages_sent.load(Ordering::Relaxed);
                         if questions > answered + MAX_UNREAD {
                             break Some(PipeError::Rules("a stranger asks, and does not read"));
                         }
@@ -123,21 +123,21 @@ impl AgentShared {
         };
         receiver.end();
         // IN-2
-        if let Some(link) = inlet.member.get() {
+        if let Some(link) = accepted.member.get() {
             return self.broken(link, end);
         }
-        if inlet.asked.load(Ordering::Relaxed) {
+        if accepted.asked.load(Ordering::Relaxed) {
             // It has its place meanwhile, so that there are not too many of them (IN-4).
             tokio::select! {
-                () = inlet.stop.notified() => {}
-                () = self.clear_up_after_joiner(&inlet) => {}
+                () = accepted.stop.notified() => {}
+                () = self.clear_up_after_joiner(&accepted) => {}
             }
         }
-        self.unclaimed.remove(&inlet);
+        self.unclaimed.remove(&accepted);
     }
 
     /// Nothing more is read from a pipe, or written to it. When this worker closes, what is queued is still written.
-    fn hang_up(&self, receiver: &mut PipeReceiver) {
+    fn stop_reading(&self, receiver: &mut PipeReceiver) {
         if !self.closing.load(Ordering::Relaxed) {
             receiver.end();
         }
@@ -145,7 +145,7 @@ impl AgentShared {
 
     fn standing(&self, name: &str) -> Standing {
         match self.link_by_name(name) {
-            Some(link) if link.has_inlet() => Standing::Member,
+            Some(link) if link.has_peer_pipe() => Standing::Member,
             Some(_) => Standing::Expected,
             None => Standing::Stranger,
         }
@@ -162,31 +162,31 @@ impl AgentShared {
     }
 
     /// The member whose pipe it is, if there is one by now (IN-1).
-    fn whose<'a>(&self, inlet: &'a Inlet) -> Option<&'a Arc<Link>> {
-        if inlet.member.get().is_none()
-            && let Some(link) = self.link_by_name(&inlet.name)
+    fn whose<'a>(&self, accepted: &'a AcceptedPipe) -> Option<&'a Arc<Link>> {
+        if accepted.member.get().is_none()
+            && let Some(link) = self.link_by_name(&accepted.name)
         {
-            self.claim(inlet, &link);
+            self.claim(accepted, &link);
         }
-        inlet.member.get()
+        accepted.member.get()
     }
 
     /// A pipe is a member's from now on, unless the member has one, or the pipe has just had to go. Says whether the
     /// member had none.
-    pub(super) fn claim(&self, inlet: &Inlet, link: &Arc<Link>) -> bool {
-        if !link.claim_inlet() {
+    pub(super) fn claim(&self, accepted: &AcceptedPipe, link: &Arc<Link>) -> bool {
+        if !link.claim_peer_pipe() {
             return false;
         }
-        match self.unclaimed.remove(inlet) {
-            true => inlet.belongs_to(link),
-            false => link.unclaim_inlet(),
+        match self.unclaimed.remove(accepted) {
+            true => accepted.belongs_to(link),
+            false => link.unclaim_peer_pipe(),
         }
         true
     }
 
     /// A request of one that is no member (IN-3). Says which number it has if it joins.
-    fn stranger(&self, inlet: &Inlet, message: &Incoming, back: &Queue) -> Option<u16> {
-        self.try_stranger(inlet, message, back)
+    fn stranger(&self, accepted: &AcceptedPipe, message: &Incoming, back: &Queue) -> Option<u16> {
+        self.try_stranger(accepted, message, back)
             .unwrap_or_else(|error| {
                 let text = format!("On worker {} (Rust): {error}", self.name);
                 let (kind, bytes) = exception_message(&text);
@@ -198,14 +198,14 @@ impl AgentShared {
 
     fn try_stranger(
         &self,
-        inlet: &Inlet,
+        accepted: &AcceptedPipe,
         message: &Incoming,
         back: &Queue,
     ) -> Result<Option<u16>, RpcError> {
         let no_member = || {
             let text = format!(
                 "anything of worker {}, which is no member of this group",
-                inlet.name
+                accepted.name
             );
             RpcError::Unsupported(text)
         };
@@ -221,8 +221,8 @@ impl AgentShared {
         let udf = Udf::read(pickle.view(&budget))?;
         match self.joins(&udf.function) {
             true => {
-                inlet.asked.store(true, Ordering::Relaxed);
-                self.ask_to_join(inlet, &udf, message.id, back)
+                accepted.asked.store(true, Ordering::Relaxed);
+                self.ask_to_join(accepted, &udf, message.id, back)
             }
             false => Err(no_member()),
         }

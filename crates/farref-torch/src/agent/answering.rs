@@ -8,7 +8,7 @@ use farref_autograd::engine::PassFailure;
 
 use super::messages::{exception_message, profiled, ready};
 use super::state::AgentShared;
-use super::state::links::{How, Served};
+use super::state::links::{AnswerKind, Served};
 use super::{pickled, tensors};
 use crate::exception;
 use crate::pickle::Writer;
@@ -53,7 +53,7 @@ impl AgentShared {
         let Ok(payload) = &answer.outcome else {
             return Err(CodecError::new("a failure is no value"));
         };
-        if served.how == How::RRefBackward {
+        if served.how == AnswerKind::RRefBackward {
             let failure: Option<PassFailure> = self.decode(payload)?;
             if let Some(failure) = failure {
                 return Err(CodecError::new(failure));
@@ -66,13 +66,15 @@ impl AgentShared {
         let pickle = pickled::whole(&body, carried, &payload.parts, &self.types)?;
         let jit = || pickled::jit_value(&pickle).map_err(CodecError::new);
         let message = match served.how {
-            How::Script => {
+            AnswerKind::Script => {
                 let value = &jit()?.encode();
                 Message::ScriptRet { value }.encode()
             }
-            How::ScriptFetch => (Kind::ScriptFetchRet, jit()?.encode_fetched()),
-            How::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
-            How::Python | How::RRefBackward => Message::PythonRet { value: &pickle }.encode(),
+            AnswerKind::ScriptFetch => (Kind::ScriptFetchRet, jit()?.encode_fetched()),
+            AnswerKind::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
+            AnswerKind::Python | AnswerKind::RRefBackward => {
+                Message::PythonRet { value: &pickle }.encode()
+            }
         };
         let (kind, bytes) = match (served.context, body.recorded()) {
             (Some(context), Some(number)) => self.wrap(false, message, context, number),
@@ -101,12 +103,12 @@ impl AgentShared {
         let text: String = text.chars().take(MAX_TEXT).collect();
         let text = format!("On WorkerInfo(id={}, name={}):\n{text}", self.me, self.name);
         let (kind, bytes) = match served.how {
-            How::Python | How::PythonFetch => {
+            AnswerKind::Python | AnswerKind::PythonFetch => {
                 let mut writer = Writer::new(4);
                 RemoteException::write(&mut writer, &text, "builtins", class);
                 let pickle = writer.finish();
                 match served.how {
-                    How::PythonFetch => python_fetch_ret(&pickle, 0),
+                    AnswerKind::PythonFetch => python_fetch_ret(&pickle, 0),
                     _ => Message::PythonRet { value: &pickle }.encode(),
                 }
             }

@@ -23,11 +23,11 @@ use crate::transport::Outgoing;
 use crate::value::{self, Received, TensorEntry};
 
 /// Brings parcels to other workers as PyTorch's messages.
-struct ByTorch(Arc<AgentShared>);
+struct TorchCarrier(Arc<AgentShared>);
 
 /// Has the worker's engine send gradients by this wire. `worker` is the one whose agent this is.
 pub(crate) fn connect(shared: &Arc<AgentShared>, worker: &Worker) {
-    Engine::<Candle>::of(worker).carry_by(Arc::new(ByTorch(Arc::clone(shared))));
+    Engine::<Candle>::of(worker).carry_by(Arc::new(TorchCarrier(Arc::clone(shared))));
     let closing = worker.extension::<Forgetting>();
     drop(closing.0.set(Arc::clone(shared)));
 }
@@ -44,7 +44,7 @@ impl Extension for Forgetting {
     }
 }
 
-impl Carrier<Candle> for ByTorch {
+impl Carrier<Candle> for TorchCarrier {
     fn deliver(&self, scope: &ContextScope, to: &Peer, parcel: Parcel<Tensor>) -> Delivery {
         let shared = Arc::clone(&self.0);
         let (scope, to) = (scope.clone(), to.clone());
@@ -197,7 +197,7 @@ impl AgentShared {
     ) -> Result<(), String> {
         let worker = self.worker.get().ok_or("the worker is still joining")?;
         let worker = worker.upgrade().ok_or("the worker is gone")?;
-        let id = self.lives.context(context);
+        let id = self.incarnations.context(context);
         let scope = ContextScope::find(&worker, id);
         let scope = scope.ok_or_else(|| format!("there is no context {context} here"))?;
         let (owner, number) = ids::split_number(autograd);

@@ -15,7 +15,7 @@ use farref_proto::Creation;
 use super::outgoing::{RUST, RUST_METHOD, RUST_METHOD_THERE};
 use super::pickled::{Found, own_arguments, references_of};
 use super::request::{Asked, Request, Wanted};
-use super::state::links::{How, Link, Served};
+use super::state::links::{AnswerKind, Link, Served};
 use super::state::{AgentShared, ids};
 use crate::PyException;
 use crate::aten;
@@ -198,7 +198,7 @@ impl AgentShared {
             function: Some(function),
             carried: self.carried(&found.references),
             arguments: self.body(link, form, udf, references, &found, request)?,
-            how: wanted.how(How::Python),
+            how: wanted.how(AnswerKind::Python),
         })
     }
 
@@ -229,7 +229,7 @@ impl AgentShared {
             function: Some(info.reference),
             carried: self.carried(&found.references),
             arguments: self.body(link, Form::RustMethod, udf, references, &found, request)?,
-            how: How::Python,
+            how: AnswerKind::Python,
         })
     }
 
@@ -289,17 +289,17 @@ impl AgentShared {
             function: Some(info.reference),
             carried: self.carried(&found.references),
             arguments: self.body(link, form, call.pickle, references, &found, request)?,
-            how: wanted.how(How::Script),
+            how: wanted.how(AnswerKind::Script),
         })
     }
 
     pub(super) fn fetch_target(&self, request: &Request, rref: GlobalId) -> Target {
-        let rref = self.lives.rref(rref);
+        let rref = self.incarnations.rref(rref);
         Target::Fetch(MessageId(request.id as u64), rref, Fingerprint::foreign(0))
     }
 
     fn stay_target(&self, rref: GlobalId, fork: GlobalId, function: &FunctionRef) -> Target {
-        let share = self.lives.share(rref, fork);
+        let share = self.incarnations.share(rref, fork);
         // What a method returns shows when its value is there.
         let output = self.functions.by_id(function.id);
         let output = output.filter(|_| function.signature.foreign_label().is_none());
@@ -310,7 +310,7 @@ impl AgentShared {
     pub(super) fn carried(&self, references: &[(usize, Fork)]) -> Vec<Carried> {
         let forks = references.iter();
         forks
-            .map(|(_, fork)| ids::carried(fork, &self.lives, &self.types))
+            .map(|(_, fork)| ids::carried(fork, &self.incarnations, &self.types))
             .collect()
     }
 
@@ -354,7 +354,7 @@ impl AgentShared {
         arguments.text(class.as_bytes()).text(text.as_bytes());
         arguments.tuple_of(2);
         let function = self.functions.by_name(REFUSED).map(|info| info.reference);
-        let share = |rref, fork| self.lives.share(rref, fork);
+        let share = |rref, fork| self.incarnations.share(rref, fork);
         let asked = Asked {
             target: match wanted {
                 Wanted::Answer(_) => Target::Answer(MessageId(request.id as u64)),
@@ -366,7 +366,7 @@ impl AgentShared {
             function,
             carried,
             arguments: own_arguments(arguments, 2),
-            how: wanted.how(How::Python),
+            how: wanted.how(AnswerKind::Python),
         };
         self.hand_in(link, asked, request);
     }
@@ -379,7 +379,7 @@ impl AgentShared {
         let message = CallMessage {
             head: CallHead {
                 target: asked.target,
-                context: context.map(|context| self.lives.context(context)),
+                context: context.map(|context| self.incarnations.context(context)),
                 carried: asked.carried,
             },
             function: asked.function,

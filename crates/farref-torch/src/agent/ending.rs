@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::TorchAgent;
 use super::gathering::ANSWER;
 use super::state::AgentShared;
-use super::state::ending::{Progress, Way};
+use super::state::ending::{GroupKind, Progress};
 use crate::group::{Change, GroupError, Turn};
 
 /// How often is looked whether the calls of a worker that leaves are answered.
@@ -28,14 +28,14 @@ type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
 impl Ending for TorchAgent {
     fn may_leave_alone(&self) -> bool {
-        matches!(self.shared.way, Way::Dynamic)
+        matches!(self.shared.group_kind, GroupKind::Dynamic)
     }
 
     fn patience(&self) -> Duration {
-        match self.shared.way {
-            Way::Static { .. } => REFERENCES,
+        match self.shared.group_kind {
+            GroupKind::Static { .. } => REFERENCES,
             // What others hold or ask keeps nobody: the group goes on without it.
-            Way::Dynamic => Duration::ZERO,
+            GroupKind::Dynamic => Duration::ZERO,
         }
     }
 
@@ -46,7 +46,7 @@ impl Ending for TorchAgent {
     fn ready(&self) -> Agreed<'_> {
         Box::pin(async move {
             let shared = &self.shared;
-            let Way::Static { names, gathering } = &shared.way else {
+            let GroupKind::Static { names, gathering } = &shared.group_kind else {
                 return Ok(());
             };
             let mut progress = shared.ending.lock().await;
@@ -69,9 +69,9 @@ impl Ending for TorchAgent {
             if let Some(ended) = &progress.ended {
                 return ended.clone();
             }
-            let ended = match &shared.way {
-                Way::Static { .. } => shared.count_out(open_calls, &mut progress).await,
-                Way::Dynamic => shared.leave(open_calls).await,
+            let ended = match &shared.group_kind {
+                GroupKind::Static { .. } => shared.count_out(open_calls, &mut progress).await,
+                GroupKind::Dynamic => shared.leave(open_calls).await,
             };
             progress.ended = Some(ended.clone());
             ended
@@ -165,8 +165,8 @@ impl AgentShared {
         };
         let mut waiting = std::pin::pin!(waiting);
         let outcome = loop {
-            let changed = self.group.change();
-            if let Some(lost) = self.group.first_lost() {
+            let changed = self.gatherings.change();
+            if let Some(lost) = self.gatherings.first_lost() {
                 // It may have seen that all are there, and be through.
                 let complete = self.meeting.is_complete(*round);
                 break match tokio::time::timeout(ANSWER, complete).await {
@@ -193,8 +193,8 @@ impl AgentShared {
     async fn without_store(&self, problem: String) -> String {
         let lost = async {
             loop {
-                let changed = self.group.change();
-                if self.group.first_lost().is_some() {
+                let changed = self.gatherings.change();
+                if self.gatherings.first_lost().is_some() {
                     return;
                 }
                 changed.await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::group::{API, BACKENDS};
 use super::pickled;
 use super::state::AgentShared;
-use super::state::ending::Way;
+use super::state::ending::GroupKind;
 use super::state::links::{Pending, lock};
 use crate::pickle::Writer;
 use crate::rpc::{Message, RpcError};
@@ -34,10 +34,10 @@ impl AgentShared {
 
     /// Whether it is one of the two gatherings that this worker comes to.
     pub(super) fn comes_to(&self, gathering: &str) -> bool {
-        let Way::Static {
+        let GroupKind::Static {
             names,
             gathering: last,
-        } = &self.way
+        } = &self.group_kind
         else {
             return false;
         };
@@ -62,7 +62,7 @@ impl AgentShared {
             Some(leader) => self.follow(leader, &names, &gathering).await,
             None => Ok(()),
         };
-        self.group.gatherings().remove(&gathering);
+        self.gatherings.open().remove(&gathering);
         match result {
             Ok(()) => Ok(()),
             Err(problem) => Err(self.agree_on_lost(problem).await),
@@ -72,7 +72,7 @@ impl AgentShared {
     /// What went wrong, if it is that a member is gone: in the words of whoever noticed first. This worker may have
     /// noticed others that went because of it, whose pipes closed after they had told the store.
     pub(super) async fn agree_on_lost(&self, problem: String) -> String {
-        let Some(lost) = self.group.first_lost() else {
+        let Some(lost) = self.gatherings.first_lost() else {
             return problem;
         };
         let agreed = self.meeting.first_lost(&lost);
@@ -85,7 +85,7 @@ impl AgentShared {
     async fn lead(self: &Arc<Self>, names: &[String], gathering: &str) -> Result<(), String> {
         let followers: Vec<&String> = names.iter().filter(|name| **name != self.name).collect();
         self.wait_for(|| {
-            let gatherings = self.group.gatherings();
+            let gatherings = self.gatherings.open();
             let there = gatherings.get(gathering).map(|gathering| &gathering.there);
             let missing = |name: &&&String| !there.is_some_and(|there| there.contains(**name));
             followers
@@ -123,7 +123,7 @@ impl AgentShared {
 
     /// That somebody who is waited for is gone: the one who went first, because others may have gone for want of it.
     pub(super) fn gone(&self, name: &str) -> String {
-        let first = self.group.first_lost();
+        let first = self.gatherings.first_lost();
         is_gone(first.as_deref().unwrap_or(name))
     }
 
@@ -150,7 +150,7 @@ impl AgentShared {
         self.call_own(&link, API, "_gather_to_leader", arguments)
             .await?;
         self.wait_for(|| {
-            let gatherings = self.group.gatherings();
+            let gatherings = self.gatherings.open();
             let complete = gatherings
                 .get(gathering)
                 .is_some_and(|gathering| gathering.complete);
@@ -166,13 +166,13 @@ impl AgentShared {
     /// Waits until nobody is missing, or a member is gone: nobody comes to a gathering that is not of all.
     async fn wait_for(&self, missing: impl Fn() -> Vec<String>) -> Result<(), String> {
         loop {
-            let changed = self.group.change();
+            let changed = self.gatherings.change();
             let missing = missing();
-            *lock(&self.group.missing) = missing.clone();
+            *lock(&self.gatherings.missing) = missing.clone();
             let Some(one) = missing.first() else {
                 return Ok(());
             };
-            if self.group.first_lost().is_some() {
+            if self.gatherings.first_lost().is_some() {
                 return Err(self.gone(one));
             }
             changed.await;
@@ -196,7 +196,7 @@ impl AgentShared {
 
     /// Who is waited for at the gathering that this worker is at.
     pub(super) fn waited_for(&self) -> Vec<String> {
-        let missing = lock(&self.group.missing);
+        let missing = lock(&self.gatherings.missing);
         missing
             .iter()
             .map(|name| format!("worker `{name}`"))

@@ -11,8 +11,8 @@ use super::messages::{exception_message, ready};
 use super::pickled;
 use super::responses::plain_answer;
 use super::state::AgentShared;
-use super::state::accepted_pipes::Inlet;
-use super::state::ending::Way;
+use super::state::accepted_pipes::AcceptedPipe;
+use super::state::ending::GroupKind;
 use super::state::links::{Link, Pending, Queue, ToSend};
 use crate::group::Member;
 use crate::pickle::{Shape, Writer};
@@ -34,7 +34,7 @@ enum Admission {
     New(Arc<Link>),
     /// A member, which has asked before.
     Known(Arc<Link>),
-    /// One that had a life before, which is over.
+    /// An earlier incarnation of it, which is over.
     Again(Arc<Link>),
 }
 
@@ -80,7 +80,7 @@ impl AgentShared {
                     return Err(RpcError::Unsupported(what));
                 }
                 let awaited = self.comes_to(&gathering);
-                self.group.note(&gathering, awaited, |gathering| {
+                self.gatherings.note(&gathering, awaited, |gathering| {
                     // One for each member: their number is bounded by that.
                     gathering.there.insert(name);
                 })?;
@@ -89,7 +89,7 @@ impl AgentShared {
             "_broadcast_to_followers" => {
                 let gathering = self.gathering(text(0)?)?;
                 let awaited = self.comes_to(&gathering);
-                self.group
+                self.gatherings
                     .note(&gathering, awaited, |gathering| gathering.complete = true)?;
                 answer.none();
             }
@@ -105,7 +105,9 @@ impl AgentShared {
                 if info.name == link.name {
                     tracing::debug!(worker = %self.name, peer = %link.name, "a peer leaves");
                     link.leave();
-                } else if matches!(self.way, Way::Static { .. }) || info.name == self.name {
+                } else if matches!(self.group_kind, GroupKind::Static { .. })
+                    || info.name == self.name
+                {
                     let what = format!("worker {} says that {} is gone", link.name, info.name);
                     return Err(RpcError::Unsupported(what));
                 } else {
@@ -122,7 +124,7 @@ impl AgentShared {
     /// Carries out a call of one that wants to be a member (IN-3). If it is to be one now, says which number it has.
     pub(super) fn ask_to_join(
         &self,
-        inlet: &Inlet,
+        accepted: &AcceptedPipe,
         udf: &Udf<'_, '_>,
         id: i64,
         back: &Queue,
@@ -131,11 +133,11 @@ impl AgentShared {
             return self.tell_devices(id, back).map(|()| None);
         }
         let (info, joins) = news(udf)?;
-        let is_fixed = matches!(self.way, Way::Static { .. });
-        if !joins || info.name != inlet.name || is_fixed {
+        let is_fixed = matches!(self.group_kind, GroupKind::Static { .. });
+        if !joins || info.name != accepted.name || is_fixed {
             let what = format!(
                 "worker {} says that {} joins or leaves",
-                inlet.name, info.name
+                accepted.name, info.name
             );
             return Err(RpcError::Unsupported(what));
         }
@@ -157,11 +159,17 @@ impl AgentShared {
     }
 
     /// A worker joins a dynamic group, and says so over this pipe.
-    pub(super) async fn join(self: &Arc<Self>, inlet: &Inlet, worker: u16, id: i64, back: &Queue) {
-        match self.admit(&inlet.name, worker).await {
+    pub(super) async fn join(
+        self: &Arc<Self>,
+        accepted: &AcceptedPipe,
+        worker: u16,
+        id: i64,
+        back: &Queue,
+    ) {
+        match self.admit(&accepted.name, worker).await {
             Ok(link) => {
                 // If it is gone by now, who reads the pipe finds its end, and whose it was.
-                self.claim(inlet, &link);
+                self.claim(accepted, &link);
                 let mut none = Writer::new(4);
                 none.none();
                 self.answer_own(id, back, none);
@@ -202,7 +210,7 @@ impl AgentShared {
             return Err(format!("worker `{}` is worker {}", self.name, self.me));
         }
         let mut members = self.members_mut();
-        let numbered = members.by_node.get(&self.lives.node(worker));
+        let numbered = members.by_node.get(&self.incarnations.node(worker));
         let named = members.by_name.get(name);
         let named = named.and_then(|node| members.by_node.get(node));
         if let Some(known) = numbered
@@ -214,7 +222,7 @@ impl AgentShared {
             (Some(known), _) if known.address == address && !known.is_gone() => {
                 Ok(Admission::Known(Arc::clone(known)))
             }
-            // It has come again before the end of its last life was noticed.
+            // It has come again before the end of its last incarnation was noticed.
             (Some(known), _) => Ok(Admission::Again(Arc::clone(known))),
             (None, Some(other)) if other.address == address && !other.is_gone() => Err(format!(
                 "worker `{name}` has another number, and is reached where it was"

@@ -9,7 +9,7 @@ use farref_proto::Registration;
 use super::messages::{exception_message, ready};
 use super::pickled::{Found, own_arguments};
 use super::request::{Asked, Request, Wanted};
-use super::state::links::{How, Link, Queue, ToSend};
+use super::state::links::{AnswerKind, Link, Queue, ToSend};
 use super::state::{AgentShared, ids};
 use super::tensors;
 use crate::pickle::Writer;
@@ -88,19 +88,23 @@ impl AgentShared {
         };
         match message {
             Message::PythonCall { udf, .. } => {
-                self.python(link, udf, Wanted::Answer(How::Python), request)
+                self.python(link, udf, Wanted::Answer(AnswerKind::Python), request)
             }
             Message::PythonRemoteCall {
                 udf, rref, fork, ..
             } => self.python(link, udf, Wanted::Stay(rref, fork), request),
             Message::ScriptCall(call) => {
-                self.script(link, &call, Wanted::Answer(How::Script), request)
+                self.script(link, &call, Wanted::Answer(AnswerKind::Script), request)
             }
             Message::ScriptRemoteCall { call, rref, fork } => {
                 self.script(link, &call, Wanted::Stay(rref, fork), request)
             }
-            Message::PythonFetch { rref, .. } => self.fetch(link, rref, How::PythonFetch, request),
-            Message::ScriptFetch { rref, .. } => self.fetch(link, rref, How::ScriptFetch, request),
+            Message::PythonFetch { rref, .. } => {
+                self.fetch(link, rref, AnswerKind::PythonFetch, request)
+            }
+            Message::ScriptFetch { rref, .. } => {
+                self.fetch(link, rref, AnswerKind::ScriptFetch, request)
+            }
             Message::RRefBackward {
                 rref,
                 context,
@@ -116,13 +120,13 @@ impl AgentShared {
                     function: function.map(|info| info.reference),
                     carried: Vec::new(),
                     arguments: own_arguments(flag, 1),
-                    how: How::RRefBackward,
+                    how: AnswerKind::RRefBackward,
                 };
                 self.hand_in(link, asked, request);
                 Ok(())
             }
             Message::ForkRequest { rref, fork } => {
-                let share = self.lives.share(rref, fork);
+                let share = self.incarnations.share(rref, fork);
                 link.confirm_later(share, request.confirming(Kind::Ack));
                 let fingerprint = Fingerprint::foreign(0);
                 let registration = Registration { share, fingerprint };
@@ -130,7 +134,7 @@ impl AgentShared {
                 Ok(())
             }
             Message::UserDelete { rref, fork } => {
-                let share = self.lives.share(rref, fork);
+                let share = self.incarnations.share(rref, fork);
                 self.control(link, Control::Release(vec![share]));
                 done(Message::Ack);
                 Ok(())
@@ -138,13 +142,13 @@ impl AgentShared {
             Message::ChildAccept { fork } => {
                 // The reference is not said. The runtime goes by the fork, which it keeps in the same part of
                 // its table as the reference, and finds that part by any number of it.
-                let share = self.lives.share(fork, fork);
+                let share = self.incarnations.share(fork, fork);
                 self.control(link, Control::Accept(vec![share]));
                 done(Message::Ack);
                 Ok(())
             }
             Message::Cleanup { context } => {
-                let context = self.lives.context(context);
+                let context = self.incarnations.context(context);
                 self.control(link, Control::ContextCleanup(vec![(context, 0)]));
                 done(Message::CleanupDone);
                 Ok(())
@@ -175,7 +179,7 @@ impl AgentShared {
         self: &Arc<Self>,
         link: &Arc<Link>,
         rref: GlobalId,
-        how: How,
+        how: AnswerKind,
         request: Request,
     ) -> Result<(), RpcError> {
         let asked = Asked {

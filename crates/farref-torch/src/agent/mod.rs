@@ -12,7 +12,7 @@
 //! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
 //! | [`request`] | their requests, and the calls that these are |
 //! | [`outgoing`], [`answering`], [`control`] | what this worker says, as PyTorch's messages |
-//! | [`loss`] | members that are gone, or have to go |
+//! | [`departures`] | members that are gone, or have to go |
 //! | [`fitting`] | what the wire does not take |
 //! | [`messages`] | messages that are ready to be sent |
 //! | [`pickled`], [`tensors`] | values and tensors inside of messages |
@@ -53,12 +53,12 @@ mod answering;
 mod autograd;
 mod calls;
 mod control;
+mod departures;
 mod ending;
 mod fitting;
 mod gathering;
 mod group;
 mod incoming;
-mod loss;
 mod messages;
 mod outgoing;
 mod pickled;
@@ -82,7 +82,7 @@ use farref::agent::{
 };
 use farref::{Codec, CodecError, Payload, Worker};
 
-pub(crate) use state::ending::Way;
+pub(crate) use state::ending::GroupKind;
 pub(crate) use state::ids::{context_number, split_number};
 use state::links::{Link, Pending, ToSend, lock};
 pub(crate) use state::{AgentShared, Parts};

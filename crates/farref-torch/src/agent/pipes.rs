@@ -30,7 +30,7 @@ impl AgentShared {
     pub(super) fn queue(self: &Arc<Self>, link: &Arc<Link>, message: ToSend) {
         link.say(message, || {
             let (queue, messages) = mpsc::unbounded_channel();
-            let task = Arc::clone(self).talk(Arc::clone(link), messages);
+            let task = Arc::clone(self).send_requests(Arc::clone(link), messages);
             self.spawn_writer(task);
             queue
         });
@@ -43,7 +43,11 @@ impl AgentShared {
     }
 
     /// Opens a pipe to a peer, and writes requests to it until nobody has any more. Answers are read beside.
-    async fn talk(self: Arc<Self>, link: Arc<Link>, mut messages: mpsc::UnboundedReceiver<ToSend>) {
+    async fn send_requests(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        mut messages: mpsc::UnboundedReceiver<ToSend>,
+    ) {
         let connected = connect(&link.address, &self.name, self.limits.clone()).await;
         let (mut sender, mut receiver) = match connected {
             Ok(pipe) => pipe,

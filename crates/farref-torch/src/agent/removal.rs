@@ -25,8 +25,8 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::state::AgentShared;
-use super::state::accepted_pipes::Inlet;
-use super::state::ending::Way;
+use super::state::accepted_pipes::AcceptedPipe;
+use super::state::ending::GroupKind;
 use super::state::links::Link;
 use crate::group::{GroupError, Turn, is_over};
 use crate::rpc::WorkerInfo;
@@ -39,7 +39,7 @@ const LAST_REMOVALS: Duration = Duration::from_secs(5);
 impl AgentShared {
     /// A member is gone. Also one that has said that it leaves may have failed at it.
     pub(super) fn clear_up_after(self: &Arc<Self>, link: &Arc<Link>) {
-        if !matches!(self.way, Way::Dynamic) {
+        if !matches!(self.group_kind, GroupKind::Dynamic) {
             return;
         }
         let (shared, link) = (Arc::clone(self), Arc::clone(link));
@@ -47,14 +47,14 @@ impl AgentShared {
     }
 
     /// One that asked to join is gone before it was a member.
-    pub(super) async fn clear_up_after_joiner(self: &Arc<Self>, inlet: &Inlet) {
-        let is_member = self.link_by_name(&inlet.name).is_some();
-        if is_member || !matches!(self.way, Way::Dynamic) {
+    pub(super) async fn clear_up_after_joiner(self: &Arc<Self>, accepted: &AcceptedPipe) {
+        let is_member = self.link_by_name(&accepted.name).is_some();
+        if is_member || !matches!(self.group_kind, GroupKind::Dynamic) {
             return;
         }
         // It has said where it is before it asked. If not it is no worker.
-        if let Ok(Some(address)) = self.meeting.last_address_of(&inlet.name).await {
-            self.clear_up(&inlet.name, &address).await;
+        if let Ok(Some(address)) = self.meeting.last_address_of(&accepted.name).await {
+            self.clear_up(&accepted.name, &address).await;
         }
     }
 

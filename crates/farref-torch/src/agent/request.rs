@@ -3,7 +3,7 @@
 use farref::Payload;
 use farref::agent::{Carried, FunctionRef, Target};
 
-use super::state::links::{Confirming, How, Queue};
+use super::state::links::{AnswerKind, Confirming, Queue};
 use crate::rpc::{GlobalId, Kind};
 
 /// A request that came, but for what it is.
@@ -35,7 +35,7 @@ impl Request {
 /// What a call is on and where its result goes.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
-    Answer(How),
+    Answer(AnswerKind),
     Stay(GlobalId, GlobalId),
 }
 
@@ -46,12 +46,12 @@ pub(super) struct Asked {
     pub(super) function: Option<FunctionRef>,
     pub(super) carried: Vec<Carried>,
     pub(super) arguments: Payload,
-    pub(super) how: How,
+    pub(super) how: AnswerKind,
 }
 
 impl Wanted {
     /// How it is answered. What stays is confirmed instead.
-    pub(super) fn how(self, otherwise: How) -> How {
+    pub(super) fn how(self, otherwise: AnswerKind) -> AnswerKind {
         match self {
             Self::Answer(how) => how,
             Self::Stay(..) => otherwise,

@@ -10,7 +10,7 @@ use super::links::{Link, lock};
 use crate::transport::Traffic;
 
 /// A pipe that somebody has opened.
-pub(crate) struct Inlet {
+pub(crate) struct AcceptedPipe {
     pub(crate) number: u64,
     /// What the peer says its name is.
     pub(crate) name: String,
@@ -25,7 +25,7 @@ pub(crate) struct Inlet {
     pub(crate) claimed: Notify,
 }
 
-impl Inlet {
+impl AcceptedPipe {
     fn new(number: u64, name: String, traffic: Arc<Traffic>) -> Arc<Self> {
         Arc::new(Self {
             number,
@@ -60,7 +60,7 @@ pub(crate) enum Standing {
 /// Pipes that are nobody's, the oldest first.
 #[derive(Default)]
 pub(crate) struct Unclaimed {
-    pub(crate) pipes: Mutex<BTreeMap<u64, Arc<Inlet>>>,
+    pub(crate) pipes: Mutex<BTreeMap<u64, Arc<AcceptedPipe>>>,
     next: AtomicU64,
 }
 
@@ -72,22 +72,22 @@ impl Unclaimed {
         traffic: Arc<Traffic>,
         most: usize,
         standing: impl Fn(&str) -> Standing,
-    ) -> Arc<Inlet> {
+    ) -> Arc<AcceptedPipe> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let inlet = Inlet::new(number, name, traffic);
+        let accepted = AcceptedPipe::new(number, name, traffic);
         let mut pipes = lock(&self.pipes);
-        pipes.insert(number, Arc::clone(&inlet));
+        pipes.insert(number, Arc::clone(&accepted));
         let (mut firsts, mut others) = (HashSet::new(), 0);
         let (mut stranger, mut second) = (None, None);
-        for inlet in pipes.values() {
-            let standing = standing(&inlet.name);
-            if standing == Standing::Expected && firsts.insert(&inlet.name[..]) {
+        for accepted in pipes.values() {
+            let standing = standing(&accepted.name);
+            if standing == Standing::Expected && firsts.insert(&accepted.name[..]) {
                 continue;
             }
             others += 1;
             match standing {
-                Standing::Stranger => stranger.get_or_insert(inlet.number),
-                Standing::Expected | Standing::Member => second.get_or_insert(inlet.number),
+                Standing::Stranger => stranger.get_or_insert(accepted.number),
+                Standing::Expected | Standing::Member => second.get_or_insert(accepted.number),
             };
         }
         if others > most
@@ -96,11 +96,11 @@ impl Unclaimed {
         {
             evicted.stop.notify_one();
         }
-        inlet
+        accepted
     }
 
     /// Says whether it was one of them: it may have had to go.
-    pub(crate) fn remove(&self, inlet: &Inlet) -> bool {
-        lock(&self.pipes).remove(&inlet.number).is_some()
+    pub(crate) fn remove(&self, accepted: &AcceptedPipe) -> bool {
+        lock(&self.pipes).remove(&accepted.number).is_some()
     }
 }

@@ -6,7 +6,7 @@ use crate::group::GroupError;
 
 /// How the group was made, and is unmade.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum GroupKind {
     /// All end together: they gather for the so manieth time, and then count calls in the store.
     Static { names: Vec<String>, gathering: u64 },
     /// Each leaves alone.

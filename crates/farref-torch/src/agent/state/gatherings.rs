@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::ending::Way;
+use super::ending::GroupKind;
 use super::links::lock;
 use crate::rpc::RpcError;
 
@@ -16,8 +16,8 @@ const MAX_GATHERINGS: usize = 64;
 
 /// What is known about gatherings.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
-    gatherings: Mutex<HashMap<String, Gathering>>,
+pub(crate) struct Gatherings {
+    open: Mutex<HashMap<String, Gathering>>,
     changed: Notify,
     /// Who has not come to the gathering that this worker is at.
     pub(crate) missing: Mutex<Vec<String>>,
@@ -33,9 +33,9 @@ pub(crate) struct Gathering {
     pub(crate) complete: bool,
 }
 
-impl Group {
-    pub(crate) fn gatherings(&self) -> std::sync::MutexGuard<'_, HashMap<String, Gathering>> {
-        lock(&self.gatherings)
+impl Gatherings {
+    pub(crate) fn open(&self) -> std::sync::MutexGuard<'_, HashMap<String, Gathering>> {
+        lock(&self.open)
     }
 
     /// Something has happened that whoever waits for the others must know.
@@ -44,8 +44,8 @@ impl Group {
     }
 
     /// A member is gone. In a dynamic group nobody is waited for by name.
-    pub(crate) fn lose(&self, way: &Way, name: &str) {
-        if matches!(way, Way::Static { .. }) {
+    pub(crate) fn lose(&self, group_kind: &GroupKind, name: &str) {
+        if matches!(group_kind, GroupKind::Static { .. }) {
             let mut lost = lock(&self.lost);
             if !lost.iter().any(|lost| lost == name) {
                 lost.push(name.to_owned());
@@ -73,7 +73,7 @@ impl Group {
         awaited: bool,
         note: impl FnOnce(&mut Gathering),
     ) -> Result<(), RpcError> {
-        let mut gatherings = self.gatherings();
+        let mut gatherings = self.open();
         let is_new = !gatherings.contains_key(gathering);
         if gatherings.len() >= MAX_GATHERINGS && is_new && !awaited {
             let what = "so many gatherings at once";

@@ -1,6 +1,6 @@
 //! PyTorch's names for things, and the runtime's.
 //!
-//! A worker is a number below 32768 on the wire and a [`NodeId`] in the runtime: its first life under that
+//! A worker is a number below 32768 on the wire and a [`NodeId`] in the runtime: its first incarnation under that
 //! number, or a later one in a dynamic group. A context is one number on the wire, the worker in the upper 16
 //! bits. The type of a value is a word on the wire and a foreign fingerprint in the runtime.
 
@@ -53,44 +53,44 @@ fn low_bits(number: i64) -> u64 {
     (number & ((1 << WORKER_SHIFT) - 1)) as u64
 }
 
-/// Which life of a worker is meant by its number: the latest that was a member.
+/// Which incarnation of a worker is meant by its number: the latest that was a member.
 ///
 /// A worker that is gone is still meant by its number until another comes under it: what it made outlives it, and is
 /// known by ids that have the number in them.
 #[derive(Debug, Default)]
-pub(crate) struct Lives(Mutex<HashMap<u16, Life>>);
+pub(crate) struct Incarnations(Mutex<HashMap<u16, Latest>>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Life {
+struct Latest {
     incarnation: u32,
     over: bool,
 }
 
-impl Lives {
+impl Incarnations {
     pub(crate) fn node(&self, worker: u16) -> NodeId {
-        let lives = lock(&self.0);
-        let life = lives.get(&worker).copied().unwrap_or_default();
-        NodeId::new(worker.into(), life.incarnation)
+        let incarnations = lock(&self.0);
+        let latest = incarnations.get(&worker).copied().unwrap_or_default();
+        NodeId::new(worker.into(), latest.incarnation)
     }
 
     /// Somebody comes under the number: another one, if there was one before that is gone.
     pub(crate) fn begin(&self, worker: u16) -> NodeId {
-        let mut lives = lock(&self.0);
-        let life = lives.entry(worker).or_default();
-        if life.over {
-            *life = Life {
-                incarnation: life.incarnation + 1,
+        let mut incarnations = lock(&self.0);
+        let latest = incarnations.entry(worker).or_default();
+        if latest.over {
+            *latest = Latest {
+                incarnation: latest.incarnation + 1,
                 over: false,
             };
         }
-        NodeId::new(worker.into(), life.incarnation)
+        NodeId::new(worker.into(), latest.incarnation)
     }
 
     /// The worker is gone: whoever comes under its number is another one.
     pub(crate) fn end(&self, node: NodeId) {
-        let mut lives = lock(&self.0);
-        let life = lives.entry(number_of(node)).or_default();
-        life.over |= node.incarnation.0 == life.incarnation;
+        let mut incarnations = lock(&self.0);
+        let latest = incarnations.entry(number_of(node)).or_default();
+        latest.over |= node.incarnation.0 == latest.incarnation;
     }
 
     pub(crate) fn rref(&self, id: GlobalId) -> RRefId {
@@ -152,10 +152,10 @@ impl Types {
 }
 
 /// A reference that came in a message, as the runtime takes it.
-pub(crate) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
+pub(crate) fn carried(fork: &Fork, incarnations: &Incarnations, types: &Types) -> Carried {
     Carried {
-        share: lives.share(fork.rref, fork.fork),
-        owner: lives.node(fork.owner),
+        share: incarnations.share(fork.rref, fork.fork),
+        owner: incarnations.node(fork.owner),
         fingerprint: types.fingerprint(&fork.type_name),
     }
 }
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn a_context_has_its_origin_in_its_number() {
-        let lives = Lives::default();
+        let incarnations = Incarnations::default();
         let context = ContextId::new(NodeId::new(1, 0), 5);
         assert_eq!(context_number(context), (1 << 48) | 5);
-        assert_eq!(lives.context(context_number(context)), context);
+        assert_eq!(incarnations.context(context_number(context)), context);
     }
 
     #[test]
@@ -200,23 +200,23 @@ mod tests {
 
     #[test]
     fn any_number_of_the_wire_is_some_context() {
-        let lives = Lives::default();
+        let incarnations = Incarnations::default();
         for number in [0, 1, -1, i64::MIN, i64::MAX, 1 << 48, (1 << 48) - 1] {
             let (worker, counter) = split_number(number);
-            assert_eq!(lives.context(number).counter, counter);
+            assert_eq!(incarnations.context(number).counter, counter);
             assert!(counter < 1 << 48);
             if number >= 0 {
                 assert_eq!(record_number(worker, counter), number);
             }
         }
-        // A life counts only here; nothing of it is on the wire.
+        // An incarnation counts only here; nothing of it is on the wire.
         let later = ContextId::new(NodeId::new(3, 9), 5);
         assert_eq!(context_number(later), (3 << 48) | 5);
     }
 
     #[test]
     fn a_reference_goes_out_as_it_came_in() {
-        let (lives, types) = (Lives::default(), Types::default());
+        let (incarnations, types) = (Incarnations::default(), Types::default());
         let came = Fork {
             owner: 2,
             rref: GlobalId::new(1, 7),
@@ -224,7 +224,7 @@ mod tests {
             parent: 3,
             type_name: "List[int]".to_owned(),
         };
-        let carried = carried(&came, &lives, &types);
+        let carried = carried(&came, &incarnations, &types);
         assert_eq!(carried.owner, NodeId::new(2, 0));
         assert_eq!(fork(&carried, &types), came);
         // A type of Rust's is an object of Python's.
@@ -246,28 +246,28 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_is_another_worker() {
-        let lives = Lives::default();
-        let first = lives.begin(3);
-        assert_eq!(lives.begin(3), first, "it is there already");
-        lives.end(first);
-        let second = lives.begin(3);
+        let incarnations = Incarnations::default();
+        let first = incarnations.begin(3);
+        assert_eq!(incarnations.begin(3), first, "it is there already");
+        incarnations.end(first);
+        let second = incarnations.begin(3);
         assert_eq!(second, NodeId::new(3, 1));
         // Late news about the first say nothing about the second.
-        lives.end(first);
-        assert_eq!(lives.begin(3), second);
+        incarnations.end(first);
+        assert_eq!(incarnations.begin(3), second);
     }
 
     #[test]
     fn what_a_worker_made_is_known_by_its_ids_when_it_is_gone() {
-        let lives = Lives::default();
-        let maker = lives.begin(3);
+        let incarnations = Incarnations::default();
+        let maker = incarnations.begin(3);
         let (rref, fork) = (GlobalId::new(3, 7), GlobalId::new(3, 8));
-        let share = lives.share(rref, fork);
-        lives.end(maker);
-        assert_eq!(lives.share(rref, fork), share);
-        assert_eq!(lives.context(3 << 48), ContextId::new(maker, 0));
+        let share = incarnations.share(rref, fork);
+        incarnations.end(maker);
+        assert_eq!(incarnations.share(rref, fork), share);
+        assert_eq!(incarnations.context(3 << 48), ContextId::new(maker, 0));
         // Until somebody else has the number.
-        assert_ne!(lives.begin(3), maker);
-        assert_ne!(lives.share(rref, fork), share);
+        assert_ne!(incarnations.begin(3), maker);
+        assert_ne!(incarnations.share(rref, fork), share);
     }
 }

@@ -59,7 +59,7 @@ pub(crate) enum Pending {
 #[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) id: i64,
-    pub(crate) how: How,
+    pub(crate) how: AnswerKind,
     /// PyTorch's number of the context that it was made in.
     pub(crate) context: Option<i64>,
     pub(crate) back: Queue,
@@ -75,7 +75,7 @@ pub(crate) struct Served {
 
 /// What kind of answer is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum How {
+pub(crate) enum AnswerKind {
     Python,
     Script,
     PythonFetch,
@@ -106,7 +106,7 @@ pub(crate) struct Link {
     served: Mutex<HashMap<MessageId, Served>>,
     confirming: Mutex<HashMap<Share, Confirming>>,
     /// Whether the peer has its pipe for requests.
-    inlet: AtomicBool,
+    peer_pipe: AtomicBool,
     /// Who reads it is to hear that the peer is gone.
     reader: Mutex<Option<Arc<Notify>>>,
     /// Whether the peer has said that it leaves.
@@ -131,7 +131,7 @@ impl Link {
             pending: Mutex::default(),
             served: Mutex::default(),
             confirming: Mutex::default(),
-            inlet: AtomicBool::new(false),
+            peer_pipe: AtomicBool::new(false),
             reader: Mutex::default(),
             leaving: AtomicBool::new(false),
             load: Load::default(),
@@ -223,18 +223,18 @@ impl Link {
     }
 
     /// Whether the peer has its pipe for requests.
-    pub(crate) fn has_inlet(&self) -> bool {
-        self.inlet.load(Ordering::Relaxed)
+    pub(crate) fn has_peer_pipe(&self) -> bool {
+        self.peer_pipe.load(Ordering::Relaxed)
     }
 
     /// Says whether the peer has no pipe for requests yet, and that it has one from now on.
-    pub(crate) fn claim_inlet(&self) -> bool {
-        !self.inlet.swap(true, Ordering::Relaxed)
+    pub(crate) fn claim_peer_pipe(&self) -> bool {
+        !self.peer_pipe.swap(true, Ordering::Relaxed)
     }
 
     /// It has none after all.
-    pub(crate) fn unclaim_inlet(&self) {
-        self.inlet.store(false, Ordering::Relaxed);
+    pub(crate) fn unclaim_peer_pipe(&self) {
+        self.peer_pipe.store(false, Ordering::Relaxed);
     }
 
     /// The peer leaves: it is gone when it closes its pipes. Until then it waits for answers.

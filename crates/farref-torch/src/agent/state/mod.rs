@@ -30,9 +30,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use accepted_pipes::Unclaimed;
-use ending::{Progress, Way};
-use gatherings::Group;
-use ids::{Lives, Types};
+use ending::{GroupKind, Progress};
+use gatherings::Gatherings;
+use ids::{Incarnations, Types};
 use links::{Link, MessageIds, lock};
 use removals::Removals;
 
@@ -51,7 +51,7 @@ pub(crate) struct Parts {
     pub(crate) members: Vec<Member>,
     pub(crate) limits: Limits,
     pub(crate) meeting: Arc<Meeting>,
-    pub(crate) way: Way,
+    pub(crate) group_kind: GroupKind,
     pub(crate) functions: Functions,
     /// The group's store, if this worker hosts it.
     pub(crate) server: Option<StoreServer>,
@@ -64,17 +64,17 @@ pub(crate) struct AgentShared {
     pub(super) inbound: Weak<dyn Inbound>,
     pub(super) functions: Functions,
     pub(super) arrivals: Arc<Arrivals>,
-    pub(super) lives: Lives,
+    pub(super) incarnations: Incarnations,
     pub(super) types: Types,
     pub(super) ids: MessageIds,
     pub(super) unrecorded: AtomicU64,
     pub(super) limits: Limits,
     pub(super) members: RwLock<Members>,
     pub(super) unclaimed: Unclaimed,
-    pub(super) group: Group,
+    pub(super) gatherings: Gatherings,
     pub(super) removals: Removals,
     pub(super) meeting: Arc<Meeting>,
-    pub(super) way: Way,
+    pub(super) group_kind: GroupKind,
     pub(super) ending: tokio::sync::Mutex<Progress>,
     /// All have counted out: from here on whoever is through closes its pipes (TA-7).
     pub(super) parting: AtomicBool,
@@ -107,17 +107,17 @@ impl AgentShared {
             inbound,
             functions: parts.functions,
             arrivals,
-            lives: Lives::default(),
+            incarnations: Incarnations::default(),
             types: Types::default(),
             ids: MessageIds::default(),
             unrecorded: AtomicU64::new(UNRECORDED),
             limits: parts.limits,
             members: RwLock::default(),
             unclaimed: Unclaimed::default(),
-            group: Group::default(),
+            gatherings: Gatherings::default(),
             removals: Removals::default(),
             meeting: parts.meeting,
-            way: parts.way,
+            group_kind: parts.group_kind,
             ending: tokio::sync::Mutex::default(),
             parting: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -157,14 +157,14 @@ impl AgentShared {
     }
 
     pub(super) fn enter(&self, members: &mut Members, member: Member) -> Arc<Link> {
-        let node = self.lives.begin(member.id);
+        let node = self.incarnations.begin(member.id);
         let link = Link::new(node, member.name.clone(), member.address);
         members.by_name.insert(member.name, node);
         members.by_node.insert(node, Arc::clone(&link));
         link
     }
 
-    /// One that is gone is no member any more, and its number begins another life with the next.
+    /// One that is gone is no member any more, and its number has another incarnation with the next.
     pub(super) fn forget_member(&self, node: NodeId) {
         let mut members = self.members_mut();
         let gone = members.by_node.remove(&node);
@@ -174,7 +174,7 @@ impl AgentShared {
             members.by_name.remove(&gone.name);
         }
         drop(members);
-        self.lives.end(node);
+        self.incarnations.end(node);
         if let Some(gone) = gone {
             gone.end();
         }

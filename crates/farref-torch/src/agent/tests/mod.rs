@@ -14,7 +14,7 @@ use farref::{MemoryStore, Part, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Parts, TorchAgent, Way};
+use super::{GroupKind, Parts, TorchAgent};
 use crate::group::{Meeting, Member, Place};
 use crate::pickle::Writer;
 use crate::rpc::{Fork, GlobalId, Kind, Message, Udf};
@@ -110,7 +110,7 @@ pub(super) async fn stage(
         members: others,
         limits: limits.clone(),
         meeting: Arc::new(Meeting::new(store, place).unwrap()),
-        way: Way::Dynamic,
+        group_kind: GroupKind::Dynamic,
         functions: Functions::of_program().unwrap(),
         server: None,
     };

@@ -23,7 +23,7 @@ impl AgentShared {
         }
         if self.parting.load(Ordering::Acquire) {
             tracing::debug!(worker = %self.name, peer = %link.name, "a peer has parted");
-            return self.group.lose(&self.way, &link.name);
+            return self.gatherings.lose(&self.group_kind, &link.name);
         }
         // Who has said that it leaves goes when its calls are answered.
         if link.is_leaving() {
@@ -50,7 +50,7 @@ impl AgentShared {
             inbound.dismissed(link.node, departure);
         }
         // Whoever waits for it looks again, and finds it gone.
-        self.group.lose(&self.way, &link.name);
+        self.gatherings.lose(&self.group_kind, &link.name);
         self.clear_up_after(link);
     }
 }
