@@ -9,7 +9,9 @@ use farref::functions::Functions;
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
 use crate::agent::{GroupKind, Parts, TorchAgent};
-use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE, Turn};
+use crate::group::{
+    self, Change, GLOO_INTERFACE, GroupError, GroupStore, Place, RPC_INTERFACE, Turn,
+};
 use crate::transport::{Limits, Listener, PipeError};
 
 /// How long a worker waits for the others to shut down.
@@ -265,7 +267,7 @@ impl TorchGroup {
             patience: self.patience,
         };
         let store: Arc<dyn Store> = Arc::clone(&client) as _;
-        let meeting = Arc::new(Meeting::new(store, place)?);
+        let group_store = Arc::new(GroupStore::new(store, place)?);
         let ip = group::published_ip(self.address, RPC_INTERFACE).await;
         let listener = Listener::bind(SocketAddr::new(ip, 0), self.limits.clone()).await?;
         let address = format!("uv://{}", listener.local_addr());
@@ -274,7 +276,7 @@ impl TorchGroup {
             rank,
             listener,
             address,
-            meeting,
+            group_store,
             server,
             settings: self,
         };
@@ -303,7 +305,7 @@ struct Joining {
     rank: u16,
     listener: Listener,
     address: String,
-    meeting: Arc<Meeting>,
+    group_store: Arc<GroupStore>,
     server: Option<StoreServer>,
     settings: TorchGroup,
 }
@@ -311,9 +313,12 @@ struct Joining {
 impl Joining {
     async fn join_static(self, client: &TcpStoreClient, world: u16) -> Result<Worker, JoinError> {
         let patience = self.settings.patience;
-        let form = group::arrive(client, world, patience).await?;
+        let dialect = group::arrive(client, world, patience).await?;
         let ip = group::published_ip(self.settings.address, GLOO_INTERFACE).await;
-        let (members, mut gloo) = self.meeting.enter_static(form, ip, &self.address).await?;
+        let (members, mut gloo) = self
+            .group_store
+            .enter_static(dialect, ip, &self.address)
+            .await?;
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         // They gather twice in each group: now, and before they shut down.
         let gathering = 2 * u64::from(self.settings.same_names_before);
@@ -338,9 +343,9 @@ impl Joining {
 
     async fn join_dynamic(self) -> Result<Worker, JoinError> {
         let patience = self.settings.patience;
-        let turn = Turn::take(&self.meeting, Change::Join).await?;
+        let turn = Turn::take(&self.group_store, Change::Join).await?;
         let joined = async {
-            let members = self.meeting.enter_dynamic(&self.address).await?;
+            let members = self.group_store.enter_dynamic(&self.address).await?;
             let (worker, agent) = self.start(members, GroupKind::Dynamic).await?;
             let shared = agent.shared();
             // A member that is there and does not answer must not keep the group from changing.
@@ -383,7 +388,7 @@ impl Joining {
             name: self.settings.name.clone(),
             members: others.collect(),
             limits: self.settings.limits,
-            meeting: self.meeting,
+            group_store: self.group_store,
             group_kind,
             functions: self.functions,
             server: self.server,

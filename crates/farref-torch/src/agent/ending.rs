@@ -126,9 +126,9 @@ impl AgentShared {
                 while !counts && !is_last && open() > 0 {
                     tokio::time::sleep(LOOK).await;
                 }
-                let (meeting, number) = (Arc::clone(&self.meeting), progress.round);
+                let (group_store, number) = (Arc::clone(&self.group_store), progress.round);
                 let calls = if counts { open() } else { 0 };
-                let round = async move { meeting.round(number, calls).await };
+                let round = async move { group_store.round(number, calls).await };
                 progress.in_round = Some(self.begin(round));
             }
             let calls = self.round(progress).await?;
@@ -168,7 +168,7 @@ impl AgentShared {
             let changed = self.gatherings.change();
             if let Some(lost) = self.gatherings.first_lost() {
                 // It may have seen that all are there, and be through.
-                let complete = self.meeting.is_complete(*round);
+                let complete = self.group_store.is_complete(*round);
                 break match tokio::time::timeout(ANSWER, complete).await {
                     Ok(Ok(true)) => waiting.await.and_then(judged),
                     Err(_) | Ok(Err(_)) if is_last => Ok(0),
@@ -211,14 +211,14 @@ impl AgentShared {
     ) -> Result<(), String> {
         let text = |error: GroupError| error.to_string();
         self.finish_removals().await;
-        let turn = Turn::take(&self.meeting, Change::Leave).await;
+        let turn = Turn::take(&self.group_store, Change::Leave).await;
         let turn = turn.map_err(text)?;
         let left = async {
             self.announce(false).await?;
             while open_calls() + self.unanswered() > 0 {
                 tokio::time::sleep(LOOK).await;
             }
-            self.meeting.leave_dynamic().await.map_err(text)
+            self.group_store.leave_dynamic().await.map_err(text)
         };
         let left = left.await;
         // Whatever went wrong, it goes.

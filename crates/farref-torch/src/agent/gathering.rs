@@ -75,7 +75,7 @@ impl AgentShared {
         let Some(lost) = self.gatherings.first_lost() else {
             return problem;
         };
-        let agreed = self.meeting.first_lost(&lost);
+        let agreed = self.group_store.first_lost(&lost);
         match tokio::time::timeout(ANSWER, agreed).await {
             Ok(Ok(first)) => is_gone(&first),
             _ => is_gone(&lost),

@@ -182,7 +182,7 @@ impl AgentShared {
     }
 
     async fn admit(self: &Arc<Self>, name: &str, worker: u16) -> Result<Arc<Link>, String> {
-        let address = self.meeting.address_of(name).await;
+        let address = self.group_store.address_of(name).await;
         let address = address.map_err(|error| error.to_string())?;
         loop {
             let over = match self.try_admit(name, worker, &address)? {
@@ -309,7 +309,7 @@ impl AgentShared {
             }
             // A leaver waits neither for one that is gone nor for long for one that does not answer: meanwhile
             // nobody else can join or leave.
-            match tokio::time::timeout(self.meeting.patience(), told).await {
+            match tokio::time::timeout(self.group_store.patience(), told).await {
                 Err(_) => {
                     tracing::warn!(worker = %self.name, peer = %link.name, "a peer does not answer that this worker leaves");
                 }

@@ -156,7 +156,7 @@ impl AgentShared {
         writers.abort_all();
         while writers.join_next().await.is_some() {}
         // What a dropped future has left undone in the store, however slow that is.
-        drop(tokio::time::timeout(patience.max(LAST_TURN), self.meeting.settled()).await);
+        drop(tokio::time::timeout(patience.max(LAST_TURN), self.group_store.settled()).await);
         self.close_store(patience).await;
     }
 

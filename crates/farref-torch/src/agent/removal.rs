@@ -53,7 +53,7 @@ impl AgentShared {
             return;
         }
         // It has said where it is before it asked. If not it is no worker.
-        if let Ok(Some(address)) = self.meeting.last_address_of(&accepted.name).await {
+        if let Ok(Some(address)) = self.group_store.last_address_of(&accepted.name).await {
             self.clear_up(&accepted.name, &address).await;
         }
     }
@@ -86,7 +86,7 @@ impl AgentShared {
 
     /// Says whether it was this worker that took it off the list.
     async fn try_clear_up(self: &Arc<Self>, name: &str, address: &str) -> Result<bool, GroupError> {
-        if !self.meeting.has_left_undone(name, address).await? {
+        if !self.group_store.has_left_undone(name, address).await? {
             return Ok(false);
         }
         // MR-1
@@ -95,7 +95,7 @@ impl AgentShared {
             return Ok(false);
         }
         // If it has the turn, that is given up for it (GR-5).
-        let turn = Turn::take(&self.meeting, self.meeting.removal()).await?;
+        let turn = Turn::take(&self.group_store, self.group_store.removal()).await?;
         let removed = self.remove(name, address).await;
         turn.end(true).await?;
         removed
@@ -103,12 +103,12 @@ impl AgentShared {
 
     /// In this worker's turn (MR-2, MR-3).
     async fn remove(self: &Arc<Self>, name: &str, address: &str) -> Result<bool, GroupError> {
-        let Some(id) = self.meeting.number_on_list(name, address).await? else {
+        let Some(id) = self.group_store.number_on_list(name, address).await? else {
             return Ok(false);
         };
         for link in self.staying().iter().filter(|link| link.name != name) {
             let told = self.tell(link, WorkerInfo { name, id }, false);
-            match timeout(self.meeting.patience(), told).await {
+            match timeout(self.group_store.patience(), told).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) if link.is_gone() => {}
                 Ok(Err(error)) => {
@@ -119,7 +119,7 @@ impl AgentShared {
                 }
             }
         }
-        self.meeting.strike(name, id).await?;
+        self.group_store.strike(name, id).await?;
         Ok(true)
     }
 }

@@ -34,27 +34,27 @@ mod tests;
 
 pub(crate) use collective::Gloo;
 pub use error::GlooError;
-pub(crate) use mesh::Seat;
-pub(crate) use rank::Form;
+pub(crate) use mesh::MeshConfig;
+pub(crate) use rank::GlooDialect;
 
 /// For `crate::fuzzing`: what a rank publishes, and what it sends.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
-    for form in [Form::PairIds, Form::PortPerPeer] {
-        let _ = rank::Published::decode(form, data, 3);
+    for dialect in [GlooDialect::PairIds, GlooDialect::PortPerPeer] {
+        let _ = rank::Published::decode(dialect, data, 3);
     }
-    let mut ledger = pair::Ledger::default();
+    let mut state = pair::PairState::default();
     let slot = message::slot(message::ALL_GATHER, 0);
     for length in [0, 4, 1000] {
-        ledger.receive(slot, length);
-        ledger.send(slot, bytes::Bytes::from(vec![7; length]));
+        state.receive(slot, length);
+        state.send(slot, bytes::Bytes::from(vec![7; length]));
     }
-    let asked = ledger.outgoing().len();
+    let asked = state.outgoing().len();
     let mut incoming = bytes::BytesMut::from(data);
-    while let Ok(true) = ledger.take_in(&mut incoming) {}
+    while let Ok(true) = state.take_in(&mut incoming) {}
     // However often it is asked to, it sends each thing once; and it takes no more than it waits for.
-    assert!(ledger.outgoing().len() <= asked + 3 * message::HEADER + 1004);
-    let got: usize = std::iter::from_fn(|| ledger.arrived(slot))
+    assert!(state.outgoing().len() <= asked + 3 * message::HEADER + 1004);
+    let got: usize = std::iter::from_fn(|| state.arrived(slot))
         .map(|body| body.len())
         .sum();
     assert!(got <= 1004);

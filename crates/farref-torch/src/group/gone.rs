@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::change::Change;
 use super::error::GroupError;
-use super::meeting::Meeting;
-use crate::transport::{PipeError, knock};
+use super::store::GroupStore;
+use crate::transport::{PipeError, probe};
 
 /// The longest that one look may take.
 const LOOK: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ enum Sight {
 }
 
 async fn look(address: &str, my_name: &str) -> Sight {
-    match timeout(LOOK, knock(address, my_name)).await {
+    match timeout(LOOK, probe(address, my_name)).await {
         Ok(Err(PipeError::Unreachable { error, .. })) => match error.kind() {
             ErrorKind::ConnectionRefused => Sight::Refuses,
             _ => Sight::Silent,
@@ -110,7 +110,7 @@ impl HolderWatch {
     }
 }
 
-impl Meeting {
+impl GroupStore {
     /// Gives up the turn of one that is gone (GR-5), if it is time to look. Says whether it has.
     pub(super) async fn release_if_gone(
         &self,

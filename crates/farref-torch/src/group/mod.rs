@@ -3,7 +3,7 @@
 //! | part | job |
 //! | --- | --- |
 //! | [`arrival`] | being counted, so that the host of the store goes on |
-//! | [`meeting`] | the keys that members read and write |
+//! | [`store`] | the keys that members read and write |
 //! | [`listing`] | the list of a dynamic group's members |
 //! | [`turn`], [`change`] | who may change a dynamic group, and how |
 //! | [`abandoned`] | turns that were dropped before they were ended |
@@ -34,7 +34,7 @@ mod devices;
 mod error;
 mod gone;
 mod listing;
-mod meeting;
+mod store;
 mod turn;
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ pub(crate) use arrival::arrive;
 pub(crate) use change::Change;
 pub use error::GroupError;
 pub(crate) use gone::is_over;
-pub(crate) use meeting::{Meeting, Member, Place};
+pub(crate) use store::{GroupStore, Member, Place};
 pub(crate) use turn::Turn;
 
 /// For `crate::fuzzing`: what others put into the store, and tell.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::change::Change;
 use super::error::GroupError;
 use super::gone::{BETWEEN_LOOKS, HolderWatch};
-use super::meeting::Meeting;
+use super::store::GroupStore;
 use crate::deadline::end_of;
 
 /// Where the token is of whoever has the turn.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A worker's turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    meeting: Arc<Meeting>,
+    group_store: Arc<GroupStore>,
     change: Change,
     /// Whether the token is known to be in the store. Until then it may be there all the same.
     held: bool,
@@ -35,16 +35,19 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Waits for this worker's turn, and takes it.
-    pub(crate) async fn take(meeting: &Arc<Meeting>, change: Change) -> Result<Self, GroupError> {
+    pub(crate) async fn take(
+        group_store: &Arc<GroupStore>,
+        change: Change,
+    ) -> Result<Self, GroupError> {
         // A turn of the same token that is being given up is not this one.
-        drop(timeout(meeting.patience(), meeting.settled()).await);
+        drop(timeout(group_store.patience(), group_store.settled()).await);
         let mut turn = Self {
-            meeting: Arc::clone(meeting),
+            group_store: Arc::clone(group_store),
             change,
             held: false,
             ended: false,
         };
-        match meeting.lock(change).await {
+        match group_store.lock(change).await {
             Ok(()) => turn.held = true,
             // It is somebody else's.
             Err(error @ GroupError::Busy { .. }) => {
@@ -59,9 +62,9 @@ impl Turn {
     /// Gives the turn up. If the change has failed, the list does not have this worker any more (GR-2).
     pub(crate) async fn end(mut self, changed: bool) -> Result<(), GroupError> {
         if !changed {
-            self.meeting.unlist().await?;
+            self.group_store.unlist().await?;
         }
-        self.meeting.unlock(self.change).await?;
+        self.group_store.unlock(self.change).await?;
         self.ended = true;
         Ok(())
     }
@@ -76,17 +79,17 @@ impl Drop for Turn {
         if self.ended {
             return;
         }
-        let (meeting, change, held) = (Arc::clone(&self.meeting), self.change, self.held);
-        let task = meeting.abandoned.begin();
+        let (group_store, change, held) = (Arc::clone(&self.group_store), self.change, self.held);
+        let task = group_store.abandoned.begin();
         runtime.spawn(async move {
             let given_up = async {
                 if held {
                     if !matches!(change, Change::Remove(_)) {
-                        meeting.unlist().await?;
+                        group_store.unlist().await?;
                     }
-                    return meeting.unlock_again(change).await;
+                    return group_store.unlock_again(change).await;
                 }
-                meeting.unlock_if_held(change).await
+                group_store.unlock_if_held(change).await
             };
             if let Err(error) = given_up.await {
                 tracing::warn!(%error, "the turn to change the group could not be given up");
@@ -96,7 +99,7 @@ impl Drop for Turn {
     }
 }
 
-impl Meeting {
+impl GroupStore {
     /// Waits for this worker's turn to change a dynamic group, and takes it.
     pub(super) async fn lock(&self, change: Change) -> Result<(), GroupError> {
         let (began, end) = (Instant::now(), end_of(self.place.patience));

@@ -6,9 +6,9 @@
 //! | [`connect`](mod@connect) | makes a pipe to a listener |
 //! | [`handshake`] | the objects that both exchange before messages flow |
 //! | [`send`] | messages on their way out |
-//! | [`outflow`] | what is to be written to one connection, and how far that has got |
+//! | [`frame_writer`] | what is to be written to one connection, and how far that has got |
 //! | [`receive`] | messages on their way in |
-//! | [`inflow`] | frames of one connection |
+//! | [`frame_reader`] | frames of one connection |
 //! | [`storage`] | memory that fills with the bytes of a tensor |
 //! | [`message`] | what a message is, before and after |
 //! | [`limits`], [`error`] | how much a peer may ask for; what goes wrong |
@@ -46,12 +46,12 @@
 
 mod connect;
 mod error;
+mod frame_reader;
+mod frame_writer;
 mod handshake;
-mod inflow;
 mod limits;
 mod listen;
 mod message;
-mod outflow;
 mod receive;
 mod send;
 mod shared;
@@ -59,7 +59,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{connect, knock};
+pub(crate) use connect::{connect, probe};
 pub use error::PipeError;
 pub(crate) use limits::Limits;
 pub(crate) use listen::Listener;

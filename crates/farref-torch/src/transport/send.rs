@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::outflow::{Outflow, Part};
+use super::frame_writer::{FrameWriter, Part};
 use super::shared::{Traffic, TransportShared, count};
 use super::{Limits, Outgoing, PipeError, StorageBytes};
 use crate::pipe::{Descriptor, TensorSlot};
@@ -27,10 +27,10 @@ pub(crate) struct PipeSender {
 
 #[derive(Debug)]
 struct Connections {
-    descriptor: Outflow,
+    descriptor: FrameWriter,
     /// Nothing is written here.
     reply: OwnedWriteHalf,
-    channel: Outflow,
+    channel: FrameWriter,
 }
 
 impl PipeSender {
@@ -40,9 +40,9 @@ impl PipeSender {
         shared: Arc<TransportShared>,
     ) -> Self {
         let connections = Connections {
-            descriptor: Outflow::new(descriptor),
+            descriptor: FrameWriter::new(descriptor),
             reply,
-            channel: Outflow::new(channel),
+            channel: FrameWriter::new(channel),
         };
         Self {
             connections: Some(connections),

@@ -36,7 +36,7 @@ use ids::{Incarnations, Types};
 use links::{Link, MessageIds, lock};
 use removals::Removals;
 
-use crate::group::{Meeting, Member};
+use crate::group::{GroupStore, Member};
 use crate::transport::Limits;
 use crate::value::{Arrivals, PickleCodec};
 
@@ -50,7 +50,7 @@ pub(crate) struct Parts {
     /// The others.
     pub(crate) members: Vec<Member>,
     pub(crate) limits: Limits,
-    pub(crate) meeting: Arc<Meeting>,
+    pub(crate) group_store: Arc<GroupStore>,
     pub(crate) group_kind: GroupKind,
     pub(crate) functions: Functions,
     /// The group's store, if this worker hosts it.
@@ -73,7 +73,7 @@ pub(crate) struct AgentShared {
     pub(super) unclaimed: Unclaimed,
     pub(super) gatherings: Gatherings,
     pub(super) removals: Removals,
-    pub(super) meeting: Arc<Meeting>,
+    pub(super) group_store: Arc<GroupStore>,
     pub(super) group_kind: GroupKind,
     pub(super) ending: tokio::sync::Mutex<Progress>,
     /// All have counted out: from here on whoever is through closes its pipes (TA-7).
@@ -116,7 +116,7 @@ impl AgentShared {
             unclaimed: Unclaimed::default(),
             gatherings: Gatherings::default(),
             removals: Removals::default(),
-            meeting: parts.meeting,
+            group_store: parts.group_store,
             group_kind: parts.group_kind,
             ending: tokio::sync::Mutex::default(),
             parting: AtomicBool::new(false),

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{GroupKind, Parts, TorchAgent};
-use crate::group::{Meeting, Member, Place};
+use crate::group::{GroupStore, Member, Place};
 use crate::pickle::Writer;
 use crate::rpc::{Fork, GlobalId, Kind, Message, Udf};
 use crate::transport::{Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, connect};
@@ -109,7 +109,7 @@ pub(super) async fn stage(
         name: "rust".to_owned(),
         members: others,
         limits: limits.clone(),
-        meeting: Arc::new(Meeting::new(store, place).unwrap()),
+        group_store: Arc::new(GroupStore::new(store, place).unwrap()),
         group_kind: GroupKind::Dynamic,
         functions: Functions::of_program().unwrap(),
         server: None,

@@ -16,7 +16,7 @@ use super::devices;
 use super::error::GroupError;
 use super::listing::{Listing, MAX_IDS};
 use crate::deadline::end_of;
-use crate::gloo::{Form, Gloo, Seat};
+use crate::gloo::{Gloo, GlooDialect, MeshConfig};
 
 const MAX_NAME: usize = 127;
 /// How long others are waited for that may work for as long as they like.
@@ -60,13 +60,13 @@ pub(crate) struct Member {
 
 /// A group as its store shows it to one of its workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct GroupStore {
     pub(super) store: Arc<dyn Store>,
     pub(super) place: Place,
     pub(super) abandoned: Abandoned,
 }
 
-impl Meeting {
+impl GroupStore {
     /// Refuses names and ids that PyTorch would not take.
     pub(crate) fn new(store: Arc<dyn Store>, place: Place) -> Result<Self, GroupError> {
         let name = |why| {
@@ -114,23 +114,23 @@ impl Meeting {
     /// The connections are for a barrier, when RPC is up; then they are to be closed.
     pub(crate) async fn enter_static(
         &self,
-        form: Form,
+        dialect: GlooDialect,
         ip: IpAddr,
         address: &str,
     ) -> Result<(Vec<Member>, Gloo), GroupError> {
         let end = end_of(self.place.patience);
         let (id, world) = (self.place.id, self.place.world.unwrap_or(1));
-        let seat = Seat {
+        let config = MeshConfig {
             store: &*self.store,
             keys: self.key("0/"),
             rank: id,
             world,
-            form,
+            dialect,
             ip,
             hostname: hostname(),
             patience: self.place.patience,
         };
-        let mut gloo = seat.take().await?;
+        let mut gloo = config.connect().await?;
         let told = devices::write(&self.place.name);
         let told = gloo.all_gather_objects(&told, self.place.patience).await?;
         let mut names = Vec::with_capacity(told.len());
