@@ -15,7 +15,7 @@ use farref_proto::{DeclineReason, Declined};
 use super::state::links::{Link, Pending};
 use super::state::{AgentShared, ids};
 use crate::transport::{Outgoing, PipeError, PipeSender, Size};
-use crate::value::{Body, Filling, TensorData, TensorEntry};
+use crate::value::{Body, Replacement, TensorData, TensorEntry};
 
 /// The most bytes that a reference takes in a pickle: a name of a type, and numbers.
 const REFERENCE: u64 = 2048;
@@ -49,10 +49,14 @@ impl AgentShared {
             let part = arguments.parts.get(number as usize);
             part.map_or(0, |part| part.len() as u64)
         };
-        let holes = measured.holes.iter().map(|hole| match hole.filling {
-            Filling::Reference(_) => REFERENCE,
-            Filling::Part(number) => 16 + part(number),
-        });
+        let placeholders =
+            measured
+                .placeholders
+                .iter()
+                .map(|placeholder| match placeholder.replacement {
+                    Replacement::Reference(_) => REFERENCE,
+                    Replacement::Part(number) => 16 + part(number),
+                });
         let of_tensor = |entry: &TensorEntry| match &entry.data {
             TensorData::Parts(parts) => parts.first().map_or(0, |first| part(*first)),
             TensorData::Here(_, bytes) => bytes.len() as u64,
@@ -60,7 +64,7 @@ impl AgentShared {
         let listed = |entry: &TensorEntry| LISTED + DIMENSION * entry.shape.len() as u64;
         let tensors = &measured.tensors;
         let size = Size {
-            payload: AROUND + measured.pickle.len() as u64 + holes.sum::<u64>(),
+            payload: AROUND + measured.pickle.len() as u64 + placeholders.sum::<u64>(),
             tensor_list: tensors.iter().map(listed).sum(),
             storages: tensors.len(),
             storage_bytes: tensors.iter().map(of_tensor).sum(),

@@ -219,7 +219,7 @@ impl AgentShared {
         let body = Body {
             form,
             pickle: pickle.to_vec(),
-            holes: Vec::new(),
+            placeholders: Vec::new(),
             tensors: entries,
             references: references.into_iter().map(node).collect(),
             received,

@@ -52,10 +52,10 @@ use std::sync::Arc;
 use farref::{CodecError, ValueCodec};
 
 pub(crate) use arrivals::Arrivals;
-pub(crate) use body::{Body, Filling, Form, Received, TensorData, TensorEntry};
+pub(crate) use body::{Body, Form, Received, Replacement, TensorData, TensorEntry};
 pub(crate) use error::TOO_LARGE;
 pub use python::PyValue;
-pub(crate) use python::{UDF, UDF_ASYNC, Udf, split_name};
+pub(crate) use python::{UDF, UDF_ASYNC, UdfCall, split_name};
 pub use rest::{Keywords, Rest};
 pub use tensor::RawTensor;
 pub(crate) use tensor::{element_of, tensor_of};
