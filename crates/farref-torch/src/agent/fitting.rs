@@ -1,8 +1,8 @@
 //! Whether the wire takes a message, and what becomes of one that it does not take.
 //!
 //! What is too large is refused before it is queued wherever that can be known, so that the runtime takes it back (R5):
-//! [`AgentShared::judge_call`]. What is found out when a message is composed concerns this message only, never those that are
-//! written together with it: it is undone as if the peer had got it and refused it.
+//! [`AgentShared::judge_call`]. What is found out when a message is composed concerns this message only, never those
+//! that are written together with it: it is undone as if the peer had got it and refused it.
 
 use std::sync::Arc;
 

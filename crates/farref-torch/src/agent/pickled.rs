@@ -10,8 +10,8 @@ use crate::pickle::{Pickle, Shape, View, Writer};
 use crate::rpc::{self, Fork, JitValue, RpcError};
 use crate::value::{Body, Form, Replacement};
 
-/// The pickle of a value with its placeholders replaced, without its first two bytes and its last: to be put into another
-/// pickle. `wrapped` leaves out the tuple of one that it is, too.
+/// The pickle of a value with its placeholders replaced, without its first two bytes and its last: to be put into
+/// another pickle. `wrapped` leaves out the tuple of one that it is, too.
 pub(super) fn opcodes(
     body: &Body,
     carried: &[Carried],

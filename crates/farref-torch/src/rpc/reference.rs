@@ -1,4 +1,5 @@
-//! What both languages write of a reference: who has the value, under which numbers; and how such numbers and names are read.
+//! What both languages write of a reference: who has the value, under which numbers; and how such numbers and names
+//! are read.
 
 use super::error::RpcError;
 use crate::pickle::View;
