@@ -10,10 +10,10 @@ use crate::agent::{context_number, split_number};
 /// part in it.
 pub fn torch_context(worker: &Worker, id: i64) -> Option<Context> {
     let (origin, counter) = split_number(id);
-    // Contexts end with their workers, so it is the life that is known.
-    let lives = (0..=worker.node().incarnation.0.max(8)).rev();
-    let mut scopes = lives.filter_map(|life| {
-        let origin = NodeId::new(origin.into(), life);
+    // Contexts end with their workers, so it is the incarnation that is known.
+    let incarnations = (0..=worker.node().incarnation.0.max(8)).rev();
+    let mut scopes = incarnations.filter_map(|incarnation| {
+        let origin = NodeId::new(origin.into(), incarnation);
         ContextScope::find(worker, ContextId::new(origin, counter))
     });
     scopes.next()?.enter(Context::current)

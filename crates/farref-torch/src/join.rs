@@ -8,8 +8,10 @@ use farref::agent::{Group, NodeId};
 use farref::functions::Functions;
 use farref::{Store, StoreServer, TcpStoreClient, Worker, WorkerBuilder};
 
-use crate::agent::{Neighbour, Parts, TorchAgent, Way};
-use crate::group::{self, Change, GLOO_INTERFACE, GroupError, Meeting, Place, RPC_INTERFACE, Turn};
+use crate::agent::{GroupKind, Parts, TorchAgent};
+use crate::group::{
+    self, Change, GLOO_INTERFACE, GroupError, GroupStore, Place, RPC_INTERFACE, Turn,
+};
 use crate::transport::{Limits, Listener, PipeError};
 
 /// How long a worker waits for the others to shut down.
@@ -265,7 +267,7 @@ impl TorchGroup {
             patience: self.patience,
         };
         let store: Arc<dyn Store> = Arc::clone(&client) as _;
-        let meeting = Arc::new(Meeting::new(store, place)?);
+        let group_store = Arc::new(GroupStore::new(store, place)?);
         let ip = group::published_ip(self.address, RPC_INTERFACE).await;
         let listener = Listener::bind(SocketAddr::new(ip, 0), self.limits.clone()).await?;
         let address = format!("uv://{}", listener.local_addr());
@@ -274,7 +276,7 @@ impl TorchGroup {
             rank,
             listener,
             address,
-            meeting,
+            group_store,
             server,
             settings: self,
         };
@@ -303,7 +305,7 @@ struct Joining {
     rank: u16,
     listener: Listener,
     address: String,
-    meeting: Arc<Meeting>,
+    group_store: Arc<GroupStore>,
     server: Option<StoreServer>,
     settings: TorchGroup,
 }
@@ -311,17 +313,20 @@ struct Joining {
 impl Joining {
     async fn join_static(self, client: &TcpStoreClient, world: u16) -> Result<Worker, JoinError> {
         let patience = self.settings.patience;
-        let form = group::arrive(client, world, patience).await?;
+        let dialect = group::arrive(client, world, patience).await?;
         let ip = group::published_ip(self.settings.address, GLOO_INTERFACE).await;
-        let (members, mut gloo) = self.meeting.enter_static(form, ip, &self.address).await?;
+        let (members, mut gloo) = self
+            .group_store
+            .enter_static(dialect, ip, &self.address)
+            .await?;
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         // They gather twice in each group: now, and before they shut down.
         let gathering = 2 * u64::from(self.settings.same_names_before);
-        let way = Way::Static {
+        let group_kind = GroupKind::Static {
             names: names.clone(),
             gathering: gathering + 1,
         };
-        let (worker, agent) = self.start(members, way).await?;
+        let (worker, agent) = self.start(members, group_kind).await?;
         let met = tokio::time::timeout(patience, agent.shared().gather(&names, gathering)).await;
         let met = met.unwrap_or_else(|_| Err("not all answered in time".to_owned()));
         if let Err(problem) = met {
@@ -338,10 +343,10 @@ impl Joining {
 
     async fn join_dynamic(self) -> Result<Worker, JoinError> {
         let patience = self.settings.patience;
-        let turn = Turn::take(&self.meeting, Change::Join).await?;
+        let turn = Turn::take(&self.group_store, Change::Join).await?;
         let joined = async {
-            let members = self.meeting.enter_dynamic(&self.address).await?;
-            let (worker, agent) = self.start(members, Way::Dynamic).await?;
+            let members = self.group_store.enter_dynamic(&self.address).await?;
+            let (worker, agent) = self.start(members, GroupKind::Dynamic).await?;
             let shared = agent.shared();
             // A member that is there and does not answer must not keep the group from changing.
             let told = tokio::time::timeout(patience, shared.announce(true)).await;
@@ -366,7 +371,7 @@ impl Joining {
     async fn start(
         self,
         members: Vec<group::Member>,
-        way: Way,
+        group_kind: GroupKind,
     ) -> Result<(Worker, Arc<TorchAgent>), JoinError> {
         let node = |id: u16| NodeId::new(id.into(), 0);
         let me = node(self.rank);
@@ -381,24 +386,17 @@ impl Joining {
         let parts = Parts {
             id: self.rank,
             name: self.settings.name.clone(),
-            neighbours: others
-                .map(|member| Neighbour {
-                    id: member.id,
-                    name: member.name,
-                    address: member.address,
-                })
-                .collect(),
-            listener: self.listener,
+            members: others.collect(),
             limits: self.settings.limits,
-            meeting: self.meeting,
-            way,
+            group_store: self.group_store,
+            group_kind,
             functions: self.functions,
             server: self.server,
         };
-        let group = Group { me, members: all };
+        let (group, listener) = (Group { me, members: all }, self.listener);
         let mut agent = None;
         let worker = self.settings.worker.attach(group, |inbound| {
-            let started = TorchAgent::start(parts, inbound);
+            let started = TorchAgent::start(parts, listener, inbound);
             agent = Some(Arc::clone(&started));
             started
         });

@@ -59,6 +59,7 @@
 mod agent;
 mod aten;
 mod context;
+mod deadline;
 mod exception;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;

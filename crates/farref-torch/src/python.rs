@@ -7,7 +7,7 @@ use farref::{Call, Misuse, Peer, RRef};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::value::{UDF, UDF_ASYNC, Udf};
+use crate::value::{UDF, UDF_ASYNC, UdfCall};
 
 /// An object that lives in a Python process and stays there.
 ///
@@ -16,7 +16,7 @@ use crate::value::{UDF, UDF_ASYNC, Udf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PyObject {}
 
-fn no_python(udf: &Udf) -> String {
+fn no_python(udf: &UdfCall) -> String {
     format!(
         "`{}` is a function of Python, and this worker has none",
         udf.function
@@ -25,13 +25,13 @@ fn no_python(udf: &Udf) -> String {
 
 /// What a Rust worker does when it is called so.
 #[farref::remote(name = "farref_torch::python")]
-async fn python(udf: Udf) -> Result<(), String> {
+async fn python(udf: UdfCall) -> Result<(), String> {
     Err(no_python(&udf))
 }
 
 /// The same for functions that return a future.
 #[farref::remote(name = "farref_torch::python_async")]
-async fn python_async(udf: Udf) -> Result<(), String> {
+async fn python_async(udf: UdfCall) -> Result<(), String> {
     Err(no_python(&udf))
 }
 
@@ -75,7 +75,7 @@ where
 /// # }
 /// ```
 pub struct PyCall {
-    udf: Udf,
+    udf: UdfCall,
     /// The function is one of `@rpc.functions.async_execution`.
     future: bool,
 }
@@ -83,7 +83,7 @@ pub struct PyCall {
 impl PyCall {
     /// A call of that function with these arguments, a tuple.
     pub fn new(function: &str, arguments: impl Serialize + Send + Sync + 'static) -> Self {
-        let udf = Udf {
+        let udf = UdfCall {
             function: function.to_owned(),
             arguments: Box::new(Tuple(arguments)),
             keywords: Vec::new(),

@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use farref::agent::{AnswerMessage, Failure};
 use farref::{CodecError, Part};
 use farref_autograd::engine::PassFailure;
 
-use super::links::{How, Served};
-use super::{Shared, pickled, tensors};
+use super::messages::{exception_message, profiled, ready};
+use super::state::AgentShared;
+use super::state::links::{AnswerKind, Served};
+use super::{pickled, tensors};
 use crate::exception;
 use crate::pickle::Writer;
-use crate::rpc::{GlobalId, Kind, Message, RemoteException};
+use crate::rpc::{Kind, Message, RemoteException};
 use crate::transport::Outgoing;
 use crate::value::TOO_LARGE;
 
 /// The longest text of an error that is sent.
 const MAX_TEXT: usize = 16 << 10;
 
-impl Shared {
+impl AgentShared {
     /// An answer to a request of a peer's.
     pub(super) fn compose_answer(
         self: &Arc<Self>,
@@ -52,7 +53,7 @@ impl Shared {
         let Ok(payload) = &answer.outcome else {
             return Err(CodecError::new("a failure is no value"));
         };
-        if served.how == How::RRefBackward {
+        if served.how == AnswerKind::RRefBackward {
             let failure: Option<PassFailure> = self.decode(payload)?;
             if let Some(failure) = failure {
                 return Err(CodecError::new(failure));
@@ -65,13 +66,15 @@ impl Shared {
         let pickle = pickled::whole(&body, carried, &payload.parts, &self.types)?;
         let jit = || pickled::jit_value(&pickle).map_err(CodecError::new);
         let message = match served.how {
-            How::Script => {
+            AnswerKind::Script => {
                 let value = &jit()?.encode();
                 Message::ScriptRet { value }.encode()
             }
-            How::ScriptFetch => (Kind::ScriptFetchRet, jit()?.encode_fetched()),
-            How::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
-            How::Python | How::RRefBackward => Message::PythonRet { value: &pickle }.encode(),
+            AnswerKind::ScriptFetch => (Kind::ScriptFetchRet, jit()?.encode_fetched()),
+            AnswerKind::PythonFetch => python_fetch_ret(&pickle, body.tensors.len()),
+            AnswerKind::Python | AnswerKind::RRefBackward => {
+                Message::PythonRet { value: &pickle }.encode()
+            }
         };
         let (kind, bytes) = match (served.context, body.recorded()) {
             (Some(context), Some(number)) => self.wrap(false, message, context, number),
@@ -100,12 +103,12 @@ impl Shared {
         let text: String = text.chars().take(MAX_TEXT).collect();
         let text = format!("On WorkerInfo(id={}, name={}):\n{text}", self.me, self.name);
         let (kind, bytes) = match served.how {
-            How::Python | How::PythonFetch => {
+            AnswerKind::Python | AnswerKind::PythonFetch => {
                 let mut writer = Writer::new(4);
                 RemoteException::write(&mut writer, &text, "builtins", class);
                 let pickle = writer.finish();
                 match served.how {
-                    How::PythonFetch => python_fetch_ret(&pickle, 0),
+                    AnswerKind::PythonFetch => python_fetch_ret(&pickle, 0),
                     _ => Message::PythonRet { value: &pickle }.encode(),
                 }
             }
@@ -119,46 +122,8 @@ fn python_fetch_ret(value: &[u8], tensors: usize) -> (Kind, Vec<u8>) {
     Message::PythonFetchRet { tensors, value }.encode()
 }
 
-/// A request failed before it was a call.
-pub(super) fn exception_message(text: &str) -> (Kind, Vec<u8>) {
-    let text = text.as_bytes();
-    Message::Exception { text }.encode()
-}
-
-/// An answer as PyTorch's legacy profiler wants it, if it asked for it: with a list of what happened here, which is
-/// empty, because nothing is recorded.
-pub(super) fn profiled(
-    (kind, inner): (Kind, Vec<u8>),
-    profile: Option<GlobalId>,
-) -> (Kind, Vec<u8>) {
-    match profile {
-        None => (kind, inner),
-        Some(profile) => {
-            let message = Message::Profiled {
-                request: false,
-                kind,
-                inner: &inner,
-                profile,
-                rows: Vec::new(),
-            };
-            message.encode()
-        }
-    }
-}
-
 fn ready_pair((kind, payload): (Kind, Vec<u8>), id: i64) -> Outgoing<Part> {
     ready(kind, id, payload)
-}
-
-/// A message without tensors.
-pub(super) fn ready(kind: Kind, id: i64, payload: Vec<u8>) -> Outgoing<Part> {
-    Outgoing {
-        kind: kind.code(),
-        id,
-        payload: payload.into(),
-        tensor_list: Bytes::from_static(tensors::NO_TENSORS),
-        storages: Vec::new(),
-    }
 }
 
 /// The Python exception that says the same, and in what words.

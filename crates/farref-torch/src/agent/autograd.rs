@@ -12,27 +12,29 @@ use farref_autograd::engine::{
 use farref_autograd::{Candle, Tensor};
 use tokio::sync::oneshot;
 
-use super::links::{Link, Pending, Queue, ToSend};
+use super::messages::{exception_message, ready};
 use super::responses::plain_answer;
-use super::{Shared, answering, ids, tensors};
+use super::state::links::{Link, Pending, Queue, ToSend};
+use super::state::{AgentShared, ids};
+use super::tensors;
 use crate::rpc::tensors::Dtype;
 use crate::rpc::{Kind, Message};
 use crate::transport::Outgoing;
 use crate::value::{self, Received, TensorEntry};
 
 /// Brings parcels to other workers as PyTorch's messages.
-struct ByTorch(Arc<Shared>);
+struct TorchCarrier(Arc<AgentShared>);
 
 /// Has the worker's engine send gradients by this wire. `worker` is the one whose agent this is.
-pub(crate) fn connect(shared: &Arc<Shared>, worker: &Worker) {
-    Engine::<Candle>::of(worker).carry_by(Arc::new(ByTorch(Arc::clone(shared))));
+pub(crate) fn connect(shared: &Arc<AgentShared>, worker: &Worker) {
+    Engine::<Candle>::of(worker).carry_by(Arc::new(TorchCarrier(Arc::clone(shared))));
     let closing = worker.extension::<Forgetting>();
     drop(closing.0.set(Arc::clone(shared)));
 }
 
 /// Forgets what is known of a context when it is over.
 #[derive(Default)]
-struct Forgetting(std::sync::OnceLock<Arc<Shared>>);
+struct Forgetting(std::sync::OnceLock<Arc<AgentShared>>);
 
 impl Extension for Forgetting {
     fn context_closed(&self, _: &Worker, context: ContextId) {
@@ -42,7 +44,7 @@ impl Extension for Forgetting {
     }
 }
 
-impl Carrier<Candle> for ByTorch {
+impl Carrier<Candle> for TorchCarrier {
     fn deliver(&self, scope: &ContextScope, to: &Peer, parcel: Parcel<Tensor>) -> Delivery {
         let shared = Arc::clone(&self.0);
         let (scope, to) = (scope.clone(), to.clone());
@@ -96,7 +98,7 @@ impl Carrier<Candle> for ByTorch {
 /// The gradients of a request: which tensor of the message each is, and the tensors.
 pub(super) type Gradients = (Vec<usize>, Vec<TensorEntry>, Vec<Part>);
 
-impl Shared {
+impl AgentShared {
     /// The gradients of the tensors that came in one message. PyTorch waits for those of all tensors that it
     /// sent, so where there is none there are zeros.
     fn compose_gradients(
@@ -178,10 +180,10 @@ impl Shared {
                 Ok(()) => Message::BackwardDone.encode(),
                 Err(text) => {
                     let text = format!("On worker {} (Rust): {text}", shared.name);
-                    answering::exception_message(&text)
+                    exception_message(&text)
                 }
             };
-            drop(back.send(ToSend::Ready(answering::ready(kind, id, bytes))));
+            drop(back.send(ToSend::Ready(ready(kind, id, bytes))));
         });
     }
 
@@ -195,7 +197,7 @@ impl Shared {
     ) -> Result<(), String> {
         let worker = self.worker.get().ok_or("the worker is still joining")?;
         let worker = worker.upgrade().ok_or("the worker is gone")?;
-        let id = self.lives.context(context);
+        let id = self.incarnations.context(context);
         let scope = ContextScope::find(&worker, id);
         let scope = scope.ok_or_else(|| format!("there is no context {context} here"))?;
         let (owner, number) = ids::split_number(autograd);

@@ -12,16 +12,16 @@ use farref::agent::{
 };
 use farref_proto::Creation;
 
-use super::incoming::Request;
-use super::links::{How, Link, Served};
 use super::outgoing::{RUST, RUST_METHOD, RUST_METHOD_THERE};
-use super::pickled::{Found, references_of};
-use super::{Shared, ids};
+use super::pickled::{Found, own_arguments, references_of};
+use super::request::{Asked, Request, Wanted};
+use super::state::links::{AnswerKind, Link, Served};
+use super::state::{AgentShared, ids};
 use crate::PyException;
 use crate::aten;
 use crate::pickle::{Pickle, PickleError, Writer};
 use crate::rpc::{Fork, GlobalId, Kind, Named, RpcError, ScriptCall, ScriptTarget, Udf};
-use crate::value::{Body, Form};
+use crate::value::Form;
 
 /// Where PyTorch's functions are that call methods where a value is.
 const PROXY: &str = "torch.distributed.rpc.rref_proxy";
@@ -34,23 +34,6 @@ const REFUSED: &str = "farref_torch::refused";
 #[farref::remote(name = "farref_torch::refused")]
 async fn refused(class: String, text: String) -> Result<(), PyException> {
     Err(PyException::new(class, text))
-}
-
-/// What a call is on and where its result goes.
-#[derive(Clone, Copy)]
-pub(super) enum Wanted {
-    Answer(How),
-    Stay(GlobalId, GlobalId),
-}
-
-/// A call as the runtime takes it.
-pub(super) struct Asked {
-    pub(super) target: Target,
-    /// None fetches a value.
-    pub(super) function: Option<FunctionRef>,
-    pub(super) carried: Vec<Carried>,
-    pub(super) arguments: Payload,
-    pub(super) how: How,
 }
 
 /// Why a call is refused, and the Python exception that it is.
@@ -73,7 +56,7 @@ impl From<PickleError> for Refusal {
     }
 }
 
-impl Shared {
+impl AgentShared {
     /// A call of a Python function.
     pub(super) fn python(
         self: &Arc<Self>,
@@ -215,7 +198,7 @@ impl Shared {
             function: Some(function),
             carried: self.carried(&found.references),
             arguments: self.body(link, form, udf, references, &found, request)?,
-            how: wanted.how(How::Python),
+            how: wanted.how(AnswerKind::Python),
         })
     }
 
@@ -246,7 +229,7 @@ impl Shared {
             function: Some(info.reference),
             carried: self.carried(&found.references),
             arguments: self.body(link, Form::RustMethod, udf, references, &found, request)?,
-            how: How::Python,
+            how: AnswerKind::Python,
         })
     }
 
@@ -306,17 +289,17 @@ impl Shared {
             function: Some(info.reference),
             carried: self.carried(&found.references),
             arguments: self.body(link, form, call.pickle, references, &found, request)?,
-            how: wanted.how(How::Script),
+            how: wanted.how(AnswerKind::Script),
         })
     }
 
     pub(super) fn fetch_target(&self, request: &Request, rref: GlobalId) -> Target {
-        let rref = self.lives.rref(rref);
+        let rref = self.incarnations.rref(rref);
         Target::Fetch(MessageId(request.id as u64), rref, Fingerprint::foreign(0))
     }
 
     fn stay_target(&self, rref: GlobalId, fork: GlobalId, function: &FunctionRef) -> Target {
-        let share = self.lives.share(rref, fork);
+        let share = self.incarnations.share(rref, fork);
         // What a method returns shows when its value is there.
         let output = self.functions.by_id(function.id);
         let output = output.filter(|_| function.signature.foreign_label().is_none());
@@ -327,7 +310,7 @@ impl Shared {
     pub(super) fn carried(&self, references: &[(usize, Fork)]) -> Vec<Carried> {
         let forks = references.iter();
         forks
-            .map(|(_, fork)| ids::carried(fork, &self.lives, &self.types))
+            .map(|(_, fork)| ids::carried(fork, &self.incarnations, &self.types))
             .collect()
     }
 
@@ -371,7 +354,7 @@ impl Shared {
         arguments.text(class.as_bytes()).text(text.as_bytes());
         arguments.tuple_of(2);
         let function = self.functions.by_name(REFUSED).map(|info| info.reference);
-        let share = |rref, fork| self.lives.share(rref, fork);
+        let share = |rref, fork| self.incarnations.share(rref, fork);
         let asked = Asked {
             target: match wanted {
                 Wanted::Answer(_) => Target::Answer(MessageId(request.id as u64)),
@@ -383,7 +366,7 @@ impl Shared {
             function,
             carried,
             arguments: own_arguments(arguments, 2),
-            how: wanted.how(How::Python),
+            how: wanted.how(AnswerKind::Python),
         };
         self.hand_in(link, asked, request);
     }
@@ -396,7 +379,7 @@ impl Shared {
         let message = CallMessage {
             head: CallHead {
                 target: asked.target,
-                context: context.map(|context| self.lives.context(context)),
+                context: context.map(|context| self.incarnations.context(context)),
                 carried: asked.carried,
             },
             function: asked.function,
@@ -432,16 +415,6 @@ impl Shared {
     }
 }
 
-impl Wanted {
-    /// How it is answered. What stays is confirmed instead.
-    fn how(self, otherwise: How) -> How {
-        match self {
-            Self::Answer(how) => how,
-            Self::Stay(..) => otherwise,
-        }
-    }
-}
-
 fn unknown_function(name: &Named<'_>) -> Refusal {
     let class = "AttributeError";
     let full = format!("{}.{}", start_of(name.module), start_of(&name.name));
@@ -458,20 +431,6 @@ fn start_of(name: &str) -> &str {
     match name.char_indices().nth(READ) {
         Some((end, _)) => &name[..end],
         None => name,
-    }
-}
-
-/// A tuple of so many, as the arguments of a function of this crate's.
-pub(super) fn own_arguments(writer: Writer, count: u32) -> Payload {
-    let body = Body {
-        form: Form::Head(count),
-        pickle: writer.finish(),
-        ..Body::default()
-    };
-    // Without arguments the function fails to read them, which is a refusal as well.
-    Payload {
-        body: body.into_bytes().unwrap_or_default(),
-        parts: Vec::new(),
     }
 }
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 use farref::agent::Ending;
 use tokio::sync::oneshot;
 
-use super::group::ANSWER;
-use super::{Shared, TorchAgent};
+use super::TorchAgent;
+use super::gathering::ANSWER;
+use super::state::AgentShared;
+use super::state::ending::{GroupKind, Progress};
 use crate::group::{Change, GroupError, Turn};
 
 /// How often is looked whether the calls of a worker that leaves are answered.
@@ -22,27 +24,18 @@ const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 /// Some may never be released: of one that has died, or to what is never made.
 const REFERENCES: Duration = Duration::from_secs(100);
 
-/// How the group was made, and is unmade.
-#[derive(Clone, Debug)]
-pub(crate) enum Way {
-    /// All end together: they gather for the so manieth time, and then count calls in the store.
-    Static { names: Vec<String>, gathering: u64 },
-    /// Each leaves alone.
-    Dynamic,
-}
-
 type Agreed<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
 impl Ending for TorchAgent {
     fn may_leave_alone(&self) -> bool {
-        matches!(self.shared.way, Way::Dynamic)
+        matches!(self.shared.group_kind, GroupKind::Dynamic)
     }
 
     fn patience(&self) -> Duration {
-        match self.shared.way {
-            Way::Static { .. } => REFERENCES,
+        match self.shared.group_kind {
+            GroupKind::Static { .. } => REFERENCES,
             // What others hold or ask keeps nobody: the group goes on without it.
-            Way::Dynamic => Duration::ZERO,
+            GroupKind::Dynamic => Duration::ZERO,
         }
     }
 
@@ -53,7 +46,7 @@ impl Ending for TorchAgent {
     fn ready(&self) -> Agreed<'_> {
         Box::pin(async move {
             let shared = &self.shared;
-            let Way::Static { names, gathering } = &shared.way else {
+            let GroupKind::Static { names, gathering } = &shared.group_kind else {
                 return Ok(());
             };
             let mut progress = shared.ending.lock().await;
@@ -76,9 +69,9 @@ impl Ending for TorchAgent {
             if let Some(ended) = &progress.ended {
                 return ended.clone();
             }
-            let ended = match &shared.way {
-                Way::Static { .. } => shared.count_out(open_calls, &mut progress).await,
-                Way::Dynamic => shared.leave(open_calls).await,
+            let ended = match &shared.group_kind {
+                GroupKind::Static { .. } => shared.count_out(open_calls, &mut progress).await,
+                GroupKind::Dynamic => shared.leave(open_calls).await,
             };
             progress.ended = Some(ended.clone());
             ended
@@ -86,34 +79,7 @@ impl Ending for TorchAgent {
     }
 }
 
-/// How far this worker has come with its end.
-///
-/// Nothing of it can be done twice: a leader is told once, and each worker is counted once in a round. So what was begun
-/// goes on when the program drops a `shutdown`, and the next one, or another at the same time, goes on from there.
-#[derive(Debug)]
-pub(super) struct Progress {
-    /// While all gather.
-    gathering: Option<oneshot::Receiver<Result<(), String>>>,
-    gathered: Option<Result<(), String>>,
-    /// The round that this worker is in, or comes to next: odd ones wait for all, even ones count calls.
-    round: u64,
-    in_round: Option<oneshot::Receiver<Result<u64, GroupError>>>,
-    ended: Option<Result<(), String>>,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self {
-            gathering: None,
-            gathered: None,
-            round: 1,
-            in_round: None,
-            ended: None,
-        }
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// Begins a step, unless it was begun before, and waits for it. It goes on when nobody does.
     async fn step<T: Send + 'static>(
         &self,
@@ -160,9 +126,9 @@ impl Shared {
                 while !counts && !is_last && open() > 0 {
                     tokio::time::sleep(LOOK).await;
                 }
-                let (meeting, number) = (Arc::clone(&self.meeting), progress.round);
+                let (group_store, number) = (Arc::clone(&self.group_store), progress.round);
                 let calls = if counts { open() } else { 0 };
-                let round = async move { meeting.round(number, calls).await };
+                let round = async move { group_store.round(number, calls).await };
                 progress.in_round = Some(self.begin(round));
             }
             let calls = self.round(progress).await?;
@@ -199,10 +165,10 @@ impl Shared {
         };
         let mut waiting = std::pin::pin!(waiting);
         let outcome = loop {
-            let changed = self.group.change();
-            if let Some(lost) = self.group.first_lost() {
+            let changed = self.gatherings.change();
+            if let Some(lost) = self.gatherings.first_lost() {
                 // It may have seen that all are there, and be through.
-                let complete = self.meeting.is_complete(*round);
+                let complete = self.group_store.is_complete(*round);
                 break match tokio::time::timeout(ANSWER, complete).await {
                     Ok(Ok(true)) => waiting.await.and_then(judged),
                     Err(_) | Ok(Err(_)) if is_last => Ok(0),
@@ -227,8 +193,8 @@ impl Shared {
     async fn without_store(&self, problem: String) -> String {
         let lost = async {
             loop {
-                let changed = self.group.change();
-                if self.group.first_lost().is_some() {
+                let changed = self.gatherings.change();
+                if self.gatherings.first_lost().is_some() {
                     return;
                 }
                 changed.await;
@@ -245,14 +211,14 @@ impl Shared {
     ) -> Result<(), String> {
         let text = |error: GroupError| error.to_string();
         self.finish_removals().await;
-        let turn = Turn::take(&self.meeting, Change::Leave).await;
+        let turn = Turn::take(&self.group_store, Change::Leave).await;
         let turn = turn.map_err(text)?;
         let left = async {
             self.announce(false).await?;
             while open_calls() + self.unanswered() > 0 {
                 tokio::time::sleep(LOOK).await;
             }
-            self.meeting.leave_dynamic().await.map_err(text)
+            self.group_store.leave_dynamic().await.map_err(text)
         };
         let left = left.await;
         // Whatever went wrong, it goes.

@@ -1,8 +1,8 @@
 //! Whether the wire takes a message, and what becomes of one that it does not take.
 //!
 //! What is too large is refused before it is queued wherever that can be known, so that the runtime takes it back (R5):
-//! [`Shared::judge_call`]. What is found out when a message is composed concerns this message only, never those that are
-//! written together with it: it is undone as if the peer had got it and refused it.
+//! [`AgentShared::judge_call`]. What is found out when a message is composed concerns this message only, never those
+//! that are written together with it: it is undone as if the peer had got it and refused it.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use farref::agent::{
 use farref::{CodecError, Part, Payload};
 use farref_proto::{DeclineReason, Declined};
 
-use super::links::{Link, Pending};
-use super::{Shared, ids};
+use super::state::links::{Link, Pending};
+use super::state::{AgentShared, ids};
 use crate::transport::{Outgoing, PipeError, PipeSender, Size};
-use crate::value::{Body, Filling, TensorData, TensorEntry};
+use crate::value::{Body, Replacement, TensorData, TensorEntry};
 
 /// The most bytes that a reference takes in a pickle: a name of a type, and numbers.
 const REFERENCE: u64 = 2048;
@@ -27,7 +27,7 @@ const AROUND: u64 = 8192;
 /// A tensor takes at least this of what it is part of.
 const TENSOR: usize = 64;
 
-impl Shared {
+impl AgentShared {
     /// Whether the wire takes a call, judged by what it may come to at most.
     pub(super) fn judge_call(
         &self,
@@ -49,10 +49,14 @@ impl Shared {
             let part = arguments.parts.get(number as usize);
             part.map_or(0, |part| part.len() as u64)
         };
-        let holes = measured.holes.iter().map(|hole| match hole.filling {
-            Filling::Reference(_) => REFERENCE,
-            Filling::Part(number) => 16 + part(number),
-        });
+        let placeholders =
+            measured
+                .placeholders
+                .iter()
+                .map(|placeholder| match placeholder.replacement {
+                    Replacement::Reference(_) => REFERENCE,
+                    Replacement::Part(number) => 16 + part(number),
+                });
         let of_tensor = |entry: &TensorEntry| match &entry.data {
             TensorData::Parts(parts) => parts.first().map_or(0, |first| part(*first)),
             TensorData::Here(_, bytes) => bytes.len() as u64,
@@ -60,7 +64,7 @@ impl Shared {
         let listed = |entry: &TensorEntry| LISTED + DIMENSION * entry.shape.len() as u64;
         let tensors = &measured.tensors;
         let size = Size {
-            payload: AROUND + measured.pickle.len() as u64 + holes.sum::<u64>(),
+            payload: AROUND + measured.pickle.len() as u64 + placeholders.sum::<u64>(),
             tensor_list: tensors.iter().map(listed).sum(),
             storages: tensors.len(),
             storage_bytes: tensors.iter().map(of_tensor).sum(),

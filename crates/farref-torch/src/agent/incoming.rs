@@ -6,43 +6,18 @@ use farref::Payload;
 use farref::agent::{self, Control, Fingerprint};
 use farref_proto::Registration;
 
-use super::answering::{exception_message, ready};
-use super::calls::{Asked, Wanted, own_arguments};
-use super::links::{Confirming, How, Link, Queue, ToSend};
-use super::pickled::Found;
-use super::{Shared, ids, tensors};
+use super::messages::{exception_message, ready};
+use super::pickled::{Found, own_arguments};
+use super::request::{Asked, Request, Wanted};
+use super::state::links::{AnswerKind, Link, Queue, ToSend};
+use super::state::{AgentShared, ids};
+use super::tensors;
 use crate::pickle::Writer;
 use crate::rpc::{GlobalId, Kind, Message, RpcError};
 use crate::transport::Incoming;
 use crate::value::{Body, Form, Received};
 
-/// A request that came, but for what it is.
-pub(super) struct Request {
-    pub(super) id: i64,
-    pub(super) back: Queue,
-    pub(super) list: bytes::Bytes,
-    pub(super) storages: Vec<crate::transport::Storage>,
-    /// The context, and what the sender has recorded the message as.
-    pub(super) context: Option<(i64, i64)>,
-    /// The method that is called, by the name that it has on the value.
-    pub(super) method: Option<Box<str>>,
-    /// What PyTorch's profiler knows it by, if it asked for it.
-    pub(super) profile: Option<GlobalId>,
-}
-
-impl Request {
-    /// How it is answered, if it is by what the runtime has taken in.
-    pub(super) fn confirming(&self, kind: Kind) -> Confirming {
-        Confirming {
-            id: self.id,
-            kind,
-            back: self.back.clone(),
-            profile: self.profile,
-        }
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// A request of a peer's. The answer to one that is wrong says so; a peer that breaks the rules of
     /// references is cut off.
     pub(super) fn request(self: &Arc<Self>, link: &Arc<Link>, message: Incoming, back: &Queue) {
@@ -113,19 +88,23 @@ impl Shared {
         };
         match message {
             Message::PythonCall { udf, .. } => {
-                self.python(link, udf, Wanted::Answer(How::Python), request)
+                self.python(link, udf, Wanted::Answer(AnswerKind::Python), request)
             }
             Message::PythonRemoteCall {
                 udf, rref, fork, ..
             } => self.python(link, udf, Wanted::Stay(rref, fork), request),
             Message::ScriptCall(call) => {
-                self.script(link, &call, Wanted::Answer(How::Script), request)
+                self.script(link, &call, Wanted::Answer(AnswerKind::Script), request)
             }
             Message::ScriptRemoteCall { call, rref, fork } => {
                 self.script(link, &call, Wanted::Stay(rref, fork), request)
             }
-            Message::PythonFetch { rref, .. } => self.fetch(link, rref, How::PythonFetch, request),
-            Message::ScriptFetch { rref, .. } => self.fetch(link, rref, How::ScriptFetch, request),
+            Message::PythonFetch { rref, .. } => {
+                self.fetch(link, rref, AnswerKind::PythonFetch, request)
+            }
+            Message::ScriptFetch { rref, .. } => {
+                self.fetch(link, rref, AnswerKind::ScriptFetch, request)
+            }
             Message::RRefBackward {
                 rref,
                 context,
@@ -141,13 +120,13 @@ impl Shared {
                     function: function.map(|info| info.reference),
                     carried: Vec::new(),
                     arguments: own_arguments(flag, 1),
-                    how: How::RRefBackward,
+                    how: AnswerKind::RRefBackward,
                 };
                 self.hand_in(link, asked, request);
                 Ok(())
             }
             Message::ForkRequest { rref, fork } => {
-                let share = self.lives.share(rref, fork);
+                let share = self.incarnations.share(rref, fork);
                 link.confirm_later(share, request.confirming(Kind::Ack));
                 let fingerprint = Fingerprint::foreign(0);
                 let registration = Registration { share, fingerprint };
@@ -155,7 +134,7 @@ impl Shared {
                 Ok(())
             }
             Message::UserDelete { rref, fork } => {
-                let share = self.lives.share(rref, fork);
+                let share = self.incarnations.share(rref, fork);
                 self.control(link, Control::Release(vec![share]));
                 done(Message::Ack);
                 Ok(())
@@ -163,13 +142,13 @@ impl Shared {
             Message::ChildAccept { fork } => {
                 // The reference is not said. The runtime goes by the fork, which it keeps in the same part of
                 // its table as the reference, and finds that part by any number of it.
-                let share = self.lives.share(fork, fork);
+                let share = self.incarnations.share(fork, fork);
                 self.control(link, Control::Accept(vec![share]));
                 done(Message::Ack);
                 Ok(())
             }
             Message::Cleanup { context } => {
-                let context = self.lives.context(context);
+                let context = self.incarnations.context(context);
                 self.control(link, Control::ContextCleanup(vec![(context, 0)]));
                 done(Message::CleanupDone);
                 Ok(())
@@ -200,7 +179,7 @@ impl Shared {
         self: &Arc<Self>,
         link: &Arc<Link>,
         rref: GlobalId,
-        how: How,
+        how: AnswerKind,
         request: Request,
     ) -> Result<(), RpcError> {
         let asked = Asked {
@@ -240,7 +219,7 @@ impl Shared {
         let body = Body {
             form,
             pickle: pickle.to_vec(),
-            holes: Vec::new(),
+            placeholders: Vec::new(),
             tensors: entries,
             references: references.into_iter().map(node).collect(),
             received,

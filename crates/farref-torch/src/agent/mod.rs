@@ -2,19 +2,23 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`ids`] | PyTorch's names for workers, references, contexts and types, and the runtime's |
-//! | [`links`] | what there is with each peer |
-//! | [`pipes`] | the tasks that write pipes and read answers |
-//! | [`inlets`] | pipes that peers open, and whose they are |
-//! | [`outgoing`], [`answering`] | what this worker says, as PyTorch's messages |
-//! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
-//! | [`fitting`] | what the wire does not take |
-//! | [`load`] | how much of a peer's is open, and when no more is read |
-//! | [`pickled`], [`tensors`] | values and tensors inside of messages |
-//! | [`group`] | what workers of a group tell each other about it |
-//! | [`removal`] | workers of a dynamic group that died |
-//! | [`autograd`] | gradients |
 //! | [`ending`] | how the workers of a group end together |
+//! | [`autograd`] | gradients |
+//! | [`pipes`] | the tasks that write pipes and read answers |
+//! | [`accepting`] | pipes that peers open, and whose they are |
+//! | [`removal`] | workers of a dynamic group that died |
+//! | [`gathering`] | how the workers of a static group come together |
+//! | [`group`] | what workers of a group tell each other about it |
+//! | [`incoming`], [`calls`], [`responses`] | what peers say, as the runtime takes it |
+//! | [`request`] | their requests, and the calls that these are |
+//! | [`outgoing`], [`answering`], [`control`] | what this worker says, as PyTorch's messages |
+//! | [`departures`] | members that are gone, or have to go |
+//! | [`fitting`] | what the wire does not take |
+//! | [`messages`] | messages that are ready to be sent |
+//! | [`pickled`], [`tensors`] | values and tensors inside of messages |
+//! | [`state`] | what the agent and its tasks share |
+//!
+//! All of them are `impl` blocks of what is shared ([`AgentShared`]), and import only from those below.
 //!
 //! # How the protocols meet
 //!
@@ -44,161 +48,67 @@
 //! - **TA-7** A worker that has counted out with all others has ended in good order when it closes its pipes. Before
 //!   that, whoever waits for a member that is gone is told at once which one went first.
 
+mod accepting;
 mod answering;
 mod autograd;
 mod calls;
+mod control;
+mod departures;
 mod ending;
 mod fitting;
+mod gathering;
 mod group;
-mod ids;
 mod incoming;
-mod inlets;
-mod links;
-mod load;
+mod messages;
 mod outgoing;
 mod pickled;
 mod pipes;
 mod removal;
+mod request;
 mod responses;
+mod state;
 mod tensors;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use farref::agent::{
-    Agent, CallHead, Control, Departure, Ending, Inbound, LinkStatistics, Message, NodeId, Target,
+    Agent, CallHead, Departure, Ending, Inbound, LinkStatistics, Message, NodeId, Target,
 };
-use farref::functions::Functions;
-use farref::{Codec, CodecError, Payload, StoreServer, ValueCodec, WeakWorker, Worker};
-use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use farref::{Codec, CodecError, Payload, Worker};
 
-pub(crate) use ending::Way;
-use ids::{Lives, Types};
-pub(crate) use ids::{context_number, split_number};
-use links::{Link, MessageIds, Pending, ToSend, lock};
+pub(crate) use state::ending::GroupKind;
+pub(crate) use state::ids::{context_number, split_number};
+use state::links::{Link, Pending, ToSend, lock};
+pub(crate) use state::{AgentShared, Parts};
 
-use crate::group::Meeting;
-use crate::rpc;
-use crate::transport::{Limits, Listener};
-use crate::value::{Arrivals, PickleCodec};
-
-/// How many calls a PyTorch worker is sent at once: it sets no limit of its own.
-const MAX_CALLS: u32 = 4096;
+use crate::transport::Listener;
+use crate::value::PickleCodec;
 
 /// The agent.
 pub(crate) struct TorchAgent {
     codec: Codec,
-    shared: Arc<Shared>,
-}
-
-/// What the agent and its tasks share.
-pub(crate) struct Shared {
-    me: u16,
-    name: String,
-    inbound: Weak<dyn Inbound>,
-    functions: Functions,
-    arrivals: Arc<Arrivals>,
-    lives: Lives,
-    types: Types,
-    ids: MessageIds,
-    unrecorded: AtomicU64,
-    limits: Limits,
-    members: RwLock<Members>,
-    unclaimed: inlets::Unclaimed,
-    group: group::Group,
-    removals: removal::Removals,
-    meeting: Arc<Meeting>,
-    way: Way,
-    ending: tokio::sync::Mutex<ending::Progress>,
-    /// All have counted out: from here on whoever is through closes its pipes (TA-7).
-    parting: AtomicBool,
-    /// From here on pipes that break mean nothing.
-    closing: AtomicBool,
-    /// Where tasks run. Messages are queued by any thread, also by one that belongs to no runtime (TA-6).
-    runtime: Handle,
-    tasks: Mutex<JoinSet<()>>,
-    writers: Mutex<JoinSet<()>>,
-    worker: OnceLock<WeakWorker>,
-    server: Mutex<Option<StoreServer>>,
-}
-
-/// Who is in the group.
-#[derive(Debug, Default)]
-struct Members {
-    by_node: HashMap<NodeId, Arc<Link>>,
-    by_name: HashMap<String, NodeId>,
-}
-
-/// A member, as the group's store has it.
-pub(crate) struct Neighbour {
-    pub(crate) id: u16,
-    pub(crate) name: String,
-    pub(crate) address: String,
-}
-
-/// What the agent is made of.
-pub(crate) struct Parts {
-    pub(crate) id: u16,
-    pub(crate) name: String,
-    pub(crate) neighbours: Vec<Neighbour>,
-    pub(crate) listener: Listener,
-    pub(crate) limits: Limits,
-    pub(crate) meeting: Arc<Meeting>,
-    pub(crate) way: Way,
-    pub(crate) functions: Functions,
-    /// The group's store, if this worker hosts it.
-    pub(crate) server: Option<StoreServer>,
+    shared: Arc<AgentShared>,
 }
 
 impl TorchAgent {
     /// Begins to listen to peers.
-    pub(crate) fn start(parts: Parts, inbound: Weak<dyn Inbound>) -> Arc<Self> {
+    pub(crate) fn start(parts: Parts, listener: Listener, inbound: Weak<dyn Inbound>) -> Arc<Self> {
         let codec = PickleCodec::default();
-        let shared = Arc::new(Shared {
-            me: parts.id,
-            name: parts.name,
-            inbound,
-            functions: parts.functions,
-            arrivals: Arc::clone(&codec.arrivals),
-            lives: Lives::default(),
-            types: Types::default(),
-            ids: MessageIds::default(),
-            unrecorded: AtomicU64::new(outgoing::UNRECORDED),
-            limits: parts.limits,
-            members: RwLock::default(),
-            unclaimed: inlets::Unclaimed::default(),
-            group: group::Group::default(),
-            removals: removal::Removals::default(),
-            meeting: parts.meeting,
-            way: parts.way,
-            ending: tokio::sync::Mutex::default(),
-            parting: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            runtime: Handle::current(),
-            tasks: Mutex::default(),
-            writers: Mutex::default(),
-            worker: OnceLock::new(),
-            server: Mutex::new(parts.server),
-        });
-        for neighbour in parts.neighbours {
-            shared.enter(&mut shared.members_mut(), neighbour);
-        }
-        shared.spawn(Shared::listen(Arc::clone(&shared), parts.listener));
+        let shared = AgentShared::new(parts, inbound, Arc::clone(&codec.arrivals));
+        shared.spawn(AgentShared::listen(Arc::clone(&shared), listener));
         Arc::new(Self {
             codec: Codec::Custom(Arc::new(codec)),
             shared,
         })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<AgentShared> {
         &self.shared
     }
 
@@ -207,181 +117,6 @@ impl TorchAgent {
         drop(self.shared.worker.set(worker.downgrade()));
         autograd::connect(&self.shared, worker);
         self.shared.open_up();
-    }
-}
-
-impl Shared {
-    fn members(&self) -> std::sync::RwLockReadGuard<'_, Members> {
-        self.members.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn members_mut(&self) -> std::sync::RwLockWriteGuard<'_, Members> {
-        self.members.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What there is with a member.
-    fn link(&self, node: NodeId) -> Option<Arc<Link>> {
-        self.members().by_node.get(&node).cloned()
-    }
-
-    fn link_by_name(&self, name: &str) -> Option<Arc<Link>> {
-        let members = self.members();
-        members.by_node.get(members.by_name.get(name)?).cloned()
-    }
-
-    /// All other members.
-    fn others(&self) -> Vec<Arc<Link>> {
-        self.members().by_node.values().cloned().collect()
-    }
-
-    fn enter(&self, members: &mut Members, neighbour: Neighbour) -> Arc<Link> {
-        let node = self.lives.begin(neighbour.id);
-        let link = Link::new(node, neighbour.name.clone(), neighbour.address);
-        members.by_name.insert(neighbour.name, node);
-        members.by_node.insert(node, Arc::clone(&link));
-        link
-    }
-
-    /// One that is gone is no member any more, and its number begins another life with the next.
-    fn forget_member(&self, node: NodeId) {
-        let mut members = self.members_mut();
-        let gone = members.by_node.remove(&node);
-        if let Some(gone) = &gone
-            && members.by_name.get(&gone.name) == Some(&node)
-        {
-            members.by_name.remove(&gone.name);
-        }
-        drop(members);
-        self.lives.end(node);
-        if let Some(gone) = gone {
-            gone.end();
-        }
-    }
-
-    /// How many calls of one peer this worker takes at once.
-    fn max_calls(&self) -> usize {
-        let inbound = self.inbound.upgrade();
-        inbound.map_or(usize::MAX, |inbound| inbound.max_calls() as usize)
-    }
-
-    fn next_unrecorded(&self) -> u64 {
-        self.unrecorded.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(task, &self.runtime);
-    }
-
-    /// Reads a value of this worker's own that has no references and no tensors in it.
-    fn decode<T: DeserializeOwned>(&self, payload: &Payload) -> Result<T, CodecError> {
-        let mut value = None;
-        let codec = PickleCodec {
-            arrivals: Arc::clone(&self.arrivals),
-        };
-        codec.decode(&payload.body, &mut |reader| {
-            value = Some(erased_serde::deserialize(reader)?);
-            Ok(())
-        })?;
-        value.ok_or_else(|| CodecError::new("there is no value"))
-    }
-
-    /// The peer has no place in the group any more.
-    fn misbehaves(self: &Arc<Self>, link: &Arc<Link>, reason: &str) {
-        tracing::error!(worker = %self.name, peer = %link.name, reason, "a peer misbehaves and is cut off");
-        self.lost(link, Departure::Died);
-    }
-
-    /// A member is gone.
-    fn lost(self: &Arc<Self>, link: &Arc<Link>, departure: Departure) {
-        if self.closing.load(Ordering::Relaxed) || !link.end() {
-            return;
-        }
-        if let Some(inbound) = self.inbound.upgrade() {
-            inbound.dismissed(link.node, departure);
-        }
-        // Whoever waits for it looks again, and finds it gone.
-        self.group.lose(&self.way, &link.name);
-        self.clear_up_after(link);
-    }
-
-    /// What the runtime's tables say to a peer.
-    fn enqueue_control(self: &Arc<Self>, link: &Arc<Link>, control: Control) {
-        match control {
-            Control::Register(list) => {
-                for registration in list {
-                    let share = registration.share;
-                    let message = rpc::Message::ForkRequest {
-                        rref: ids::rref_id(share.rref),
-                        fork: ids::fork_id(share.fork),
-                    };
-                    self.ask(link, &message, Pending::Register(share));
-                }
-            }
-            Control::Release(list) => {
-                for share in list {
-                    let message = rpc::Message::UserDelete {
-                        rref: ids::rref_id(share.rref),
-                        fork: ids::fork_id(share.fork),
-                    };
-                    self.ask(link, &message, Pending::Quiet);
-                }
-            }
-            Control::Accept(list) => {
-                for share in list {
-                    let fork = ids::fork_id(share.fork);
-                    self.ask(link, &rpc::Message::ChildAccept { fork }, Pending::Quiet);
-                }
-            }
-            Control::ContextCleanup(list) => {
-                for (context, _) in list {
-                    let message = rpc::Message::Cleanup {
-                        context: context_number(context),
-                    };
-                    self.ask(link, &message, Pending::Cleanup(context));
-                }
-            }
-            Control::Confirm(list) => {
-                for share in list {
-                    let Some(confirming) = link.confirming(share) else {
-                        continue;
-                    };
-                    let message = match confirming.kind {
-                        rpc::Kind::RemoteRet => rpc::Message::RemoteRet {
-                            rref: ids::rref_id(share.rref),
-                            fork: ids::fork_id(share.fork),
-                        },
-                        _ => rpc::Message::Ack,
-                    };
-                    let answer = answering::profiled(message.encode(), confirming.profile);
-                    let (kind, bytes) = answer;
-                    let ready = answering::ready(kind, confirming.id, bytes);
-                    drop(confirming.back.send(ToSend::Ready(ready)));
-                }
-            }
-            Control::Decline(list) => {
-                for declined in list {
-                    if let Some(confirming) = link.confirming(declined.share) {
-                        let text = format!("the value is not there: {:?}", declined.reason);
-                        let (kind, bytes) = answering::exception_message(&text);
-                        let ready = answering::ready(kind, confirming.id, bytes);
-                        drop(confirming.back.send(ToSend::Ready(ready)));
-                    }
-                }
-            }
-            // TA-1, TA-2: what PyTorch has no word for.
-            _ => {}
-        }
-    }
-
-    /// Queues a request of ours.
-    fn ask(self: &Arc<Self>, link: &Arc<Link>, message: &rpc::Message<'_>, pending: Pending) {
-        let id = self.ids.next();
-        if link.expect(id, pending) {
-            let (kind, bytes) = message.encode();
-            self.queue(link, ToSend::Ready(answering::ready(kind, id, bytes)));
-        }
     }
 }
 

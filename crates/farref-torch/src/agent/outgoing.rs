@@ -3,8 +3,9 @@
 use farref::agent::{CallMessage, Carried, FunctionRef, NodeId, Target};
 use farref::{CodecError, Part};
 
-use super::ids::{self, PY_OBJECT};
-use super::{Shared, pickled, tensors};
+use super::state::AgentShared;
+use super::state::ids::{self, PY_OBJECT};
+use super::{pickled, tensors};
 use crate::pickle::Writer;
 use crate::rpc::{self, Kind, Message};
 use crate::transport::Outgoing;
@@ -17,10 +18,7 @@ pub(super) const RUST_METHOD: &str = "farref.method";
 /// The same for methods whose results stay, called on a value by a reference that comes along.
 pub(super) const RUST_METHOD_THERE: &str = "farref.method_there";
 
-/// Numbers of recorded messages without tensors begin here, so that they are none of the runtime's.
-pub(super) const UNRECORDED: u64 = 1 << 40;
-
-impl Shared {
+impl AgentShared {
     /// A call of the program's.
     pub(super) fn compose_call(
         &self,
@@ -178,7 +176,7 @@ fn arguments(
     body: &Body,
     carried: &[Carried],
     parts: &[Part],
-    shared: &Shared,
+    shared: &AgentShared,
 ) -> Result<Vec<u8>, CodecError> {
     let mut nothing = Writer::new(4);
     nothing.none();

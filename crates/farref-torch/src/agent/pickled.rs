@@ -1,17 +1,17 @@
-//! Values inside of messages: holes filled on the way out, references and tensors found on the way in.
+//! Values inside of messages: placeholders replaced on the way out, references and tensors found on the way in.
 
 use std::collections::{HashMap, HashSet};
 
 use farref::agent::Carried;
 use farref::{CodecError, Part, Payload};
 
-use super::ids::{self, Types};
+use super::state::ids::{self, Types};
 use crate::pickle::{Pickle, Shape, View, Writer};
 use crate::rpc::{self, Fork, JitValue, RpcError};
-use crate::value::{Body, Filling};
+use crate::value::{Body, Form, Replacement};
 
-/// The pickle of a value with its holes filled, without its first two bytes and its last: to be put into another
-/// pickle. `wrapped` leaves out the tuple of one that it is, too.
+/// The pickle of a value with its placeholders replaced, without its first two bytes and its last: to be put into
+/// another pickle. `wrapped` leaves out the tuple of one that it is, too.
 pub(super) fn opcodes(
     body: &Body,
     carried: &[Carried],
@@ -29,16 +29,16 @@ pub(super) fn opcodes(
     let wrong = || CodecError::new("a value was not written by this wire's codec");
     let mut filled = Writer::new(4);
     let mut from = start;
-    for hole in &body.holes {
-        let at = hole.at as usize;
+    for placeholder in &body.placeholders {
+        let at = placeholder.at as usize;
         filled.raw(body.pickle.get(from..at).ok_or_else(wrong)?);
-        from = at + hole.len as usize;
-        match hole.filling {
-            Filling::Reference(number) => {
+        from = at + placeholder.len as usize;
+        match placeholder.replacement {
+            Replacement::Reference(number) => {
                 let carried = carried.get(number as usize).ok_or_else(wrong)?;
                 rpc::write_rref(&mut filled, &ids::fork(carried, types));
             }
-            Filling::Part(number) => {
+            Replacement::Part(number) => {
                 let part = parts.get(number as usize).ok_or_else(wrong)?;
                 part.look(0..part.len(), |bytes| {
                     filled.byte_string(bytes);
@@ -52,7 +52,7 @@ pub(super) fn opcodes(
     Ok(filled.split_off(2))
 }
 
-/// The whole pickle of a value with its holes filled.
+/// The whole pickle of a value with its placeholders replaced.
 pub(super) fn whole(
     body: &Body,
     carried: &[Carried],
@@ -277,6 +277,20 @@ pub(super) fn udf(module: &str, name: &str, arguments: impl FnOnce(&mut Writer))
     writer.finish()
 }
 
+/// A tuple of so many, as the arguments of a function of this crate's.
+pub(super) fn own_arguments(writer: Writer, count: u32) -> Payload {
+    let body = Body {
+        form: Form::Head(count),
+        pickle: writer.finish(),
+        ..Body::default()
+    };
+    // Without arguments the function fails to read them, which is a refusal as well.
+    Payload {
+        body: body.into_bytes().unwrap_or_default(),
+        parts: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use farref::agent::{Fingerprint, NodeId, RRefId};
@@ -285,20 +299,21 @@ mod tests {
     use super::*;
     use crate::rpc::GlobalId;
 
-    /// A pickle with holes: what is written there meanwhile is found again by its place.
-    fn with_holes(fillings: &[Filling]) -> Body {
+    /// A pickle with placeholders: what is written there meanwhile is found again by its place.
+    fn with_placeholders(replacements: &[Replacement]) -> Body {
         let mut body = Body::default();
         let mut writer = Writer::new(4);
         writer.mark();
-        for &filling in fillings {
+        for &replacement in replacements {
             writer.text(b"before");
             let at = writer.len();
             writer.int(-1000).persistent();
             let len = writer.len() - at;
-            // What a hole is made of is the value's own business: here it is read as it is on the wire.
-            let hole = serde_json::json!({ "at": at, "len": len, "filling": filling });
-            body.holes
-                .push(serde_json::from_value(hole).expect("a hole"));
+            // What a placeholder is made of is the value's own business: here it is read as it is on the wire.
+            let placeholder =
+                serde_json::json!({ "at": at, "len": len, "replacement": replacement });
+            body.placeholders
+                .push(serde_json::from_value(placeholder).expect("a placeholder"));
         }
         writer.tuple();
         body.pickle = writer.finish();
@@ -322,8 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled_with_references_and_with_bytes() {
-        let body = with_holes(&[Filling::Part(1), Filling::Reference(0), Filling::Part(0)]);
+    fn placeholders_are_replaced_by_references_and_with_bytes() {
+        let body = with_placeholders(&[
+            Replacement::Part(1),
+            Replacement::Reference(0),
+            Replacement::Part(0),
+        ]);
         let parts = [Part::from(vec![1, 2, 3]), Part::from_vec(vec![7_u16; 4000])];
         let pickle = filled(&body, &[carried(5)], &parts).unwrap();
         let pickle = Pickle::read(&pickle).unwrap();
@@ -342,34 +361,37 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_without_a_filling_is_an_error() {
-        for (filling, references, parts) in [
-            (Filling::Part(0), 1, 0),
-            (Filling::Part(1), 0, 1),
-            (Filling::Reference(0), 0, 1),
-            (Filling::Reference(u32::MAX), 1, 0),
+    fn a_placeholder_without_a_replacement_is_an_error() {
+        for (replacement, references, parts) in [
+            (Replacement::Part(0), 1, 0),
+            (Replacement::Part(1), 0, 1),
+            (Replacement::Reference(0), 0, 1),
+            (Replacement::Reference(u32::MAX), 1, 0),
         ] {
-            let body = with_holes(&[filling]);
+            let body = with_placeholders(&[replacement]);
             let references: Vec<_> = (0..references).map(carried).collect();
             let parts = vec![Part::from(vec![0]); parts];
-            assert!(filled(&body, &references, &parts).is_err(), "{filling:?}");
+            assert!(
+                filled(&body, &references, &parts).is_err(),
+                "{replacement:?}"
+            );
         }
     }
 
-    /// Holes that are where no codec leaves them.
+    /// Placeholders that are where no codec leaves them.
     #[test]
-    fn holes_that_do_not_fit_the_pickle_are_an_error() {
+    fn placeholders_that_do_not_fit_the_pickle_are_an_error() {
         let parts = [Part::from(vec![0])];
-        let good = with_holes(&[Filling::Part(0), Filling::Part(0)]);
+        let good = with_placeholders(&[Replacement::Part(0), Replacement::Part(0)]);
         assert!(filled(&good, &[], &parts).is_ok());
         let mut beyond = good.clone();
-        beyond.holes[1].at = 1000;
+        beyond.placeholders[1].at = 1000;
         let mut swapped = good.clone();
-        swapped.holes.swap(0, 1);
+        swapped.placeholders.swap(0, 1);
         let mut long = good.clone();
-        long.holes[1].len = u32::MAX;
+        long.placeholders[1].len = u32::MAX;
         let mut early = good.clone();
-        early.holes[0].at = 0;
+        early.placeholders[0].at = 0;
         let mut empty = good;
         empty.pickle.clear();
         for body in [beyond, swapped, long, early, empty, Body::default()] {

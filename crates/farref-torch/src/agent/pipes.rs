@@ -1,4 +1,4 @@
-//! The tasks that write pipes, and read answers to requests of ours. What peers ask is read in [`super::inlets`].
+//! The tasks that write pipes, and read answers to requests of ours. What peers ask is read in [`super::accepting`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,8 +7,9 @@ use std::time::Duration;
 use farref::agent::Departure;
 use tokio::sync::mpsc;
 
-use super::links::{Link, ToSend, lock};
-use super::{Shared, tensors};
+use super::state::AgentShared;
+use super::state::links::{Link, ToSend, lock};
+use super::tensors;
 use crate::transport::{Outgoing, PipeError, PipeReceiver, PipeSender, connect};
 
 /// How long the host of the store waits for the others to let go of it.
@@ -24,12 +25,12 @@ const OWN_CONNECTIONS: usize = 1;
 /// The most messages that are written at once.
 const BATCH: usize = 64;
 
-impl Shared {
+impl AgentShared {
     /// Queues something for the pipe that this worker's requests travel on. The first opens it.
     pub(super) fn queue(self: &Arc<Self>, link: &Arc<Link>, message: ToSend) {
         link.say(message, || {
             let (queue, messages) = mpsc::unbounded_channel();
-            let task = Arc::clone(self).talk(Arc::clone(link), messages);
+            let task = Arc::clone(self).send_requests(Arc::clone(link), messages);
             self.spawn_writer(task);
             queue
         });
@@ -42,7 +43,11 @@ impl Shared {
     }
 
     /// Opens a pipe to a peer, and writes requests to it until nobody has any more. Answers are read beside.
-    async fn talk(self: Arc<Self>, link: Arc<Link>, mut messages: mpsc::UnboundedReceiver<ToSend>) {
+    async fn send_requests(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        mut messages: mpsc::UnboundedReceiver<ToSend>,
+    ) {
         let connected = connect(&link.address, &self.name, self.limits.clone()).await;
         let (mut sender, mut receiver) = match connected {
             Ok(pipe) => pipe,
@@ -75,30 +80,6 @@ impl Shared {
             }
         };
         self.broken(&link, end);
-    }
-
-    pub(super) fn broken(self: &Arc<Self>, link: &Arc<Link>, error: Option<PipeError>) {
-        if self.closing.load(Ordering::Relaxed) || link.is_gone() {
-            return;
-        }
-        if self.parting.load(Ordering::Acquire) {
-            tracing::debug!(worker = %self.name, peer = %link.name, "a peer has parted");
-            return self.group.lose(&self.way, &link.name);
-        }
-        // Who has said that it leaves goes when its calls are answered.
-        if link.is_leaving() {
-            tracing::debug!(worker = %self.name, peer = %link.name, "a peer that leaves closed its pipe");
-            return self.lost(link, Departure::Left);
-        }
-        match error {
-            Some(error) => {
-                tracing::warn!(worker = %self.name, peer = %link.name, %error, "a pipe broke");
-            }
-            None => {
-                tracing::info!(worker = %self.name, peer = %link.name, "a peer closed its pipe")
-            }
-        }
-        self.lost(link, Departure::Died);
     }
 
     /// Writes until there is nothing more to write, or the pipe breaks.
@@ -175,7 +156,7 @@ impl Shared {
         writers.abort_all();
         while writers.join_next().await.is_some() {}
         // What a dropped future has left undone in the store, however slow that is.
-        drop(tokio::time::timeout(patience.max(LAST_TURN), self.meeting.settled()).await);
+        drop(tokio::time::timeout(patience.max(LAST_TURN), self.group_store.settled()).await);
         self.close_store(patience).await;
     }
 

@@ -20,15 +20,14 @@
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::inlets::Inlet;
-use super::links::Link;
-use super::{Shared, Way};
+use super::state::AgentShared;
+use super::state::accepted_pipes::AcceptedPipe;
+use super::state::ending::GroupKind;
+use super::state::links::Link;
 use crate::group::{GroupError, Turn, is_over};
 use crate::rpc::WorkerInfo;
 
@@ -37,45 +36,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker that leaves waits for what it is at.
 const LAST_REMOVALS: Duration = Duration::from_secs(5);
 
-/// How many workers are being looked after.
-#[derive(Debug, Default)]
-pub(super) struct Removals {
-    open: AtomicUsize,
-    done: Notify,
-}
-
-/// One of them, until it is done or given up.
-struct Removal<'a>(&'a Removals);
-
-impl Removals {
-    fn begin(&self) -> Removal<'_> {
-        self.open.fetch_add(1, Ordering::AcqRel);
-        Removal(self)
-    }
-
-    async fn all_done(&self) {
-        loop {
-            let mut done = std::pin::pin!(self.done.notified());
-            done.as_mut().enable();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            done.await;
-        }
-    }
-}
-
-impl Drop for Removal<'_> {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
-        self.0.done.notify_waiters();
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// A member is gone. Also one that has said that it leaves may have failed at it.
     pub(super) fn clear_up_after(self: &Arc<Self>, link: &Arc<Link>) {
-        if !matches!(self.way, Way::Dynamic) {
+        if !matches!(self.group_kind, GroupKind::Dynamic) {
             return;
         }
         let (shared, link) = (Arc::clone(self), Arc::clone(link));
@@ -83,14 +47,14 @@ impl Shared {
     }
 
     /// One that asked to join is gone before it was a member.
-    pub(super) async fn clear_up_after_joiner(self: &Arc<Self>, inlet: &Inlet) {
-        let is_member = self.link_by_name(&inlet.name).is_some();
-        if is_member || !matches!(self.way, Way::Dynamic) {
+    pub(super) async fn clear_up_after_joiner(self: &Arc<Self>, accepted: &AcceptedPipe) {
+        let is_member = self.link_by_name(&accepted.name).is_some();
+        if is_member || !matches!(self.group_kind, GroupKind::Dynamic) {
             return;
         }
         // It has said where it is before it asked. If not it is no worker.
-        if let Ok(Some(address)) = self.meeting.last_address_of(&inlet.name).await {
-            self.clear_up(&inlet.name, &address).await;
+        if let Ok(Some(address)) = self.group_store.last_address_of(&accepted.name).await {
+            self.clear_up(&accepted.name, &address).await;
         }
     }
 
@@ -122,7 +86,7 @@ impl Shared {
 
     /// Says whether it was this worker that took it off the list.
     async fn try_clear_up(self: &Arc<Self>, name: &str, address: &str) -> Result<bool, GroupError> {
-        if !self.meeting.has_left_undone(name, address).await? {
+        if !self.group_store.has_left_undone(name, address).await? {
             return Ok(false);
         }
         // MR-1
@@ -131,7 +95,7 @@ impl Shared {
             return Ok(false);
         }
         // If it has the turn, that is given up for it (GR-5).
-        let turn = Turn::take(&self.meeting, self.meeting.removal()).await?;
+        let turn = Turn::take(&self.group_store, self.group_store.removal()).await?;
         let removed = self.remove(name, address).await;
         turn.end(true).await?;
         removed
@@ -139,12 +103,12 @@ impl Shared {
 
     /// In this worker's turn (MR-2, MR-3).
     async fn remove(self: &Arc<Self>, name: &str, address: &str) -> Result<bool, GroupError> {
-        let Some(id) = self.meeting.number_on_list(name, address).await? else {
+        let Some(id) = self.group_store.number_on_list(name, address).await? else {
             return Ok(false);
         };
         for link in self.staying().iter().filter(|link| link.name != name) {
             let told = self.tell(link, WorkerInfo { name, id }, false);
-            match timeout(self.meeting.patience(), told).await {
+            match timeout(self.group_store.patience(), told).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) if link.is_gone() => {}
                 Ok(Err(error)) => {
@@ -155,7 +119,7 @@ impl Shared {
                 }
             }
         }
-        self.meeting.strike(name, id).await?;
+        self.group_store.strike(name, id).await?;
         Ok(true)
     }
 }

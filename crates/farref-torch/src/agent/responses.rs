@@ -6,16 +6,16 @@ use farref::Payload;
 use farref::agent::{self, AnswerHead, AnswerMessage, Control, Failure, MessageId, Origins};
 use farref_proto::{DeclineReason, Declined, Share};
 
-use super::Shared;
-use super::links::{Link, Pending};
 use super::pickled::{Found, references_of};
+use super::state::AgentShared;
+use super::state::links::{Link, Pending};
 use crate::PyException;
 use crate::pickle::Pickle;
 use crate::rpc::{Fork, Kind, Message, RemoteException, RpcError};
 use crate::transport::Incoming;
 use crate::value::{Body, Form};
 
-impl Shared {
+impl AgentShared {
     /// An answer of a peer's to a request of ours.
     pub(super) fn response(self: &Arc<Self>, link: &Arc<Link>, message: Incoming) {
         let Some(pending) = link.answered(message.id) else {

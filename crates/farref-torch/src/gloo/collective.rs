@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::GlooError;
+use super::error::GlooError;
 use super::message::{ALL_GATHER, BARRIER, slot};
 use super::pair::Pair;
 
@@ -178,18 +178,18 @@ impl Gloo {
 
     fn send(&mut self, to: usize, slot: u64, body: Bytes) {
         if let Some(pair) = self.pair(to) {
-            pair.ledger.send(slot, body);
+            pair.state.send(slot, body);
         }
     }
 
     fn receive(&mut self, from: usize, slot: u64, length: usize) {
         if let Some(pair) = self.pair(from) {
-            pair.ledger.receive(slot, length);
+            pair.state.receive(slot, length);
         }
     }
 
     fn arrived(&mut self, from: usize, slot: u64) -> Option<Bytes> {
-        self.pair(from)?.ledger.arrived(slot)
+        self.pair(from)?.state.arrived(slot)
     }
 
     /// Moves bytes both ways until at most `open` sends and as many receives are not done.
@@ -201,8 +201,8 @@ impl Gloo {
         open: usize,
     ) -> Result<(), GlooError> {
         let done = |pair: &Pair| {
-            let ledger = &pair.ledger;
-            ledger.open(slot) <= open && ledger.outgoing().is_empty()
+            let state = &pair.state;
+            state.open(slot) <= open && state.outgoing().is_empty()
         };
         loop {
             // A peer that is done with may hang up, and is not listened to.
@@ -226,7 +226,7 @@ impl Gloo {
 
     fn late(&self, doing: &'static str, waited: Duration) -> GlooError {
         let pairs = self.pairs.iter().flatten();
-        let late = pairs.filter(|pair| pair.ledger.is_open());
+        let late = pairs.filter(|pair| pair.state.is_open());
         GlooError::TimedOut {
             doing,
             ranks: late.map(|pair| pair.peer).collect(),

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::collective::Gloo;
+use super::error::GlooError;
 use super::pair::Pair;
-use super::rank::{Published, connects, port_index};
-use super::{Form, GlooError};
-use crate::group::end_of;
+use super::rank::{GlooDialect, Published, connects, port_index};
+use crate::deadline::end_of;
 
 /// How long who connects may take to say who it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
@@ -22,15 +22,15 @@ const INTRODUCTION: Duration = Duration::from_secs(10);
 const STRANGERS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a rank takes its place.
+/// Which rank this is, and how it finds the others.
 #[derive(Debug)]
-pub(crate) struct Seat<'a> {
+pub(crate) struct MeshConfig<'a> {
     pub(crate) store: &'a dyn Store,
     /// What the keys begin with; Gloo's own begin behind it.
     pub(crate) keys: String,
     pub(crate) rank: u16,
     pub(crate) world: u16,
-    pub(crate) form: Form,
+    pub(crate) dialect: GlooDialect,
     /// An address of this host that the others reach.
     pub(crate) ip: IpAddr,
     pub(crate) hostname: String,
@@ -47,14 +47,14 @@ struct Newcomer {
 
 type Met = Result<Newcomer, io::Error>;
 
-impl Seat<'_> {
-    /// Meets all others.
-    pub(crate) async fn take(&self) -> Result<Gloo, GlooError> {
+impl MeshConfig<'_> {
+    /// Connects with all others.
+    pub(crate) async fn connect(&self) -> Result<Gloo, GlooError> {
         let began = Instant::now();
         let end = end_of(self.patience);
         let mut pairs: Vec<Option<Pair>> = (0..self.world).map(|_| None).collect();
         let mut listeners = self.publish().await?;
-        let mut meeting: JoinSet<Met> = JoinSet::new();
+        let mut connecting: JoinSet<Met> = JoinSet::new();
         let mut expected = Vec::new();
         for peer in self.peers() {
             let (mine, (theirs, id)) = (
@@ -69,21 +69,21 @@ impl Seat<'_> {
                         theirs,
                     });
                 }
-                Some(true) => drop(meeting.spawn(connect(peer, theirs, id, end))),
+                Some(true) => drop(connecting.spawn(connect(peer, theirs, id, end))),
                 Some(false) => expected.push(peer),
             }
         }
-        listeners.expect(self.rank, &expected, &mut meeting);
+        listeners.expect(self.rank, &expected, &mut connecting);
 
         let mut last = None;
         let all = async {
             while pairs.iter().flatten().count() + 1 < usize::from(self.world) {
                 let met = tokio::select! {
-                    Some(met) = meeting.join_next() => met,
+                    Some(met) = connecting.join_next() => met,
                     accepted = listeners.accept() => {
                         // Above that, strangers are to wait until others have introduced themselves.
-                        if let Some(stream) = accepted && meeting.len() < self.crowd() {
-                            meeting.spawn(introduction(stream));
+                        if let Some(stream) = accepted && connecting.len() < self.crowd() {
+                            connecting.spawn(introduction(stream));
                         }
                         continue;
                     }
@@ -137,8 +137,8 @@ impl Seat<'_> {
             source,
         };
         let key = format!("{}{}", self.keys, self.rank);
-        let (listeners, published) = match self.form {
-            Form::PairIds => {
+        let (listeners, published) = match self.dialect {
+            GlooDialect::PairIds => {
                 let listeners = Listeners::Shared(listen().await?);
                 let published = Published::PairIds {
                     hostname: self.hostname.clone().into_bytes(),
@@ -147,7 +147,7 @@ impl Seat<'_> {
                 };
                 (listeners, published)
             }
-            Form::PortPerPeer => {
+            GlooDialect::PortPerPeer => {
                 let mut ports = Vec::new();
                 let mut addresses = Vec::new();
                 for _ in self.peers() {
@@ -180,7 +180,7 @@ impl Seat<'_> {
             doing: format!("waiting for the address of rank {peer}"),
             source,
         })?;
-        let published = Published::decode(self.form, &bytes, self.world);
+        let published = Published::decode(self.dialect, &bytes, self.world);
         let published = published.and_then(|published| {
             let here = published.for_peer(peer, self.rank);
             here.ok_or_else(|| "there is no address for this rank".to_owned())
@@ -214,12 +214,12 @@ impl Listeners {
     }
 
     /// Waits for those who will come, where each has a port of its own.
-    fn expect(&mut self, own: u16, peers: &[u16], meeting: &mut JoinSet<Met>) {
+    fn expect(&mut self, own: u16, peers: &[u16], connecting: &mut JoinSet<Met>) {
         let Self::PerPeer(ports) = self else { return };
         for &peer in peers {
             let port = port_index(own, peer).and_then(|index| ports.get_mut(index));
             if let Some(listener) = port.and_then(Option::take) {
-                meeting.spawn(async move {
+                connecting.spawn(async move {
                     let (stream, _) = listener.accept().await?;
                     stream.set_nodelay(true)?;
                     Ok(Newcomer {

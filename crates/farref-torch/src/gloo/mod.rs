@@ -7,6 +7,7 @@
 //! | [`mesh`] | a connection between every two ranks |
 //! | [`message`] | the header of every message |
 //! | [`pair`] | one connection: what was announced, what is awaited, what came |
+//! | [`error`] | why ranks do not come together |
 //! | [`collective`] | all-gather and barrier, made of sends and receives |
 //!
 //! # Invariants
@@ -21,13 +22,8 @@
 //! - **GL-5** A rank that is done closes its connections while others are not: that is an error only for those
 //!   who still wait for it.
 
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use farref::{StoreDialect, StoreError};
-
 mod collective;
+mod error;
 mod mesh;
 mod message;
 mod pair;
@@ -37,143 +33,28 @@ mod rank;
 mod tests;
 
 pub(crate) use collective::Gloo;
-pub(crate) use mesh::Seat;
-
-/// How the ranks of a group find each other: Gloo has changed it once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Form {
-    /// Each rank has one port, and who connects says which pair is meant.
-    PairIds,
-    /// As in PyTorch 1.13: each rank has a port for each other one.
-    PortPerPeer,
-}
-
-impl From<StoreDialect> for Form {
-    /// Both were changed between the same versions of PyTorch, as far as they have been seen.
-    fn from(dialect: StoreDialect) -> Self {
-        match dialect {
-            StoreDialect::Greeted => Self::PairIds,
-            StoreDialect::Old => Self::PortPerPeer,
-        }
-    }
-}
-
-/// Why the ranks of a static group did not come together.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GlooError {
-    /// The store failed, or a rank did not publish where it is.
-    #[error("{doing}: {source}")]
-    Store {
-        /// What was being done.
-        doing: String,
-        /// What the store said.
-        source: StoreError,
-    },
-    /// What a rank has published cannot be read.
-    #[error("rank {rank} has published what is no address of Gloo: {reason}")]
-    Published {
-        /// The rank.
-        rank: u16,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Two ranks have addresses of different families.
-    #[error(
-        "rank {rank} is at {theirs} and this one at {mine}: Gloo connects no IPv4 with an IPv6 address; \
-         name an interface in GLOO_SOCKET_IFNAME, or an address for this worker"
-    )]
-    Family {
-        /// The other rank.
-        rank: u16,
-        /// This rank's address.
-        mine: SocketAddr,
-        /// The other rank's address.
-        theirs: SocketAddr,
-    },
-    /// This rank cannot listen for the others.
-    #[error("cannot listen at {address}: {source}; is it an address of this host?")]
-    Listen {
-        /// The address, without a port.
-        address: std::net::IpAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Not all ranks were connected in time.
-    #[error(
-        "no connection with rank {} within {waited:.1?}{}; do they run, and do their hosts reach each other?",
-        listed(.ranks), reason(.last)
-    )]
-    Missing {
-        /// The ranks.
-        ranks: Vec<u16>,
-        /// How long was waited.
-        waited: Duration,
-        /// What the last attempt to reach one of them ran into.
-        last: Option<io::Error>,
-    },
-    /// A connection broke.
-    #[error("the connection with rank {rank} broke ({source}); has that worker failed?")]
-    Lost {
-        /// The other rank.
-        rank: u16,
-        /// What the connection ran into.
-        source: io::Error,
-    },
-    /// A rank does not keep to the protocol.
-    #[error("rank {rank} does not speak Gloo as PyTorch's RPC does: {reason}")]
-    Misbehaved {
-        /// The other rank.
-        rank: u16,
-        /// What it did.
-        reason: String,
-    },
-    /// Others took too long.
-    #[error("{doing} did not end within {waited:.1?}: rank {} has not taken part", listed(.ranks))]
-    TimedOut {
-        /// What was being done.
-        doing: &'static str,
-        /// Whom this rank waited for.
-        ranks: Vec<u16>,
-        /// How long was waited.
-        waited: Duration,
-    },
-}
-
-/// Names a few ranks of a list that may be long.
-fn listed(ranks: &[u16]) -> String {
-    const SHOWN: usize = 16;
-    let shown: Vec<_> = ranks.iter().take(SHOWN).map(u16::to_string).collect();
-    match ranks.len().checked_sub(SHOWN) {
-        Some(more) if more > 0 => format!("{} and {more} more", shown.join(", ")),
-        _ => shown.join(", "),
-    }
-}
-
-fn reason(last: &Option<io::Error>) -> String {
-    last.as_ref()
-        .map(|error| format!(" ({error})"))
-        .unwrap_or_default()
-}
+pub use error::GlooError;
+pub(crate) use mesh::MeshConfig;
+pub(crate) use rank::GlooDialect;
 
 /// For `crate::fuzzing`: what a rank publishes, and what it sends.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(data: &[u8]) {
-    for form in [Form::PairIds, Form::PortPerPeer] {
-        let _ = rank::Published::decode(form, data, 3);
+    for dialect in [GlooDialect::PairIds, GlooDialect::PortPerPeer] {
+        let _ = rank::Published::decode(dialect, data, 3);
     }
-    let mut ledger = pair::Ledger::default();
+    let mut state = pair::PairState::default();
     let slot = message::slot(message::ALL_GATHER, 0);
     for length in [0, 4, 1000] {
-        ledger.receive(slot, length);
-        ledger.send(slot, bytes::Bytes::from(vec![7; length]));
+        state.receive(slot, length);
+        state.send(slot, bytes::Bytes::from(vec![7; length]));
     }
-    let asked = ledger.outgoing().len();
+    let asked = state.outgoing().len();
     let mut incoming = bytes::BytesMut::from(data);
-    while let Ok(true) = ledger.take_in(&mut incoming) {}
+    while let Ok(true) = state.take_in(&mut incoming) {}
     // However often it is asked to, it sends each thing once; and it takes no more than it waits for.
-    assert!(ledger.outgoing().len() <= asked + 3 * message::HEADER + 1004);
-    let got: usize = std::iter::from_fn(|| ledger.arrived(slot))
+    assert!(state.outgoing().len() <= asked + 3 * message::HEADER + 1004);
+    let got: usize = std::iter::from_fn(|| state.arrived(slot))
         .map(|body| body.len())
         .sum();
     assert!(got <= 1004);

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::GlooError;
+use super::error::GlooError;
 use super::message::{HEADER, Header, Kind};
 
 /// How many receives a peer may announce before they are of use (GL-3). In an all-gather it is two.
@@ -15,9 +15,9 @@ const MAX_EARLY: u32 = 1024;
 /// How much is read at a time.
 const CHUNK: usize = 16 << 10;
 
-/// What is owed on a connection. No I/O.
+/// What is to be sent and received on a connection. No I/O.
 #[derive(Default, Debug)]
-pub(super) struct Ledger {
+pub(super) struct PairState {
     outgoing: BytesMut,
     /// What the peer is not ready for yet, by slot.
     sends: BTreeMap<u64, VecDeque<Bytes>>,
@@ -29,7 +29,7 @@ pub(super) struct Ledger {
     arrived: BTreeMap<u64, VecDeque<Bytes>>,
 }
 
-impl Ledger {
+impl PairState {
     /// Announces bytes, and sends them as soon as the peer waits for them (GL-1).
     pub(super) fn send(&mut self, slot: u64, body: Bytes) {
         self.announce(Kind::SendReady, slot, body.len());
@@ -152,7 +152,7 @@ impl Ledger {
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) peer: u16,
-    pub(super) ledger: Ledger,
+    pub(super) state: PairState,
     stream: TcpStream,
     incoming: BytesMut,
     /// Whether the peer has closed it. Who is done with a collective closes while others are not.
@@ -166,7 +166,7 @@ impl Pair {
     pub(super) fn new(peer: u16, stream: TcpStream) -> Self {
         Self {
             peer,
-            ledger: Ledger::default(),
+            state: PairState::default(),
             stream,
             incoming: BytesMut::new(),
             over: false,
@@ -180,10 +180,10 @@ impl Pair {
     /// If the peer has closed the connection, that is an error only if something is still to be sent or received
     /// (GL-5); otherwise nothing will happen any more.
     pub(super) async fn step(&mut self) -> Result<(), GlooError> {
-        if self.over && !self.ledger.is_open() {
+        if self.over && !self.state.is_open() {
             return std::future::pending().await;
         }
-        let interest = match self.ledger.outgoing.is_empty() {
+        let interest = match self.state.outgoing.is_empty() {
             true => Interest::READABLE,
             false => Interest::READABLE | Interest::WRITABLE,
         };
@@ -200,21 +200,17 @@ impl Pair {
         let rank = self.peer;
         if let Err(source) = moved {
             self.over = true;
-            if self.ledger.is_open() {
+            if self.state.is_open() {
                 return Err(GlooError::Lost { rank, source });
             }
         }
         let misbehaved = |reason| GlooError::Misbehaved { rank, reason };
-        while self
-            .ledger
-            .take_in(&mut self.incoming)
-            .map_err(misbehaved)?
-        {}
+        while self.state.take_in(&mut self.incoming).map_err(misbehaved)? {}
         Ok(())
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let outgoing = &mut self.ledger.outgoing;
+        let outgoing = &mut self.state.outgoing;
         if let Some(size) = unless_blocked(self.stream.try_write(outgoing))? {
             #[cfg(test)]
             self.written.extend_from_slice(&outgoing[..size]);
@@ -282,7 +278,7 @@ mod tests {
             }
         });
         assert!(quiet.await.is_err(), "nothing is owed, so nothing happens");
-        pair.ledger.receive(7, 4);
+        pair.state.receive(7, 4);
         let lost = loop {
             if let Err(error) = pair.step().await {
                 break error;

@@ -6,13 +6,32 @@
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::Form;
+use farref::StoreDialect;
 
 const STORAGE: usize = 128;
 /// An address, and a number that is not in use here and says -1.
 const ADDRESS: usize = STORAGE + 8;
 const IPV4: u16 = 2;
 const IPV6: u16 = 10;
+
+/// How the ranks of a group find each other: Gloo has changed it once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GlooDialect {
+    /// Each rank has one port, and who connects says which pair is meant.
+    PairIds,
+    /// As in PyTorch 1.13: each rank has a port for each other one.
+    PortPerPeer,
+}
+
+impl From<StoreDialect> for GlooDialect {
+    /// Both were changed between the same versions of PyTorch, as far as they have been seen.
+    fn from(dialect: StoreDialect) -> Self {
+        match dialect {
+            StoreDialect::Greeted => Self::PairIds,
+            StoreDialect::Old => Self::PortPerPeer,
+        }
+    }
+}
 
 /// What a rank publishes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,18 +71,18 @@ impl Published {
     }
 
     /// Reads what a rank of a group of this size has published.
-    pub(super) fn decode(form: Form, bytes: &[u8], world: u16) -> Result<Self, String> {
-        let read = match form {
-            Form::PairIds => Self::decode_ids(bytes, world),
-            Form::PortPerPeer => Self::decode_ports(bytes, world),
+    pub(super) fn decode(dialect: GlooDialect, bytes: &[u8], world: u16) -> Result<Self, String> {
+        let read = match dialect {
+            GlooDialect::PairIds => Self::decode_ids(bytes, world),
+            GlooDialect::PortPerPeer => Self::decode_ports(bytes, world),
         };
         let error = match read {
             Ok(published) => return Ok(published),
             Err(error) => error,
         };
-        let other = match form {
-            Form::PairIds => Self::decode_ports(bytes, world),
-            Form::PortPerPeer => Self::decode_ids(bytes, world),
+        let other = match dialect {
+            GlooDialect::PairIds => Self::decode_ports(bytes, world),
+            GlooDialect::PortPerPeer => Self::decode_ids(bytes, world),
         };
         Err(match other {
             Ok(_) => {

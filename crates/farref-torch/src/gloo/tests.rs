@@ -12,18 +12,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::message::{ALL_GATHER, HEADER, Header, Kind, slot};
-use super::pair::{Ledger, Pair};
+use super::pair::{Pair, PairState};
 use super::rank::{Published, connects};
-use super::{Form, Gloo, GlooError, Seat, fuzz};
+use super::{Gloo, GlooDialect, GlooError, MeshConfig, fuzz};
 
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
-const FORMS: [Form; 2] = [Form::PairIds, Form::PortPerPeer];
+const DIALECTS: [GlooDialect; 2] = [GlooDialect::PairIds, GlooDialect::PortPerPeer];
 
-fn vectors(form: Form) -> Vec<Value> {
-    let text = match form {
-        Form::PairIds => include_str!("../../vectors/2.15.0/gloo.json"),
-        Form::PortPerPeer => include_str!("../../vectors/1.13.0/gloo.json"),
+fn vectors(dialect: GlooDialect) -> Vec<Value> {
+    let text = match dialect {
+        GlooDialect::PairIds => include_str!("../../vectors/2.15.0/gloo.json"),
+        GlooDialect::PortPerPeer => include_str!("../../vectors/1.13.0/gloo.json"),
     };
     serde_json::from_str(text).unwrap()
 }
@@ -35,9 +35,9 @@ fn hex(text: &Value) -> Vec<u8> {
 }
 
 /// What a rank published when the vectors were taken.
-fn captured(form: Form, rank: u16) -> Vec<u8> {
+fn captured(dialect: GlooDialect, rank: u16) -> Vec<u8> {
     let key = format!("/rpc_prefix_0/0/{rank}");
-    let vectors = vectors(form);
+    let vectors = vectors(dialect);
     let value = vectors.iter().find(|entry| entry["key"] == key.as_str());
     hex(&value.unwrap()["hex"])
 }
@@ -65,25 +65,33 @@ fn messages(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     messages
 }
 
-async fn group(form: Form, world: u16) -> Vec<Gloo> {
+async fn group(dialect: GlooDialect, world: u16) -> Vec<Gloo> {
     let store = MemoryStore::new();
     let mut ranks = JoinSet::new();
     for rank in 0..world {
         let store = store.clone();
-        ranks.spawn(async move { (rank, seat(&store, form, rank, world).take().await.unwrap()) });
+        ranks.spawn(async move {
+            (
+                rank,
+                config(&store, dialect, rank, world)
+                    .connect()
+                    .await
+                    .unwrap(),
+            )
+        });
     }
     let mut all = ranks.join_all().await;
     all.sort_by_key(|(rank, _)| *rank);
     all.into_iter().map(|(_, gloo)| gloo).collect()
 }
 
-fn seat(store: &dyn Store, form: Form, rank: u16, world: u16) -> Seat<'_> {
-    Seat {
+fn config(store: &dyn Store, dialect: GlooDialect, rank: u16, world: u16) -> MeshConfig<'_> {
+    MeshConfig {
         store,
         keys: "rpc_prefix_0/0/".to_owned(),
         rank,
         world,
-        form,
+        dialect,
         ip: [127, 0, 0, 1].into(),
         hostname: "vm".to_owned(),
         patience: SOON,
@@ -92,9 +100,9 @@ fn seat(store: &dyn Store, form: Form, rank: u16, world: u16) -> Seat<'_> {
 
 #[test]
 fn headers_are_those_of_gloo() {
-    for form in FORMS {
+    for dialect in DIALECTS {
         let mut seen = 0;
-        for entry in vectors(form) {
+        for entry in vectors(dialect) {
             if entry["what"] != "message" {
                 continue;
             }
@@ -118,32 +126,32 @@ fn headers_are_those_of_gloo() {
 
 #[test]
 fn what_a_rank_publishes_is_what_gloo_publishes() {
-    for form in FORMS {
+    for dialect in DIALECTS {
         for rank in 0..3 {
-            let bytes = captured(form, rank);
-            let published = Published::decode(form, &bytes, 3).unwrap();
+            let bytes = captured(dialect, rank);
+            let published = Published::decode(dialect, &bytes, 3).unwrap();
             // Behind the address, PyTorch leaves what was in its memory. Here it is zeros.
             let mut clean = bytes.clone();
-            let addresses: Vec<usize> = match form {
-                Form::PairIds => vec![8 + 2 + 8],
-                Form::PortPerPeer => vec![0, 136],
+            let addresses: Vec<usize> = match dialect {
+                GlooDialect::PairIds => vec![8 + 2 + 8],
+                GlooDialect::PortPerPeer => vec![0, 136],
             };
             for at in addresses {
                 clean[at + 8..at + 128].fill(0);
             }
             assert_eq!(published.encode(), clean);
-            assert_eq!(Published::decode(form, &clean, 3), Ok(published));
+            assert_eq!(Published::decode(dialect, &clean, 3), Ok(published));
             for size in 0..bytes.len() {
-                let part = Published::decode(form, &bytes[..size], 3);
+                let part = Published::decode(dialect, &bytes[..size], 3);
                 // Who has no numbers for the others means their ranks.
                 assert_eq!(
                     part.is_ok(),
-                    form == Form::PairIds && size == 8 + 2 + 8 + 136
+                    dialect == GlooDialect::PairIds && size == 8 + 2 + 8 + 136
                 );
             }
-            let other = match form {
-                Form::PairIds => Form::PortPerPeer,
-                Form::PortPerPeer => Form::PairIds,
+            let other = match dialect {
+                GlooDialect::PairIds => GlooDialect::PortPerPeer,
+                GlooDialect::PortPerPeer => GlooDialect::PairIds,
             };
             let error = Published::decode(other, &bytes, 3).unwrap_err();
             assert!(error.contains("another generation"), "{error}");
@@ -153,10 +161,10 @@ fn what_a_rank_publishes_is_what_gloo_publishes() {
 
 #[test]
 fn who_connects_is_whom_gloo_makes_connect() {
-    for form in FORMS {
-        let read = |rank| Published::decode(form, &captured(form, rank), 3).unwrap();
+    for dialect in DIALECTS {
+        let read = |rank| Published::decode(dialect, &captured(dialect, rank), 3).unwrap();
         let at = |own, peer| read(own).for_peer(own, peer).unwrap();
-        let message = vectors(form).pop().unwrap();
+        let message = vectors(dialect).pop().unwrap();
         assert_eq!(message["listener_rank"], 1);
         let (listener, id) = at(1, 0);
         assert_eq!(message["port"], listener.port());
@@ -183,17 +191,17 @@ fn addresses_of_ipv6_survive() {
     let bytes = published.encode();
     assert_eq!(bytes[..4], [10, 0, 0x12, 0x67]);
     assert_eq!(
-        Published::decode(Form::PortPerPeer, &bytes, 2),
+        Published::decode(GlooDialect::PortPerPeer, &bytes, 2),
         Ok(published)
     );
 }
 
 #[tokio::test]
 async fn everybody_hears_from_everybody_in_groups_of_any_size() {
-    for form in FORMS {
+    for dialect in DIALECTS {
         for world in [1, 2, 3, 4, 5, 8] {
             let mut ranks = JoinSet::new();
-            for (rank, mut gloo) in group(form, world).await.into_iter().enumerate() {
+            for (rank, mut gloo) in group(dialect, world).await.into_iter().enumerate() {
                 ranks.spawn(async move {
                     for turn in 0..3 {
                         // Lengths that differ, one of them 0, and one that is no multiple of two.
@@ -222,8 +230,8 @@ async fn everybody_hears_from_everybody_in_groups_of_any_size() {
 /// GL-4.
 #[tokio::test]
 async fn nobody_leaves_a_barrier_before_all_have_come() {
-    for form in FORMS {
-        let mut ranks = group(form, 3).await;
+    for dialect in DIALECTS {
+        let mut ranks = group(dialect, 3).await;
         let mut late = ranks.remove(1);
         let mut early = JoinSet::new();
         for mut gloo in ranks {
@@ -241,7 +249,7 @@ async fn nobody_leaves_a_barrier_before_all_have_come() {
 
 #[tokio::test]
 async fn the_messages_are_those_of_pytorch() {
-    for form in FORMS {
+    for dialect in DIALECTS {
         let name = |rank: usize| format!("worker{rank}");
         // `pickle.dumps((name, 0, {}, []))`
         let object = move |rank: usize| {
@@ -252,7 +260,7 @@ async fn the_messages_are_those_of_pytorch() {
             [before, name(rank).as_bytes(), after].concat()
         };
         let mut ranks = JoinSet::new();
-        for (rank, mut gloo) in group(form, 3).await.into_iter().enumerate() {
+        for (rank, mut gloo) in group(dialect, 3).await.into_iter().enumerate() {
             ranks.spawn(async move {
                 gloo.all_gather_objects(&object(rank), SOON).await.unwrap();
                 gloo.barrier(SOON).await.unwrap();
@@ -264,7 +272,7 @@ async fn the_messages_are_those_of_pytorch() {
         for (from, own, peer) in [("connector", 0, 1), ("listener", 1, 0)] {
             let pair = ranks[own].1.pairs[peer].as_ref().unwrap();
             let mut sent = messages(&pair.written);
-            let captured = vectors(form).into_iter();
+            let captured = vectors(dialect).into_iter();
             let captured = captured.filter(|entry| entry["from"] == from);
             let mut captured: Vec<_> = captured.map(|entry| hex(&entry["hex"])).collect();
             let data = |messages: &[Vec<u8>]| -> Vec<Vec<u8>> {
@@ -347,7 +355,7 @@ async fn a_rank_that_hangs_up_or_is_silent_is_named() {
 
 #[tokio::test]
 async fn an_object_of_an_absurd_size_is_refused_by_name() {
-    let mut ranks = group(Form::PairIds, 2).await;
+    let mut ranks = group(GlooDialect::PairIds, 2).await;
     let (mut liar, mut honest) = (ranks.remove(1), ranks.remove(0));
     let size = (1i64 << 40).to_le_bytes();
     let (_, error) = tokio::join!(
@@ -370,29 +378,29 @@ fn what_comes_early_is_found_later() {
         slot: at,
         length: 3,
     };
-    let mut ledger = Ledger::default();
+    let mut state = PairState::default();
     let mut incoming = BytesMut::from(&message_of(ready, b"")[..]);
-    assert_eq!(ledger.take_in(&mut incoming), Ok(true));
-    ledger.send(at, Bytes::from_static(b"abc"));
-    ledger.send(at, Bytes::from_static(b"def"));
+    assert_eq!(state.take_in(&mut incoming), Ok(true));
+    state.send(at, Bytes::from_static(b"abc"));
+    state.send(at, Bytes::from_static(b"def"));
     // The first is sent at once, the second when it is waited for.
-    let out = messages(ledger.outgoing());
+    let out = messages(state.outgoing());
     assert_eq!(out.len(), 3);
     assert!(out[1].ends_with(b"abc"));
     incoming.extend_from_slice(&message_of(ready, b""));
-    assert_eq!(ledger.take_in(&mut incoming), Ok(true));
-    assert!(ledger.outgoing().ends_with(b"def"));
-    assert_eq!(ledger.open(at), 0);
+    assert_eq!(state.take_in(&mut incoming), Ok(true));
+    assert!(state.outgoing().ends_with(b"def"));
+    assert_eq!(state.open(at), 0);
 }
 
 #[tokio::test]
 async fn strangers_at_the_door_keep_nobody_out() {
     let store = MemoryStore::new();
-    let first = seat(&store, Form::PairIds, 0, 2);
+    let first = config(&store, GlooDialect::PairIds, 0, 2);
     let strangers = async {
         let key = "rpc_prefix_0/0/0";
         let published = store.get(key, SOON).await.unwrap();
-        let published = Published::decode(Form::PairIds, &published, 2).unwrap();
+        let published = Published::decode(GlooDialect::PairIds, &published, 2).unwrap();
         let (address, _) = published.for_peer(0, 1).unwrap();
         let mut open = Vec::new();
         for words in [
@@ -407,14 +415,14 @@ async fn strangers_at_the_door_keep_nobody_out() {
             open.push(stranger);
         }
         // Now the right one comes, at an address that lets it connect.
-        let second = Seat {
+        let second = MeshConfig {
             ip: [127, 0, 0, 2].into(),
-            ..seat(&store, Form::PairIds, 1, 2)
+            ..config(&store, GlooDialect::PairIds, 1, 2)
         };
-        let gloo = second.take().await.unwrap();
+        let gloo = second.connect().await.unwrap();
         (gloo, open)
     };
-    let (first, (mut second, _strangers)) = tokio::join!(first.take(), strangers);
+    let (first, (mut second, _strangers)) = tokio::join!(first.connect(), strangers);
     let mut first = first.unwrap();
     let (one, other) = tokio::join!(first.barrier(SOON), second.barrier(SOON));
     one.unwrap();
@@ -423,43 +431,43 @@ async fn strangers_at_the_door_keep_nobody_out() {
 
 #[tokio::test]
 async fn a_rank_that_does_not_come_is_named() {
-    for form in FORMS {
+    for dialect in DIALECTS {
         let store = MemoryStore::new();
         let patience = Duration::from_millis(300);
-        let alone = Seat {
+        let alone = MeshConfig {
             patience,
-            ..seat(&store, form, 0, 2)
+            ..config(&store, dialect, 0, 2)
         };
-        let error = alone.take().await.unwrap_err();
+        let error = alone.connect().await.unwrap_err();
         assert!(error.to_string().contains("rank 1"), "{error}");
 
         // It has published an address and is not there: the one that would connect, or the one to be
         // connected to.
         for ip in ["127.0.0.2", "127.0.0.0"] {
             let address = SocketAddr::new(ip.parse().unwrap(), 1);
-            let published = match form {
-                Form::PairIds => Published::PairIds {
+            let published = match dialect {
+                GlooDialect::PairIds => Published::PairIds {
                     hostname: b"elsewhere".to_vec(),
                     address,
                     ids: Vec::new(),
                 },
-                Form::PortPerPeer => Published::PortPerPeer(vec![address]),
+                GlooDialect::PortPerPeer => Published::PortPerPeer(vec![address]),
             };
             let bytes = published.encode();
             store.set("rpc_prefix_0/0/1", &bytes).await.unwrap();
-            let error = alone.take().await.unwrap_err();
+            let error = alone.connect().await.unwrap_err();
             assert!(
                 matches!(&error, GlooError::Missing { ranks, .. } if *ranks == [1]),
                 "{error}"
             );
         }
         let published = Published::PortPerPeer(vec!["[::1]:9".parse().unwrap()]);
-        if form == Form::PortPerPeer {
+        if dialect == GlooDialect::PortPerPeer {
             store
                 .set("rpc_prefix_0/0/1", &published.encode())
                 .await
                 .unwrap();
-            let error = alone.take().await.unwrap_err();
+            let error = alone.connect().await.unwrap_err();
             assert!(
                 matches!(error, GlooError::Family { rank: 1, .. }),
                 "{error}"
@@ -479,16 +487,16 @@ async fn who_connects_to_a_rank_without_numbers_says_its_own_rank() {
     };
     let bytes = published.encode();
     store.set("rpc_prefix_0/0/0", &bytes).await.unwrap();
-    let seat = Seat {
+    let config = MeshConfig {
         ip: [127, 0, 0, 2].into(),
-        ..seat(&store, Form::PairIds, 3, 4)
+        ..config(&store, GlooDialect::PairIds, 3, 4)
     };
     let met = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.read_u64_le().await.unwrap()
     };
     tokio::select! {
-        _ = seat.take() => panic!("two ranks are missing"),
+        _ = config.connect() => panic!("two ranks are missing"),
         said = met => assert_eq!(said, 3),
     }
 }
@@ -501,11 +509,11 @@ proptest! {
 
     #[test]
     fn no_bytes_that_look_like_gloo_make_a_rank_panic(
-        form in 0..2usize,
+        dialect in 0..2usize,
         start in 0..40usize,
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
-        let vectors = vectors(FORMS[form]);
+        let vectors = vectors(DIALECTS[dialect]);
         let mut bytes: Vec<u8> = vectors.iter().skip(start).flat_map(|entry| hex(&entry["hex"])).collect();
         if !bytes.is_empty() {
             for (at, with) in flips {

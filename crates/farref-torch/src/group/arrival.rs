@@ -6,8 +6,9 @@ use std::time::Duration;
 use farref::TcpStoreClient;
 use tokio::time::{Instant, sleep};
 
-use super::{GroupError, end_of};
-use crate::gloo::Form;
+use super::error::GroupError;
+use crate::deadline::end_of;
+use crate::gloo::GlooDialect;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -17,7 +18,7 @@ pub(crate) async fn arrive(
     client: &TcpStoreClient,
     world: u16,
     patience: Duration,
-) -> Result<Form, GroupError> {
+) -> Result<GlooDialect, GroupError> {
     let (began, end) = (Instant::now(), end_of(patience));
     let mut have = client
         .arrive()

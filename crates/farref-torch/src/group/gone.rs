@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::turn::Change;
-use super::{GroupError, Meeting};
-use crate::transport::{PipeError, knock};
+use super::change::Change;
+use super::error::GroupError;
+use super::store::GroupStore;
+use crate::transport::{PipeError, probe};
 
 /// The longest that one look may take.
 const LOOK: Duration = Duration::from_secs(2);
@@ -39,7 +40,7 @@ enum Sight {
 }
 
 async fn look(address: &str, my_name: &str) -> Sight {
-    match timeout(LOOK, knock(address, my_name)).await {
+    match timeout(LOOK, probe(address, my_name)).await {
         Ok(Err(PipeError::Unreachable { error, .. })) => match error.kind() {
             ErrorKind::ConnectionRefused => Sight::Refuses,
             _ => Sight::Silent,
@@ -109,7 +110,7 @@ impl HolderWatch {
     }
 }
 
-impl Meeting {
+impl GroupStore {
     /// Gives up the turn of one that is gone (GR-5), if it is time to look. Says whether it has.
     pub(super) async fn release_if_gone(
         &self,
@@ -201,25 +202,6 @@ mod tests {
         for address in [&address[..], "uv://no address", ""] {
             let is_over = is_over_within(address, "a", 3 * FIRST_PAUSE).await;
             assert!(!is_over, "{address}");
-        }
-    }
-
-    #[test]
-    fn a_token_tells_whose_it_is_and_what_for() {
-        for change in [Change::Join, Change::Leave, Change::Remove(7)] {
-            for name in ["a", "a_join", "a_remove1", "Token_for_a"] {
-                let token = change.token(name);
-                assert_eq!(Change::of_token(&token), Some((name, change)), "{token}");
-            }
-        }
-        for other in [
-            "",
-            "Token_for_",
-            "Token_for__join",
-            "Token_for_a_removex",
-            "a_join",
-        ] {
-            assert_eq!(Change::of_token(other), None, "{other}");
         }
     }
 }

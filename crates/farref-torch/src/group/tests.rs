@@ -13,9 +13,9 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::meeting::Listing;
-use super::{Change, GroupError, Meeting, Member, Place, Turn, arrive, fuzz};
-use crate::gloo::Form;
+use super::listing::Listing;
+use super::{Change, GroupError, GroupStore, Member, Place, Turn, arrive, fuzz};
+use crate::gloo::GlooDialect;
 
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
@@ -114,10 +114,10 @@ impl Store for Recorder {
 }
 
 /// The exchanges of the vectors, by client and step.
-fn vectors(form: Form, scenario: &str) -> BTreeMap<(String, String), Vec<String>> {
-    let text = match form {
-        Form::PairIds => include_str!("../../vectors/2.15.0/store.json"),
-        Form::PortPerPeer => include_str!("../../vectors/1.13.0/store.json"),
+fn vectors(dialect: GlooDialect, scenario: &str) -> BTreeMap<(String, String), Vec<String>> {
+    let text = match dialect {
+        GlooDialect::PairIds => include_str!("../../vectors/2.15.0/store.json"),
+        GlooDialect::PortPerPeer => include_str!("../../vectors/1.13.0/store.json"),
     };
     let all: Vec<Value> = serde_json::from_str(text).unwrap();
     let all = all.into_iter();
@@ -201,8 +201,8 @@ fn names(members: &[Member]) -> Vec<(u16, &str)> {
 /// GR-1.
 #[tokio::test]
 async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
-    for form in [Form::PairIds, Form::PortPerPeer] {
-        let vectors = vectors(form, "static");
+    for dialect in [GlooDialect::PairIds, GlooDialect::PortPerPeer] {
+        let vectors = vectors(dialect, "static");
         let store = MemoryStore::new();
         let recorders = [0; 3].map(|_| Recorder::new(&store));
         let mut tasks = JoinSet::new();
@@ -211,15 +211,18 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
             let address = address_in(&vectors, &format!("worker{id}"), 0);
             let recorder = recorder.clone();
             tasks.spawn(async move {
-                let meeting = Meeting::new(store, place(id, Some(3))).unwrap();
-                let (members, mut gloo) = meeting.enter_static(form, HERE, &address).await.unwrap();
+                let group_store = GroupStore::new(store, place(id, Some(3))).unwrap();
+                let (members, mut gloo) = group_store
+                    .enter_static(dialect, HERE, &address)
+                    .await
+                    .unwrap();
                 let all = [(0, "worker0"), (1, "worker1"), (2, "worker2")];
                 assert_eq!(names(&members), all);
                 assert_eq!(members[usize::from(id)].address, address);
                 gloo.barrier(SOON).await.unwrap();
                 let joined = recorder.taken();
                 for round in 1..=3 {
-                    assert_eq!(meeting.round(round, 0).await.unwrap(), 0);
+                    assert_eq!(group_store.round(round, 0).await.unwrap(), 0);
                 }
                 (id, joined, recorder.taken())
             });
@@ -230,7 +233,7 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
             if id == 2 {
                 continue;
             }
-            let host = format!("rank_{id}\" {:?}", super::hostname());
+            let host = format!("rank_{id}\" {:?}", super::address::hostname());
             let joined: Vec<_> = joined
                 .iter()
                 .map(|line| line.replace(&host, &format!("rank_{id}\" \"(host)\"")))
@@ -238,7 +241,7 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
             for (step, lines) in [("init", joined), ("shutdown", left)] {
                 let key = (format!("worker{id}"), step.to_owned());
                 let expected = comparable(&vectors[&key], id);
-                assert_eq!(comparable(&lines, id), expected, "{key:?} {form:?}");
+                assert_eq!(comparable(&lines, id), expected, "{key:?} {dialect:?}");
             }
         }
         ready.sort();
@@ -251,14 +254,14 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
 /// GR-1.
 #[tokio::test]
 async fn a_dynamic_group_is_entered_and_left_as_pytorch_does_it() {
-    for form in [Form::PairIds, Form::PortPerPeer] {
-        let vectors = vectors(form, "dynamic");
+    for dialect in [GlooDialect::PairIds, GlooDialect::PortPerPeer] {
+        let vectors = vectors(dialect, "dynamic");
         let store = MemoryStore::new();
         let recorders = [0; 3].map(|_| Recorder::new(&store));
-        let meetings: Vec<Meeting> = (0u16..)
+        let group_stores: Vec<GroupStore> = (0u16..)
             .zip(&recorders)
             .map(|(id, recorder)| {
-                Meeting::new(Arc::new(recorder.clone()), place(id, None)).unwrap()
+                GroupStore::new(Arc::new(recorder.clone()), place(id, None)).unwrap()
             })
             .collect();
         let check = |id: u16, step: &str| {
@@ -266,28 +269,28 @@ async fn a_dynamic_group_is_entered_and_left_as_pytorch_does_it() {
             let lines = recorders[usize::from(id)].taken();
             if id < 2 {
                 let expected = comparable(&vectors[&key], id);
-                assert_eq!(comparable(&lines, id), expected, "{key:?} {form:?}");
+                assert_eq!(comparable(&lines, id), expected, "{key:?} {dialect:?}");
             }
         };
-        for (id, meeting) in meetings.iter().enumerate() {
+        for (id, group_store) in group_stores.iter().enumerate() {
             let name = format!("worker{id}");
-            meeting.lock(Change::Join).await.unwrap();
+            group_store.lock(Change::Join).await.unwrap();
             let address = address_in(&vectors, &name, 0);
-            let members = meeting.enter_dynamic(&address).await.unwrap();
+            let members = group_store.enter_dynamic(&address).await.unwrap();
             assert_eq!(members.len(), id + 1);
             assert_eq!(members[id].address, address);
-            meeting.unlock(Change::Join).await.unwrap();
+            group_store.unlock(Change::Join).await.unwrap();
             check(id as u16, &format!("join_{name}"));
-            for earlier in &meetings[..id] {
+            for earlier in &group_stores[..id] {
                 assert_eq!(earlier.address_of(&name).await.unwrap(), address);
                 check(earlier.place().id, &format!("join_{name}"));
             }
         }
         for id in [1, 2, 0u16] {
-            let meeting = &meetings[usize::from(id)];
-            meeting.lock(Change::Leave).await.unwrap();
-            meeting.leave_dynamic().await.unwrap();
-            meeting.unlock(Change::Leave).await.unwrap();
+            let group_store = &group_stores[usize::from(id)];
+            group_store.lock(Change::Leave).await.unwrap();
+            group_store.leave_dynamic().await.unwrap();
+            group_store.unlock(Change::Leave).await.unwrap();
             check(id, &format!("leave_worker{id}"));
         }
     }
@@ -296,8 +299,8 @@ async fn a_dynamic_group_is_entered_and_left_as_pytorch_does_it() {
 /// GR-1: what is counted goes on being counted in the next group of the same processes.
 #[tokio::test]
 async fn a_second_group_has_keys_of_its_own() {
-    for form in [Form::PairIds, Form::PortPerPeer] {
-        let vectors = vectors(form, "again");
+    for dialect in [GlooDialect::PairIds, GlooDialect::PortPerPeer] {
+        let vectors = vectors(dialect, "again");
         let store = MemoryStore::new();
         for turn in [0u32, 1] {
             let mut tasks = JoinSet::new();
@@ -310,18 +313,18 @@ async fn a_second_group_has_keys_of_its_own() {
                     ..place(id, Some(2))
                 };
                 tasks.spawn(async move {
-                    let meeting = Meeting::new(Arc::new(recorder.clone()), place).unwrap();
-                    let entered = meeting.enter_static(form, HERE, &address).await;
+                    let group_store = GroupStore::new(Arc::new(recorder.clone()), place).unwrap();
+                    let entered = group_store.enter_static(dialect, HERE, &address).await;
                     let (_, mut gloo) = entered.unwrap();
                     gloo.barrier(SOON).await.unwrap();
                     for round in 1..=3 {
-                        meeting.round(round, 0).await.unwrap();
+                        group_store.round(round, 0).await.unwrap();
                     }
                     (id, recorder.taken())
                 });
             }
             for (id, lines) in tasks.join_all().await {
-                let host = format!("rank_{id}\" {:?}", super::hostname());
+                let host = format!("rank_{id}\" {:?}", super::address::hostname());
                 let lines: Vec<_> = lines
                     .iter()
                     .filter(|line| !line.starts_with("GET"))
@@ -329,7 +332,7 @@ async fn a_second_group_has_keys_of_its_own() {
                     .collect();
                 let key = (format!("worker{id}"), format!("turn_{turn}"));
                 let expected = comparable(&vectors[&key], id);
-                assert_eq!(comparable(&lines, id), expected, "{key:?} {form:?}");
+                assert_eq!(comparable(&lines, id), expected, "{key:?} {dialect:?}");
             }
         }
     }
@@ -342,15 +345,18 @@ async fn the_calls_of_all_are_added_up() {
     for (id, calls) in [(0u16, 2), (1, 0), (2, 5)] {
         let store = Arc::new(store.clone());
         tasks.spawn(async move {
-            let meeting = Meeting::new(store, place(id, Some(3))).unwrap();
-            let rounds = [meeting.round(1, 0).await, meeting.round(2, calls).await];
+            let group_store = GroupStore::new(store, place(id, Some(3))).unwrap();
+            let rounds = [
+                group_store.round(1, 0).await,
+                group_store.round(2, calls).await,
+            ];
             rounds.map(Result::unwrap)
         });
     }
     assert_eq!(tasks.join_all().await, [[0, 7]; 3]);
     // A fourth has nothing to do here.
-    let meeting = Meeting::new(Arc::new(store), place(0, Some(3))).unwrap();
-    let error = meeting.round(1, 0).await.unwrap_err();
+    let group_store = GroupStore::new(Arc::new(store), place(0, Some(3))).unwrap();
+    let error = group_store.round(1, 0).await.unwrap_err();
     assert!(matches!(error, GroupError::Corrupt { .. }), "{error}");
 }
 
@@ -363,7 +369,7 @@ async fn a_round_waits_for_those_who_still_work() {
             patience: SHORT,
             ..place(id, Some(2))
         };
-        Meeting::new(Arc::new(store.clone()), place).unwrap()
+        GroupStore::new(Arc::new(store.clone()), place).unwrap()
     };
     let first = meet(0);
     let first = tokio::spawn(async move { first.round(1, 0).await });
@@ -380,22 +386,22 @@ async fn gr_4_a_turn_that_is_dropped_is_given_up() {
     let list = "rpc_prefix_0/names/_ALL_WORKER_INFOS";
     let turn = "rpc_prefix_0/RpcGroupManagementToken";
     for change in [Change::Join, Change::Leave] {
-        let meeting = Meeting::new(Arc::new(store.clone()), place(3, None)).unwrap();
-        let meeting = Arc::new(meeting);
-        let taken = Turn::take(&meeting, change).await.unwrap();
-        meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap();
+        let group_store = GroupStore::new(Arc::new(store.clone()), place(3, None)).unwrap();
+        let group_store = Arc::new(group_store);
+        let taken = Turn::take(&group_store, change).await.unwrap();
+        group_store.enter_dynamic("uv://127.0.0.1:1").await.unwrap();
         drop(taken);
-        meeting.settled().await;
+        group_store.settled().await;
         assert_eq!(store.try_get(turn).await.unwrap().unwrap(), "");
         assert_eq!(store.try_get(list).await.unwrap().unwrap(), "");
     }
     // One that waits for its turn takes nobody else's away.
-    let other = Meeting::new(Arc::new(store.clone()), place(4, None)).unwrap();
+    let other = GroupStore::new(Arc::new(store.clone()), place(4, None)).unwrap();
     let other = Turn::take(&Arc::new(other), Change::Join).await.unwrap();
-    let meeting = Arc::new(Meeting::new(Arc::new(store.clone()), place(3, None)).unwrap());
-    let waiting = tokio::time::timeout(SHORT, Turn::take(&meeting, Change::Join)).await;
+    let group_store = Arc::new(GroupStore::new(Arc::new(store.clone()), place(3, None)).unwrap());
+    let waiting = tokio::time::timeout(SHORT, Turn::take(&group_store, Change::Join)).await;
     assert!(waiting.is_err());
-    meeting.settled().await;
+    group_store.settled().await;
     let holder = store.try_get(turn).await.unwrap().unwrap();
     assert_eq!(holder, format!("Token_for_{}_join", place(4, None).name));
     other.end(true).await.unwrap();
@@ -403,7 +409,7 @@ async fn gr_4_a_turn_that_is_dropped_is_given_up() {
 
 #[test]
 fn names_and_ids_that_pytorch_would_not_take_are_refused() {
-    let meet = |place: Place| Meeting::new(Arc::new(MemoryStore::new()), place);
+    let meet = |place: Place| GroupStore::new(Arc::new(MemoryStore::new()), place);
     let named = |name: &str, world| Place {
         name: name.to_owned(),
         ..place(0, world)
@@ -433,16 +439,22 @@ async fn a_group_of_the_other_kind_is_not_entered() {
     let store = MemoryStore::new();
     let key = "rpc_prefix_0/rpcIsStaticGroup";
     store.set(key, b"true").await.unwrap();
-    let meeting = Meeting::new(Arc::new(store.clone()), place(0, None)).unwrap();
-    let error = meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap_err();
+    let group_store = GroupStore::new(Arc::new(store.clone()), place(0, None)).unwrap();
+    let error = group_store
+        .enter_dynamic("uv://127.0.0.1:1")
+        .await
+        .unwrap_err();
     assert!(matches!(&error, GroupError::Kind { mine: "dynamic", group } if group == "static"));
     store.set(key, b"false").await.unwrap();
-    let meeting = Meeting::new(Arc::new(store.clone()), place(0, Some(1))).unwrap();
-    let entered = meeting.enter_static(Form::PairIds, HERE, "uv://127.0.0.1:1");
+    let group_store = GroupStore::new(Arc::new(store.clone()), place(0, Some(1))).unwrap();
+    let entered = group_store.enter_static(GlooDialect::PairIds, HERE, "uv://127.0.0.1:1");
     let error = entered.await.unwrap_err();
     assert!(matches!(&error, GroupError::Kind { mine: "static", group } if group == "dynamic"));
     store.set(key, b"maybe").await.unwrap();
-    let error = meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap_err();
+    let error = group_store
+        .enter_dynamic("uv://127.0.0.1:1")
+        .await
+        .unwrap_err();
     assert!(matches!(error, GroupError::Corrupt { .. }), "{error}");
 }
 
@@ -456,9 +468,9 @@ async fn two_workers_of_one_name_or_id_are_told_so() {
             name: "twin".to_owned(),
             ..place(id, Some(2))
         };
-        let meeting = Meeting::new(Arc::new(store.clone()), place).unwrap();
+        let group_store = GroupStore::new(Arc::new(store.clone()), place).unwrap();
         tasks.spawn(async move {
-            let entered = meeting.enter_static(Form::PairIds, HERE, "uv://127.0.0.1:1");
+            let entered = group_store.enter_static(GlooDialect::PairIds, HERE, "uv://127.0.0.1:1");
             (id, entered.await.unwrap_err())
         });
     }
@@ -474,8 +486,8 @@ async fn two_workers_of_one_name_or_id_are_told_so() {
             name,
             ..place(id, None)
         };
-        let meeting = Meeting::new(Arc::new(store.clone()), place).unwrap();
-        meeting.enter_dynamic("uv://127.0.0.1:1").await
+        let group_store = GroupStore::new(Arc::new(store.clone()), place).unwrap();
+        group_store.enter_dynamic("uv://127.0.0.1:1").await
     };
     enter("a", 0).await.unwrap();
     let error = enter("b", 0).await.unwrap_err();
@@ -507,8 +519,11 @@ async fn who_fails_to_join_is_not_in_the_list() {
         patience: SHORT,
         ..place(0, None)
     };
-    let meeting = Meeting::new(Arc::new(store.clone()), place).unwrap();
-    let error = meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap_err();
+    let group_store = GroupStore::new(Arc::new(store.clone()), place).unwrap();
+    let error = group_store
+        .enter_dynamic("uv://127.0.0.1:1")
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("addrs/ghost"), "{error}");
     assert_eq!(store.try_get(list).await.unwrap().unwrap(), "ghost-7,");
 }
@@ -519,17 +534,17 @@ async fn one_worker_at_a_time_changes_a_dynamic_group() {
     let inside = Arc::new(Mutex::new(false));
     let mut tasks = JoinSet::new();
     for id in 0..6u16 {
-        let meeting = Meeting::new(Arc::new(store.clone()), place(id, None)).unwrap();
+        let group_store = GroupStore::new(Arc::new(store.clone()), place(id, None)).unwrap();
         let inside = inside.clone();
         tasks.spawn(async move {
             // Again and again: that a token was given up once says nothing about the next time.
             for _ in 0..3 {
                 for change in [Change::Join, Change::Leave] {
-                    meeting.lock(change).await.unwrap();
+                    group_store.lock(change).await.unwrap();
                     assert!(!std::mem::replace(&mut *inside.lock().unwrap(), true));
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     *inside.lock().unwrap() = false;
-                    meeting.unlock(change).await.unwrap();
+                    group_store.unlock(change).await.unwrap();
                 }
             }
         });
@@ -542,8 +557,8 @@ async fn one_worker_at_a_time_changes_a_dynamic_group() {
         patience: SHORT,
         ..place(0, None)
     };
-    let meeting = Meeting::new(Arc::new(store), place).unwrap();
-    let error = meeting.lock(Change::Leave).await.unwrap_err();
+    let group_store = GroupStore::new(Arc::new(store), place).unwrap();
+    let error = group_store.lock(Change::Leave).await.unwrap_err();
     assert!(
         error.to_string().contains("Token_for_ghost_join"),
         "{error}"
@@ -567,18 +582,24 @@ async fn what_is_no_list_and_no_address_is_named_by_its_key() {
     let store = MemoryStore::new();
     let list = "rpc_prefix_0/names/_ALL_WORKER_INFOS";
     store.set(list, b"what is this").await.unwrap();
-    let meeting = Meeting::new(Arc::new(store.clone()), place(0, None)).unwrap();
-    let error = meeting.enter_dynamic("uv://127.0.0.1:1").await.unwrap_err();
+    let group_store = GroupStore::new(Arc::new(store.clone()), place(0, None)).unwrap();
+    let error = group_store
+        .enter_dynamic("uv://127.0.0.1:1")
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains(list), "{error}");
     let key = "rpc_prefix_0/addrs/other";
     store.set(key, b"shm://x").await.unwrap();
-    let error = meeting.address_of("other").await.unwrap_err();
+    let error = group_store.address_of("other").await.unwrap_err();
     assert!(error.to_string().contains(key), "{error}");
 }
 
 #[tokio::test]
 async fn all_are_waited_for_and_how_they_meet_is_known_then() {
-    for (old, form) in [(false, Form::PairIds), (true, Form::PortPerPeer)] {
+    for (old, dialect) in [
+        (false, GlooDialect::PairIds),
+        (true, GlooDialect::PortPerPeer),
+    ] {
         let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().port();
         let host = TcpStoreClient::connect("127.0.0.1", port, SOON)
@@ -598,7 +619,7 @@ async fn all_are_waited_for_and_how_they_meet_is_known_then() {
         };
         let (host, other, ()) =
             tokio::join!(arrive(&host, 3, SOON), arrive(&other, 3, SOON), torch);
-        assert_eq!((host.unwrap(), other.unwrap()), (form, form));
+        assert_eq!((host.unwrap(), other.unwrap()), (dialect, dialect));
     }
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();

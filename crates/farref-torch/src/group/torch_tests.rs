@@ -11,8 +11,8 @@ use std::time::Duration;
 use farref::{Store, StoreDialect, StoreError, StoreServer, TcpStoreClient};
 use tokio::task::JoinSet;
 
-use super::{Meeting, Place, arrive};
-use crate::gloo::Form;
+use super::{GroupStore, Place, arrive};
+use crate::gloo::GlooDialect;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -222,7 +222,7 @@ sys.stdin.read()
 "#;
 
 /// Enters with the given ranks in this process, and all others in Python.
-async fn static_group(world: u16, ours: &[u16], form: Form) {
+async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
     let (server, port) = match ours.contains(&0) {
         true => {
             let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
@@ -247,7 +247,7 @@ async fn static_group(world: u16, ours: &[u16], form: Form) {
             let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
                 .await
                 .unwrap();
-            assert_eq!(arrive(&client, world, SOON).await.unwrap(), form);
+            assert_eq!(arrive(&client, world, SOON).await.unwrap(), dialect);
             let place = Place {
                 name: format!("worker{id}"),
                 id,
@@ -257,10 +257,13 @@ async fn static_group(world: u16, ours: &[u16], form: Form) {
                 rounds_before: 0,
                 patience: SOON,
             };
-            let meeting = Meeting::new(Arc::new(client), place).unwrap();
+            let group_store = GroupStore::new(Arc::new(client), place).unwrap();
             let ip = [127, 0, 0, 1].into();
             let address = format!("uv://127.0.0.1:{}", 1000 + id);
-            let (members, mut gloo) = meeting.enter_static(form, ip, &address).await.unwrap();
+            let (members, mut gloo) = group_store
+                .enter_static(dialect, ip, &address)
+                .await
+                .unwrap();
             for (rank, member) in (0u16..).zip(&members) {
                 assert_eq!((member.id, &member.name), (rank, &format!("worker{rank}")));
                 let address = format!("uv://127.0.0.1:{}", 1000 + rank);
@@ -270,7 +273,7 @@ async fn static_group(world: u16, ours: &[u16], form: Form) {
             gloo.barrier(SOON).await.unwrap();
             gloo.close().await;
             let all = u64::from(world) * u64::from(world - 1) / 2;
-            assert_eq!(meeting.round(1, id.into()).await.unwrap(), all);
+            assert_eq!(group_store.round(1, id.into()).await.unwrap(), all);
         });
     }
     ranks.join_all().await;
@@ -298,7 +301,7 @@ async fn a_static_group_of_pytorch_is_entered() {
     let Some(version) = Torch::version() else {
         return;
     };
-    let form = Form::from(dialect_of(&version));
+    let dialect = GlooDialect::from(dialect_of(&version));
     // In the middle, and as the host with another of our kind.
     let mut groups = vec![(3, &[1][..]), (4, &[0, 2])];
     if std::env::var_os("FARREF_TORCH_PLANS").is_some_and(|which| which == "all") {
@@ -306,6 +309,6 @@ async fn a_static_group_of_pytorch_is_entered() {
         groups.extend([(2, &[1][..]), (3, &[2]), (2, &[0]), (3, &[0])]);
     }
     for (world, ours) in groups {
-        static_group(world, ours, form).await;
+        static_group(world, ours, dialect).await;
     }
 }

@@ -5,77 +5,28 @@
 //! before it was ended, a task takes this worker off the list and gives the turn up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use farref::StoreError;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{GroupError, Meeting};
+use super::change::Change;
+use super::error::GroupError;
+use super::gone::{BETWEEN_LOOKS, HolderWatch};
+use super::store::GroupStore;
+use crate::deadline::end_of;
 
-/// What a worker does in its turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Change {
-    Join,
-    Leave,
-    /// Takes another worker off the list, which is gone. A worker can be at several at once, so they have numbers.
-    Remove(u32),
-}
-
-const TOKEN: &str = "Token_for_";
-
-impl Change {
-    /// What a worker puts into the store in its turn.
-    pub(super) fn token(self, name: &str) -> String {
-        match self {
-            Self::Join => format!("{TOKEN}{name}_join"),
-            Self::Leave => format!("{TOKEN}{name}_leave"),
-            Self::Remove(number) => format!("{TOKEN}{name}_remove{number}"),
-        }
-    }
-
-    /// Whose token it is, and what for.
-    pub(super) fn of_token(token: &str) -> Option<(&str, Self)> {
-        let (name, change) = token.strip_prefix(TOKEN)?.rsplit_once('_')?;
-        let change = match change {
-            "join" => Self::Join,
-            "leave" => Self::Leave,
-            _ => Self::Remove(change.strip_prefix("remove")?.parse().ok()?),
-        };
-        (!name.is_empty()).then_some((name, change))
-    }
-}
-
-/// What is left to do for turns that were not ended.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Abandoned {
-    /// Whether the list has this worker by its own doing.
-    pub(super) listed: Arc<AtomicBool>,
-    removals: Arc<AtomicU32>,
-    /// How many tasks are at it. Nobody who waits for them owns them: they are not given up with it.
-    tasks: Arc<watch::Sender<usize>>,
-}
-
-/// A task that gives a turn up.
-struct Task(Arc<watch::Sender<usize>>);
-
-impl Abandoned {
-    fn begin(&self) -> Task {
-        self.tasks.send_modify(|tasks| *tasks += 1);
-        Task(Arc::clone(&self.tasks))
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.send_modify(|tasks| *tasks -= 1);
-    }
-}
+/// Where the token is of whoever has the turn.
+const TURN: &str = "RpcGroupManagementToken";
+/// Between two attempts to get one's turn.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A worker's turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    meeting: Arc<Meeting>,
+    group_store: Arc<GroupStore>,
     change: Change,
     /// Whether the token is known to be in the store. Until then it may be there all the same.
     held: bool,
@@ -84,16 +35,19 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Waits for this worker's turn, and takes it.
-    pub(crate) async fn take(meeting: &Arc<Meeting>, change: Change) -> Result<Self, GroupError> {
+    pub(crate) async fn take(
+        group_store: &Arc<GroupStore>,
+        change: Change,
+    ) -> Result<Self, GroupError> {
         // A turn of the same token that is being given up is not this one.
-        drop(timeout(meeting.patience(), meeting.settled()).await);
+        drop(timeout(group_store.patience(), group_store.settled()).await);
         let mut turn = Self {
-            meeting: Arc::clone(meeting),
+            group_store: Arc::clone(group_store),
             change,
             held: false,
             ended: false,
         };
-        match meeting.lock(change).await {
+        match group_store.lock(change).await {
             Ok(()) => turn.held = true,
             // It is somebody else's.
             Err(error @ GroupError::Busy { .. }) => {
@@ -108,9 +62,9 @@ impl Turn {
     /// Gives the turn up. If the change has failed, the list does not have this worker any more (GR-2).
     pub(crate) async fn end(mut self, changed: bool) -> Result<(), GroupError> {
         if !changed {
-            self.meeting.unlist().await?;
+            self.group_store.unlist().await?;
         }
-        self.meeting.unlock(self.change).await?;
+        self.group_store.unlock(self.change).await?;
         self.ended = true;
         Ok(())
     }
@@ -125,17 +79,17 @@ impl Drop for Turn {
         if self.ended {
             return;
         }
-        let (meeting, change, held) = (Arc::clone(&self.meeting), self.change, self.held);
-        let task = meeting.abandoned.begin();
+        let (group_store, change, held) = (Arc::clone(&self.group_store), self.change, self.held);
+        let task = group_store.abandoned.begin();
         runtime.spawn(async move {
             let given_up = async {
                 if held {
                     if !matches!(change, Change::Remove(_)) {
-                        meeting.unlist().await?;
+                        group_store.unlist().await?;
                     }
-                    return meeting.unlock_again(change).await;
+                    return group_store.unlock_again(change).await;
                 }
-                meeting.unlock_if_held(change).await
+                group_store.unlock_if_held(change).await
             };
             if let Err(error) = given_up.await {
                 tracing::warn!(%error, "the turn to change the group could not be given up");
@@ -145,7 +99,93 @@ impl Drop for Turn {
     }
 }
 
-impl Meeting {
+impl GroupStore {
+    /// Waits for this worker's turn to change a dynamic group, and takes it.
+    pub(super) async fn lock(&self, change: Change) -> Result<(), GroupError> {
+        let (began, end) = (Instant::now(), end_of(self.place.patience));
+        let token = self.token(change);
+        let mut watch = HolderWatch::new();
+        loop {
+            let holder = self.compare_set(TURN, b"", token.as_bytes()).await?;
+            if holder == token {
+                return Ok(());
+            }
+            let busy = |holder: String| GroupError::Busy {
+                token: holder.chars().take(200).collect(),
+                waited: began.elapsed(),
+            };
+            // Who is done says so under the name of its token. It may have said it before, in another turn.
+            let left = end.saturating_duration_since(Instant::now());
+            match self.wait_for_turn(&holder, left, &mut watch).await? {
+                Ok(()) if Instant::now() + PAUSE < end => sleep(PAUSE).await,
+                Ok(()) | Err(StoreError::Timeout { .. }) => return Err(busy(holder)),
+                Err(error) => return Err(GroupError::store("waiting for a turn")(error)),
+            }
+        }
+    }
+
+    /// Waits until the one that has the turn says that it is done, and looks after it meanwhile (GR-5).
+    async fn wait_for_turn(
+        &self,
+        holder: &str,
+        left: Duration,
+        watch: &mut HolderWatch,
+    ) -> Result<Result<(), StoreError>, GroupError> {
+        if self.release_if_gone(watch, holder).await? {
+            return Ok(Ok(()));
+        }
+        let keys = [self.key(holder)];
+        let mut waiting = self.store.wait(&keys, left);
+        loop {
+            tokio::select! {
+                waited = &mut waiting => return Ok(waited),
+                () = sleep(BETWEEN_LOOKS) => {
+                    if self.release_if_gone(watch, holder).await? {
+                        return Ok(Ok(()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the turn up.
+    pub(super) async fn unlock(&self, change: Change) -> Result<(), GroupError> {
+        self.set(TURN, b"").await?;
+        self.set(&self.token(change), b"Done").await
+    }
+
+    /// The same, where that may have failed halfway, so that it can be another's turn by now.
+    async fn unlock_again(&self, change: Change) -> Result<(), GroupError> {
+        let token = self.token(change);
+        self.compare_set(TURN, token.as_bytes(), b"").await?;
+        self.set(&token, b"Done").await
+    }
+
+    /// Gives the turn up if this worker has it, which is not known: nobody has answered.
+    async fn unlock_if_held(&self, change: Change) -> Result<(), GroupError> {
+        self.release(&self.token(change)).await
+    }
+
+    /// Gives the turn up if it is taken with this token.
+    pub(super) async fn release(&self, token: &str) -> Result<(), GroupError> {
+        let holder = self.compare_set(TURN, token.as_bytes(), b"").await?;
+        match holder.is_empty() {
+            true => self.set(token, b"Done").await,
+            false => Ok(()),
+        }
+    }
+
+    /// The token of the one that has the turn; empty if nobody has it.
+    pub(super) async fn holder(&self) -> Result<String, GroupError> {
+        self.text_of(TURN, "reading whose turn it is")
+            .await
+            .map(Option::unwrap_or_default)
+    }
+
+    fn token(&self, change: Change) -> String {
+        change.token(&self.place.name)
+    }
+
     /// To take another worker off the list.
     pub(crate) fn removal(&self) -> Change {
         Change::Remove(self.abandoned.removals.fetch_add(1, Ordering::Relaxed))

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::{Fork, GlobalId, RpcError, read_index, read_str};
+use super::error::RpcError;
+use super::reference::{Fork, GlobalId, read_index, read_str};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::pickle::Pickle;
 use crate::pickle::{Shape, View, Writer};

@@ -1,6 +1,6 @@
 //! The types of PyTorch's messages, with the numbers they have on the wire.
 
-use super::RpcError;
+use super::error::RpcError;
 
 const REQUEST: i32 = 0x100;
 

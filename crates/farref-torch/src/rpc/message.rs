@@ -1,7 +1,10 @@
 //! Payload 2: what a message says, one level deep. What is inside of it stays where it is in the payload.
 
+use super::error::RpcError;
 use super::jit::read_tensor;
-use super::{GlobalId, JitValue, JitWriter, Kind, RpcError, read_str, read_worker};
+use super::jit::{JitValue, JitWriter};
+use super::kind::Kind;
+use super::reference::{GlobalId, read_str, read_worker};
 use crate::pickle::{Pickle, View};
 
 /// What the names of builtin operators begin with.

@@ -5,7 +5,8 @@
 
 use std::borrow::Cow;
 
-use super::{Fork, RpcError, read_index, read_str, read_worker, utf8};
+use super::error::RpcError;
+use super::reference::{Fork, read_index, read_str, read_worker, utf8};
 use crate::pickle::{Shape, View, Writer};
 
 const INTERNAL: &str = "torch.distributed.rpc.internal";

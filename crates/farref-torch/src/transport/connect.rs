@@ -60,7 +60,7 @@ async fn register(address: SocketAddr, number: u64) -> Result<TcpStream, PipeErr
 }
 
 /// Looks whether somebody listens at `address`: a pipe that ends after its first word.
-pub(crate) async fn knock(address: &str, my_name: &str) -> Result<(), PipeError> {
+pub(crate) async fn probe(address: &str, my_name: &str) -> Result<(), PipeError> {
     let from = my_name.to_owned();
     let greeting = Greeting::Spontaneous { from };
     let greeted = greet(resolve(address).await?, vec![greeting.encode()]).await;
@@ -117,8 +117,8 @@ mod tests {
         for given_up in [false, true] {
             match given_up {
                 // Dropped when it has begun: the connection is on its way, as far as this task knows.
-                true => drop(timeout(Duration::ZERO, knock(&address, "a")).await),
-                false => knock(&address, "a").await.expect("somebody listens"),
+                true => drop(timeout(Duration::ZERO, probe(&address, "a")).await),
+                false => probe(&address, "a").await.expect("somebody listens"),
             }
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut words = Vec::new();

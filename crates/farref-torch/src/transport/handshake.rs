@@ -9,8 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::shared::Shared;
-use super::{Limits, PipeError, PipeReceiver, PipeSender};
+use super::error::PipeError;
+use super::limits::Limits;
+use super::receive::PipeReceiver;
+use super::send::PipeSender;
+use super::shared::TransportShared;
 use crate::nop::NopError;
 
 /// No greeting is longer: it has a name, of which PyTorch allows 128 bytes.
@@ -75,7 +78,7 @@ pub(super) fn assemble(
     limits: Arc<Limits>,
     place: Option<OwnedSemaphorePermit>,
 ) -> (PipeSender, PipeReceiver) {
-    let shared = Shared::new(place);
+    let shared = TransportShared::new(place);
     let [first, reply, channel] = connections.map(TcpStream::into_split);
     let reading = [first.0, reply.0, channel.0];
     let writing = [first.1, reply.1, channel.1];

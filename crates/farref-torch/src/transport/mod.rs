@@ -6,11 +6,12 @@
 //! | [`connect`](mod@connect) | makes a pipe to a listener |
 //! | [`handshake`] | the objects that both exchange before messages flow |
 //! | [`send`] | messages on their way out |
-//! | [`outflow`] | what is to be written to one connection, and how far that has got |
+//! | [`frame_writer`] | what is to be written to one connection, and how far that has got |
 //! | [`receive`] | messages on their way in |
-//! | [`inflow`] | frames of one connection |
+//! | [`frame_reader`] | frames of one connection |
 //! | [`storage`] | memory that fills with the bytes of a tensor |
 //! | [`message`] | what a message is, before and after |
+//! | [`limits`], [`error`] | how much a peer may ask for; what goes wrong |
 //! | [`shared`] | what the two halves of a pipe have in common |
 //!
 //! A pipe carries messages both ways, so it has a sender and a receiver at both ends. It consists of three
@@ -45,11 +46,12 @@
 
 mod connect;
 mod error;
+mod frame_reader;
+mod frame_writer;
 mod handshake;
-mod inflow;
+mod limits;
 mod listen;
 mod message;
-mod outflow;
 mod receive;
 mod send;
 mod shared;
@@ -57,61 +59,12 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
-pub(crate) use connect::{connect, knock};
+pub(crate) use connect::{connect, probe};
 pub use error::PipeError;
+pub(crate) use limits::Limits;
 pub(crate) use listen::Listener;
 pub(crate) use message::{Incoming, Outgoing, Size, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use shared::Traffic;
 pub(crate) use storage::Storage;
-
-/// How much a peer may ask for. What is sent keeps to it as well.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Limits {
-    /// The most bytes of a message without its tensors, and of its list of tensors.
-    pub(crate) payload: u64,
-    /// The most bytes of a message, tensors included.
-    pub(crate) message: u64,
-    /// The most storages of a message.
-    pub(crate) tensors: usize,
-    /// How long setting up a pipe may take.
-    pub(crate) handshake: Duration,
-    /// The most pipes that members have opened at a time. So many may be half open besides.
-    pub(crate) pipes: usize,
-    /// The most pipes besides that belong to nobody yet.
-    pub(crate) unclaimed: usize,
-}
-
-impl Limits {
-    /// Whether a message of this worker may be sent: the other side would refuse what is larger, and the pipe with it.
-    /// The one place where that is decided.
-    pub(crate) fn judge(&self, size: &Size) -> Result<(), PipeError> {
-        let within = |what, size, limit| match size <= limit {
-            true => Ok(()),
-            false => Err(PipeError::TooLargeToSend { what, size, limit }),
-        };
-        within("a payload", size.payload, self.payload)?;
-        within("a list of tensors", size.tensor_list, self.payload)?;
-        let (count, most) = (size.storages as u64, self.tensors as u64);
-        within("a number of tensors", count, most)?;
-        let own = size.payload.saturating_add(size.tensor_list);
-        let total = own.saturating_add(12).saturating_add(size.storage_bytes);
-        within("a size", total, self.message)
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            payload: 256 << 20,
-            message: 16 << 30,
-            tensors: 16 << 10,
-            handshake: Duration::from_secs(10),
-            pipes: 1024,
-            unclaimed: 256,
-        }
-    }
-}

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::inflow::{Frame, Inflow};
-use super::shared::{Shared, count};
+use super::frame_reader::{Frame, FrameReader};
+use super::shared::{TransportShared, count};
 use super::storage::Storage;
 use super::{Incoming, Limits, PipeError};
 use crate::pipe::{Descriptor, PAYLOADS};
@@ -31,16 +31,16 @@ pub(crate) type Widths = fn(&[u8], usize) -> Vec<usize>;
 /// The end of a pipe at which messages arrive.
 #[derive(Debug)]
 pub(crate) struct PipeReceiver {
-    descriptor: Inflow,
+    descriptor: FrameReader,
     /// Nothing comes here. It shows when the peer closes it.
-    reply: Inflow,
-    channel: Inflow,
+    reply: FrameReader,
+    channel: FrameReader,
     limits: Arc<Limits>,
     widths: Widths,
     assembly: Option<Assembly>,
     closing: Option<Closing>,
     ended: bool,
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
 }
 
 /// What has come of a message.
@@ -69,13 +69,13 @@ impl PipeReceiver {
     pub(super) fn new(
         [descriptor, reply, channel]: [OwnedReadHalf; 3],
         limits: Arc<Limits>,
-        shared: Arc<Shared>,
+        shared: Arc<TransportShared>,
     ) -> Self {
-        let inflow = |half| Inflow::new(half, &shared.traffic);
+        let frame_reader = |half| FrameReader::new(half, &shared.traffic);
         Self {
-            descriptor: inflow(descriptor),
-            reply: Inflow::silent(reply, &shared.traffic),
-            channel: inflow(channel),
+            descriptor: frame_reader(descriptor),
+            reply: FrameReader::silent(reply, &shared.traffic),
+            channel: frame_reader(channel),
             limits,
             widths: |_, _| Vec::new(),
             assembly: None,

@@ -6,8 +6,8 @@ use std::task::Poll;
 
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::outflow::{Outflow, Part};
-use super::shared::{Shared, Traffic, count};
+use super::frame_writer::{FrameWriter, Part};
+use super::shared::{Traffic, TransportShared, count};
 use super::{Limits, Outgoing, PipeError, StorageBytes};
 use crate::pipe::{Descriptor, TensorSlot};
 
@@ -22,27 +22,27 @@ pub(crate) struct PipeSender {
     limits: Arc<Limits>,
     /// Whether a message was begun and not finished (TR-9).
     torn: bool,
-    shared: Arc<Shared>,
+    shared: Arc<TransportShared>,
 }
 
 #[derive(Debug)]
 struct Connections {
-    descriptor: Outflow,
+    descriptor: FrameWriter,
     /// Nothing is written here.
     reply: OwnedWriteHalf,
-    channel: Outflow,
+    channel: FrameWriter,
 }
 
 impl PipeSender {
     pub(super) fn new(
         [descriptor, reply, channel]: [OwnedWriteHalf; 3],
         limits: Arc<Limits>,
-        shared: Arc<Shared>,
+        shared: Arc<TransportShared>,
     ) -> Self {
         let connections = Connections {
-            descriptor: Outflow::new(descriptor),
+            descriptor: FrameWriter::new(descriptor),
             reply,
-            channel: Outflow::new(channel),
+            channel: FrameWriter::new(channel),
         };
         Self {
             connections: Some(connections),

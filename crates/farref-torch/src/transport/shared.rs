@@ -17,7 +17,7 @@ pub(crate) struct Traffic {
 
 /// Of both halves.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct TransportShared {
     pub(super) traffic: Arc<Traffic>,
     /// Whether the pipe is closed: by the peer (TR-8), or because nothing more is read here.
     over: AtomicBool,
@@ -27,7 +27,7 @@ pub(super) struct Shared {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Shared {
+impl TransportShared {
     pub(super) fn new(place: Option<OwnedSemaphorePermit>) -> Arc<Self> {
         Arc::new(Self {
             traffic: Arc::default(),

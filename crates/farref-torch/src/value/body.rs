@@ -1,7 +1,7 @@
 //! What the runtime sees of a value on PyTorch's wire: its pickle, and what an agent has to know to send or
 //! read it.
 //!
-//! Going out, a pickle has *holes*: where a reference belongs, whose fork is made only when the message is
+//! Going out, a pickle has *placeholders*: where a reference belongs, whose fork is made only when the message is
 //! sent, and where bytes belong that travel beside the value inside of this process. The agent fills them.
 //! Coming in, a pickle is as the peer wrote it; the agent says which of its nodes are the references that came
 //! with the message. A call of this worker to itself is read as it was written.
@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::ValueError;
+use super::error::ValueError;
 use crate::rpc::tensors::Dtype;
 
 /// A value.
@@ -20,7 +20,7 @@ pub(crate) struct Body {
     #[serde(with = "raw")]
     pub(crate) pickle: Vec<u8>,
     /// In the order of their places.
-    pub(crate) holes: Vec<Hole>,
+    pub(crate) placeholders: Vec<Placeholder>,
     /// The tensors that the pickle refers to, by their place in the list of the message.
     pub(crate) tensors: Vec<TensorEntry>,
     /// The nodes of the pickle that are references, in the order in which the message carries them.
@@ -35,7 +35,7 @@ pub(crate) struct Measured<'a> {
     #[expect(dead_code, reason = "it is before the others")]
     form: Form,
     pub(crate) pickle: &'a [u8],
-    pub(crate) holes: Vec<Hole>,
+    pub(crate) placeholders: Vec<Placeholder>,
     pub(crate) tensors: Vec<TensorEntry>,
 }
 
@@ -63,16 +63,16 @@ pub(crate) enum Form {
 
 /// A place in a pickle that is filled when it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Hole {
+pub(crate) struct Placeholder {
     pub(crate) at: u32,
     /// How many bytes stand there meanwhile.
     pub(crate) len: u32,
-    pub(crate) filling: Filling,
+    pub(crate) replacement: Replacement,
 }
 
-/// What belongs into a hole.
+/// What takes the place of a placeholder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Filling {
+pub(crate) enum Replacement {
     /// The reference that the message carries under this number.
     Reference(u32),
     /// The bytes of this part.

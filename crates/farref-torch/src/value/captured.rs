@@ -8,7 +8,7 @@ use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor};
 use serde::ser::{self, Impossible, Serialize, Serializer};
 
-use super::ValueError;
+use super::error::ValueError;
 
 /// What a type of the runtime wrote, or is to read.
 #[derive(Clone, PartialEq, Debug)]

@@ -7,7 +7,8 @@ use serde::ser::{SerializeMap, SerializeTuple, SerializeTupleStruct};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::captured::Captured;
-use super::{RawTensor, ValueError};
+use super::error::ValueError;
+use super::tensor::RawTensor;
 use crate::pickle::Writer;
 
 /// What a [`PyValue`] reads itself as: the reader says which variant it is.
@@ -109,7 +110,7 @@ impl Serialize for PyValue {
 }
 
 /// A call of a Python function, as an argument of the function that stands for all of them.
-pub(crate) struct Udf {
+pub(crate) struct UdfCall {
     /// `module.name`.
     pub(crate) function: String,
     /// A tuple.
@@ -118,13 +119,13 @@ pub(crate) struct Udf {
     pub(crate) keywords: Vec<(String, Box<dyn erased_serde::Serialize + Send + Sync>)>,
 }
 
-impl fmt::Debug for Udf {
+impl fmt::Debug for UdfCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}(..)", self.function)
     }
 }
 
-impl Serialize for Udf {
+impl Serialize for UdfCall {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
 
@@ -144,7 +145,7 @@ impl Serialize for Udf {
     }
 }
 
-impl<'de> Deserialize<'de> for Udf {
+impl<'de> Deserialize<'de> for UdfCall {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom(
             "a Python function was called on a worker that has no Python: call the Rust function by its own \

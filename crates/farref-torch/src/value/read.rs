@@ -9,11 +9,15 @@ use std::collections::HashMap;
 use serde::de::{self, Deserializer, Visitor};
 
 use access::{Arguments, PairSequence, Pairs, Sequence, Taken, Variant};
-use shapes::{call, is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked};
+use shapes::{
+    Pair, call, is_builtin, keywords, long, named_tuple, sequence_of, text, typed, unpacked,
+};
 
+use super::arrivals::Arrivals;
 use super::body::{Body, Form};
 use super::captured::Captured;
-use super::{Arrivals, TOO_LARGE, ValueError, python, tensor};
+use super::error::{TOO_LARGE, ValueError};
+use super::{python, tensor};
 use crate::pickle::{Pickle, Shape, View};
 use crate::rpc::{self, Named, Udf};
 
@@ -101,8 +105,6 @@ pub(super) struct Value<'c, 'p, 'a> {
     what: What<'c, 'p, 'a>,
     context: &'c Context<'c>,
 }
-
-type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
 
 #[derive(Clone, Copy)]
 enum What<'c, 'p, 'a> {

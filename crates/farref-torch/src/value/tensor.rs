@@ -5,9 +5,9 @@ use farref_autograd::candle::DType;
 use farref_autograd::{Candle, Tensor, engine};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::ValueError;
 use super::body::{TensorData, TensorEntry};
 use super::captured::Captured;
+use super::error::ValueError;
 use crate::rpc::tensors::Dtype;
 
 /// What a tensor of candle's writes itself as.

@@ -6,9 +6,12 @@ mod hostile;
 mod python_made;
 mod written;
 
+use std::fmt;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::error::ValueError;
 use super::*;
 use crate::pickle::{Pickle, Shape, View};
 

@@ -2,9 +2,10 @@
 
 use serde::ser::{self, Serialize, Serializer};
 
-use super::body::{Body, Filling, Hole, TensorEntry};
+use super::body::{Body, Placeholder, Replacement, TensorEntry};
 use super::captured::Captured;
-use super::{ValueError, python, tensor};
+use super::error::ValueError;
+use super::{python, tensor};
 use crate::pickle::Writer;
 use crate::rpc;
 
@@ -12,13 +13,13 @@ use crate::rpc;
 pub(super) fn to_body(value: &dyn erased_serde::Serialize) -> Result<Body, ValueError> {
     let mut output = Output {
         writer: Writer::new(4),
-        holes: Vec::new(),
+        placeholders: Vec::new(),
         tensors: Vec::new(),
     };
     value.serialize(&mut output)?;
     Ok(Body {
         pickle: output.writer.finish(),
-        holes: output.holes,
+        placeholders: output.placeholders,
         tensors: output.tensors,
         ..Body::default()
     })
@@ -27,25 +28,25 @@ pub(super) fn to_body(value: &dyn erased_serde::Serialize) -> Result<Body, Value
 /// A pickle under way.
 struct Output {
     writer: Writer,
-    holes: Vec<Hole>,
+    placeholders: Vec<Placeholder>,
     tensors: Vec<TensorEntry>,
 }
 
 impl Output {
-    /// Leaves a hole. What stands in it meanwhile is read back as what belongs there, if the value never
+    /// Leaves a placeholder. What stands there meanwhile is read back as what belongs there, if the value never
     /// leaves this process.
-    fn leave(&mut self, filling: Filling) -> Result<(), ValueError> {
+    fn leave(&mut self, replacement: Replacement) -> Result<(), ValueError> {
         let too_long = |_| ValueError::new("the value is longer than 4 GiB");
         let at = self.writer.len();
-        let id = match filling {
-            Filling::Reference(number) => i64::from(number),
-            Filling::Part(number) => -1 - i64::from(number),
+        let id = match replacement {
+            Replacement::Reference(number) => i64::from(number),
+            Replacement::Part(number) => -1 - i64::from(number),
         };
         self.writer.int(id).persistent();
-        self.holes.push(Hole {
+        self.placeholders.push(Placeholder {
             at: u32::try_from(at).map_err(too_long)?,
             len: u32::try_from(self.writer.len() - at).map_err(too_long)?,
-            filling,
+            replacement,
         });
         Ok(())
     }
@@ -246,10 +247,12 @@ impl<'a> Serializer for &'a mut Output {
         match name {
             "farref::RRef" => {
                 let number = small_number(&Captured::of(value)?)?;
-                self.leave(Filling::Reference(number))
+                self.leave(Replacement::Reference(number))
             }
             "farref::Blob" | "farref::Buffer" => match Captured::of(value)? {
-                Captured::Variant("Part", part) => self.leave(Filling::Part(small_number(&part)?)),
+                Captured::Variant("Part", part) => {
+                    self.leave(Replacement::Part(small_number(&part)?))
+                }
                 Captured::Variant(_, bytes) => match *bytes {
                     Captured::Bytes(bytes) => self.serialize_bytes(&bytes),
                     // A buffer, with the size of its elements.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farref::{Store as _, TcpStoreClient, Worker};
 use tokio::time::timeout;
 
-use crate::agent::inlets::tests::{
+use crate::agent::accepting::tests::{
     HANG, HERE, WHILE, address_of, ask, call, device_infos, group, news, pipe,
 };
 use crate::rpc::Kind;

@@ -112,7 +112,7 @@ async fn an_answer_that_is_too_large_is_an_error_for_its_caller_only() {
                 udf: &udf,
             };
             let (kind, bytes) = call.encode();
-            super::super::answering::ready(kind, id, bytes)
+            super::super::messages::ready(kind, id, bytes)
         })
         .collect();
     python.send_all(&stage, &calls).await;
@@ -164,7 +164,7 @@ async fn a_peer_that_asks_more_than_is_taken_at_once_is_served_in_time() {
                 },
             };
             let (kind, bytes) = call.encode();
-            super::super::answering::ready(kind, id, bytes)
+            super::super::messages::ready(kind, id, bytes)
         })
         .collect();
     python.send_all(&stage, &calls).await;
@@ -201,7 +201,7 @@ async fn gradients_that_are_too_large_fail_their_pass_only() {
             sender: 0,
         };
         let (kind, bytes) = answer.encode();
-        let mut answer = super::super::answering::ready(kind, request.message.id, bytes);
+        let mut answer = super::super::messages::ready(kind, request.message.id, bytes);
         let view = crate::rpc::tensors::TensorView {
             requires_grad: true,
             strides: vec![0],

@@ -14,8 +14,8 @@ use farref::{MemoryStore, Part, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Neighbour, Parts, TorchAgent, Way};
-use crate::group::{Meeting, Place};
+use super::{GroupKind, Parts, TorchAgent};
+use crate::group::{GroupStore, Member, Place};
 use crate::pickle::Writer;
 use crate::rpc::{Fork, GlobalId, Kind, Message, Udf};
 use crate::transport::{Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, connect};
@@ -60,7 +60,7 @@ impl Got {
 
     pub(super) fn answer(&self, message: &Message<'_>) {
         let (kind, bytes) = message.encode();
-        let answer = super::answering::ready(kind, self.message.id, bytes);
+        let answer = super::messages::ready(kind, self.message.id, bytes);
         drop(self.back.send(answer));
     }
 }
@@ -76,11 +76,11 @@ pub(super) async fn stage(
     let address = format!("uv://{}", listener.local_addr());
     let me = NodeId::new(RUST.into(), 0);
     let mut members = vec![(me, "rust".to_owned())];
-    let (mut neighbours, mut played) = (Vec::new(), Vec::new());
+    let (mut others, mut played) = (Vec::new(), Vec::new());
     for (name, id) in names.iter().zip([0, 2, 3, 4]) {
         let listener = Listener::bind(here, Limits::default()).await.unwrap();
         members.push((NodeId::new(id.into(), 0), (*name).to_owned()));
-        neighbours.push(Neighbour {
+        others.push(Member {
             id,
             name: (*name).to_owned(),
             address: format!("uv://{}", listener.local_addr()),
@@ -107,17 +107,16 @@ pub(super) async fn stage(
     let parts = Parts {
         id: RUST,
         name: "rust".to_owned(),
-        neighbours,
-        listener,
+        members: others,
         limits: limits.clone(),
-        meeting: Arc::new(Meeting::new(store, place).unwrap()),
-        way: Way::Dynamic,
+        group_store: Arc::new(GroupStore::new(store, place).unwrap()),
+        group_kind: GroupKind::Dynamic,
         functions: Functions::of_program().unwrap(),
         server: None,
     };
     let mut agent = None;
     let worker = settings(Worker::builder("")).attach(Group { me, members }, |inbound| {
-        let started = TorchAgent::start(parts, inbound);
+        let started = TorchAgent::start(parts, listener, inbound);
         agent = Some(Arc::clone(&started));
         started
     });

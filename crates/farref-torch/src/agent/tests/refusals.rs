@@ -59,7 +59,7 @@ fn refused(how: Refused, mine: &Fork, stays: bool) -> Outgoing<Part> {
         },
     };
     let (kind, bytes) = call.encode();
-    let mut message = super::super::answering::ready(kind, 77, bytes);
+    let mut message = super::super::messages::ready(kind, 77, bytes);
     if let Refused::NoTensor = how {
         message.tensor_list = bad_list();
     }
@@ -144,7 +144,7 @@ async fn the_owner_hears_of_references_in_refused_answers() {
     value.tuple_of(2);
     let value = value.finish();
     let (kind, bytes) = Message::PythonRet { value: &value }.encode();
-    let mut answer = super::super::answering::ready(kind, request.message.id, bytes);
+    let mut answer = super::super::messages::ready(kind, request.message.id, bytes);
     answer.tensor_list = bad_list();
     drop(request.back.send(answer));
     let outcome = timeout(SOON, call).await.unwrap().unwrap();
@@ -176,14 +176,14 @@ async fn a_refused_call_leaves_nothing_of_its_context() {
             sender: 0,
         };
         let (kind, bytes) = message.encode();
-        let mut call = super::super::answering::ready(kind, context, bytes);
+        let mut call = super::super::messages::ready(kind, context, bytes);
         call.tensor_list = inner.tensor_list;
         python.send_all(&stage, &[call]).await;
         drop(error_of(&python.answer().await.expect("it is answered")));
         python.request().await.answer(&Message::Ack);
         let cleanup = Message::Cleanup { context };
         let (kind, bytes) = cleanup.encode();
-        let cleanup = super::super::answering::ready(kind, 100 + context, bytes);
+        let cleanup = super::super::messages::ready(kind, 100 + context, bytes);
         python.send_all(&stage, &[cleanup]).await;
         let done = python.answer().await.expect("it is answered");
         assert_eq!(done.kind, Kind::CleanupDone.code(), "{how:?}");

@@ -2,7 +2,8 @@
 
 use super::{COO, CSR, DENSE, Dtype, ListedTensor, PER_TENSOR, QUANTIZED, SPARSE, TensorView};
 use crate::pickle::{Pickle, Shape, View};
-use crate::rpc::{RpcError, read_index, utf8};
+use crate::rpc::RpcError;
+use crate::rpc::reference::{read_index, utf8};
 
 type Named<'p, 'a> = ((&'a [u8], &'a [u8]), Vec<View<'p, 'a>>);
 

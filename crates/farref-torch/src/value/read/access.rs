@@ -8,8 +8,10 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
+use super::super::error::ValueError;
 use super::super::rest::{KEYWORDS, REST};
-use super::{Pair, Value, ValueError, What};
+use super::shapes::Pair;
+use super::{Value, What};
 use crate::pickle::View;
 use crate::rpc::Named;
 

@@ -3,9 +3,12 @@
 
 use std::collections::HashSet;
 
-use super::{Pair, TOO_LARGE, ValueError};
+use super::super::error::{TOO_LARGE, ValueError};
 use crate::pickle::{Shape, View};
 use crate::rpc::Udf;
+
+/// An item of a dict, or an attribute: its name and its value.
+pub(super) type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
 
 /// Arguments by place, and by name.
 type Given<'p, 'a> = (Vec<View<'p, 'a>>, Vec<Pair<'p, 'a>>);

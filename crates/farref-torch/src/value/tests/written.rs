@@ -37,7 +37,7 @@ enum Kind {
 fn check<T: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(value: &T, python: &str) {
     let body = write(value);
     assert_eq!(printed(&body.pickle), python);
-    assert!(body.holes.is_empty());
+    assert!(body.placeholders.is_empty());
     assert_eq!(&try_read::<T>(&body).unwrap(), value);
 }
 
@@ -197,13 +197,21 @@ fn what_travels_beside_a_value_leaves_a_hole() {
         Beside("farref::Blob", 0),
         vec![Beside("farref::RRef", 3), Beside("farref::Buffer", 1)],
     ));
-    let fillings: Vec<_> = body.holes.iter().map(|hole| hole.filling).collect();
-    let expected = [Filling::Part(0), Filling::Reference(3), Filling::Part(1)];
-    assert_eq!(fillings, expected);
-    // Inside of this process the holes themselves say what belongs there.
+    let replacements: Vec<_> = body
+        .placeholders
+        .iter()
+        .map(|placeholder| placeholder.replacement)
+        .collect();
+    let expected = [
+        Replacement::Part(0),
+        Replacement::Reference(3),
+        Replacement::Part(1),
+    ];
+    assert_eq!(replacements, expected);
+    // Inside of this process the placeholders themselves say what belongs there.
     assert_eq!(printed(&body.pickle), "(1, <-1>, [<3>, <-2>])");
-    for hole in &body.holes {
-        let place = hole.at as usize..(hole.at + hole.len) as usize;
+    for placeholder in &body.placeholders {
+        let place = placeholder.at as usize..(placeholder.at + placeholder.len) as usize;
         let inside = &body.pickle[place];
         assert_eq!(inside.last(), Some(&b'Q'), "a persistent id ends it");
     }

@@ -22,9 +22,9 @@ const LOOK_LIMIT: usize = 1 << 20;
 /// A copy buffer above this size is not kept.
 const KEEP: usize = 256 << 10;
 
-/// One connection.
+/// Writes the frames of one connection.
 #[derive(Debug)]
-pub(super) struct Outflow {
+pub(super) struct FrameWriter {
     half: OwnedWriteHalf,
     copied: Vec<u8>,
     pieces: Vec<Piece>,
@@ -58,7 +58,7 @@ enum Place<'a, S> {
     Behind(&'a S),
 }
 
-impl Outflow {
+impl FrameWriter {
     pub(super) fn new(half: OwnedWriteHalf) -> Self {
         Self {
             half,

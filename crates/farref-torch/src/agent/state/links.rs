@@ -20,7 +20,7 @@ use crate::rpc::{GlobalId, Kind};
 use crate::transport::{Incoming, Outgoing, Traffic};
 
 /// Something to be written to a pipe.
-pub(super) enum ToSend {
+pub(crate) enum ToSend {
     /// A call of this worker.
     Call(i64, CallMessage),
     /// An answer of this worker.
@@ -30,10 +30,10 @@ pub(super) enum ToSend {
 }
 
 /// Where to put what is to be written to a pipe.
-pub(super) type Queue = mpsc::UnboundedSender<ToSend>;
+pub(crate) type Queue = mpsc::UnboundedSender<ToSend>;
 
 /// A request of this worker that has not been answered.
-pub(super) enum Pending {
+pub(crate) enum Pending {
     /// A call of the program's.
     Call {
         request: MessageId,
@@ -57,25 +57,25 @@ pub(super) enum Pending {
 
 /// How a request of the peer's is to be answered.
 #[derive(Clone)]
-pub(super) struct Served {
-    pub(super) id: i64,
-    pub(super) how: How,
+pub(crate) struct Served {
+    pub(crate) id: i64,
+    pub(crate) how: AnswerKind,
     /// PyTorch's number of the context that it was made in.
-    pub(super) context: Option<i64>,
-    pub(super) back: Queue,
+    pub(crate) context: Option<i64>,
+    pub(crate) back: Queue,
     /// The method that is called, whatever the value turns out to be.
-    pub(super) method: Option<Box<str>>,
+    pub(crate) method: Option<Box<str>>,
     /// What PyTorch's profiler knows the request by, if it asked for it.
-    pub(super) profile: Option<GlobalId>,
+    pub(crate) profile: Option<GlobalId>,
     /// Whose it is.
-    pub(super) from: NodeId,
+    pub(crate) from: NodeId,
     /// What its arguments weigh.
-    pub(super) weight: u64,
+    pub(crate) weight: u64,
 }
 
 /// What kind of answer is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum How {
+pub(crate) enum AnswerKind {
     Python,
     Script,
     PythonFetch,
@@ -84,44 +84,44 @@ pub(super) enum How {
 }
 
 /// A request of the peer's that is answered when the runtime has registered something.
-pub(super) struct Confirming {
-    pub(super) id: i64,
+pub(crate) struct Confirming {
+    pub(crate) id: i64,
     /// `RemoteRet` or `RRefAck`.
-    pub(super) kind: Kind,
-    pub(super) back: Queue,
+    pub(crate) kind: Kind,
+    pub(crate) back: Queue,
     /// What PyTorch's profiler knows the request by, if it asked for it.
-    pub(super) profile: Option<GlobalId>,
+    pub(crate) profile: Option<GlobalId>,
 }
 
 /// All there is with one peer.
-pub(super) struct Link {
-    pub(super) node: NodeId,
-    pub(super) name: String,
+pub(crate) struct Link {
+    pub(crate) node: NodeId,
+    pub(crate) name: String,
     /// Where it listens.
-    pub(super) address: String,
+    pub(crate) address: String,
     /// Towards the peer, once something was to be said and while it is there.
     out: Mutex<Option<Queue>>,
-    pub(super) traffic: Mutex<Vec<Arc<Traffic>>>,
+    pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
     pending: Mutex<HashMap<i64, (Pending, Option<Instant>)>>,
     served: Mutex<HashMap<MessageId, Served>>,
     confirming: Mutex<HashMap<Share, Confirming>>,
     /// Whether the peer has its pipe for requests.
-    inlet: AtomicBool,
+    peer_pipe: AtomicBool,
     /// Who reads it is to hear that the peer is gone.
     reader: Mutex<Option<Arc<Notify>>>,
     /// Whether the peer has said that it leaves.
     leaving: AtomicBool,
-    pub(super) load: Load,
+    pub(crate) load: Load,
     gone: AtomicBool,
 }
 
 /// Takes a lock. Nothing that it guards is left half done by a panic.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
-    pub(super) fn new(node: NodeId, name: String, address: String) -> Arc<Self> {
+    pub(crate) fn new(node: NodeId, name: String, address: String) -> Arc<Self> {
         Arc::new(Self {
             node,
             name,
@@ -131,7 +131,7 @@ impl Link {
             pending: Mutex::default(),
             served: Mutex::default(),
             confirming: Mutex::default(),
-            inlet: AtomicBool::new(false),
+            peer_pipe: AtomicBool::new(false),
             reader: Mutex::default(),
             leaving: AtomicBool::new(false),
             load: Load::default(),
@@ -140,7 +140,7 @@ impl Link {
     }
 
     /// Notes what a request of ours is for. Not if the peer is gone: then nobody will answer.
-    pub(super) fn expect(&self, id: i64, pending: Pending) -> bool {
+    pub(crate) fn expect(&self, id: i64, pending: Pending) -> bool {
         let mut open = lock(&self.pending);
         if self.gone.load(Ordering::Relaxed) {
             return false;
@@ -151,14 +151,14 @@ impl Link {
     }
 
     /// What the request was for that the peer answers.
-    pub(super) fn answered(&self, id: i64) -> Option<Pending> {
+    pub(crate) fn answered(&self, id: i64) -> Option<Pending> {
         let (pending, _) = lock(&self.pending).remove(&id)?;
         Some(pending)
     }
 
     /// Notes how a request of the peer's is to be answered, unless it is gone: the note would keep its pipe. Says whether
     /// there was none of that id.
-    pub(super) fn serve(&self, request: MessageId, served: Served) -> bool {
+    pub(crate) fn serve(&self, request: MessageId, served: Served) -> bool {
         let mut open = lock(&self.served);
         if self.is_gone() {
             return true;
@@ -167,25 +167,25 @@ impl Link {
         open.insert(request, served).is_none()
     }
 
-    pub(super) fn served(&self, request: MessageId) -> Option<Served> {
+    pub(crate) fn served(&self, request: MessageId) -> Option<Served> {
         let served = lock(&self.served).remove(&request)?;
         self.load.remove(1, served.weight);
         Some(served)
     }
 
-    pub(super) fn confirm_later(&self, share: Share, confirming: Confirming) {
+    pub(crate) fn confirm_later(&self, share: Share, confirming: Confirming) {
         let mut open = lock(&self.confirming);
         if !self.is_gone() {
             open.insert(share, confirming);
         }
     }
 
-    pub(super) fn confirming(&self, share: Share) -> Option<Confirming> {
+    pub(crate) fn confirming(&self, share: Share) -> Option<Confirming> {
         lock(&self.confirming).remove(&share)
     }
 
     /// Queues something towards the peer. The first opens the queue.
-    pub(super) fn say(&self, message: ToSend, open: impl FnOnce() -> Queue) {
+    pub(crate) fn say(&self, message: ToSend, open: impl FnOnce() -> Queue) {
         let mut out = lock(&self.out);
         if !self.is_gone() {
             drop(out.get_or_insert_with(open).send(message));
@@ -193,12 +193,12 @@ impl Link {
     }
 
     /// Whether there is a pipe for requests of ours, or will be.
-    pub(super) fn has_pipe(&self) -> bool {
+    pub(crate) fn has_pipe(&self) -> bool {
         lock(&self.out).is_some()
     }
 
     /// The peer is gone: whoever waits for it waits no longer. Says whether that is news.
-    pub(super) fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         let mut pending = lock(&self.pending);
         let news = !self.gone.swap(true, Ordering::Relaxed);
         let pending = std::mem::take(&mut *pending);
@@ -215,7 +215,7 @@ impl Link {
     }
 
     /// Who reads the peer's pipe for requests, and hears at once if the peer is gone already.
-    pub(super) fn is_read_by(&self, reader: &Arc<Notify>) {
+    pub(crate) fn is_read_by(&self, reader: &Arc<Notify>) {
         *lock(&self.reader) = Some(Arc::clone(reader));
         if self.is_gone() {
             reader.notify_one();
@@ -223,38 +223,38 @@ impl Link {
     }
 
     /// Whether the peer has its pipe for requests.
-    pub(super) fn has_inlet(&self) -> bool {
-        self.inlet.load(Ordering::Relaxed)
+    pub(crate) fn has_peer_pipe(&self) -> bool {
+        self.peer_pipe.load(Ordering::Relaxed)
     }
 
     /// Says whether the peer has no pipe for requests yet, and that it has one from now on.
-    pub(super) fn claim_inlet(&self) -> bool {
-        !self.inlet.swap(true, Ordering::Relaxed)
+    pub(crate) fn claim_peer_pipe(&self) -> bool {
+        !self.peer_pipe.swap(true, Ordering::Relaxed)
     }
 
     /// It has none after all.
-    pub(super) fn unclaim_inlet(&self) {
-        self.inlet.store(false, Ordering::Relaxed);
+    pub(crate) fn unclaim_peer_pipe(&self) {
+        self.peer_pipe.store(false, Ordering::Relaxed);
     }
 
     /// The peer leaves: it is gone when it closes its pipes. Until then it waits for answers.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
     /// How the peer goes, if it goes now.
-    pub(super) fn departure(&self) -> Departure {
+    pub(crate) fn departure(&self) -> Departure {
         match self.is_leaving() {
             true => Departure::Left,
             false => Departure::Died,
         }
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
@@ -265,13 +265,13 @@ impl Link {
 
     /// How many of them are none of the program's calls, and not older than that. The runtime knows which calls the
     /// program still waits for.
-    pub(super) fn open_besides_calls(&self, longest: Duration) -> usize {
+    pub(crate) fn open_besides_calls(&self, longest: Duration) -> usize {
         let pending = lock(&self.pending);
         let since = pending.values().filter_map(|(_, since)| *since);
         since.filter(|since| since.elapsed() < longest).count()
     }
 
-    pub(super) fn count(&self, traffic: Arc<Traffic>) {
+    pub(crate) fn count(&self, traffic: Arc<Traffic>) {
         lock(&self.traffic).push(traffic);
     }
 }
@@ -288,10 +288,10 @@ impl fmt::Debug for Link {
 
 /// Gives ids to messages.
 #[derive(Debug, Default)]
-pub(super) struct MessageIds(AtomicI64);
+pub(crate) struct MessageIds(AtomicI64);
 
 impl MessageIds {
-    pub(super) fn next(&self) -> i64 {
+    pub(crate) fn next(&self) -> i64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 }

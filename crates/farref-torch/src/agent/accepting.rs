@@ -17,23 +17,23 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farref::Part;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::incoming::is_call;
-use super::links::{Link, Queue, ToSend, lock};
-use super::load::Reading;
-use super::{Shared, answering, tensors};
+use super::messages::{exception_message, ready};
+use super::state::AgentShared;
+use super::state::accepted_pipes::{AcceptedPipe, Standing};
+use super::state::links::{Link, Queue, ToSend};
+use super::state::load::Reading;
+use super::tensors;
 use crate::pickle::Pickle;
 use crate::rpc::{Kind, Message, RpcError, Udf};
-use crate::transport::{
-    Incoming, Limits, Listener, Outgoing, PipeError, PipeReceiver, PipeSender, Traffic,
-};
+use crate::transport::{Incoming, Limits, Listener, Outgoing, PipeError, PipeReceiver, PipeSender};
 
 /// The longest question of a stranger's that is looked at. What joiners ask has a few hundred bytes.
 const MAX_QUESTION: usize = 64 << 10;
@@ -41,103 +41,7 @@ const MAX_QUESTION: usize = 64 << 10;
 /// How many answers to a stranger may wait to be read by it.
 const MAX_UNREAD: u64 = 64;
 
-/// A pipe that somebody has opened.
-pub(super) struct Inlet {
-    number: u64,
-    /// What the peer says its name is.
-    pub(super) name: String,
-    traffic: Arc<Traffic>,
-    /// Whose it is, if it is a member's (IN-1).
-    member: OnceLock<Arc<Link>>,
-    /// It has asked what one asks who joins.
-    asked: AtomicBool,
-    /// It has to make room (IN-4), or its member is gone.
-    stop: Arc<Notify>,
-    /// It is a member's from now on.
-    claimed: Notify,
-}
-
-impl Inlet {
-    fn new(number: u64, name: String, traffic: Arc<Traffic>) -> Arc<Self> {
-        Arc::new(Self {
-            number,
-            name,
-            traffic,
-            member: OnceLock::new(),
-            asked: AtomicBool::new(false),
-            stop: Arc::default(),
-            claimed: Notify::new(),
-        })
-    }
-
-    /// The pipe is this member's from now on.
-    fn belongs_to(&self, link: &Arc<Link>) {
-        link.count(Arc::clone(&self.traffic));
-        drop(self.member.set(Arc::clone(link)));
-        link.is_read_by(&self.stop);
-        self.claimed.notify_one();
-    }
-}
-
-/// Who opens a pipe, by the name that it says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// A member that has no pipe yet.
-    Expected,
-    /// One that has.
-    Member,
-    Stranger,
-}
-
-/// Pipes that are nobody's, the oldest first.
-#[derive(Default)]
-pub(super) struct Unclaimed {
-    pipes: Mutex<BTreeMap<u64, Arc<Inlet>>>,
-    next: AtomicU64,
-}
-
-impl Unclaimed {
-    /// One more, for which another one may have to go (IN-4).
-    fn add(
-        &self,
-        name: String,
-        traffic: Arc<Traffic>,
-        most: usize,
-        standing: impl Fn(&str) -> Standing,
-    ) -> Arc<Inlet> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let inlet = Inlet::new(number, name, traffic);
-        let mut pipes = lock(&self.pipes);
-        pipes.insert(number, Arc::clone(&inlet));
-        let (mut firsts, mut others) = (HashSet::new(), 0);
-        let (mut stranger, mut second) = (None, None);
-        for inlet in pipes.values() {
-            let standing = standing(&inlet.name);
-            if standing == Standing::Expected && firsts.insert(&inlet.name[..]) {
-                continue;
-            }
-            others += 1;
-            match standing {
-                Standing::Stranger => stranger.get_or_insert(inlet.number),
-                Standing::Expected | Standing::Member => second.get_or_insert(inlet.number),
-            };
-        }
-        if others > most
-            && let Some(oldest) = stranger.or(second)
-            && let Some(evicted) = pipes.remove(&oldest)
-        {
-            evicted.stop.notify_one();
-        }
-        inlet
-    }
-
-    /// Says whether it was one of them: it may have had to go.
-    fn remove(&self, inlet: &Inlet) -> bool {
-        lock(&self.pipes).remove(&inlet.number).is_some()
-    }
-}
-
-impl Shared {
+impl AgentShared {
     /// Takes in pipes of peers, each with its requests.
     pub(super) async fn listen(self: Arc<Self>, mut listener: Listener) {
         loop {
@@ -147,8 +51,8 @@ impl Shared {
                     tracing::debug!(worker = %self.name, peer = name, ?census, "a peer opened a pipe");
                     let standing = |name: &str| self.standing(name);
                     let most = self.limits.unclaimed;
-                    let inlet = self.unclaimed.add(name, sender.traffic(), most, standing);
-                    let task = Arc::clone(&self).hear(inlet, sender, receiver);
+                    let accepted = self.unclaimed.add(name, sender.traffic(), most, standing);
+                    let task = Arc::clone(&self).read_requests(accepted, sender, receiver);
                     self.spawn(task);
                 }
                 Err(error) => {
@@ -160,15 +64,15 @@ impl Shared {
     }
 
     /// Reads the requests of one pipe. Answers are written beside.
-    async fn hear(
+    async fn read_requests(
         self: Arc<Self>,
-        inlet: Arc<Inlet>,
+        accepted: Arc<AcceptedPipe>,
         mut sender: PipeSender,
         mut receiver: PipeReceiver,
     ) {
         receiver.set_widths(tensors::widths);
         let (back, mut messages) = mpsc::unbounded_channel();
-        let (writer, written) = (Arc::clone(&self), Arc::clone(&inlet));
+        let (writer, written) = (Arc::clone(&self), Arc::clone(&accepted));
         self.spawn_writer(async move {
             let compose = |message| writer.compose_reply(message);
             let end = writer.write(&written.name, &mut sender, &mut messages, compose);
@@ -178,23 +82,23 @@ impl Shared {
             sender.close();
         });
         // IN-5
-        if self.standing(&inlet.name) != Standing::Expected {
+        if self.standing(&accepted.name) != Standing::Expected {
             receiver.set_limits(Arc::new(self.question_limits()));
         }
         let (mut reading, mut questions) = (Reading::default(), 0);
         let end = loop {
             let next = tokio::select! {
                 biased;
-                () = inlet.stop.notified() => return self.hang_up(&mut receiver),
-                () = inlet.claimed.notified() => {
+                () = accepted.stop.notified() => return self.stop_reading(&mut receiver),
+                () = accepted.claimed.notified() => {
                     receiver.set_limits(Arc::new(self.limits.clone()));
                     continue;
                 }
                 next = receiver.next() => next,
             };
             match next {
-                Ok(Some(message)) => match self.whose(&inlet) {
-                    Some(link) if link.is_gone() => return self.hang_up(&mut receiver),
+                Ok(Some(message)) => match self.whose(&accepted) {
+                    Some(link) if link.is_gone() => return self.stop_reading(&mut receiver),
                     Some(link) => {
                         let is_call = is_call(&message);
                         self.request(link, message, &back);
@@ -204,10 +108,10 @@ impl Shared {
                     }
                     None => {
                         questions += 1;
-                        if let Some(worker) = self.stranger(&inlet, &message, &back) {
-                            self.join(&inlet, worker, message.id, &back).await;
+                        if let Some(worker) = self.stranger(&accepted, &message, &back) {
+                            self.join(&accepted, worker, message.id, &back).await;
                         }
-                        let answered = inlet.traffic.messages_sent.load(Ordering::Relaxed);
+                        let answered = accepted.traffic.messages_sent.load(Ordering::Relaxed);
                         if questions > answered + MAX_UNREAD {
                             break Some(PipeError::Rules("a stranger asks, and does not read"));
                         }
@@ -219,21 +123,21 @@ impl Shared {
         };
         receiver.end();
         // IN-2
-        if let Some(link) = inlet.member.get() {
+        if let Some(link) = accepted.member.get() {
             return self.broken(link, end);
         }
-        if inlet.asked.load(Ordering::Relaxed) {
+        if accepted.asked.load(Ordering::Relaxed) {
             // It has its place meanwhile, so that there are not too many of them (IN-4).
             tokio::select! {
-                () = inlet.stop.notified() => {}
-                () = self.clear_up_after_joiner(&inlet) => {}
+                () = accepted.stop.notified() => {}
+                () = self.clear_up_after_joiner(&accepted) => {}
             }
         }
-        self.unclaimed.remove(&inlet);
+        self.unclaimed.remove(&accepted);
     }
 
     /// Nothing more is read from a pipe, or written to it. When this worker closes, what is queued is still written.
-    fn hang_up(&self, receiver: &mut PipeReceiver) {
+    fn stop_reading(&self, receiver: &mut PipeReceiver) {
         if !self.closing.load(Ordering::Relaxed) {
             receiver.end();
         }
@@ -241,7 +145,7 @@ impl Shared {
 
     fn standing(&self, name: &str) -> Standing {
         match self.link_by_name(name) {
-            Some(link) if link.has_inlet() => Standing::Member,
+            Some(link) if link.has_peer_pipe() => Standing::Member,
             Some(_) => Standing::Expected,
             None => Standing::Stranger,
         }
@@ -258,35 +162,35 @@ impl Shared {
     }
 
     /// The member whose pipe it is, if there is one by now (IN-1).
-    fn whose<'a>(&self, inlet: &'a Inlet) -> Option<&'a Arc<Link>> {
-        if inlet.member.get().is_none()
-            && let Some(link) = self.link_by_name(&inlet.name)
+    fn whose<'a>(&self, accepted: &'a AcceptedPipe) -> Option<&'a Arc<Link>> {
+        if accepted.member.get().is_none()
+            && let Some(link) = self.link_by_name(&accepted.name)
         {
-            self.claim(inlet, &link);
+            self.claim(accepted, &link);
         }
-        inlet.member.get()
+        accepted.member.get()
     }
 
     /// A pipe is a member's from now on, unless the member has one, or the pipe has just had to go. Says whether the
     /// member had none.
-    pub(super) fn claim(&self, inlet: &Inlet, link: &Arc<Link>) -> bool {
-        if !link.claim_inlet() {
+    pub(super) fn claim(&self, accepted: &AcceptedPipe, link: &Arc<Link>) -> bool {
+        if !link.claim_peer_pipe() {
             return false;
         }
-        match self.unclaimed.remove(inlet) {
-            true => inlet.belongs_to(link),
-            false => link.unclaim_inlet(),
+        match self.unclaimed.remove(accepted) {
+            true => accepted.belongs_to(link),
+            false => link.unclaim_peer_pipe(),
         }
         true
     }
 
     /// A request of one that is no member (IN-3). Says which number it has if it joins.
-    fn stranger(&self, inlet: &Inlet, message: &Incoming, back: &Queue) -> Option<u16> {
-        self.try_stranger(inlet, message, back)
+    fn stranger(&self, accepted: &AcceptedPipe, message: &Incoming, back: &Queue) -> Option<u16> {
+        self.try_stranger(accepted, message, back)
             .unwrap_or_else(|error| {
                 let text = format!("On worker {} (Rust): {error}", self.name);
-                let (kind, bytes) = answering::exception_message(&text);
-                let message = answering::ready(kind, message.id, bytes);
+                let (kind, bytes) = exception_message(&text);
+                let message = ready(kind, message.id, bytes);
                 drop(back.send(ToSend::Ready(message)));
                 None
             })
@@ -294,14 +198,14 @@ impl Shared {
 
     fn try_stranger(
         &self,
-        inlet: &Inlet,
+        accepted: &AcceptedPipe,
         message: &Incoming,
         back: &Queue,
     ) -> Result<Option<u16>, RpcError> {
         let no_member = || {
             let text = format!(
                 "anything of worker {}, which is no member of this group",
-                inlet.name
+                accepted.name
             );
             RpcError::Unsupported(text)
         };
@@ -317,8 +221,8 @@ impl Shared {
         let udf = Udf::read(pickle.view(&budget))?;
         match self.joins(&udf.function) {
             true => {
-                inlet.asked.store(true, Ordering::Relaxed);
-                self.ask_to_join(inlet, &udf, message.id, back)
+                accepted.asked.store(true, Ordering::Relaxed);
+                self.ask_to_join(accepted, &udf, message.id, back)
             }
             false => Err(no_member()),
         }

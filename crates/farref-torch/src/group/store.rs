@@ -7,27 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farref::{Store, StoreError};
-use tokio::time::{Instant, sleep};
+use farref::Store;
+use tokio::time::Instant;
 
-use super::gone::{BETWEEN_LOOKS, HolderWatch};
-use super::turn::{Abandoned, Change};
-use super::{GroupError, devices, end_of, hostname};
-use crate::gloo::{Form, Gloo, Seat};
+use super::abandoned::Abandoned;
+use super::address::hostname;
+use super::devices;
+use super::error::GroupError;
+use super::listing::{Listing, MAX_IDS};
+use crate::deadline::end_of;
+use crate::gloo::{Gloo, GlooDialect, MeshConfig};
 
-/// Ids have to fit an `i16`.
-const MAX_IDS: u32 = 1 << 15;
 const MAX_NAME: usize = 127;
 /// How long others are waited for that may work for as long as they like.
 const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Between two attempts to get one's turn.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an address is waited for that has been published.
 const PUBLISHED: Duration = Duration::from_secs(2);
 
 const KIND: &str = "rpcIsStaticGroup";
-const TURN: &str = "RpcGroupManagementToken";
 /// None of PyTorch's: Rust workers tell each other who is gone.
 const LOST: &str = "shutdown/FARREF_LOST";
 const LIST: &str = "names/_ALL_WORKER_INFOS";
@@ -62,13 +60,13 @@ pub(crate) struct Member {
 
 /// A group as its store shows it to one of its workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Meeting {
-    store: Arc<dyn Store>,
-    place: Place,
+pub(crate) struct GroupStore {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) place: Place,
     pub(super) abandoned: Abandoned,
 }
 
-impl Meeting {
+impl GroupStore {
     /// Refuses names and ids that PyTorch would not take.
     pub(crate) fn new(store: Arc<dyn Store>, place: Place) -> Result<Self, GroupError> {
         let name = |why| {
@@ -116,23 +114,23 @@ impl Meeting {
     /// The connections are for a barrier, when RPC is up; then they are to be closed.
     pub(crate) async fn enter_static(
         &self,
-        form: Form,
+        dialect: GlooDialect,
         ip: IpAddr,
         address: &str,
     ) -> Result<(Vec<Member>, Gloo), GroupError> {
         let end = end_of(self.place.patience);
         let (id, world) = (self.place.id, self.place.world.unwrap_or(1));
-        let seat = Seat {
+        let config = MeshConfig {
             store: &*self.store,
             keys: self.key("0/"),
             rank: id,
             world,
-            form,
+            dialect,
             ip,
             hostname: hostname(),
             patience: self.place.patience,
         };
-        let mut gloo = seat.take().await?;
+        let mut gloo = config.connect().await?;
         let told = devices::write(&self.place.name);
         let told = gloo.all_gather_objects(&told, self.place.patience).await?;
         let mut names = Vec::with_capacity(told.len());
@@ -222,88 +220,6 @@ impl Meeting {
         self.set(LIST, list.text().as_bytes()).await?;
         self.abandoned.listed.store(false, Ordering::Release);
         Ok(())
-    }
-
-    /// Waits for this worker's turn to change a dynamic group, and takes it.
-    pub(crate) async fn lock(&self, change: Change) -> Result<(), GroupError> {
-        let (began, end) = (Instant::now(), end_of(self.place.patience));
-        let token = self.token(change);
-        let mut watch = HolderWatch::new();
-        loop {
-            let holder = self.compare_set(TURN, b"", token.as_bytes()).await?;
-            if holder == token {
-                return Ok(());
-            }
-            let busy = |holder: String| GroupError::Busy {
-                token: holder.chars().take(200).collect(),
-                waited: began.elapsed(),
-            };
-            // Who is done says so under the name of its token. It may have said it before, in another turn.
-            let left = end.saturating_duration_since(Instant::now());
-            match self.wait_for_turn(&holder, left, &mut watch).await? {
-                Ok(()) if Instant::now() + PAUSE < end => sleep(PAUSE).await,
-                Ok(()) | Err(StoreError::Timeout { .. }) => return Err(busy(holder)),
-                Err(error) => return Err(GroupError::store("waiting for a turn")(error)),
-            }
-        }
-    }
-
-    /// Waits until the one that has the turn says that it is done, and looks after it meanwhile (GR-5).
-    async fn wait_for_turn(
-        &self,
-        holder: &str,
-        left: Duration,
-        watch: &mut HolderWatch,
-    ) -> Result<Result<(), StoreError>, GroupError> {
-        if self.release_if_gone(watch, holder).await? {
-            return Ok(Ok(()));
-        }
-        let keys = [self.key(holder)];
-        let mut waiting = self.store.wait(&keys, left);
-        loop {
-            tokio::select! {
-                waited = &mut waiting => return Ok(waited),
-                () = sleep(BETWEEN_LOOKS) => {
-                    if self.release_if_gone(watch, holder).await? {
-                        return Ok(Ok(()));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives the turn up.
-    pub(crate) async fn unlock(&self, change: Change) -> Result<(), GroupError> {
-        self.set(TURN, b"").await?;
-        self.set(&self.token(change), b"Done").await
-    }
-
-    /// The same, where that may have failed halfway, so that it can be another's turn by now.
-    pub(super) async fn unlock_again(&self, change: Change) -> Result<(), GroupError> {
-        let token = self.token(change);
-        self.compare_set(TURN, token.as_bytes(), b"").await?;
-        self.set(&token, b"Done").await
-    }
-
-    /// Gives the turn up if this worker has it, which is not known: nobody has answered.
-    pub(super) async fn unlock_if_held(&self, change: Change) -> Result<(), GroupError> {
-        self.release(&self.token(change)).await
-    }
-
-    /// Gives the turn up if it is taken with this token.
-    pub(super) async fn release(&self, token: &str) -> Result<(), GroupError> {
-        let holder = self.compare_set(TURN, token.as_bytes(), b"").await?;
-        match holder.is_empty() {
-            true => self.set(token, b"Done").await,
-            false => Ok(()),
-        }
-    }
-
-    /// The token of the one that has the turn; empty if nobody has it.
-    pub(super) async fn holder(&self) -> Result<String, GroupError> {
-        self.text_of(TURN, "reading whose turn it is")
-            .await
-            .map(Option::unwrap_or_default)
     }
 
     /// Takes another worker off the list of a dynamic group, in this worker's turn to remove it.
@@ -418,7 +334,7 @@ impl Meeting {
         Ok(members)
     }
 
-    async fn list(&self) -> Result<Option<Listing>, GroupError> {
+    pub(super) async fn list(&self) -> Result<Option<Listing>, GroupError> {
         let got = self.store.try_get(&self.key(LIST)).await;
         let got = got.map_err(GroupError::store("reading who is in the group"))?;
         got.map(|text| Listing::parse(&text))
@@ -426,50 +342,50 @@ impl Meeting {
             .map_err(|reason| self.corrupt(LIST, reason))
     }
 
-    fn token(&self, change: Change) -> String {
-        change.token(&self.place.name)
-    }
-
-    fn key(&self, key: &str) -> String {
+    pub(super) fn key(&self, key: &str) -> String {
         let Place { base, prefix, .. } = &self.place;
         format!("{base}rpc_prefix_{prefix}/{key}")
     }
 
-    fn corrupt(&self, key: &str, reason: String) -> GroupError {
+    pub(super) fn corrupt(&self, key: &str, reason: String) -> GroupError {
         let what = format!("`{}` in the store", self.key(key));
         GroupError::Corrupt { what, reason }
     }
 
-    fn text(&self, key: &str, value: &[u8]) -> Result<String, GroupError> {
+    pub(super) fn text(&self, key: &str, value: &[u8]) -> Result<String, GroupError> {
         let text = String::from_utf8(value.to_vec());
         text.map_err(|_| self.corrupt(key, "it is no text".to_owned()))
     }
 
     /// What a key is now, if it is there.
-    async fn text_of(&self, key: &str, doing: &str) -> Result<Option<String>, GroupError> {
+    pub(super) async fn text_of(
+        &self,
+        key: &str,
+        doing: &str,
+    ) -> Result<Option<String>, GroupError> {
         let got = self.store.try_get(&self.key(key)).await;
         let got = got.map_err(GroupError::store(doing))?;
         got.map(|value| self.text(key, &value)).transpose()
     }
 
-    async fn set(&self, key: &str, value: &[u8]) -> Result<(), GroupError> {
+    pub(super) async fn set(&self, key: &str, value: &[u8]) -> Result<(), GroupError> {
         let set = self.store.set(&self.key(key), value).await;
         set.map_err(GroupError::store(format!("writing `{key}`")))
     }
 
-    async fn get(&self, key: &str, end: Instant) -> Result<String, GroupError> {
+    pub(super) async fn get(&self, key: &str, end: Instant) -> Result<String, GroupError> {
         let left = end.saturating_duration_since(Instant::now());
         let got = self.store.get(&self.key(key), left).await;
         let value = got.map_err(GroupError::store(format!("waiting for `{key}`")))?;
         self.text(key, &value)
     }
 
-    async fn add(&self, key: &str, delta: i64) -> Result<i64, GroupError> {
+    pub(super) async fn add(&self, key: &str, delta: i64) -> Result<i64, GroupError> {
         let sum = self.store.add(&self.key(key), delta).await;
         sum.map_err(GroupError::store(format!("adding to `{key}`")))
     }
 
-    async fn compare_set(
+    pub(super) async fn compare_set(
         &self,
         key: &str,
         expected: &[u8],
@@ -486,29 +402,4 @@ impl Meeting {
 /// A key of a round of shutting down.
 fn shutdown_key(what: &str, round: u64) -> String {
     format!("shutdown/{what}_ID_{round}")
-}
-
-/// The members of a dynamic group as they are in the store: `worker0-0,worker1-1,`.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Listing(Vec<(String, u16)>);
-
-impl Listing {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
-        let members = text.split_terminator(',').map(|member| {
-            let parsed = member.rsplit_once('-').and_then(|(name, id)| {
-                let id = id.parse::<u16>().ok()?;
-                let fits = !name.is_empty() && u32::from(id) < MAX_IDS;
-                fits.then(|| (name.to_owned(), id))
-            });
-            let start: String = member.chars().take(200).collect();
-            parsed.ok_or_else(|| format!("{start:?} is no name and id"))
-        });
-        members.collect::<Result<_, _>>().map(Self)
-    }
-
-    pub(super) fn text(&self) -> String {
-        let members = self.0.iter().map(|(name, id)| format!("{name}-{id},"));
-        members.collect()
-    }
 }

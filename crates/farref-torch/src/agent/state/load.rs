@@ -29,7 +29,7 @@ const MOST_AT_ONCE: u64 = 1024;
 
 /// Calls of one peer that are open here.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(crate) struct Load {
     calls: AtomicUsize,
     bytes: AtomicU64,
     /// Some are done.
@@ -38,7 +38,7 @@ pub(super) struct Load {
 
 /// How whoever reads from the peer has stopped so far.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// How many calls are read past the limit before it stops again, and how many were the last time.
     left: u64,
     last: u64,
@@ -46,13 +46,13 @@ pub(super) struct Reading {
 
 impl Load {
     /// A call is open whose arguments weigh so much.
-    pub(super) fn add(&self, weight: u64) {
+    pub(crate) fn add(&self, weight: u64) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(weight, Ordering::Relaxed);
     }
 
     /// So many are done.
-    pub(super) fn remove(&self, calls: u32, weight: u64) {
+    pub(crate) fn remove(&self, calls: u32, weight: u64) {
         let less = |have: usize| Some(have.saturating_sub(calls as usize));
         let lighter = |have: u64| Some(have.saturating_sub(weight));
         let (order, at) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Load {
     }
 
     /// The peer is gone: nobody need wait.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
         self.done.notify_waiters();
@@ -76,7 +76,7 @@ impl Load {
     }
 
     /// Comes back when the next call may be read, if this worker takes so many at once.
-    pub(super) async fn room(&self, calls: usize, reading: &mut Reading) {
+    pub(crate) async fn room(&self, calls: usize, reading: &mut Reading) {
         loop {
             let mut done = std::pin::pin!(self.done.notified());
             done.as_mut().enable();

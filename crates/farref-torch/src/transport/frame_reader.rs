@@ -23,9 +23,9 @@ const SMALL: usize = 32 << 10;
 /// The length before every frame.
 const PREFIX: usize = 8;
 
-/// One connection.
+/// Reads the frames of one connection.
 #[derive(Debug)]
-pub(super) struct Inflow {
+pub(super) struct FrameReader {
     half: OwnedReadHalf,
     buffer: Box<[u8]>,
     /// What the buffer has that is not taken yet.
@@ -49,7 +49,7 @@ pub(super) enum Frame<'a> {
     Own(Storage),
 }
 
-impl Inflow {
+impl FrameReader {
     pub(super) fn new(half: OwnedReadHalf, traffic: &Arc<Traffic>) -> Self {
         Self::with_buffer(half, traffic, BUFFER)
     }

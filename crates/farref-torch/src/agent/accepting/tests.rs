@@ -6,9 +6,9 @@ use std::time::Duration;
 use farref::{Part, Store as _, StoreServer, TcpStoreClient, Worker};
 use tokio::time::timeout;
 
-use super::{Standing, Unclaimed};
-use crate::agent::links::lock;
-use crate::agent::{answering, pickled};
+use crate::agent::state::accepted_pipes::{AcceptedPipe, Standing, Unclaimed};
+use crate::agent::state::links::lock;
+use crate::agent::{messages, pickled};
 use crate::rpc::{Message, WorkerInfo};
 use crate::transport::{Incoming, Limits, Outgoing, PipeReceiver, PipeSender, connect};
 use crate::{TorchGroup, py_call};
@@ -101,7 +101,7 @@ pub(in crate::agent) fn call(udf: &[u8]) -> Outgoing<Part> {
         udf,
     };
     let (kind, bytes) = message.encode();
-    answering::ready(kind, 7, bytes)
+    messages::ready(kind, 7, bytes)
 }
 
 /// Asks something, and returns the answer.
@@ -292,11 +292,11 @@ fn in_4_members_do_not_push_each_others_first_pipes_out() {
         _ => Standing::Stranger,
     };
     let add = |name: &str| unclaimed.add(name.to_owned(), Default::default(), 4, standing);
-    let has = |inlet: &super::Inlet| lock(&unclaimed.pipes).contains_key(&inlet.number);
+    let has = |accepted: &AcceptedPipe| lock(&unclaimed.pipes).contains_key(&accepted.number);
     let firsts: Vec<_> = (0..10).map(|number| add(&format!("e{number}"))).collect();
     let seconds: Vec<_> = ["e1", "e2", "m"].map(add).into();
     let stranger = add("s");
-    assert!(firsts.iter().chain(&seconds).all(|inlet| has(inlet)) && has(&stranger));
+    assert!(firsts.iter().chain(&seconds).all(|accepted| has(accepted)) && has(&stranger));
     // A stranger goes first, then the oldest of the seconds.
     let more = [add("e3"), add("m")];
     assert!(!has(&stranger) && !has(&seconds[0]));
@@ -305,6 +305,6 @@ fn in_4_members_do_not_push_each_others_first_pipes_out() {
             .iter()
             .chain(&seconds[1..])
             .chain(&more)
-            .all(|inlet| has(inlet))
+            .all(|accepted| has(accepted))
     );
 }

@@ -1,6 +1,6 @@
 //! PyTorch's names for things, and the runtime's.
 //!
-//! A worker is a number below 32768 on the wire and a [`NodeId`] in the runtime: its first life under that
+//! A worker is a number below 32768 on the wire and a [`NodeId`] in the runtime: its first incarnation under that
 //! number, or a later one in a dynamic group. A context is one number on the wire, the worker in the upper 16
 //! bits. The type of a value is a word on the wire and a foreign fingerprint in the runtime.
 
@@ -22,10 +22,10 @@ const MAX_TYPE_NAME: usize = 1024;
 const FIRST_LABEL: u32 = 16;
 
 /// What a value is in PyTorch's eyes that TorchScript has no word for.
-pub(super) const PY_OBJECT: &str = "PyObject";
+pub(crate) const PY_OBJECT: &str = "PyObject";
 
 /// The number of a worker on the wire.
-pub(super) fn number_of(node: NodeId) -> u16 {
+pub(crate) fn number_of(node: NodeId) -> u16 {
     u16::try_from(node.worker.0).unwrap_or(u16::MAX)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn context_number(context: ContextId) -> i64 {
 }
 
 /// What a message is recorded under on the wire.
-pub(super) fn record_number(me: u16, number: u64) -> i64 {
+pub(crate) fn record_number(me: u16, number: u64) -> i64 {
     i64::from(me) << WORKER_SHIFT | low(number)
 }
 
@@ -53,81 +53,81 @@ fn low_bits(number: i64) -> u64 {
     (number & ((1 << WORKER_SHIFT) - 1)) as u64
 }
 
-/// Which life of a worker is meant by its number: the latest that was a member.
+/// Which incarnation of a worker is meant by its number: the latest that was a member.
 ///
 /// A worker that is gone is still meant by its number until another comes under it: what it made outlives it, and is
 /// known by ids that have the number in them.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<HashMap<u16, Life>>);
+pub(crate) struct Incarnations(Mutex<HashMap<u16, Latest>>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Life {
+struct Latest {
     incarnation: u32,
     over: bool,
 }
 
-impl Lives {
-    pub(super) fn node(&self, worker: u16) -> NodeId {
-        let lives = lock(&self.0);
-        let life = lives.get(&worker).copied().unwrap_or_default();
-        NodeId::new(worker.into(), life.incarnation)
+impl Incarnations {
+    pub(crate) fn node(&self, worker: u16) -> NodeId {
+        let incarnations = lock(&self.0);
+        let latest = incarnations.get(&worker).copied().unwrap_or_default();
+        NodeId::new(worker.into(), latest.incarnation)
     }
 
     /// Somebody comes under the number: another one, if there was one before that is gone.
-    pub(super) fn begin(&self, worker: u16) -> NodeId {
-        let mut lives = lock(&self.0);
-        let life = lives.entry(worker).or_default();
-        if life.over {
-            *life = Life {
-                incarnation: life.incarnation + 1,
+    pub(crate) fn begin(&self, worker: u16) -> NodeId {
+        let mut incarnations = lock(&self.0);
+        let latest = incarnations.entry(worker).or_default();
+        if latest.over {
+            *latest = Latest {
+                incarnation: latest.incarnation + 1,
                 over: false,
             };
         }
-        NodeId::new(worker.into(), life.incarnation)
+        NodeId::new(worker.into(), latest.incarnation)
     }
 
     /// The worker is gone: whoever comes under its number is another one.
-    pub(super) fn end(&self, node: NodeId) {
-        let mut lives = lock(&self.0);
-        let life = lives.entry(number_of(node)).or_default();
-        life.over |= node.incarnation.0 == life.incarnation;
+    pub(crate) fn end(&self, node: NodeId) {
+        let mut incarnations = lock(&self.0);
+        let latest = incarnations.entry(number_of(node)).or_default();
+        latest.over |= node.incarnation.0 == latest.incarnation;
     }
 
-    pub(super) fn rref(&self, id: GlobalId) -> RRefId {
+    pub(crate) fn rref(&self, id: GlobalId) -> RRefId {
         RRefId::new(self.node(id.on), id.number)
     }
 
-    pub(super) fn fork(&self, id: GlobalId) -> ForkId {
+    pub(crate) fn fork(&self, id: GlobalId) -> ForkId {
         ForkId::new(self.node(id.on), id.number)
     }
 
-    pub(super) fn share(&self, rref: GlobalId, fork: GlobalId) -> Share {
+    pub(crate) fn share(&self, rref: GlobalId, fork: GlobalId) -> Share {
         Share {
             rref: self.rref(rref),
             fork: self.fork(fork),
         }
     }
 
-    pub(super) fn context(&self, number: i64) -> ContextId {
+    pub(crate) fn context(&self, number: i64) -> ContextId {
         let (worker, counter) = split_number(number);
         ContextId::new(self.node(worker), counter)
     }
 }
 
-pub(super) fn rref_id(id: RRefId) -> GlobalId {
+pub(crate) fn rref_id(id: RRefId) -> GlobalId {
     GlobalId::new(number_of(id.origin), id.counter)
 }
 
-pub(super) fn fork_id(id: ForkId) -> GlobalId {
+pub(crate) fn fork_id(id: ForkId) -> GlobalId {
     GlobalId::new(number_of(id.origin), id.counter)
 }
 
 /// The words that PyTorch has for types, as the runtime's fingerprints.
 #[derive(Debug, Default)]
-pub(super) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
+pub(crate) struct Types(Mutex<(HashMap<String, u32>, Vec<String>)>);
 
 impl Types {
-    pub(super) fn fingerprint(&self, name: &str) -> Fingerprint {
+    pub(crate) fn fingerprint(&self, name: &str) -> Fingerprint {
         let mut types = lock(&self.0);
         let (labels, names) = &mut *types;
         if let Some(&label) = labels.get(name) {
@@ -142,7 +142,7 @@ impl Types {
         Fingerprint::foreign(label)
     }
 
-    pub(super) fn name(&self, fingerprint: Fingerprint) -> String {
+    pub(crate) fn name(&self, fingerprint: Fingerprint) -> String {
         let types = lock(&self.0);
         let label = fingerprint.foreign_label();
         let place = label.and_then(|label| label.checked_sub(FIRST_LABEL));
@@ -152,16 +152,16 @@ impl Types {
 }
 
 /// A reference that came in a message, as the runtime takes it.
-pub(super) fn carried(fork: &Fork, lives: &Lives, types: &Types) -> Carried {
+pub(crate) fn carried(fork: &Fork, incarnations: &Incarnations, types: &Types) -> Carried {
     Carried {
-        share: lives.share(fork.rref, fork.fork),
-        owner: lives.node(fork.owner),
+        share: incarnations.share(fork.rref, fork.fork),
+        owner: incarnations.node(fork.owner),
         fingerprint: types.fingerprint(&fork.type_name),
     }
 }
 
 /// A reference on its way, as PyTorch takes it.
-pub(super) fn fork(carried: &Carried, types: &Types) -> Fork {
+pub(crate) fn fork(carried: &Carried, types: &Types) -> Fork {
     Fork {
         owner: number_of(carried.owner),
         rref: rref_id(carried.share.rref),
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn a_context_has_its_origin_in_its_number() {
-        let lives = Lives::default();
+        let incarnations = Incarnations::default();
         let context = ContextId::new(NodeId::new(1, 0), 5);
         assert_eq!(context_number(context), (1 << 48) | 5);
-        assert_eq!(lives.context(context_number(context)), context);
+        assert_eq!(incarnations.context(context_number(context)), context);
     }
 
     #[test]
@@ -200,23 +200,23 @@ mod tests {
 
     #[test]
     fn any_number_of_the_wire_is_some_context() {
-        let lives = Lives::default();
+        let incarnations = Incarnations::default();
         for number in [0, 1, -1, i64::MIN, i64::MAX, 1 << 48, (1 << 48) - 1] {
             let (worker, counter) = split_number(number);
-            assert_eq!(lives.context(number).counter, counter);
+            assert_eq!(incarnations.context(number).counter, counter);
             assert!(counter < 1 << 48);
             if number >= 0 {
                 assert_eq!(record_number(worker, counter), number);
             }
         }
-        // A life counts only here; nothing of it is on the wire.
+        // An incarnation counts only here; nothing of it is on the wire.
         let later = ContextId::new(NodeId::new(3, 9), 5);
         assert_eq!(context_number(later), (3 << 48) | 5);
     }
 
     #[test]
     fn a_reference_goes_out_as_it_came_in() {
-        let (lives, types) = (Lives::default(), Types::default());
+        let (incarnations, types) = (Incarnations::default(), Types::default());
         let came = Fork {
             owner: 2,
             rref: GlobalId::new(1, 7),
@@ -224,7 +224,7 @@ mod tests {
             parent: 3,
             type_name: "List[int]".to_owned(),
         };
-        let carried = carried(&came, &lives, &types);
+        let carried = carried(&came, &incarnations, &types);
         assert_eq!(carried.owner, NodeId::new(2, 0));
         assert_eq!(fork(&carried, &types), came);
         // A type of Rust's is an object of Python's.
@@ -246,28 +246,28 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_is_another_worker() {
-        let lives = Lives::default();
-        let first = lives.begin(3);
-        assert_eq!(lives.begin(3), first, "it is there already");
-        lives.end(first);
-        let second = lives.begin(3);
+        let incarnations = Incarnations::default();
+        let first = incarnations.begin(3);
+        assert_eq!(incarnations.begin(3), first, "it is there already");
+        incarnations.end(first);
+        let second = incarnations.begin(3);
         assert_eq!(second, NodeId::new(3, 1));
         // Late news about the first say nothing about the second.
-        lives.end(first);
-        assert_eq!(lives.begin(3), second);
+        incarnations.end(first);
+        assert_eq!(incarnations.begin(3), second);
     }
 
     #[test]
     fn what_a_worker_made_is_known_by_its_ids_when_it_is_gone() {
-        let lives = Lives::default();
-        let maker = lives.begin(3);
+        let incarnations = Incarnations::default();
+        let maker = incarnations.begin(3);
         let (rref, fork) = (GlobalId::new(3, 7), GlobalId::new(3, 8));
-        let share = lives.share(rref, fork);
-        lives.end(maker);
-        assert_eq!(lives.share(rref, fork), share);
-        assert_eq!(lives.context(3 << 48), ContextId::new(maker, 0));
+        let share = incarnations.share(rref, fork);
+        incarnations.end(maker);
+        assert_eq!(incarnations.share(rref, fork), share);
+        assert_eq!(incarnations.context(3 << 48), ContextId::new(maker, 0));
         // Until somebody else has the number.
-        assert_ne!(lives.begin(3), maker);
-        assert_ne!(lives.share(rref, fork), share);
+        assert_ne!(incarnations.begin(3), maker);
+        assert_ne!(incarnations.share(rref, fork), share);
     }
 }
