@@ -232,7 +232,7 @@ impl<T> RRef<T> {
 }
 
 impl<T: Send + Sync + 'static> RRef<T> {
-    /// PollSampler at the value, on the worker that has it. Waits for its constructor and for methods with
+    /// Looks at the value, on the worker that has it. Waits for its constructor and for methods with
     /// `&mut self` that came before.
     ///
     /// ```

@@ -230,7 +230,7 @@ impl GroupView {
         }
     }
 
-    /// PollSampler at all workers at once, in the order of their ranks. Whoever has joined is found, whoever
+    /// Looks at all workers at once, in the order of their ranks. Whoever has joined is found, whoever
     /// has left or died, and is known to have, is not shown any more.
     ///
     /// ```

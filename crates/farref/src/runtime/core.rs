@@ -247,7 +247,7 @@ impl Core {
         lock(&self.state)
     }
 
-    /// PollSampler at the node.
+    /// Looks at the node.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&WorkerNode) -> T) -> T {
         look(&self.lock().node)
     }

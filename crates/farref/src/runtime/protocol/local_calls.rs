@@ -102,7 +102,7 @@ impl Core {
         receiver
     }
 
-    /// PollSampler a value of this worker's own up, for `held`, which may have to wait for it.
+    /// Looks a value of this worker's own up, for `held`, which may have to wait for it.
     pub(super) fn fetch_here(
         self: &Arc<Self>,
         state: &mut ProtocolState,
