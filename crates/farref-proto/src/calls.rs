@@ -70,6 +70,13 @@ struct Slot<O> {
     call: Option<OutgoingRequest<O>>,
 }
 
+impl<O> Slot<O> {
+    /// What the request is called whose slot is at this index.
+    fn id(&self, index: usize) -> MessageId {
+        MessageId(u64::from(self.generation) << 32 | index as u64)
+    }
+}
+
 /// So many slots are kept in any case.
 const SPARE: usize = 64;
 
@@ -181,9 +188,12 @@ impl<O, I> Calls<O, I> {
     }
 
     /// What the driver keeps of requests made of the peer.
-    pub(crate) fn outgoing_records(&self) -> impl Iterator<Item = &O> {
-        let calls = self.slots.iter().filter_map(|slot| slot.call.as_ref());
-        calls.filter_map(|call| call.record.as_ref())
+    pub(crate) fn outgoing_records(&self) -> impl Iterator<Item = (MessageId, &O)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(index, slot)| {
+            let record = slot.call.as_ref()?.record.as_ref()?;
+            Some((slot.id(index), record))
+        })
     }
 
     pub(crate) fn open_incoming(&self) -> usize {
@@ -217,7 +227,7 @@ impl<O, I> Calls<O, I> {
     pub(crate) fn drain(self) -> Open<O, I> {
         let slots = self.slots.into_iter().enumerate();
         let outgoing = slots.filter_map(|(index, slot)| {
-            let id = MessageId(u64::from(slot.generation) << 32 | index as u64);
+            let id = slot.id(index);
             slot.call.map(|call| (id, call))
         });
         Open {

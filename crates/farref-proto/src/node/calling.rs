@@ -98,7 +98,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
     }
 
     /// What is kept for the open calls to a peer.
-    pub fn outgoing_records(&self, to: NodeId) -> impl Iterator<Item = &O> {
+    pub fn outgoing_records(&self, to: NodeId) -> impl Iterator<Item = (MessageId, &O)> {
         let calls = self.calls.get(&to).into_iter();
         calls.flat_map(Calls::outgoing_records)
     }

@@ -103,6 +103,20 @@ pub trait Inbound: Send + Sync + 'static {
     /// ```
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved>;
 
+    /// A peer says several things, the first one first. Cheaper than one by one: an agent whose reads bring
+    /// many messages hands them over together. After an error the peer is to be cut off, and what followed
+    /// the message at fault has been thrown away.
+    fn receive_all(
+        self: Arc<Self>,
+        from: NodeId,
+        messages: &mut dyn Iterator<Item = Message>,
+    ) -> Result<(), PeerMisbehaved> {
+        for message in messages {
+            Arc::clone(&self).receive(from, message)?;
+        }
+        Ok(())
+    }
+
     /// A peer has been silent for too long, or its address refuses connections.
     ///
     /// ```

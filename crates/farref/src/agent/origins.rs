@@ -30,7 +30,15 @@ const MAX_LINES: usize = u8::MAX as usize;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Origins {
+#[serde(from = "Listed", into = "Listed")]
+pub struct Origins(
+    /// Nearly no message has any, so they take no room in one.
+    Option<Box<Listed>>,
+);
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename = "Origins")]
+struct Listed {
     /// Each once.
     #[serde(deserialize_with = "few_lines")]
     lines: Vec<SourceLine>,
@@ -41,17 +49,46 @@ pub struct Origins {
 impl Origins {
     /// Of references that were made by these lines, as far as that is known.
     pub(crate) fn new(lines: impl IntoIterator<Item = Option<SourceLine>>) -> Self {
-        let mut origins = Self::default();
+        let mut listed = Listed::default();
         for line in lines {
-            let number = line.map_or(0, |line| origins.number(line));
-            origins.of.push(number);
+            let number = line.map_or(0, |line| listed.number(line));
+            listed.of.push(number);
         }
-        if origins.lines.is_empty() {
-            origins.of.clear();
-        }
-        origins
+        listed.into()
     }
 
+    /// The line that made the reference with this number, if it is known.
+    pub fn line_of(&self, reference: usize) -> Option<&SourceLine> {
+        self.lines().get(self.index_of(reference)?)
+    }
+
+    pub(crate) fn index_of(&self, reference: usize) -> Option<usize> {
+        let number = *self.0.as_ref()?.of.get(reference)?;
+        usize::from(number).checked_sub(1)
+    }
+
+    pub(crate) fn lines(&self) -> &[SourceLine] {
+        self.0.as_ref().map_or(&[], |listed| &listed.lines)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl From<Listed> for Origins {
+    fn from(listed: Listed) -> Self {
+        Self((!listed.lines.is_empty()).then(|| Box::new(listed)))
+    }
+}
+
+impl From<Origins> for Listed {
+    fn from(origins: Origins) -> Self {
+        origins.0.map_or_else(Self::default, |listed| *listed)
+    }
+}
+
+impl Listed {
     fn number(&mut self, line: SourceLine) -> u8 {
         // References of one message are nearly always of one line, or of a few.
         let known = self.lines.iter().position(|known| *known == line);
@@ -64,24 +101,6 @@ impl Origins {
             }
         });
         u8::try_from(index + 1).unwrap_or(0)
-    }
-
-    /// The line that made the reference with this number, if it is known.
-    pub fn line_of(&self, reference: usize) -> Option<&SourceLine> {
-        self.lines.get(self.index_of(reference)?)
-    }
-
-    pub(crate) fn index_of(&self, reference: usize) -> Option<usize> {
-        let number = *self.of.get(reference)?;
-        usize::from(number).checked_sub(1)
-    }
-
-    pub(crate) fn lines(&self) -> &[SourceLine] {
-        &self.lines
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
     }
 }
 
@@ -226,7 +245,7 @@ mod tests {
     fn a_line_is_named_once_however_many_references_it_made() {
         let line = here();
         let origins = Origins::new(vec![Some(line.clone()); 10_000]);
-        assert_eq!(origins.lines, [line]);
+        assert_eq!(origins.lines(), [line]);
         let bytes = postcard::to_allocvec(&origins).unwrap_or_default();
         assert!((10_000..10_300).contains(&bytes.len()), "{}", bytes.len());
         assert_eq!(postcard::from_bytes(&bytes), Ok(origins));

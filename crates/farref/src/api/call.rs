@@ -212,7 +212,7 @@ impl Built {
             receiver: self.receiver,
             encoded,
             deadline,
-            trace: trace::of_call(current.as_ref()),
+            trace: trace::of_call(current.as_deref()),
             callers: Vec::new(),
             context,
         };
@@ -417,7 +417,7 @@ impl Built {
             (Some(own), Some(inherited)) => Some(own.min(inherited)),
             (own, inherited) => own.or(inherited),
         };
-        let trace = trace::of_call(current.as_ref());
+        let trace = trace::of_call(current.as_deref());
         tracing::trace!(
             worker = %core.name,
             function = self.name.as_str(),

@@ -92,6 +92,7 @@ pub(super) struct Prepared {
     pub(super) request: CallSpec,
     pub(super) deadline: Option<Instant>,
     pub(super) began: Instant,
+    /// For the time that it waits for a place.
     pub(super) timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,7 +106,6 @@ impl Prepared {
                 receipt,
                 deadline: self.deadline,
                 began: self.began,
-                timer: self.timer,
             }),
             Err(NotMade::Failed(error)) => PendingState::Failed(error),
             Err(NotMade::NoPlace(request, told)) => {
@@ -186,8 +186,6 @@ pub(super) struct Begun {
     pub(super) receipt: OpenCall,
     pub(super) deadline: Option<Instant>,
     pub(super) began: Instant,
-    /// Only what has to wait needs one.
-    pub(super) timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T: Returned> Future for Pending<T> {
@@ -231,9 +229,6 @@ impl<T: Returned> Future for Pending<T> {
         if outcome.is_err() {
             metrics.failed.add(1);
         }
-        if matches!(outcome, Err(Error::Timeout { .. })) {
-            begun.core.cancel(begun.receipt.peer, begun.receipt.request);
-        }
         let limit = begun
             .deadline
             .map(|at| at.saturating_duration_since(begun.began));
@@ -257,18 +252,7 @@ impl Begun {
             // The sender goes without a word only if this worker is being torn down.
             return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));
         }
-        let Some(deadline) = self.deadline else {
-            return Poll::Pending;
-        };
-        let timer = &mut self.timer;
-        let timer = timer.get_or_insert_with(|| Box::pin(self.core.sleep_until(deadline)));
-        timer.as_mut().poll(context).map(|()| {
-            Err(Error::Timeout {
-                peer: self.core.name_of(self.receipt.peer),
-                function: FunctionName::UNKNOWN,
-                limit: Duration::ZERO,
-            })
-        })
+        Poll::Pending
     }
 }
 

@@ -100,7 +100,7 @@ impl Agent for NativeAgent {
 
     fn flush(&self, to: NodeId) {
         if let Some(link) = self.links.link(to) {
-            link.flush();
+            link.flush_queued();
         }
     }
 

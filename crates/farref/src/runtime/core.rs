@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
 use farref_proto::{
     ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, WorkerId,
 };
+use foldhash::fast::FixedState;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
@@ -20,10 +21,11 @@ use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
 use crate::support::blocking_pool::BlockingPool;
+use crate::support::deadlines::Clock;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::polled;
-use crate::support::signal::CancelSignal;
+use crate::support::signal::Cancellable;
 use crate::support::user_code::UserCode;
 use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
@@ -47,6 +49,7 @@ pub(crate) struct Core {
     pub(super) has_runtime: AtomicBool,
     /// Keeps time for calls: whoever awaits one may have another runtime, or none, and this worker's may be busy.
     io: Arc<IoThread>,
+    pub(super) clock: Clock,
     pub(crate) pool: BlockingPool,
     pub(crate) answers: Answers,
     /// Where code of the program runs that came up where it must not.
@@ -93,7 +96,7 @@ pub(crate) enum WorkerStage {
 pub(super) struct ProtocolState {
     pub(super) node: WorkerNode,
     pub(super) out: Outbox<Value>,
-    pub(super) peers: HashMap<NodeId, PeerState>,
+    pub(super) peers: Peers,
     /// Whether new calls of peers are refused, because the worker is about to say good-bye.
     pub(super) refuses: bool,
     /// Who waits for a reference to be confirmed.
@@ -101,6 +104,9 @@ pub(super) struct ProtocolState {
     /// Who waits for a context of this worker to be released.
     pub(super) releases: HashMap<ContextId, Vec<oneshot::Sender<()>>>,
 }
+
+/// What is open with each peer.
+pub(super) type Peers = HashMap<NodeId, PeerState, FixedState>;
 
 /// What is open with one peer, this worker itself among them.
 #[derive(Default)]
@@ -121,7 +127,7 @@ pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall>;
 pub(crate) enum IncomingCall {
     /// It is being carried out.
     Running {
-        signal: Arc<CancelSignal>,
+        call: Weak<dyn Cancellable>,
         taken: StartedCall,
     },
     /// It waits for a value, since then.
@@ -143,6 +149,8 @@ pub(crate) struct OutgoingCall {
     /// A hash of what was called; zero if a value is fetched.
     pub(super) function: u64,
     pub(super) bytes: u64,
+    /// When its time is up.
+    pub(super) deadline: Option<Instant>,
     /// Who waits for the answer; nobody if the call was cancelled.
     pub(super) reply: Option<oneshot::Sender<Reply>>,
 }
@@ -180,7 +188,8 @@ impl Core {
             farref_proto::Phase::Member => WorkerStage::Member,
             _ => WorkerStage::Joining,
         };
-        Arc::new(Self {
+        let began = Instant::now();
+        let core = Arc::new(Self {
             me,
             metrics: WorkerMetrics::new(&name),
             name,
@@ -190,6 +199,7 @@ impl Core {
             user_code: Arc::new(UserCode::new(runtime.clone())),
             runtime,
             io,
+            clock: Clock::new(began),
             has_runtime: AtomicBool::new(true),
             registry,
             names,
@@ -201,7 +211,7 @@ impl Core {
             state: Mutex::new(ProtocolState {
                 node: Node::with_records(me, membership, config),
                 out: Outbox::new(),
-                peers: HashMap::new(),
+                peers: Peers::default(),
                 refuses: false,
                 confirmations: HashMap::new(),
                 releases: HashMap::new(),
@@ -209,10 +219,13 @@ impl Core {
             wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
             store_lost: Notify::new(),
-            began: Instant::now(),
+            began,
             numbers: AtomicU64::new(1),
             poll_sampler: Mutex::default(),
-        })
+        });
+        let clock = core.clock.run(Arc::downgrade(&core));
+        core.io.handle().spawn(clock);
+        core
     }
 
     /// Ties the wire to the protocol. Must be done once, before anything else.

@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use farref_proto::{ContextId, MessageId, NodeId};
 
-use crate::agent::TraceContext;
+use crate::agent::{Failure, TraceContext};
 use crate::runtime::Core;
 use crate::runtime::callers::CallChain;
+use crate::support::signal::{CancelSignal, Cancellable};
 use crate::support::thread_scope::Replaced;
 
 thread_local! {
@@ -21,7 +22,7 @@ thread_local! {
 
 /// All that surrounds the code of this thread.
 struct Ambient {
-    current: Option<Current>,
+    current: Option<Arc<Current>>,
     /// An autograd context, and the worker that takes part in it.
     context: Option<(Arc<Core>, ContextId)>,
 }
@@ -33,8 +34,7 @@ impl Ambient {
     }
 }
 
-/// What a remote function runs for.
-#[derive(Clone)]
+/// What a remote function runs for: all that it, and who supervises it, has to know of its call.
 pub(crate) struct Current {
     pub(crate) core: Arc<Core>,
     pub(crate) caller: NodeId,
@@ -43,36 +43,64 @@ pub(crate) struct Current {
     /// Nested calls inherit it (D3).
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: TraceContext,
+    /// The caller's span.
+    pub(crate) parent: u64,
     /// Nested calls are made in it.
     pub(crate) context: Option<ContextId>,
     /// It, and the calls that wait for it.
     pub(crate) chain: CallChain,
+    /// What runs, by its id.
+    pub(crate) function: u64,
+    /// Tells it that nobody wants its answer any more.
+    pub(crate) signal: CancelSignal,
+}
+
+impl Cancellable for Current {
+    fn signal(&self) -> &CancelSignal {
+        &self.signal
+    }
 }
 
 impl Current {
     /// What this code runs for, if it runs inside a remote function.
-    pub(crate) fn get() -> Option<Self> {
+    pub(crate) fn get() -> Option<Arc<Self>> {
         AMBIENT.with_borrow(|ambient| ambient.current.clone())
     }
 
     /// The same, and the context that a call of this worker is made in.
-    pub(crate) fn and_context_of(core: &Arc<Core>) -> (Option<Self>, Option<ContextId>) {
+    pub(crate) fn and_context_of(core: &Arc<Core>) -> (Option<Arc<Self>>, Option<ContextId>) {
         AMBIENT.with_borrow(|ambient| (ambient.current.clone(), ambient.context_of(core)))
     }
 
     /// Runs `f` as part of a remote function.
-    pub(crate) fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub(crate) fn enter<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> T {
         let context = self
             .context
             .map(|context| (Arc::clone(&self.core), context));
         let _restore = Replaced::new(
             &AMBIENT,
             Ambient {
-                current: Some(self.clone()),
+                current: Some(Arc::clone(self)),
                 context,
             },
         );
         f()
+    }
+
+    /// Whether it may still be begun.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.signal.is_cancelled() {
+            return Err(Failure::Cancelled);
+        }
+        if self.is_late() {
+            return Err(Failure::DeadlineExceeded);
+        }
+        Ok(())
+    }
+
+    /// Whether its time is up.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|at| at <= Instant::now())
     }
 }
 

@@ -1,19 +1,20 @@
 //! Calls that have arrived, and what becomes of their results.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
 
-use super::FETCH;
 use super::callers::CallChain;
 use super::core::Core;
+use super::current::Current;
 use super::handle::Handle;
 use super::registry::{Callee, FunctionEntry};
+use super::trace;
 use crate::agent::{Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
-use crate::support::signal::CancelSignal;
+use crate::support::signal::{CancelSignal, Cancellable};
 use crate::values::{Value, ValueTicket};
 
 /// What becomes of a call's result.
@@ -78,19 +79,13 @@ pub(crate) struct ArrivedCall {
 
 /// A call that may run now.
 pub(crate) struct Job {
-    pub(crate) from: NodeId,
+    pub(super) call: Arc<Current>,
     pub(crate) target: Destination,
     pub(crate) began: Instant,
-    pub(super) core: Arc<Core>,
     pub(super) entry: Option<&'static FunctionEntry>,
     pub(super) arguments: Payload,
     pub(super) references: Vec<Arc<Handle>>,
     pub(super) ticket: Option<ValueTicket>,
-    pub(super) deadline: Option<Instant>,
-    pub(super) trace: TraceContext,
-    pub(super) context: Option<ContextId>,
-    pub(super) chain: CallChain,
-    pub(super) signal: Option<Arc<CancelSignal>>,
 }
 
 impl Job {
@@ -100,35 +95,40 @@ impl Job {
         entry: Option<&'static FunctionEntry>,
         ticket: Option<ValueTicket>,
     ) -> Self {
-        Self {
-            from: arrived.from,
-            target: arrived.target,
-            began: Instant::now(),
+        let call = Current {
             core,
-            entry,
-            arguments: arrived.arguments,
-            references: arrived.references,
-            ticket,
+            caller: arrived.from,
+            request: match arrived.target {
+                Destination::Answer(request) => Some(request),
+                Destination::Stay { .. } => None,
+            },
             deadline: arrived.deadline,
-            trace: arrived.trace,
+            trace: trace::of_serving(arrived.trace),
+            parent: arrived.trace.span,
             context: arrived.context,
             chain: CallChain::new(
                 arrived.callers,
                 entry.map(FunctionEntry::called),
                 arrived.on,
             ),
-            signal: None,
+            function: entry.map_or(0, FunctionEntry::id),
+            signal: CancelSignal::default(),
+        };
+        Self {
+            call: Arc::new(call),
+            target: arrived.target,
+            began: Instant::now(),
+            entry,
+            arguments: arrived.arguments,
+            references: arrived.references,
+            ticket,
         }
     }
 
-    /// What runs.
-    pub(crate) fn name(&self) -> &'static str {
-        self.entry.map_or(FETCH, FunctionEntry::name)
-    }
-
-    /// What cancels it.
-    pub(crate) fn cancel_signal(&mut self) -> Arc<CancelSignal> {
-        Arc::clone(self.signal.get_or_insert_default())
+    /// What cancels it, for as long as it runs.
+    pub(crate) fn cancellable(&self) -> Weak<dyn Cancellable> {
+        let call: Weak<Current> = Arc::downgrade(&self.call);
+        call
     }
 }
 
@@ -136,7 +136,7 @@ impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
             .field("function", &self.entry.map(FunctionEntry::name))
-            .field("from", &self.from)
+            .field("from", &self.call.caller)
             .finish_non_exhaustive()
     }
 }

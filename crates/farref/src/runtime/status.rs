@@ -91,7 +91,7 @@ impl Core {
             traffic.served = peer.creations_open as usize;
         }
         let made = state.node.outgoing_records(node);
-        traffic.made = made.filter(|call| call.reply.is_some()).count();
+        traffic.made = made.filter(|(_, call)| call.reply.is_some()).count();
         for (request, call) in state.node.incoming_records(node) {
             traffic.served += 1;
             match call {

@@ -1,6 +1,7 @@
 //! What is not about remote references: where code runs, how it is cancelled, what is counted.
 
 pub(crate) mod blocking_pool;
+pub(crate) mod deadlines;
 pub(crate) mod io_thread;
 pub(crate) mod lock;
 pub(crate) mod polled;

@@ -13,6 +13,11 @@ pub(crate) struct CancelSignal {
     waker: Mutex<Option<Waker>>,
 }
 
+/// Something that runs and can be told so.
+pub(crate) trait Cancellable: Send + Sync {
+    fn signal(&self) -> &CancelSignal;
+}
+
 impl CancelSignal {
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)

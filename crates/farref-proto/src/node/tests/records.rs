@@ -40,7 +40,8 @@ fn an_answer_gives_back_what_was_kept_for_its_call() {
     let [mut a, mut b] = pair();
     let mut out = Outbox::new();
     let request = call(&mut a, &mut b, &mut out);
-    assert_eq!(a.outgoing_records(B).collect::<Vec<_>>(), [&"asked"]);
+    let outgoing: Vec<_> = a.outgoing_records(B).collect();
+    assert_eq!(outgoing, [(request, &"asked")]);
     let incoming: Vec<_> = b.incoming_records(A).collect();
     assert_eq!(incoming, [(request, &"at work")]);
 

@@ -26,6 +26,9 @@ use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
 use wire_metrics::WireMetrics;
 
+/// Room for so many messages is kept where messages are gathered that have been acknowledged.
+const KEPT_ROOM: usize = 1024;
+
 /// What all links of an agent and all its tasks need.
 pub(crate) struct Endpoint {
     pub(crate) identity: Identity,
@@ -184,11 +187,13 @@ impl Endpoint {
     }
 
     /// Drops messages (LI-4). Nearly none has anything of the program's.
-    pub(crate) fn drop_packets(&self, mut packets: Vec<Packet>) {
+    pub(crate) fn drop_packets(&self, packets: &mut Vec<Packet>) {
         packets.retain(Packet::has_programs_buffers);
         if !packets.is_empty() {
+            let packets = std::mem::take(packets);
             self.user_code.run(move || drop(packets));
         }
+        packets.shrink_to(KEPT_ROOM);
     }
 
     /// Ends all tasks. Returns them, for those who want to wait for them.

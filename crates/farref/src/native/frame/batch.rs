@@ -15,7 +15,7 @@ use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
 use super::head::{FrameHead, PREFIX, map_payload, part_entry};
-use super::packet::Packet;
+use super::packet::{BARE, Packet};
 use crate::codec::{Part, PartBytes};
 use crate::support::user_code;
 
@@ -110,7 +110,8 @@ impl Batch {
             return;
         };
         let payload = packet.payload();
-        let head = packet.head();
+        let mut head_buffer = [0; BARE];
+        let head = packet.head(&mut head_buffer);
         self.prefix(
             frame_head.len() + head.len(),
             payload.parts.len(),

@@ -22,8 +22,8 @@ use crate::codec::{Part, Payload};
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
 
-/// What the head of a call that carries no references has at most; it is made of numbers.
-const BARE_CALL: usize = 256;
+/// What a head has at most that is made of numbers only: that of a call, say, that carries no references.
+pub(super) const BARE: usize = 256;
 
 /// All of a message but its payload.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +51,25 @@ pub(super) enum MessageHead {
 }
 
 impl MessageHead {
+    /// Whether it has nothing of any length.
+    fn is_bare(&self) -> bool {
+        match self {
+            Self::Control(_) => false,
+            Self::Call {
+                head,
+                callers,
+                origins,
+                ..
+            } => head.carried.is_empty() && callers.is_empty() && origins.is_empty(),
+            Self::Answer {
+                head,
+                origins,
+                failure,
+            } => head.carried.is_empty() && origins.is_empty() && failure.is_none(),
+            Self::Cancel(_) | Self::Credit { .. } => true,
+        }
+    }
+
     /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
     fn drop_diagnostics(&mut self) -> bool {
         match self {
@@ -94,11 +113,19 @@ fn few_callers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Caller>
 pub(crate) struct Packet(Arc<Stored>);
 
 struct Stored {
-    head: Vec<u8>,
+    head: StoredHead,
     payload: Payload,
+    /// At most so many bytes.
     size: usize,
     /// When it was queued, if the time it waits counts against a deadline.
     queued: Option<Time>,
+}
+
+/// The head of a stored message.
+enum StoredHead {
+    /// Of numbers only, so that it is at most [`BARE`] long: encoded when it leaves, into what leaves.
+    Bare(MessageHead),
+    Encoded(Vec<u8>),
 }
 
 /// A message that no peer would take in.
@@ -121,6 +148,14 @@ impl Packet {
         let timed = matches!(&head, MessageHead::Call { remaining, .. } if remaining.is_some());
         let parts = payload.parts.len();
         let beside = payload.len() + size_of::<u64>() * parts;
+        if head.is_bare() && limits.allow(BARE, parts, BARE + beside) {
+            return Ok(Self(Arc::new(Stored {
+                head: StoredHead::Bare(head),
+                payload,
+                size: BARE + beside,
+                queued: timed.then(now),
+            })));
+        }
         let size_of = |bytes: &Result<Vec<u8>, _>| bytes.as_ref().map_or(0, Vec::len) + beside;
         let mut bytes = postcard::to_extend(&head, Vec::with_capacity(96));
         if let Ok(encoded) = &bytes
@@ -132,7 +167,7 @@ impl Packet {
         let size = size_of(&bytes);
         match bytes {
             Ok(head) if limits.allow(head.len(), parts, size) => Ok(Self(Arc::new(Stored {
-                head,
+                head: StoredHead::Encoded(head),
                 payload,
                 size,
                 queued: timed.then(now),
@@ -157,7 +192,7 @@ impl Packet {
             _ => postcard::serialize_with_flavor(head, Size::default()).unwrap_or(usize::MAX / 2),
         };
         let parts = arguments.parts.len();
-        let length = BARE_CALL + carried;
+        let length = BARE + carried;
         let size = length + arguments.len() + size_of::<u64>() * parts;
         if limits.allow(length, parts, size) {
             Ok(())
@@ -169,15 +204,25 @@ impl Packet {
         }
     }
 
-    pub(super) fn head(&self) -> &[u8] {
-        &self.0.head
+    /// Its head, which may have to be written into this buffer.
+    pub(super) fn head<'a>(&'a self, buffer: &'a mut [u8; BARE]) -> &'a [u8] {
+        match &self.0.head {
+            StoredHead::Encoded(head) => head,
+            StoredHead::Bare(head) => match postcard::to_slice(head, buffer) {
+                Ok(head) => head,
+                Err(error) => {
+                    debug_assert!(false, "BARE is too small: {error}");
+                    &[]
+                }
+            },
+        }
     }
 
     pub(super) fn payload(&self) -> &Payload {
         &self.0.payload
     }
 
-    /// How many bytes it has on the wire, but for the frame's own.
+    /// How many bytes it has on the wire at most, but for the frame's own.
     pub(crate) fn size(&self) -> usize {
         self.0.size
     }
@@ -204,9 +249,9 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// A message that has arrived. On the heap, because it is large and passed on a lot.
+/// A message that has arrived.
 #[derive(Debug)]
-pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
+pub(crate) struct ReceivedMessage(pub(crate) Message);
 
 fn disassemble(message: Message) -> (MessageHead, Payload) {
     match message {
@@ -262,7 +307,7 @@ pub(super) fn assemble(
 ) -> Result<ReceivedMessage, FrameError> {
     let payload = Payload { body, parts };
     let bare = payload.body.is_empty() && payload.parts.is_empty();
-    Ok(ReceivedMessage(Box::new(match head {
+    Ok(ReceivedMessage(match head {
         MessageHead::Call {
             head,
             function,
@@ -301,5 +346,5 @@ pub(super) fn assemble(
         MessageHead::Control(control) => Message::Control(control),
         MessageHead::Cancel(id) => Message::Cancel(id),
         MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
-    })))
+    }))
 }

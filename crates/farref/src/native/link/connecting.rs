@@ -70,7 +70,7 @@ impl PendingConnection {
             .session
             .handle_hello_with(now, &theirs.session, |packet| acknowledged.push(packet));
         drop(state);
-        self.link.endpoint.drop_packets(acknowledged);
+        self.link.endpoint.drop_packets(&mut acknowledged);
         heard.map_err(HandshakeFailure::Session)
     }
 
@@ -116,7 +116,7 @@ impl PendingConnection {
         }
         drop(state);
         drop(old);
-        link.endpoint.drop_packets(acknowledged);
+        link.endpoint.drop_packets(&mut acknowledged);
         link.abandon.notify_waiters();
         if let Err(error) = heard {
             drop(pending);

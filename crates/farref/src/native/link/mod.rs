@@ -29,7 +29,7 @@ mod table;
 mod timer;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farref_proto::{Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
@@ -67,6 +67,8 @@ pub(super) struct Link {
     progress: Notify,
     /// An attempt to connect that is under way has become pointless.
     abandon: Notify,
+    /// Whether something is queued that nobody has set out to write.
+    unflushed: AtomicBool,
     /// Writes by callers since the peer was last heard.
     burst: AtomicU32,
     sent: AtomicU64,
@@ -144,6 +146,7 @@ impl Link {
             delivery_lock: Mutex::new(()),
             progress: Notify::new(),
             abandon: Notify::new(),
+            unflushed: AtomicBool::new(false),
             burst: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -177,6 +180,9 @@ impl Link {
                 let lane = state.lane(kind, size, self.endpoint.config.bulk_threshold);
                 state.session.enqueue(lane, packet, weight);
                 self.ensure_dialing(&mut state);
+                if lane == Lane::Bulk || !state.is_handed_over() {
+                    self.unflushed.store(true, Ordering::SeqCst);
+                }
                 None
             }
         };
@@ -185,6 +191,13 @@ impl Link {
             && packet.has_programs_buffers()
         {
             self.endpoint.user_code.defer(move || drop(packet));
+        }
+    }
+
+    /// Writes what was queued, unless somebody else does.
+    pub(super) fn flush_queued(self: &Arc<Self>) {
+        if self.unflushed.swap(false, Ordering::SeqCst) {
+            self.flush();
         }
     }
 
@@ -376,6 +389,14 @@ impl LinkState {
                 }
             }
             MessageKind::Answer => lane,
+        }
+    }
+
+    /// Whether the task of the main stream is about to write what is queued (CH-1).
+    fn is_handed_over(&self) -> bool {
+        match &self.connection {
+            ConnectionState::Established(connection) => connection.main.send.is_handed_over(),
+            ConnectionState::Disconnected | ConnectionState::Handshaking => false,
         }
     }
 

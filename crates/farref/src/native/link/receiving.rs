@@ -18,12 +18,13 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::{future, io};
 
-use farref_proto::{Frame, Lane, SessionError, Time};
+use farref_proto::{Frame, SessionError, Time};
 
 use super::recv_stream::{RecvState, RecvStream};
-use super::{ConnectionState, Link};
+use super::sending::BURST;
+use super::{ConnectionState, Link, LinkState};
 use crate::agent::Message;
-use crate::native::frame::{DecodedFrame, Decoder, FrameError, ReceivedMessage};
+use crate::native::frame::{DecodedFrame, FrameError, ReceivedMessage};
 use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
@@ -31,6 +32,9 @@ use crate::support::user_code;
 const TASK_QUOTA: u32 = 64;
 /// After so many reads of one stream whoever reads for tasks turns to the next.
 const FALLBACK_QUOTA: u32 = 64;
+
+/// So many frames are taken out of what was read before they are delivered.
+const FRAMES_AT_ONCE: usize = 64;
 
 /// Why a stream is read no more.
 enum StopReason {
@@ -110,7 +114,7 @@ impl RecvStream {
             }
             Err(error) => return Err(StopReason::Lost(error.to_string())),
         }
-        let deliver = AssertUnwindSafe(|| self.deliver_all(link, &mut state.decoder, delivering));
+        let deliver = AssertUnwindSafe(|| self.deliver_all(link, state, delivering));
         // RE-1
         user_code::forbid_during(|| catch_unwind(deliver)).unwrap_or_else(|panic| {
             // RE-2
@@ -135,38 +139,26 @@ impl RecvStream {
     fn deliver_all(
         &self,
         link: &Arc<Link>,
-        decoder: &mut Decoder,
+        state: &mut RecvState,
         delivering: Option<MutexGuard<'_, ()>>,
     ) -> Result<(), StopReason> {
         let now = link.endpoint.now();
-        link.burst.store(0, Ordering::Relaxed);
         // LI-2
         let delivering = delivering.unwrap_or_else(|| lock(&link.delivery_lock));
-        let mut frames = 0_u32;
-        while let Some(received) = decoder.next()? {
-            frames += 1;
-            let frame = match received {
-                DecodedFrame::Session(frame) => frame,
-                DecodedFrame::OpenBulk => {
-                    let mut state = link.state();
-                    if state.epoch == self.epoch
-                        && let ConnectionState::Established(connection) = &mut state.connection
-                        && connection.dialed.is_some()
-                    {
-                        link.ask_for_bulk(connection);
-                    }
-                    continue;
-                }
-            };
-            if let Frame::Data { lane, .. } = frame
-                && !self.lanes.contains(&lane)
-            {
-                return Err(StopReason::Misbehaved(format!(
-                    "peer sent data of the {lane} lane on the wrong stream"
-                )));
-            }
-            if let Some(message) = handle_frame(link, self.epoch, now, frame)? {
-                deliver(link, message)?;
+        let mut frames = 0;
+        loop {
+            let read = self.decode_some(link, state);
+            let is_all = !matches!(read, Ok(Progress::More));
+            frames += state.frames.len();
+            let handled = self.handle_frames(link, now, state);
+            // Answers to several messages, and what follows from several answers, are gathered.
+            let burst = if state.messages.len() > 1 { BURST } else { 0 };
+            link.burst.store(burst, Ordering::Relaxed);
+            deliver(link, &mut state.messages)?;
+            handled?;
+            read?;
+            if is_all {
+                break;
             }
         }
         drop(delivering);
@@ -194,45 +186,96 @@ impl RecvStream {
         }
         Ok(())
     }
-}
 
-/// Brings a frame to the session. Returns what is new in it.
-fn handle_frame(
-    link: &Link,
-    epoch: u64,
-    now: Time,
-    frame: Frame<ReceivedMessage>,
-) -> Result<Option<Box<Message>>, StopReason> {
-    let mut acknowledged = Vec::new();
-    let news = {
-        let mut state = link.state();
-        if state.epoch != epoch {
-            return Err(StopReason::Outdated);
+    /// Takes frames out of what was read, as far as they are whole and correct.
+    fn decode_some(&self, link: &Arc<Link>, state: &mut RecvState) -> Result<Progress, StopReason> {
+        while state.frames.len() < FRAMES_AT_ONCE {
+            let Some(received) = state.decoder.next()? else {
+                return Ok(Progress::All);
+            };
+            match received {
+                DecodedFrame::Session(Frame::Data { lane, .. }) if !self.lanes.contains(&lane) => {
+                    return Err(StopReason::Misbehaved(format!(
+                        "peer sent data of the {lane} lane on the wrong stream"
+                    )));
+                }
+                DecodedFrame::Session(frame) => state.frames.push(frame),
+                DecodedFrame::OpenBulk => {
+                    let mut state = link.state();
+                    if state.epoch == self.epoch
+                        && let ConnectionState::Established(connection) = &mut state.connection
+                        && connection.dialed.is_some()
+                    {
+                        link.ask_for_bulk(connection);
+                    }
+                }
+            }
         }
-        state.failures = 0;
-        let news = state
-            .session
-            .handle_frame_with(now, frame, |packet| acknowledged.push(packet));
-        if let Ok(Some((_, ReceivedMessage(message)))) = &news
-            && let Message::Answer(answer) = &**message
-        {
-            state.bulk_calls.remove(&answer.head.id);
+        Ok(Progress::More)
+    }
+
+    /// Brings frames to the session, and keeps what is new in them.
+    fn handle_frames(
+        &self,
+        link: &Link,
+        now: Time,
+        state: &mut RecvState,
+    ) -> Result<(), StopReason> {
+        if state.frames.is_empty() {
+            return Ok(());
         }
-        news
-    };
-    // LI-4
-    link.endpoint.drop_packets(acknowledged);
-    match news {
-        Ok(news) => Ok(news.map(|(_, ReceivedMessage(message)): (Lane, _)| message)),
-        Err(error @ SessionError::AckOfUnsent { .. }) => {
-            Err(StopReason::Misbehaved(error.to_string()))
-        }
-        Err(error) => Err(StopReason::Lost(error.to_string())),
+        let RecvState {
+            frames,
+            messages,
+            acknowledged,
+            ..
+        } = state;
+        let handled = {
+            let mut state = link.state();
+            let LinkState {
+                session,
+                bulk_calls,
+                failures,
+                epoch,
+                ..
+            } = &mut *state;
+            if *epoch != self.epoch {
+                frames.clear();
+                return Err(StopReason::Outdated);
+            }
+            *failures = 0;
+            let mut handle = |frame| {
+                let news =
+                    session.handle_frame_with(now, frame, |packet| acknowledged.push(packet))?;
+                if let Some((_, ReceivedMessage(message))) = news {
+                    if let Message::Answer(answer) = &message {
+                        bulk_calls.remove(&answer.head.id);
+                    }
+                    messages.push(message);
+                }
+                Ok(())
+            };
+            frames.drain(..).try_for_each(&mut handle)
+        };
+        // LI-4
+        link.endpoint.drop_packets(acknowledged);
+        handled.map_err(|error| match error {
+            SessionError::AckOfUnsent { .. } => StopReason::Misbehaved(error.to_string()),
+            _ => StopReason::Lost(error.to_string()),
+        })
     }
 }
 
-fn deliver(link: &Link, message: Box<Message>) -> Result<(), StopReason> {
-    if link.endpoint.is_closing() {
+/// Whether there is more to take out of what was read.
+enum Progress {
+    All,
+    More,
+}
+
+/// Hands messages over, and whatever comes of it leaves none behind.
+fn deliver(link: &Link, messages: &mut Vec<Message>) -> Result<(), StopReason> {
+    let mut messages = messages.drain(..);
+    if messages.as_slice().is_empty() || link.endpoint.is_closing() {
         return Ok(());
     }
     let inbound = link
@@ -241,7 +284,7 @@ fn deliver(link: &Link, message: Box<Message>) -> Result<(), StopReason> {
         .upgrade()
         .ok_or(StopReason::NoRuntime)?;
     inbound
-        .receive(link.peer, *message)
+        .receive_all(link.peer, &mut messages)
         .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-use farref_proto::Lane;
+use farref_proto::{Frame, Lane};
 
+use crate::agent::Message;
 use crate::native::endpoint::Endpoint;
-use crate::native::frame::{Decoder, Space};
+use crate::native::frame::{Decoder, Packet, ReceivedMessage, Space};
 use crate::native::transport::ReadHalf;
 use crate::support::lock::try_lock;
 
@@ -29,6 +30,10 @@ pub(crate) struct RecvStream {
 pub(super) struct RecvState {
     stream: ReadHalf,
     pub(super) decoder: Decoder,
+    /// What was read and is about to be delivered: empty between two reads, but for their room.
+    pub(super) frames: Vec<Frame<ReceivedMessage>>,
+    pub(super) messages: Vec<Message>,
+    pub(super) acknowledged: Vec<Packet>,
     pub(super) closed: bool,
 }
 
@@ -46,6 +51,9 @@ impl RecvStream {
             state: Mutex::new(RecvState {
                 stream,
                 decoder,
+                frames: Vec::new(),
+                messages: Vec::new(),
+                acknowledged: Vec::new(),
                 closed: false,
             }),
             polls: AtomicU64::new(0),

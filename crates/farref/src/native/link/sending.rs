@@ -44,7 +44,7 @@ const BATCH_BYTES: usize = 128 << 10;
 const BATCH_FRAMES: usize = 128;
 
 /// So many writes in a row, with nothing heard from the peer in between, are made by callers.
-const BURST: u32 = 3;
+pub(super) const BURST: u32 = 3;
 /// After so many batches a caller has done enough and leaves the rest to the task.
 const CALLER_QUOTA: u32 = 16;
 /// After so many batches the task lets other tasks run.

@@ -89,7 +89,11 @@ impl Core {
         let mut arrived = Vec::new();
         for call in incoming {
             match call {
-                IncomingCall::Running { signal, .. } => signal.cancel(),
+                IncomingCall::Running { call, .. } => {
+                    if let Some(call) = call.upgrade() {
+                        call.signal().cancel();
+                    }
+                }
                 IncomingCall::Waiting(waiter, _) => match *waiter {
                     ValueWaiter::Local(_, waiter) => drop(waiter),
                     ValueWaiter::Call(call) | ValueWaiter::Receiver(call) => arrived.push(call),

@@ -256,17 +256,18 @@ impl Core {
             },
         };
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(ValueTicket::number)));
-        let mut job = Job::new(Arc::clone(self), arrived, entry, ticket);
+        let from = arrived.from;
+        let job = Job::new(Arc::clone(self), arrived, entry, ticket);
         if let Destination::Answer(request) = job.target {
             let running = IncomingCall::Running {
-                signal: job.cancel_signal(),
+                call: job.cancellable(),
                 taken: StartedCall {
                     function: user.function,
                     since: job.began,
                     on,
                 },
             };
-            state.node.keep_incoming(job.from, request, running);
+            state.node.keep_incoming(from, request, running);
         }
         work.jobs.push(job);
     }
@@ -303,7 +304,7 @@ impl Core {
         work: &mut Work,
     ) {
         match state.node.take_incoming(node, request) {
-            Some(IncomingCall::Running { signal, .. }) => work.cancelled.push(signal),
+            Some(IncomingCall::Running { call, .. }) => work.cancelled.push(call),
             Some(IncomingCall::Waiting(waiter, _)) => match *waiter {
                 ValueWaiter::Call(arrived) => {
                     self.reject(state, arrived, Failure::Cancelled, work);

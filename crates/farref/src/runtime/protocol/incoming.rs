@@ -1,5 +1,6 @@
 //! What peers say: control messages, calls, answers, cancellations, credit.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,17 +11,30 @@ use farref_proto::{
 use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
-use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter, WorkerStage};
+use crate::runtime::core::{
+    Core, IncomingCall, Peers, ProtocolState, ValueWaiter, WorkerNode, WorkerStage,
+};
 use crate::runtime::job::{ArrivedCall, Destination};
 use crate::runtime::registry::Callee;
 use crate::runtime::{FETCH, failure};
 use crate::support::user_code;
 
+/// So many messages are taken in under one lock: others have to wait for it meanwhile.
+const MESSAGES_AT_ONCE: usize = 64;
+
 /// Whoever brings something in here reads from a connection or keeps time, and does not wait for code of
 /// the program (UC-1).
 impl Inbound for Core {
     fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
-        user_code::forbid_during(|| self.take_in(from, message))
+        user_code::forbid_during(|| self.take_in(from, &mut iter::once(message)))
+    }
+
+    fn receive_all(
+        self: Arc<Self>,
+        from: NodeId,
+        messages: &mut dyn Iterator<Item = Message>,
+    ) -> Result<(), PeerMisbehaved> {
+        user_code::forbid_during(|| self.take_in(from, messages))
     }
 
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {
@@ -107,36 +121,64 @@ impl Core {
         self.look(|protocol| protocol.membership().phase())
     }
 
-    /// Takes in a message of a peer, or of this worker to itself.
+    /// Takes in messages of a peer, or of this worker to itself: many under one lock, and what follows from
+    /// them is carried out together.
     pub(super) fn take_in(
         self: &Arc<Self>,
         from: NodeId,
+        messages: &mut dyn Iterator<Item = Message>,
+    ) -> Result<(), PeerMisbehaved> {
+        let mut next = messages.next();
+        while next.is_some() {
+            let mut state = self.lock();
+            let mut work = Work::default();
+            let mut taken = 0;
+            let mut outcome = Ok(());
+            while taken < MESSAGES_AT_ONCE
+                && outcome.is_ok()
+                && let Some(message) = next
+            {
+                outcome = self.take_in_one(&mut state, from, message, &mut work);
+                // What a message brings about is there before the next is looked at.
+                self.handle_events(&mut state, &mut work);
+                next = messages.next();
+                taken += 1;
+            }
+            self.finish_input(state, work);
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn take_in_one(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        from: NodeId,
         message: Message,
+        work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
         match message {
             Message::Control(control) => {
                 // The first to ask for a shutdown starts the leader's clock, which `run_clock` keeps.
-                let asks = matches!(control, Control::Report { round: 0, .. });
-                let handled = self.input(|node, out| node.handle(from, control, out));
-                if asks {
-                    self.wake_clock.notify_one();
+                if matches!(control, Control::Report { round: 0, .. }) {
+                    work.woken
+                        .push(Box::new(|core| core.wake_clock.notify_one()));
                 }
-                handled
+                let ProtocolState { node, out, .. } = state;
+                node.handle(from, control, out)
             }
-            Message::Call(call) => self.receive_call(from, call),
-            Message::Answer(answer) => self.receive_answer(from, answer),
+            Message::Call(call) => self.receive_call(state, from, call, work),
+            Message::Answer(answer) => self.receive_answer(state, from, answer, work),
             Message::Cancel(request) => {
-                self.input(|node, out| node.receive_cancel(from, request, out));
+                let ProtocolState { node, out, .. } = state;
+                node.receive_cancel(from, request, out);
                 Ok(())
             }
             Message::Credit { calls, bytes } => {
-                let mut state = self.lock();
-                let mut work = Work::default();
                 if let Some(peer) = state.peers.get_mut(&from) {
                     peer.flow.release(calls, bytes);
-                    self.unpark(&mut state, from, &mut work);
+                    self.unpark(state, from, work);
                 }
-                self.finish_input(state, work);
                 Ok(())
             }
         }
@@ -144,8 +186,10 @@ impl Core {
 
     fn receive_call(
         self: &Arc<Self>,
+        state: &mut ProtocolState,
         from: NodeId,
         message: CallMessage,
+        work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
         let CallMessage {
             head,
@@ -159,21 +203,18 @@ impl Core {
         let entry = function.map(|function| self.registry.find(&function));
         let on_first = function.is_some_and(|function| function.on_first_reference);
         let bytes = arguments.len() as u64;
-        let mut state = self.lock();
-        self.check_window(&state, from)?;
-        let ProtocolState { node, out, .. } = &mut *state;
-        let arrival = match node.receive_call(from, &head, out) {
-            Ok(arrival) => arrival,
-            Err(error) => {
-                self.finish_input(state, Work::default());
-                return Err(error);
-            }
-        };
-        let mut work = Work::default();
-        if matches!(arrival, Arrival::Ignored) {
-            self.finish_input(state, work);
-            return Ok(());
+        let ProtocolState {
+            node, out, peers, ..
+        } = state;
+        let arrival = self
+            .check_window(node, peers, from)
+            .and_then(|()| node.receive_call(from, &head, out));
+        if let Err(_) | Ok(Arrival::Ignored) = arrival {
+            // Those of a call of this worker to itself are the program's.
+            work.dropped.push(Box::new(arguments));
+            return arrival.map(drop);
         }
+        let arrival = arrival?;
         let target = match head.target {
             Target::Answer(request) | Target::Fetch(request, ..) => Destination::Answer(request),
             Target::Stay(creation) => {
@@ -205,8 +246,7 @@ impl Core {
         if let Arrival::Failed(error) = arrival {
             // What came with it has been let go, and its context is done with.
             let failure = failure::of_protocol(self, error);
-            self.reject(&mut state, arrived, failure, &mut work);
-            self.finish_input(state, work);
+            self.reject(state, arrived, failure, work);
             return Ok(());
         }
         let receiver = match &entry {
@@ -224,18 +264,18 @@ impl Core {
             Err(failure) => {
                 if is_fetch && let Arrival::Waiting = arrival {
                     // It is answered now; the value must not wake it.
-                    let ProtocolState { node, out, .. } = &mut *state;
+                    let ProtocolState { node, out, .. } = state;
                     if let Some(request) = request_of(&head) {
                         node.receive_cancel(from, request, out);
                     }
                 }
-                self.reject(&mut state, arrived, failure, &mut work);
+                self.reject(state, arrived, failure, work);
             }
             Ok(entry) => {
                 arrived.called = entry;
                 match arrival {
                     Arrival::Value(value) => {
-                        self.admit(&mut state, arrived, Some(value), &mut work);
+                        self.admit(state, arrived, Some(value), work);
                     }
                     Arrival::Waiting => {
                         if let Some(request) = request_of(&head) {
@@ -244,12 +284,11 @@ impl Core {
                             state.node.keep_incoming(from, request, record);
                         }
                     }
-                    _ if on_first => self.find_receiver(&mut state, arrived, &mut work),
-                    _ => self.admit(&mut state, arrived, None, &mut work),
+                    _ if on_first => self.find_receiver(state, arrived, work),
+                    _ => self.admit(state, arrived, None, work),
                 }
             }
         }
-        self.finish_input(state, work);
         Ok(())
     }
 
@@ -284,12 +323,17 @@ impl Core {
     }
 
     /// A correct peer keeps to what it was told it may send (FL-1).
-    fn check_window(&self, state: &ProtocolState, from: NodeId) -> Result<(), PeerMisbehaved> {
+    fn check_window(
+        &self,
+        node: &WorkerNode,
+        peers: &Peers,
+        from: NodeId,
+    ) -> Result<(), PeerMisbehaved> {
         let limit = self.settings.max_calls;
-        let Some(peer) = state.peers.get(&from).filter(|_| from != self.me) else {
+        let Some(peer) = peers.get(&from).filter(|_| from != self.me) else {
             return Ok(());
         };
-        let open = state.node.open_incoming(from) + peer.creations_open as usize;
+        let open = node.open_incoming(from) + peer.creations_open as usize;
         // Its count goes down when it hears of an answer, ours when we send it: allow for the
         // difference, which is never more than the limit itself.
         if open > 2 * limit as usize && self.agent().has_windows() {
@@ -300,24 +344,18 @@ impl Core {
 
     fn receive_answer(
         self: &Arc<Self>,
+        state: &mut ProtocolState,
         from: NodeId,
         answer: AnswerMessage,
+        work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
         let AnswerMessage {
             head,
             origins,
             outcome,
         } = answer;
-        let mut state = self.lock();
-        let ProtocolState { node, out, .. } = &mut *state;
-        let answered = match node.receive_answer(from, &head, out) {
-            Ok(answered) => answered,
-            Err(error) => {
-                self.finish_input(state, Work::default());
-                return Err(error);
-            }
-        };
-        let mut work = Work::default();
+        let ProtocolState { node, out, .. } = state;
+        let answered = node.receive_answer(from, &head, out)?;
         let (function, waiter) = match answered.record {
             Some(call) => {
                 if let Some(peer) = state.peers.get_mut(&from) {
@@ -342,8 +380,7 @@ impl Core {
                 None => work.dropped.push(Box::new(reply)),
             }
         }
-        self.unpark(&mut state, from, &mut work);
-        self.finish_input(state, work);
+        self.unpark(state, from, work);
         Ok(())
     }
 

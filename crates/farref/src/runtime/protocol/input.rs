@@ -1,6 +1,6 @@
 //! Bringing inputs to the node, and carrying out what follows from them.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use farref_proto::{Node, Outbox};
@@ -72,7 +72,9 @@ impl Core {
         for message in work.loopback {
             self.loop_back(message);
         }
-        work.cancelled.iter().for_each(|signal| signal.cancel());
+        for call in work.cancelled.iter().filter_map(Weak::upgrade) {
+            call.signal().cancel();
+        }
         for (node, departure) in work.forgotten {
             self.agent().forget(node, departure);
             self.names.forget(node);
@@ -97,7 +99,7 @@ impl Core {
 
     /// Hands a message of this worker to itself.
     pub(super) fn loop_back(self: &Arc<Self>, message: Message) {
-        if let Err(error) = self.take_in(self.me, message) {
+        if let Err(error) = self.take_in(self.me, &mut std::iter::once(message)) {
             tracing::error!(worker = %self.name, %error, "a call of this worker to itself failed");
         }
     }

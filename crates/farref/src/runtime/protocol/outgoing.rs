@@ -1,7 +1,7 @@
 //! Calls that this worker makes: sent, parked, cancelled, looped back.
 
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farref_proto::{
     CallError, CallHead, ContextId, Creation, Fingerprint, MessageId, NodeId, RRefId, RefError,
@@ -18,6 +18,7 @@ use crate::runtime::core::{Core, OutgoingCall, ProtocolState, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::value_scope::Encoded;
+use crate::support::deadlines::HasDeadlines;
 use crate::tables::flow_control::Parked;
 use crate::tables::holds::HoldRecord;
 
@@ -104,14 +105,19 @@ impl Core {
         let record = OutgoingCall {
             function: call.function.map_or(0, |function| function.id),
             bytes,
+            deadline: call.deadline,
             reply: Some(sender),
         };
         state.node.keep_outgoing(to, request, record);
         let mut work = Work::default();
+        let deadline = call.deadline;
         // The forks are made: the handles may go, but not under the lock.
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.finish_input(state, work);
         drop(references);
+        if let Some(deadline) = deadline {
+            self.clock.note(deadline);
+        }
         Ok(OpenCall {
             peer: to,
             request,
@@ -177,31 +183,43 @@ impl Core {
     pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
         let mut state = self.lock();
         let mut work = Work::default();
-        // A call that has been answered, or whose peer is gone, has nobody left who waits.
-        let open = state.node.outgoing_record(to, request);
-        let waiter = open.and_then(|call| call.reply.take());
+        let waiter = self.withdraw(&mut state, to, request, &mut work);
         let was_open = waiter.is_some();
         if let Some(waiter) = waiter {
             work.woken.push(Box::new(|_| drop(waiter)));
-            let peer = state.peers.get_mut(&to);
-            if let Some(parked) = peer.and_then(|peer| peer.flow.withdraw(request)) {
-                // It never left: as if it had not been made.
-                let ProtocolState { node, out, .. } = &mut *state;
-                node.undo_call(to, &parked.head, out);
-                work.dropped.push(Box::new(parked));
-                self.recall(&mut state, to, &mut work);
-            } else if state.node.cancel(to, request) {
-                // Its answer still comes, and only then it counts as closed.
-                if to == self.me {
-                    work.loopback.push(Message::Cancel(request));
-                } else {
-                    self.agent().enqueue(to, Message::Cancel(request));
-                    work.flush(to);
-                }
-            }
         }
         self.finish_input(state, work);
         was_open
+    }
+
+    /// Takes back a call that nobody wants any more, or tells the peer so. Gives back who waited; a call that has
+    /// been answered, or whose peer is gone, has nobody left.
+    fn withdraw(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        to: NodeId,
+        request: MessageId,
+        work: &mut Work,
+    ) -> Option<oneshot::Sender<Reply>> {
+        let open = state.node.outgoing_record(to, request);
+        let waiter = open?.reply.take()?;
+        let peer = state.peers.get_mut(&to);
+        if let Some(parked) = peer.and_then(|peer| peer.flow.withdraw(request)) {
+            // It never left: as if it had not been made.
+            let ProtocolState { node, out, .. } = state;
+            node.undo_call(to, &parked.head, out);
+            work.dropped.push(Box::new(parked));
+            self.recall(state, to, work);
+        } else if state.node.cancel(to, request) {
+            // Its answer still comes, and only then it counts as closed.
+            if to == self.me {
+                work.loopback.push(Message::Cancel(request));
+            } else {
+                self.agent().enqueue(to, Message::Cancel(request));
+                work.flush(to);
+            }
+        }
+        Some(waiter)
     }
 
     /// Sends a call, or parks it until there is room. Gives back what it held on to so far.
@@ -322,6 +340,38 @@ impl Core {
             CallError::Context(error) => self.explain_context(error),
             other => other.into(),
         }
+    }
+}
+
+impl HasDeadlines for Core {
+    fn end_late_calls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        let mut late = Vec::new();
+        let mut next: Option<Instant> = None;
+        for peer in state.node.calls_with() {
+            for (request, call) in state.node.outgoing_records(peer) {
+                match call.deadline {
+                    Some(_) if call.reply.is_none() => {}
+                    Some(at) if at <= now => late.push((peer, request)),
+                    Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                    None => {}
+                }
+            }
+        }
+        let mut work = Work::default();
+        for (peer, request) in late {
+            if let Some(waiter) = self.withdraw(&mut state, peer, request, &mut work) {
+                // The one who waits knows what it called, and what the limit was.
+                let error = Error::Timeout {
+                    peer: self.name_of(peer),
+                    function: FunctionName::UNKNOWN,
+                    limit: Duration::ZERO,
+                };
+                work.replies.push((waiter, Err(error)));
+            }
+        }
+        self.finish_input(state, work);
+        next
     }
 }
 

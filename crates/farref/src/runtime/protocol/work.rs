@@ -1,7 +1,7 @@
 //! What an input leads to and must not be done while the lock is held (PR-2), and of that, what must not
 //! be done by whoever brought the input (UC-1).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use farref_proto::{Departure, NodeId};
 use tokio::sync::oneshot;
@@ -10,7 +10,7 @@ use crate::agent::Message;
 use crate::runtime::core::{Core, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::job::Job;
-use crate::support::signal::CancelSignal;
+use crate::support::signal::Cancellable;
 use crate::values::Value;
 
 /// Tells somebody who waits.
@@ -26,7 +26,7 @@ pub(super) struct Work {
     pub(super) jobs: Vec<Job>,
     /// Messages of this worker to itself.
     pub(super) loopback: Vec<Message>,
-    pub(super) cancelled: Vec<Arc<CancelSignal>>,
+    pub(super) cancelled: Vec<Weak<dyn Cancellable>>,
     pub(super) forgotten: Vec<(NodeId, Departure)>,
     pub(super) joined: Vec<NodeId>,
     /// Whoever waits here for something that is not a reply.

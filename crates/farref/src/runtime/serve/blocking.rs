@@ -21,8 +21,7 @@ pub(super) fn run_blocking<F: Function>(
     span: tracing::Span,
     room: Option<Reservation>,
 ) {
-    let core = Arc::clone(&responder.core);
-    let signal = responder.call.signal.clone();
+    let call = Arc::clone(&responder.call);
     let task = move |responder: Responder| {
         if let Err(failure) = responder.call.check() {
             return responder.finish::<F::Output>(Err(failure), None);
@@ -36,10 +35,13 @@ pub(super) fn run_blocking<F: Function>(
             Ok(room) => room,
             Err(reserve) => {
                 // Without the thread.
-                let runtime = responder.core.runtime.clone();
+                let runtime = responder.core().runtime.clone();
                 drop(runtime.spawn(async move {
-                    let room = async { Ok(responder.room(Err(reserve)).await) };
-                    match supervise(&responder.call, room).await {
+                    let room = {
+                        let room = pin!(Some(async { Ok(responder.room(Err(reserve)).await) }));
+                        supervise(&responder.call, room).await
+                    };
+                    match room {
                         Ok(room) => {
                             run_blocking::<F>(responder, receiver, packed, span, room);
                         }
@@ -53,10 +55,9 @@ pub(super) fn run_blocking<F: Function>(
             Ok(arguments) => arguments,
             Err(failure) => return responder.finish::<F::Output>(Err(failure), None),
         };
-        let current = responder.call.current.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let _runtime = responder.core.runtime.enter();
-            current.enter(|| {
+            let _runtime = responder.core().runtime.enter();
+            responder.call.enter(|| {
                 span.in_scope(|| {
                     let guard = enter::<F>(receiver)?;
                     // A plain function is over when it has been polled once.
@@ -76,11 +77,10 @@ pub(super) fn run_blocking<F: Function>(
     };
     let place = QueuedJob(Arc::new(CancellableJob {
         task: Mutex::new(Some((responder, Box::new(task)))),
-        user_code: Arc::clone(&core.user_code),
+        user_code: Arc::clone(&call.core.user_code),
     }));
-    let cancelled = signal.is_some_and(|signal| signal.watch(&Waker::from(Arc::clone(&place.0))));
-    if !cancelled {
-        core.pool.submit(move || place.run());
+    if !call.signal.watch(&Waker::from(Arc::clone(&place.0))) {
+        call.core.pool.submit(move || place.run());
     }
 }
 

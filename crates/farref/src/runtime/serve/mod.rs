@@ -15,21 +15,20 @@ mod registration;
 mod responder;
 mod running;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use tracing::Instrument as _;
 
 use self::blocking::run_blocking;
-use self::responder::{Execution, Responder, span_of};
-use self::running::{Packed, run, supervise, wait_for_receiver};
+use self::responder::{Responder, span_of};
+use self::running::{Packed, run, run_alone, supervise, wait_for_receiver};
 use super::core::Core;
-use super::current::Current;
 use super::function::{Function, Mode};
-use super::job::{Destination, Job};
-use super::registry::FunctionEntry;
-use super::{trace, value_scope};
+use super::job::Job;
+use super::value_scope;
 use crate::agent::Failure;
-use crate::values::{ValueGuard, ValueTicket};
+use crate::values::{Access as _, ValueGuard, ValueTicket};
 
 impl Job {
     pub(crate) fn start(self) {
@@ -42,21 +41,23 @@ impl Job {
     /// Sends the value itself.
     fn fetch(self) {
         let (responder, _, ticket) = split(self);
-        let runtime = responder.core.runtime.clone();
+        let runtime = responder.core().runtime.clone();
         runtime.spawn(async move {
-            let fetched = supervise(&responder.call, async {
-                let Some(ValueGuard::Shared(guard, permit)) = wait_for_receiver(ticket).await?
-                else {
-                    return Err(Failure::BadArguments("nothing to fetch".to_owned()));
-                };
-                // The permit is given back after the lock, wherever this ends: what was bound last goes first.
-                let (permit, guard) = (permit, guard);
-                let expected = responder.core.answers.fetched(guard.type_name());
-                let room = responder.room(responder.reserve(&expected)).await;
-                Ok((guard, permit, expected, room))
-            })
-            .await;
-            let (context, from) = (responder.call.current.context, responder.from);
+            let fetched = {
+                let fetching = pin!(Some(async {
+                    let Some(ValueGuard::Shared(guard, permit)) = wait_for_receiver(ticket).await?
+                    else {
+                        return Err(Failure::BadArguments("nothing to fetch".to_owned()));
+                    };
+                    // The permit is given back after the lock, wherever this ends: what was bound last goes first.
+                    let (permit, guard) = (permit, guard);
+                    let expected = responder.core().answers.fetched(guard.type_name());
+                    let room = responder.room(responder.reserve(&expected)).await;
+                    Ok((guard, permit, expected, room))
+                }));
+                supervise(&responder.call, fetching).await
+            };
+            let (context, from) = (responder.call.context, responder.call.caller);
             responder.finish_with(fetched.map(|(guard, permit, expected, room)| {
                 let write = move |core: &Arc<Core>| {
                     let _permit = permit;
@@ -88,19 +89,26 @@ impl Job {
 pub(crate) fn serve<F: Function>(job: Job) {
     let (responder, packed, ticket) = split(job);
     let span = span_of(&responder);
-    let runtime = responder.core.runtime.clone();
+    let runtime = &responder.core().runtime.clone();
     match F::MODE {
+        // Most functions are on no value, and most programs have no subscriber: smaller tasks for those.
+        Mode::Task if !F::Access::NEEDS_RECEIVER && span.is_disabled() => {
+            drop(runtime.spawn(run_alone::<F>(responder, packed)));
+        }
         Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span))),
         Mode::Blocking => match ticket {
             None => run_blocking::<F>(responder, None, packed, span, None),
             Some(ticket) => drop(runtime.spawn(async move {
-                let admitted = supervise(&responder.call, async {
-                    let room = responder.room(responder.reserve_for_function()).await;
-                    Ok((wait_for_receiver(Some(ticket)).await?, room))
-                });
-                match admitted.await {
-                    Ok((receiver, room)) => {
-                        run_blocking::<F>(responder, receiver, packed, span, room);
+                let admitted = {
+                    let admitting = pin!(Some(async {
+                        let room = responder.room(responder.reserve_for_function()).await;
+                        Ok((wait_for_receiver(Some(ticket)).await?, room))
+                    }));
+                    supervise(&responder.call, admitting).await
+                };
+                match admitted {
+                    Ok((admission, room)) => {
+                        run_blocking::<F>(responder, admission, packed, span, room);
                     }
                     Err(failure) => responder.finish::<F::Output>(Err(failure), None),
                 }
@@ -111,31 +119,10 @@ pub(crate) fn serve<F: Function>(job: Job) {
 
 /// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.
 fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
-    let name = job.name();
-    let call = Execution {
-        current: Current {
-            core: Arc::clone(&job.core),
-            caller: job.from,
-            request: match job.target {
-                Destination::Answer(request) => Some(request),
-                Destination::Stay { .. } => None,
-            },
-            deadline: job.deadline,
-            trace: trace::of_serving(job.trace),
-            context: job.context,
-            chain: job.chain,
-        },
-        parent: job.trace.span,
-        function: job.entry.map_or(0, FunctionEntry::id),
-        signal: job.signal,
-    };
     let responder = Responder {
-        name,
         entry: job.entry,
-        core: job.core,
-        from: job.from,
         target: Some(job.target),
-        call,
+        call: job.call,
         began: job.began,
     };
     let packed = Packed {

@@ -8,73 +8,45 @@ use std::time::Instant;
 use farref_proto::{MessageId, NodeId};
 
 use crate::agent::Failure;
+use crate::runtime::FETCH;
 use crate::runtime::core::Core;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
 use crate::runtime::job::Destination;
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::value_scope;
-use crate::support::signal::CancelSignal;
 use crate::support::user_code;
 use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
 use crate::values::{Encode, Value};
 
-/// What a running function has to know of its call.
-#[derive(Clone)]
-pub(super) struct Execution {
-    pub(super) current: Current,
-    /// The caller's span.
-    pub(super) parent: u64,
-    /// What runs, by its id.
-    pub(super) function: u64,
-    pub(super) signal: Option<Arc<CancelSignal>>,
-}
-
-impl Execution {
-    /// Whether it may still be begun.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        if self
-            .signal
-            .as_ref()
-            .is_some_and(|signal| signal.is_cancelled())
-        {
-            return Err(Failure::Cancelled);
-        }
-        if self.is_late() {
-            return Err(Failure::DeadlineExceeded);
-        }
-        Ok(())
-    }
-
-    /// Whether its time is up.
-    pub(super) fn is_late(&self) -> bool {
-        self.current.deadline.is_some_and(|at| at <= Instant::now())
-    }
-}
-
 /// Answers one call, at the latest when it is dropped.
 pub(super) struct Responder {
-    pub(super) core: Arc<Core>,
-    pub(super) from: NodeId,
+    pub(super) call: Arc<Current>,
     /// None when it has been answered.
     pub(super) target: Option<Destination>,
-    pub(super) name: &'static str,
     pub(super) entry: Option<&'static FunctionEntry>,
-    pub(super) call: Execution,
     pub(super) began: Instant,
 }
 
 impl Responder {
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.call.core
+    }
+
+    fn from(&self) -> NodeId {
+        self.call.caller
+    }
+
     /// Says that the call was cancelled, unless it is answered.
     pub(super) fn give_up(&mut self) {
         match self.target.take() {
             Some(Destination::Answer(request)) => {
                 let outcome = Err(Failure::Cancelled);
-                self.core.respond(self.from, request, outcome);
+                self.core().respond(self.from(), request, outcome);
             }
             Some(target @ Destination::Stay { .. }) => {
-                let value = target.unmade(&self.core, Failure::Cancelled);
-                self.core.keep(self.from, &target, value);
+                let value = target.unmade(self.core(), Failure::Cancelled);
+                self.core().keep(self.from(), &target, value);
             }
             None => {}
         }
@@ -88,11 +60,11 @@ impl Responder {
     ) -> Result<Option<Reservation>, ReserveFuture> {
         let bytes = expected.bytes();
         let is_sent =
-            matches!(self.target, Some(Destination::Answer(_))) && self.from != self.core.me;
+            matches!(self.target, Some(Destination::Answer(_))) && self.from() != self.core().me;
         if bytes == 0 || !is_sent {
             return Ok(None);
         }
-        let budget = self.core.answers.of(self.from);
+        let budget = self.core().answers.of(self.from());
         match budget.try_reserve(bytes) {
             Some(room) => Ok(Some(room)),
             None => Err(budget.reserve(bytes)),
@@ -118,7 +90,7 @@ impl Responder {
         };
         let _listed = match self.target {
             Some(Destination::Answer(request)) => {
-                Some(self.core.answers.hold_back(self.from, request))
+                Some(self.core().answers.hold_back(self.from(), request))
             }
             _ => None,
         };
@@ -134,16 +106,16 @@ impl Responder {
         room: Option<Reservation>,
     ) {
         if let Ok(encoded) = &mut outcome
-            && self.from != self.core.me
+            && self.from() != self.core().me
         {
             if let Some(expected) = expected {
                 expected.learn(encoded.payload.len() as u64);
             }
-            let answers = &self.core.answers;
-            answers.charge(self.from, room, &mut encoded.payload);
+            let answers = &self.core().answers;
+            answers.charge(self.from(), room, &mut encoded.payload);
         }
         let outcome = outcome.map_err(shortened);
-        self.core.respond(self.from, request, outcome);
+        self.core().respond(self.from(), request, outcome);
     }
 
     /// Ends the job with a result, for which room may have been set aside.
@@ -175,9 +147,9 @@ impl Responder {
             Destination::Stay { .. } => {
                 let value = match outcome {
                     Ok((value, _)) => Value::new(value, encode),
-                    Err(failure) => target.unmade(&self.core, failure),
+                    Err(failure) => target.unmade(self.core(), failure),
                 };
-                self.core.keep(self.from, &target, value);
+                self.core().keep(self.from(), &target, value);
             }
         }
     }
@@ -193,7 +165,7 @@ impl Responder {
             self.measure(outcome.is_ok());
             match outcome {
                 Ok((write, expected, room)) => {
-                    let written = catch_unwind(AssertUnwindSafe(|| write(&self.core)))
+                    let written = catch_unwind(AssertUnwindSafe(|| write(self.core())))
                         .unwrap_or_else(|panic| Err(panicked(&*panic)));
                     self.answer(request, written, Some(&expected), room);
                 }
@@ -203,7 +175,7 @@ impl Responder {
     }
 
     pub(super) fn measure(&self, good: bool) {
-        let metrics = &self.core.metrics;
+        let metrics = &self.core().metrics;
         metrics.served.add(1);
         if !good {
             metrics.served_failed.add(1);
@@ -230,10 +202,10 @@ fn encoded<T>(
             let type_name = std::any::type_name::<T>().to_owned();
             return Err(Failure::NotSerializable(type_name));
         };
-        let core = &responder.core;
+        let core = responder.core();
         let mut encoded = value_scope::write(core, || encode(&value, core.agent().codec()))
             .map_err(|error| Failure::BadResult(error.to_string()))?;
-        encoded.made_in(core, responder.call.current.context, responder.from);
+        encoded.made_in(core, responder.call.context, responder.from());
         Ok(encoded)
     }));
     written.unwrap_or_else(|panic| Err(panicked(&*panic)))
@@ -248,15 +220,15 @@ pub(super) fn panicked(panic: &(dyn Any + Send)) -> Failure {
 pub(super) fn span_of(responder: &Responder) -> tracing::Span {
     let span = tracing::debug_span!(
         "farref.serve",
-        worker = %responder.core.name,
-        function = responder.name,
+        worker = %responder.core().name,
+        function = responder.entry.map_or(FETCH, FunctionEntry::name),
         caller = tracing::field::Empty,
-        trace = responder.call.current.trace.trace,
-        span = responder.call.current.trace.span,
+        trace = responder.call.trace.trace,
+        span = responder.call.trace.span,
         parent = responder.call.parent,
     );
     if !span.is_disabled() {
-        let caller = responder.core.name_of(responder.from);
+        let caller = responder.core().name_of(responder.from());
         span.record("caller", tracing::field::display(caller));
     }
     span

@@ -8,9 +8,10 @@ use std::task::Poll;
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::responder::{Execution, Responder, panicked};
+use super::responder::{Responder, panicked};
 use crate::agent::Failure;
 use crate::codec::Payload;
+use crate::runtime::current::Current;
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
 use crate::runtime::value_scope;
@@ -26,9 +27,10 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
-        let codec = responder.core.agent().codec();
-        let context = responder.call.current.context;
-        let origin = context.map(|context| (Arc::clone(&responder.core), context, responder.from));
+        let call = &responder.call;
+        let codec = call.core.agent().codec();
+        let context = call.context;
+        let origin = context.map(|context| (Arc::clone(&call.core), context, call.caller));
         let read = catch_unwind(AssertUnwindSafe(|| {
             let Self {
                 arguments,
@@ -47,28 +49,48 @@ impl Packed {
     }
 }
 
+/// Runs a function on the value that it was called on.
 pub(super) async fn run<F: Function>(
     responder: Responder,
     ticket: Option<ValueTicket>,
     packed: Packed,
 ) {
-    let to = &responder;
-    let outcome = supervise(&to.call, async move {
-        let arguments = packed.read::<F>(to)?;
-        let room = to.room(to.reserve_for_function()).await;
-        let guard = enter::<F>(wait_for_receiver(ticket).await?)?;
-        Ok((F::run(guard, arguments).await?, room))
-    })
-    .await;
+    let outcome = {
+        let to = &responder;
+        let running = pin!(Some(async move {
+            let arguments = packed.read::<F>(to)?;
+            let room = to.room(to.reserve_for_function()).await;
+            let guard = enter::<F>(wait_for_receiver(ticket).await?)?;
+            Ok((F::run(guard, arguments).await?, room))
+        }));
+        supervise(&to.call, running).await
+    };
     responder.finish(outcome, F::encoder());
 }
 
-/// Runs a future until it is done, panics, is cancelled, or is out of time.
+/// Runs a function that is on no value.
+pub(super) async fn run_alone<F: Function>(responder: Responder, packed: Packed) {
+    let outcome = {
+        let to = &responder;
+        let running = pin!(Some(async move {
+            let arguments = packed.read::<F>(to)?;
+            let room = match to.reserve_for_function() {
+                Ok(room) => room,
+                // Seldom, and larger than all the rest.
+                Err(reserve) => Box::pin(to.room(Err(reserve))).await,
+            };
+            Ok((F::run(enter::<F>(None)?, arguments).await?, room))
+        }));
+        supervise(&to.call, running).await
+    };
+    responder.finish(outcome, F::encoder());
+}
+
+/// Runs a future until it is done, panics, is cancelled, or is out of time; and drops it.
 pub(super) async fn supervise<T>(
-    call: &Execution,
-    future: impl Future<Output = Result<T, Failure>>,
+    call: &Arc<Current>,
+    mut future: Pin<&mut Option<impl Future<Output = Result<T, Failure>>>>,
 ) -> Result<T, Failure> {
-    let mut future = pin!(Some(future));
     let mut timer: Option<Pin<Box<Sleep>>> = None;
     if let Err(failure) = call.check() {
         drop_guarded(|| future.set(None));
@@ -80,20 +102,18 @@ pub(super) async fn supervise<T>(
                 Some(future) => future.poll(context),
                 None => Poll::Pending,
             };
-            polled::polling(call.function, || call.current.enter(poll))
+            polled::polling(call.function, || call.enter(poll))
         }));
         match polled {
             Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
             Ok(Poll::Pending) => {}
             Err(panic) => return Poll::Ready(Err(panicked(&*panic))),
         }
-        if let Some(signal) = &call.signal
-            && signal.watch(context.waker())
-        {
+        if call.signal.watch(context.waker()) {
             return Poll::Ready(Err(Failure::Cancelled));
         }
         // Only what has to wait needs a timer.
-        if let Some(at) = call.current.deadline {
+        if let Some(at) = call.deadline {
             let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
             if timer.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(Failure::DeadlineExceeded));
@@ -124,9 +144,9 @@ pub(super) async fn wait_for_receiver(
 }
 
 pub(super) fn enter<F: Function>(
-    receiver: Option<ValueGuard>,
+    admission: Option<ValueGuard>,
 ) -> Result<<F::Access as Access>::Guard, Failure> {
-    F::Access::enter(ReceiverGuard(receiver)).ok_or_else(|| {
+    F::Access::enter(ReceiverGuard(admission)).ok_or_else(|| {
         let wanted = std::any::type_name::<<F::Access as Access>::Target>();
         Failure::TypeMismatch(format!("the value is not a `{wanted}`"))
     })
