@@ -1,6 +1,7 @@
 //! The encodings of values: farref's own, in its two forms, or somebody else's.
 
 use std::any::TypeId;
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -156,7 +157,11 @@ impl Codec {
 
 /// Writes a value in the compact form if that can carry it.
 fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
-    let mut writer = Writer::new(vec![0; DESCRIBED.len()]);
+    // What serializes the value may write others meanwhile: those find no spare buffer.
+    let mut start = SPARE.take();
+    start.clear();
+    start.extend_from_slice(&[0; DESCRIBED.len()]);
+    let mut writer = Writer::new(start);
     if let Err(fault) = value.serialize(&mut writer) {
         if fault.is_not_compact() {
             scope::start_over();
@@ -170,7 +175,20 @@ fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
         Some((start, _)) => *start = counts.bytes(),
         None => {}
     }
-    Ok(body)
+    if body.capacity() > SPARE_BYTES {
+        return Ok(body);
+    }
+    // As large as it has to be: nothing is left over that would have to be kept along with it.
+    let exact = body.clone();
+    SPARE.set(body);
+    Ok(exact)
+}
+
+/// A buffer of this size at most is kept by each thread for the next value, which is then copied out of it.
+const SPARE_BYTES: usize = 4 << 10;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 pub(super) fn write_described<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {

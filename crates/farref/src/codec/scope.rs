@@ -9,15 +9,14 @@ use std::cell::RefCell;
 use super::error::CodecError;
 use super::part::Part;
 use super::payload::Payload;
-use crate::support::thread_scope::Replaced;
+use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
 
 thread_local! {
-    static SCOPE: RefCell<Scope> = const { RefCell::new(Scope::None) };
+    static SCOPES: Scopes<Scope> = const { RefCell::new(Vec::new()) };
 }
 
 /// What this thread is doing.
 enum Scope {
-    None,
     Writing {
         parts: Vec<Part>,
         /// How often the value was begun anew.
@@ -43,15 +42,15 @@ fn left_too_early() -> CodecError {
 pub(crate) fn write(
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Payload, CodecError> {
-    let scope = Replaced::new(
-        &SCOPE,
+    let scope = Entered::new(
+        &SCOPES,
         Scope::Writing {
             parts: Vec::new(),
             attempt: 0,
         },
     );
     let body = encode();
-    let Some(Scope::Writing { parts, .. }) = scope.take() else {
+    let Some(Scope::Writing { parts, .. }) = scope.leave() else {
         return Err(left_too_early());
     };
     Ok(Payload {
@@ -67,8 +66,8 @@ pub(crate) fn read<T>(
     decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
     let Payload { body, parts } = payload;
-    let scope = Replaced::new(
-        &SCOPE,
+    let scope = Entered::new(
+        &SCOPES,
         Scope::Reading {
             parameters,
             parts: parts.into_iter().map(Some).collect(),
@@ -77,7 +76,7 @@ pub(crate) fn read<T>(
         },
     );
     let value = decode(&body);
-    let Some(Scope::Reading { complaint, .. }) = scope.take() else {
+    let Some(Scope::Reading { complaint, .. }) = scope.leave() else {
         return Err(left_too_early());
     };
     value.map_err(|error| complaint.unwrap_or(error))
@@ -85,12 +84,12 @@ pub(crate) fn read<T>(
 
 /// The value being written is written once more from its beginning.
 pub(super) fn start_over() {
-    let first = SCOPE.with_borrow_mut(|scope| match scope {
+    let first = innermost_mut(&SCOPES, |scope| match scope {
         Scope::Writing { parts, attempt } => {
             *attempt += 1;
             std::mem::take(parts)
         }
-        _ => Vec::new(),
+        Scope::Reading { .. } => Vec::new(),
     });
     // Buffers may be dropped by code of the program: not while the scope is borrowed.
     drop(first);
@@ -99,15 +98,16 @@ pub(super) fn start_over() {
 /// How often the value being written was begun anew. What was collected elsewhere for an earlier attempt is
 /// of no use.
 pub(crate) fn attempt() -> u32 {
-    SCOPE.with_borrow(|scope| match scope {
+    let attempt = innermost(&SCOPES, |scope| match scope {
         Scope::Writing { attempt, .. } => *attempt,
-        _ => 0,
-    })
+        Scope::Reading { .. } => 0,
+    });
+    attempt.unwrap_or(0)
 }
 
 /// Says what is wrong with the value being read, in words that the codec may not keep.
 pub(super) fn complain(complaint: CodecError) {
-    SCOPE.with_borrow_mut(|scope| {
+    innermost_mut(&SCOPES, |scope| {
         if let Scope::Reading {
             complaint: said, ..
         } = scope
@@ -124,21 +124,23 @@ pub(super) fn complain(complaint: CodecError) {
 /// assert!(farref::agent::parameters().is_empty());
 /// ```
 pub fn parameters() -> &'static [&'static str] {
-    SCOPE.with_borrow(|scope| match scope {
+    let parameters = innermost(&SCOPES, |scope| match scope {
         Scope::Reading { parameters, .. } => *parameters,
-        _ => &[],
-    })
+        Scope::Writing { .. } => &[],
+    });
+    parameters.unwrap_or_default()
 }
 
 /// Takes a buffer along with the value being written, if one is; says under which number.
 pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
-    SCOPE.with_borrow_mut(|scope| match scope {
+    let attached = innermost_mut(&SCOPES, |scope| match scope {
         Scope::Writing { parts, .. } => {
             parts.push(part());
             Some(parts.len() as u32 - 1)
         }
-        _ => None,
-    })
+        Scope::Reading { .. } => None,
+    });
+    attached.flatten()
 }
 
 /// How often one buffer may be read again. It bounds what copies of it may take (D5).
@@ -147,7 +149,7 @@ const READ_AGAIN: u8 = 16;
 /// The value being read may read parts of itself again: serde tries the variants of an untagged enum one after the
 /// other.
 pub(super) fn may_read_again() {
-    SCOPE.with_borrow_mut(|scope| {
+    innermost_mut(&SCOPES, |scope| {
         if let Scope::Reading { parts, lent, .. } = scope {
             *lent = vec![READ_AGAIN; parts.len()];
         }
@@ -157,30 +159,31 @@ pub(super) fn may_read_again() {
 /// The buffer with this number for the value being read: taken out, so that its elements can be had without a
 /// copy right now, unless somebody else may ask for it, too.
 pub(super) fn attached(index: u32) -> Result<Part, String> {
-    let lent = SCOPE.with_borrow_mut(|scope| match scope {
+    let lent = innermost_mut(&SCOPES, |scope| match scope {
         Scope::Reading { parts, lent, .. } => {
             let left = lent.get_mut(index as usize)?;
             *left = left.checked_sub(1)?;
             parts.get(index as usize)?.clone()
         }
-        _ => None,
+        Scope::Writing { .. } => None,
     });
-    lent.map_or_else(|| take_attached(index), Ok)
+    lent.flatten().map_or_else(|| take_attached(index), Ok)
 }
 
 /// Takes out the buffer with this number for the value being read.
 pub(super) fn take_attached(index: u32) -> Result<Part, String> {
-    SCOPE
-        .with_borrow_mut(|scope| match scope {
-            Scope::Reading { parts, .. } => parts.get_mut(index as usize)?.take(),
-            _ => None,
-        })
+    let taken = innermost_mut(&SCOPES, |scope| match scope {
+        Scope::Reading { parts, .. } => parts.get_mut(index as usize)?.take(),
+        Scope::Writing { .. } => None,
+    });
+    taken
+        .flatten()
         .ok_or_else(|| format!("part {index} did not come with the value"))
 }
 
 /// Leaves a buffer that was taken out for whoever asks for the same number.
 pub(super) fn put_back(index: u32, part: Part) {
-    SCOPE.with_borrow_mut(|scope| {
+    innermost_mut(&SCOPES, |scope| {
         if let Scope::Reading { parts, .. } = scope
             && let Some(place) = parts.get_mut(index as usize)
         {

@@ -14,10 +14,10 @@ use crate::agent::{Failure, TraceContext};
 use crate::runtime::Core;
 use crate::runtime::callers::CallChain;
 use crate::support::signal::{CancelSignal, Cancellable};
-use crate::support::thread_scope::Replaced;
+use crate::support::thread_scope::{Entered, Scopes, innermost};
 
 thread_local! {
-    static AMBIENT: RefCell<Ambient> = const { RefCell::new(Ambient { current: None, context: None }) };
+    static AMBIENT: Scopes<Ambient> = const { RefCell::new(Vec::new()) };
 }
 
 /// All that surrounds the code of this thread.
@@ -64,12 +64,15 @@ impl Cancellable for Current {
 impl Current {
     /// What this code runs for, if it runs inside a remote function.
     pub(crate) fn get() -> Option<Arc<Self>> {
-        AMBIENT.with_borrow(|ambient| ambient.current.clone())
+        innermost(&AMBIENT, |ambient| ambient.current.clone()).flatten()
     }
 
     /// The same, and the context that a call of this worker is made in.
     pub(crate) fn and_context_of(core: &Arc<Core>) -> (Option<Arc<Self>>, Option<ContextId>) {
-        AMBIENT.with_borrow(|ambient| (ambient.current.clone(), ambient.context_of(core)))
+        let ambient = innermost(&AMBIENT, |ambient| {
+            (ambient.current.clone(), ambient.context_of(core))
+        });
+        ambient.unwrap_or_default()
     }
 
     /// Runs `f` as part of a remote function.
@@ -77,7 +80,7 @@ impl Current {
         let context = self
             .context
             .map(|context| (Arc::clone(&self.core), context));
-        let _restore = Replaced::new(
+        let _restore = Entered::new(
             &AMBIENT,
             Ambient {
                 current: Some(Arc::clone(self)),
@@ -106,12 +109,12 @@ impl Current {
 
 /// The context that surrounds this code, and the worker that takes part in it.
 pub(crate) fn context() -> Option<(Arc<Core>, ContextId)> {
-    AMBIENT.with_borrow(|ambient| ambient.context.clone())
+    innermost(&AMBIENT, |ambient| ambient.context.clone()).flatten()
 }
 
 /// The context that a call of this worker is built in.
 pub(crate) fn context_of(core: &Arc<Core>) -> Option<ContextId> {
-    AMBIENT.with_borrow(|ambient| ambient.context_of(core))
+    innermost(&AMBIENT, |ambient| ambient.context_of(core)).flatten()
 }
 
 /// Runs `f` inside of a context, or outside of any.
@@ -120,6 +123,6 @@ pub(crate) fn enter_context<T>(
     f: impl FnOnce() -> T,
 ) -> T {
     let current = Current::get();
-    let _restore = Replaced::new(&AMBIENT, Ambient { current, context });
+    let _restore = Entered::new(&AMBIENT, Ambient { current, context });
     f()
 }

@@ -16,15 +16,14 @@ use super::context_scope::{Message, Record};
 use super::handle::Handle;
 use crate::codec::{Codec, CodecError, Payload, scope};
 use crate::error::Error;
-use crate::support::thread_scope::Replaced;
+use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
 
 thread_local! {
-    static CARRIED: RefCell<Carried> = const { RefCell::new(Carried::Nothing) };
+    static CARRIED: Scopes<Carried> = const { RefCell::new(Vec::new()) };
 }
 
 /// What travels with the value that this thread writes or reads.
 enum Carried {
-    Nothing,
     Out(WriteScope),
     In(ReadScope),
 }
@@ -37,7 +36,7 @@ struct WriteScope {
     noted: Option<Box<Noted>>,
     references: Vec<Arc<Handle>>,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
-    complaint: Option<Error>,
+    complaint: Option<Box<Error>>,
 }
 
 struct ReadScope {
@@ -46,7 +45,7 @@ struct ReadScope {
     references: Vec<Arc<Handle>>,
     /// What is wrong with a reference. Not every codec keeps the words of such an error, and none its
     /// kind.
-    complaint: Option<Unread>,
+    complaint: Option<Box<Unread>>,
 }
 
 /// A value ready to be sent.
@@ -119,7 +118,7 @@ pub(crate) fn write(
     core: &Arc<Core>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
-    let carried = Replaced::new(
+    let carried = Entered::new(
         &CARRIED,
         Carried::Out(WriteScope {
             core: Arc::clone(core),
@@ -135,11 +134,13 @@ pub(crate) fn write(
         written_in = scope::attempt();
         body
     });
-    let Some(Carried::Out(mut outgoing)) = carried.take() else {
+    let Some(Carried::Out(mut outgoing)) = carried.leave() else {
         return Err(left_too_early().into());
     };
     let payload = payload.map_err(|error| match outgoing.complaint.take() {
-        Some(foreign @ Error::ForeignReference { .. }) => Unwritten::Foreign(foreign),
+        Some(foreign) if matches!(*foreign, Error::ForeignReference { .. }) => {
+            Unwritten::Foreign(*foreign)
+        }
         Some(complaint) => CodecError::new(complaint).into(),
         None => error.into(),
     })?;
@@ -159,7 +160,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     parameters: &'static [&'static str],
 ) -> Result<T, Unread> {
-    let carried = Replaced::new(
+    let carried = Entered::new(
         &CARRIED,
         Carried::In(ReadScope {
             origin,
@@ -168,10 +169,13 @@ pub(crate) fn read<T: DeserializeOwned>(
         }),
     );
     let value = scope::read(payload, parameters, |body| codec.decode(body));
-    let Some(Carried::In(incoming)) = carried.take() else {
+    let Some(Carried::In(incoming)) = carried.leave() else {
         return Err(left_too_early().into());
     };
-    value.map_err(|error| incoming.complaint.unwrap_or_else(|| error.into()))
+    value.map_err(|error| match incoming.complaint {
+        Some(complaint) => *complaint,
+        None => error.into(),
+    })
 }
 
 /// What was collected for an earlier attempt at a value. What others put there may be dropped by code of
@@ -193,12 +197,12 @@ impl WriteScope {
 /// Uses what goes along with the value being written, if one is.
 fn with_outgoing<T>(f: impl FnOnce(&mut WriteScope) -> T) -> Option<T> {
     let attempt = scope::attempt();
-    let (outdated, result) = CARRIED.with_borrow_mut(|carried| match carried {
-        Carried::Out(outgoing) => (outgoing.begin_attempt(attempt), Some(f(outgoing))),
-        _ => (None, None),
-    });
+    let (outdated, result) = innermost_mut(&CARRIED, |carried| match carried {
+        Carried::Out(outgoing) => Some((outgoing.begin_attempt(attempt), f(outgoing))),
+        Carried::In(_) => None,
+    })??;
     drop(outdated);
-    result
+    Some(result)
 }
 
 /// Takes a reference along with the value being written; says under which number.
@@ -206,7 +210,7 @@ pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
     let carried = with_outgoing(|outgoing| {
         if let Err(complaint) = handle.check_sendable(&outgoing.core) {
             let text = complaint.to_string();
-            outgoing.complaint = Some(complaint);
+            outgoing.complaint = Some(Box::new(complaint));
             return Err(text);
         }
         let index = outgoing.references.len() as u32;
@@ -225,10 +229,9 @@ pub(crate) fn carried(
     index: u32,
     check: impl FnOnce(&Handle) -> Result<(), Unread>,
 ) -> Result<Arc<Handle>, Unread> {
-    CARRIED.with_borrow_mut(|carried| {
+    let found = innermost_mut(&CARRIED, |carried| {
         let Carried::In(incoming) = carried else {
-            let reason = "a reference can only be read out of a call or an answer";
-            return Err(CodecError::new(reason).into());
+            return None;
         };
         let found = match incoming.references.get(index as usize) {
             Some(handle) => check(handle).map(|()| Arc::clone(handle)),
@@ -238,9 +241,13 @@ pub(crate) fn carried(
             .into()),
         };
         if let Err(complaint) = &found {
-            incoming.complaint = Some(complaint.clone());
+            incoming.complaint = Some(Box::new(complaint.clone()));
         }
-        found
+        Some(found)
+    });
+    found.flatten().unwrap_or_else(|| {
+        let reason = "a reference can only be read out of a call or an answer";
+        Err(CodecError::new(reason).into())
     })
 }
 
@@ -275,8 +282,9 @@ pub(crate) fn note<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Op
 
 /// The context and sender of the message being read.
 pub(crate) fn origin() -> Option<(Arc<Core>, ContextId, NodeId)> {
-    CARRIED.with_borrow(|carried| match carried {
+    let origin = innermost(&CARRIED, |carried| match carried {
         Carried::In(incoming) => incoming.origin.clone(),
-        _ => None,
-    })
+        Carried::Out(_) => None,
+    });
+    origin.flatten()
 }

@@ -16,6 +16,7 @@ use farref_proto::{Frame, Time};
 
 use super::head::{FrameHead, PREFIX, map_payload, part_entry};
 use super::packet::{BARE, Packet};
+use super::plain::{self, MAX_PLAIN};
 use crate::codec::{Part, PartBytes};
 use crate::support::user_code;
 
@@ -87,6 +88,20 @@ impl Batch {
     }
 
     fn encode_frame(&mut self, frame: Frame<Packet>, now: Time) {
+        if let Frame::Data {
+            lane,
+            seq,
+            acks,
+            payload: packet,
+        } = &frame
+            && let Some(message) = packet.bare_head()
+        {
+            let mut buffer = [0; MAX_PLAIN];
+            let data = (*lane, *seq, *acks, packet.age(now));
+            if let Some(head) = plain::write(data, message, &mut buffer) {
+                return self.push_data(buffer.get(..head).unwrap_or_default(), &[], packet);
+            }
+        }
         let mut packet = None;
         let age = |payload: Packet| Ok::<_, Infallible>(packet.insert(payload).age(now));
         let Ok(frame) = map_payload(frame, age);
@@ -109,9 +124,13 @@ impl Batch {
             self.copy(frame_head);
             return;
         };
-        let payload = packet.payload();
         let mut head_buffer = [0; BARE];
-        let head = packet.head(&mut head_buffer);
+        self.push_data(frame_head, packet.head(&mut head_buffer), packet);
+    }
+
+    /// Appends a message, whose head comes in two pieces.
+    fn push_data(&mut self, frame_head: &[u8], head: &[u8], packet: &Packet) {
+        let payload = packet.payload();
         self.prefix(
             frame_head.len() + head.len(),
             payload.parts.len(),

@@ -16,9 +16,10 @@ use super::error::FrameError;
 use super::filling::{Filling, Space};
 use super::head::{FrameHead, PREFIX, map_payload, read_part_entry};
 use super::limits::Limits;
-use super::packet::{MessageHead, ReceivedMessage, assemble};
+use super::packet::{ReceivedMessage, assemble};
+use super::plain;
 use super::recycle::Recycler;
-use crate::codec::{Owned, Part, Width};
+use crate::codec::{Owned, Part, Payload, Width};
 
 /// The read buffer's size.
 const BUFFER: usize = 64 << 10;
@@ -46,9 +47,18 @@ pub(crate) struct Decoder {
     pending: Option<PartialFrame>,
 }
 
-/// A frame as its head announces it: instead of the message, the rest of the head and how long the message
-/// has waited to be sent. None asks for a stream for bulk data.
-type Announced = Option<Frame<(MessageHead, Duration)>>;
+/// A frame as its head announces it: its message has no payload yet. None asks for a stream for bulk data.
+type Announced = Option<Frame<ReceivedMessage>>;
+
+/// What came of reading a head.
+enum HeadOutcome {
+    /// Some of it has not come.
+    Incomplete,
+    /// Its frame has come in full.
+    Whole(DecodedFrame),
+    /// The rest of its frame is still to come, or to be put where it belongs.
+    Partial(PartialFrame),
+}
 
 /// A frame whose head has come.
 #[derive(Debug)]
@@ -91,7 +101,11 @@ impl Decoder {
     /// The next frame that has come in full.
     pub(crate) fn next(&mut self) -> Result<Option<DecodedFrame>, FrameError> {
         if self.pending.is_none() {
-            self.pending = self.read_head()?;
+            match self.read_head()? {
+                HeadOutcome::Incomplete => return Ok(None),
+                HeadOutcome::Whole(frame) => return Ok(Some(frame)),
+                HeadOutcome::Partial(partial) => self.pending = Some(partial),
+            }
         }
         let Some(pending) = &mut self.pending else {
             return Ok(None);
@@ -104,9 +118,9 @@ impl Decoder {
         received.map(Some)
     }
 
-    fn read_head(&mut self) -> Result<Option<PartialFrame>, FrameError> {
+    fn read_head(&mut self) -> Result<HeadOutcome, FrameError> {
         let Some((mut prefix, rest)) = self.buffer.split_at_checked(PREFIX) else {
-            return Ok(None);
+            return Ok(HeadOutcome::Incomplete);
         };
         let head_length = prefix.get_u32_le();
         let parts = prefix.get_u32_le();
@@ -140,11 +154,13 @@ impl Decoder {
         }
 
         let Some((head, rest)) = rest.split_at_checked(head_length as usize) else {
-            return Ok(None);
+            return Ok(HeadOutcome::Incomplete);
         };
-        let Some((mut table, _)) = rest.split_at_checked(table_length as usize) else {
-            return Ok(None);
+        let Some((mut table, rest)) = rest.split_at_checked(table_length as usize) else {
+            return Ok(HeadOutcome::Incomplete);
         };
+        let body_length = to_size(body)?;
+        let is_whole = parts == 0 && body_length <= INLINE_BODY && body_length <= rest.len();
         let consumed = PREFIX + head.len() + table.len();
         let mut part_lengths = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
@@ -164,9 +180,18 @@ impl Decoder {
             return Err(FrameError::UnexpectedPayload);
         }
         self.buffer.advance(consumed);
-        Ok(Some(PartialFrame {
+        if is_whole {
+            // Nearly all are.
+            let body = match body_length {
+                0 => Bytes::new(),
+                length => self.buffer.split_to(length).freeze(),
+            };
+            let parts = Vec::new();
+            return finish(announced, Payload { body, parts }).map(HeadOutcome::Whole);
+        }
+        Ok(HeadOutcome::Partial(PartialFrame {
             announced,
-            body_length: to_size(body)?,
+            body_length,
             body: None,
             parts: Vec::with_capacity(part_lengths.len()),
             part_lengths,
@@ -181,13 +206,16 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 
 /// Both parts of a head. Only data has the second.
 fn decode_head(bytes: &[u8]) -> Result<Announced, FrameError> {
+    if let Some(frame) = plain::read(bytes) {
+        return Ok(Some(frame));
+    }
     let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
     let announced = match wire {
         FrameHead::OpenBulk => None,
         FrameHead::Session(frame) => Some(map_payload(frame, |age| {
             let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
             rest = beyond;
-            Ok((head, Duration::from_nanos(age.unwrap_or(0))))
+            Ok(assemble(head, Duration::from_nanos(age.unwrap_or(0))))
         })?),
     };
     if !rest.is_empty() {
@@ -248,13 +276,24 @@ impl PartialFrame {
 
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
     fn finish(&mut self) -> Result<DecodedFrame, FrameError> {
-        let Some(frame) = self.announced.take() else {
-            return Ok(DecodedFrame::OpenBulk);
+        let payload = Payload {
+            body: self.body.take().unwrap_or_default(),
+            parts: take(&mut self.parts),
         };
-        let frame = map_payload(frame, |(head, age)| {
-            let body = self.body.take().unwrap_or_default();
-            assemble(head, body, take(&mut self.parts), age)
-        });
-        frame.map(DecodedFrame::Session)
+        finish(self.announced.take(), payload)
     }
+}
+
+/// A frame with its payload.
+fn finish(announced: Announced, payload: Payload) -> Result<DecodedFrame, FrameError> {
+    let Some(mut frame) = announced else {
+        return Ok(DecodedFrame::OpenBulk);
+    };
+    if let Frame::Data {
+        payload: message, ..
+    } = &mut frame
+    {
+        message.add_payload(payload)?;
+    }
+    Ok(DecodedFrame::Session(frame))
 }

@@ -30,6 +30,7 @@ mod filling;
 mod head;
 mod limits;
 mod packet;
+mod plain;
 mod recycle;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,6 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use farref_proto::{AnswerHead, CallHead, Control, MessageId, Time};
 use postcard::ser_flavors::Size;
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -17,7 +16,7 @@ use crate::agent::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
     TraceContext,
 };
-use crate::codec::{Part, Payload};
+use crate::codec::Payload;
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
@@ -204,6 +203,14 @@ impl Packet {
         }
     }
 
+    /// Its head, unless it is encoded already.
+    pub(super) fn bare_head(&self) -> Option<&MessageHead> {
+        match &self.0.head {
+            StoredHead::Bare(head) => Some(head),
+            StoredHead::Encoded(_) => None,
+        }
+    }
+
     /// Its head, which may have to be written into this buffer.
     pub(super) fn head<'a>(&'a self, buffer: &'a mut [u8; BARE]) -> &'a [u8] {
         match &self.0.head {
@@ -249,9 +256,9 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// A message that has arrived.
+/// A message that has arrived. On the heap, because it is large and passed on a lot.
 #[derive(Debug)]
-pub(crate) struct ReceivedMessage(pub(crate) Message);
+pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
 
 fn disassemble(message: Message) -> (MessageHead, Payload) {
     match message {
@@ -298,16 +305,9 @@ fn disassemble(message: Message) -> (MessageHead, Payload) {
     }
 }
 
-/// The message that a peer sent `age` after it had been queued.
-pub(super) fn assemble(
-    head: MessageHead,
-    body: Bytes,
-    parts: Vec<Part>,
-    age: Duration,
-) -> Result<ReceivedMessage, FrameError> {
-    let payload = Payload { body, parts };
-    let bare = payload.body.is_empty() && payload.parts.is_empty();
-    Ok(ReceivedMessage(match head {
+/// The message that a peer sent `age` after it had been queued, without its payload.
+pub(super) fn assemble(head: MessageHead, age: Duration) -> ReceivedMessage {
+    ReceivedMessage(Box::new(match head {
         MessageHead::Call {
             head,
             function,
@@ -322,29 +322,34 @@ pub(super) fn assemble(
             trace,
             callers,
             origins,
-            arguments: payload,
+            arguments: Payload::default(),
         }),
         MessageHead::Answer {
             head,
             origins,
-            failure: None,
+            failure,
         } => Message::Answer(AnswerMessage {
             head,
             origins,
-            outcome: Ok(payload),
-        }),
-        _ if !bare => return Err(FrameError::UnexpectedPayload),
-        MessageHead::Answer {
-            head,
-            origins,
-            failure: Some(failure),
-        } => Message::Answer(AnswerMessage {
-            head,
-            origins,
-            outcome: Err(failure),
+            outcome: failure.map_or_else(|| Ok(Payload::default()), Err),
         }),
         MessageHead::Control(control) => Message::Control(control),
         MessageHead::Cancel(id) => Message::Cancel(id),
         MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
     }))
+}
+
+impl ReceivedMessage {
+    /// Adds the payload, which has come after the head.
+    pub(super) fn add_payload(&mut self, payload: Payload) -> Result<(), FrameError> {
+        match &mut *self.0 {
+            Message::Call(call) => call.arguments = payload,
+            Message::Answer(AnswerMessage {
+                outcome: Ok(value), ..
+            }) => *value = payload,
+            _ if payload.body.is_empty() && payload.parts.is_empty() => {}
+            _ => return Err(FrameError::UnexpectedPayload),
+        }
+        Ok(())
+    }
 }

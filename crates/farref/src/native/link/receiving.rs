@@ -248,7 +248,7 @@ impl RecvStream {
                 let news =
                     session.handle_frame_with(now, frame, |packet| acknowledged.push(packet))?;
                 if let Some((_, ReceivedMessage(message))) = news {
-                    if let Message::Answer(answer) = &message {
+                    if let Message::Answer(answer) = &*message {
                         bulk_calls.remove(&answer.head.id);
                     }
                     messages.push(message);
@@ -273,8 +273,8 @@ enum Progress {
 }
 
 /// Hands messages over, and whatever comes of it leaves none behind.
-fn deliver(link: &Link, messages: &mut Vec<Message>) -> Result<(), StopReason> {
-    let mut messages = messages.drain(..);
+fn deliver(link: &Link, messages: &mut Vec<Box<Message>>) -> Result<(), StopReason> {
+    let messages = messages.drain(..);
     if messages.as_slice().is_empty() || link.endpoint.is_closing() {
         return Ok(());
     }
@@ -284,7 +284,7 @@ fn deliver(link: &Link, messages: &mut Vec<Message>) -> Result<(), StopReason> {
         .upgrade()
         .ok_or(StopReason::NoRuntime)?;
     inbound
-        .receive_all(link.peer, &mut messages)
+        .receive_all(link.peer, &mut messages.map(|message| *message))
         .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 

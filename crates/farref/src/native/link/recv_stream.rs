@@ -32,7 +32,7 @@ pub(super) struct RecvState {
     pub(super) decoder: Decoder,
     /// What was read and is about to be delivered: empty between two reads, but for their room.
     pub(super) frames: Vec<Frame<ReceivedMessage>>,
-    pub(super) messages: Vec<Message>,
+    pub(super) messages: Vec<Box<Message>>,
     pub(super) acknowledged: Vec<Packet>,
     pub(super) closed: bool,
 }

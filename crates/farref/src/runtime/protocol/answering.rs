@@ -62,7 +62,7 @@ impl Core {
         let origins = self.origins(&carried);
         let carried = (&carried[..], origins);
         let mut state = self.lock();
-        let mut work = Work::default();
+        let mut work = Work::new();
         self.answer(&mut state, to, request, outcome, carried, &mut work);
         self.finish_input(state, work);
         drop(references);
@@ -115,7 +115,7 @@ impl Core {
     /// The value of a call whose result stays is there, be it good or bad.
     pub(crate) fn keep(self: &Arc<Self>, from: NodeId, target: &Destination, value: Value) {
         let mut state = self.lock();
-        let mut work = Work::default();
+        let mut work = Work::new();
         self.fulfil(&mut state, from, target, value, &mut work);
         self.finish_input(state, work);
     }
@@ -173,7 +173,7 @@ impl Core {
     /// What the program had to let go of first is dropped (UC-3).
     fn give_credit(self: &Arc<Self>, to: NodeId) {
         let mut state = self.lock();
-        let mut work = Work::default();
+        let mut work = Work::new();
         if let Some(peer) = state.peers.get_mut(&to) {
             peer.credit_deferred = false;
             self.credit(to, peer, &mut work);

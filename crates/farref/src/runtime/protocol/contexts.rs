@@ -31,7 +31,7 @@ impl Core {
                 receiver
             })
         });
-        self.finish_input(state, Work::default());
+        self.finish_input(state, Work::new());
         released
     }
 }

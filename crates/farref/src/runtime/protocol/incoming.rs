@@ -131,7 +131,7 @@ impl Core {
         let mut next = messages.next();
         while next.is_some() {
             let mut state = self.lock();
-            let mut work = Work::default();
+            let mut work = Work::new();
             let mut taken = 0;
             let mut outcome = Ok(());
             while taken < MESSAGES_AT_ONCE

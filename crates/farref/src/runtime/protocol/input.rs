@@ -1,6 +1,6 @@
 //! Bringing inputs to the node, and carrying out what follows from them.
 
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use farref_proto::{Node, Outbox};
@@ -20,7 +20,7 @@ impl Core {
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         let result = input(node, out);
-        self.finish_input(state, Work::default());
+        self.finish_input(state, Work::new());
         result
     }
 
@@ -41,7 +41,7 @@ impl Core {
     pub(super) fn finish_input(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, ProtocolState>,
-        mut work: Work,
+        mut work: Box<Work>,
     ) {
         self.handle_events(&mut state, &mut work);
         while let Some((to, control)) = state.out.pop_control() {
@@ -53,48 +53,49 @@ impl Core {
     }
 
     /// Does what was deferred.
-    pub(super) fn carry_out(self: &Arc<Self>, work: Work) {
-        if let Some(first) = work.first {
+    pub(super) fn carry_out(self: &Arc<Self>, mut work: Box<Work>) {
+        if let Some(first) = work.first.take() {
             self.agent().flush(first);
-            work.others
-                .iter()
-                .for_each(|&peer| self.agent().flush(peer));
+            for peer in work.others.drain(..) {
+                self.agent().flush(peer);
+            }
         }
-        for (sender, reply) in work.replies {
+        for (sender, reply) in work.replies.drain(..) {
             // Whoever waited may have gone; what came for it is then let go.
             if let Err(unwanted) = sender.send(reply) {
                 self.user_code.run(move || drop(unwanted));
             }
         }
-        for job in work.jobs {
+        for job in work.jobs.drain(..) {
             job.start();
         }
-        for message in work.loopback {
+        for message in work.loopback.drain(..) {
             self.loop_back(message);
         }
-        for call in work.cancelled.iter().filter_map(Weak::upgrade) {
+        for call in work.cancelled.drain(..).filter_map(|call| call.upgrade()) {
             call.signal().cancel();
         }
-        for (node, departure) in work.forgotten {
+        for (node, departure) in work.forgotten.drain(..) {
             self.agent().forget(node, departure);
             self.names.forget(node);
             self.answers.forget(node);
         }
-        for node in work.joined {
+        for node in work.joined.drain(..) {
             self.learn_name(node);
         }
-        work.woken.into_iter().for_each(|wake| wake(self));
-        drop(work.handles);
+        work.woken.drain(..).for_each(|wake| wake(self));
+        work.handles.clear();
         // One by one: a panic in one must not take the others along (UC-2).
-        for callback in work.callbacks {
+        for callback in work.callbacks.drain(..) {
             self.user_code.run(callback);
         }
         if !work.freed.is_empty() {
-            self.user_code.drop_values(work.freed);
+            self.user_code.drop_values(std::mem::take(&mut work.freed));
         }
-        for dropped in work.dropped {
+        for dropped in work.dropped.drain(..) {
             self.user_code.run(move || drop(dropped));
         }
+        work.recycle();
     }
 
     /// Hands a message of this worker to itself.

@@ -64,7 +64,7 @@ impl Core {
             callers: call.callers,
             context: call.context,
         };
-        let mut work = Work::default();
+        let mut work = Work::new();
         match receiver {
             None => self.admit(&mut state, arrived, None, &mut work),
             Some((rref, fingerprint)) => {
@@ -90,7 +90,7 @@ impl Core {
     ) -> oneshot::Receiver<std::result::Result<Value, RefError>> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
-        let mut work = Work::default();
+        let mut work = Work::new();
         self.fetch_here(
             &mut state,
             rref,

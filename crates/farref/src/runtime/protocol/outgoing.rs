@@ -91,7 +91,7 @@ impl Core {
         let head = match node.call(to, want, &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
-                self.finish_input(state, Work::default());
+                self.finish_input(state, Work::new());
                 let error = self.cannot_call(to, call.name, call.receiver.is_some(), error);
                 return Err(error.into());
             }
@@ -109,7 +109,7 @@ impl Core {
             reply: Some(sender),
         };
         state.node.keep_outgoing(to, request, record);
-        let mut work = Work::default();
+        let mut work = Work::new();
         let deadline = call.deadline;
         // The forks are made: the handles may go, but not under the lock.
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
@@ -157,7 +157,7 @@ impl Core {
         let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
             Ok(head) => head,
             Err(error) => {
-                self.finish_input(state, Work::default());
+                self.finish_input(state, Work::new());
                 return Err(self.cannot_call(to, name, on_value, error));
             }
         };
@@ -171,7 +171,7 @@ impl Core {
         else {
             return Err(ReferenceError::Hollow.into());
         };
-        let mut work = Work::default();
+        let mut work = Work::new();
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.finish_input(state, work);
         drop(references);
@@ -182,7 +182,7 @@ impl Core {
     /// The caller no longer wants the answer. Says whether there was still one to come.
     pub(crate) fn cancel(self: &Arc<Self>, to: NodeId, request: MessageId) -> bool {
         let mut state = self.lock();
-        let mut work = Work::default();
+        let mut work = Work::new();
         let waiter = self.withdraw(&mut state, to, request, &mut work);
         let was_open = waiter.is_some();
         if let Some(waiter) = waiter {
@@ -289,7 +289,7 @@ impl Core {
     ) -> Error {
         let ProtocolState { node, out, .. } = &mut *state;
         node.undo_call(to, head, out);
-        self.finish_input(state, Work::default());
+        self.finish_input(state, Work::new());
         error
     }
 
@@ -358,7 +358,7 @@ impl HasDeadlines for Core {
                 }
             }
         }
-        let mut work = Work::default();
+        let mut work = Work::new();
         for (peer, request) in late {
             if let Some(waiter) = self.withdraw(&mut state, peer, request, &mut work) {
                 // The one who waits knows what it called, and what the limit was.

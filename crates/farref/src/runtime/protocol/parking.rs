@@ -84,7 +84,7 @@ impl Core {
             return;
         }
         state.peer(node).flow.raise_limit(max_calls);
-        let mut work = Work::default();
+        let mut work = Work::new();
         self.unpark(&mut state, node, &mut work);
         self.finish_input(state, work);
     }

@@ -34,7 +34,7 @@ impl Core {
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         node.drop_handle(rref, out);
-        let mut work = Work::default();
+        let mut work = Work::new();
         self.handle_events(&mut state, &mut work);
         if state.out.controls() > 0 {
             self.wake_clock.notify_one();

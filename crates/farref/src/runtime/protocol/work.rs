@@ -1,6 +1,7 @@
 //! What an input leads to and must not be done while the lock is held (PR-2), and of that, what must not
 //! be done by whoever brought the input (UC-1).
 
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
 use farref_proto::{Departure, NodeId};
@@ -40,7 +41,29 @@ pub(super) struct Work {
     pub(super) dropped: Vec<Box<dyn Send>>,
 }
 
+thread_local! {
+    /// What the next input of this thread uses: empty, but with room.
+    static SPARE: Cell<Option<Box<Work>>> = const { Cell::new(None) };
+}
+
+/// Lists with more room than this are not kept.
+const KEPT: usize = 128;
+
 impl Work {
+    /// Nothing yet.
+    pub(super) fn new() -> Box<Self> {
+        SPARE.take().unwrap_or_default()
+    }
+
+    /// All is done: the lists can be used again.
+    pub(super) fn recycle(self: Box<Self>) {
+        debug_assert!(self.jobs.is_empty() && self.replies.is_empty() && self.dropped.is_empty());
+        if self.jobs.capacity().max(self.replies.capacity()) <= KEPT {
+            // A thread without its local state is about to end.
+            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        }
+    }
+
     /// Something was queued for `peer`.
     pub(super) fn flush(&mut self, peer: NodeId) {
         match self.first {

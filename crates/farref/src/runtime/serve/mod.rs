@@ -10,6 +10,7 @@
 //! - **SV-3** Arguments are read where the function runs, on its task or its thread, never by whoever
 //!   brought the call: reading them is code of the program (UC-1).
 
+mod alone;
 mod blocking;
 mod registration;
 mod responder;
@@ -20,9 +21,10 @@ use std::sync::Arc;
 
 use tracing::Instrument as _;
 
+use self::alone::run_alone;
 use self::blocking::run_blocking;
 use self::responder::{Responder, span_of};
-use self::running::{Packed, run, run_alone, supervise, wait_for_receiver};
+use self::running::{Packed, run, supervise, wait_for_receiver};
 use super::core::Core;
 use super::function::{Function, Mode};
 use super::job::Job;

@@ -84,17 +84,10 @@ impl Responder {
         &self,
         reserved: Result<Option<Reservation>, ReserveFuture>,
     ) -> Option<Reservation> {
-        let reserve = match reserved {
-            Ok(room) => return room,
-            Err(reserve) => reserve,
-        };
-        let _listed = match self.target {
-            Some(Destination::Answer(request)) => {
-                Some(self.core().answers.hold_back(self.from(), request))
-            }
-            _ => None,
-        };
-        Some(reserve.await)
+        match reserved {
+            Ok(room) => room,
+            Err(reserve) => Some(wait_for_room(Arc::clone(&self.call), self.target, reserve).await),
+        }
     }
 
     /// Sends an answer.
@@ -182,6 +175,21 @@ impl Responder {
         }
         metrics.serve_seconds.record(self.began.elapsed());
     }
+}
+
+/// Waits for room for an answer. Who waits is listed meanwhile.
+pub(super) async fn wait_for_room(
+    call: Arc<Current>,
+    target: Option<Destination>,
+    reserve: ReserveFuture,
+) -> Reservation {
+    let _listed = match target {
+        Some(Destination::Answer(request)) => {
+            Some(call.core.answers.hold_back(call.caller, request))
+        }
+        _ => None,
+    };
+    reserve.await
 }
 
 /// SV-1: a job that is dropped, with its task, its thread pool or its value, was cancelled.

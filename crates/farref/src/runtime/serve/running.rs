@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep_until};
 
@@ -68,41 +68,46 @@ pub(super) async fn run<F: Function>(
     responder.finish(outcome, F::encoder());
 }
 
-/// Runs a function that is on no value.
-pub(super) async fn run_alone<F: Function>(responder: Responder, packed: Packed) {
-    let outcome = {
-        let to = &responder;
-        let running = pin!(Some(async move {
-            let arguments = packed.read::<F>(to)?;
-            let room = match to.reserve_for_function() {
-                Ok(room) => room,
-                // Seldom, and larger than all the rest.
-                Err(reserve) => Box::pin(to.room(Err(reserve))).await,
-            };
-            Ok((F::run(enter::<F>(None)?, arguments).await?, room))
-        }));
-        supervise(&to.call, running).await
-    };
-    responder.finish(outcome, F::encoder());
-}
-
 /// Runs a future until it is done, panics, is cancelled, or is out of time; and drops it.
 pub(super) async fn supervise<T>(
     call: &Arc<Current>,
     mut future: Pin<&mut Option<impl Future<Output = Result<T, Failure>>>>,
 ) -> Result<T, Failure> {
-    let mut timer: Option<Pin<Box<Sleep>>> = None;
-    if let Err(failure) = call.check() {
-        drop_guarded(|| future.set(None));
-        return Err(failure);
-    }
-    let outcome = poll_fn(|context| {
+    let outcome = match call.check() {
+        Err(failure) => Err(failure),
+        Ok(()) => {
+            let mut supervision = Supervision::default();
+            poll_fn(|context| {
+                supervision.poll(call, context, |context| {
+                    match future.as_mut().as_pin_mut() {
+                        Some(future) => future.poll(context),
+                        None => Poll::Pending,
+                    }
+                })
+            })
+            .await
+        }
+    };
+    drop_guarded(|| future.set(None));
+    outcome
+}
+
+/// What looks after something that runs.
+#[derive(Default)]
+pub(super) struct Supervision {
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Supervision {
+    /// Polls it as a part of its call. It is over when it is done, panics, is cancelled, or is out of time.
+    pub(super) fn poll<T>(
+        &mut self,
+        call: &Arc<Current>,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T, Failure>>,
+    ) -> Poll<Result<T, Failure>> {
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            let poll = || match future.as_mut().as_pin_mut() {
-                Some(future) => future.poll(context),
-                None => Poll::Pending,
-            };
-            polled::polling(call.function, || call.enter(poll))
+            polled::polling(call.function, || call.enter(|| poll(context)))
         }));
         match polled {
             Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
@@ -114,21 +119,20 @@ pub(super) async fn supervise<T>(
         }
         // Only what has to wait needs a timer.
         if let Some(at) = call.deadline {
-            let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(sleep_until(at.into())));
             if timer.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(Failure::DeadlineExceeded));
             }
         }
         Poll::Pending
-    })
-    .await;
-    drop_guarded(|| future.set(None));
-    outcome
+    }
 }
 
 /// Drops what a function leaves behind that did not come to its end. Its destructors are the
 /// program's: if one panics, the call has an outcome all the same.
-fn drop_guarded(drop: impl FnOnce()) {
+pub(super) fn drop_guarded(drop: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(drop)) {
         tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
     }

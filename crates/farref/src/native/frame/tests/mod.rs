@@ -448,7 +448,7 @@ fn a_large_part_arrives_in_a_buffer_of_its_own_size() {
     let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.pop() else {
         panic!("not data");
     };
-    let Message::Call(call) = payload.0 else {
+    let Message::Call(call) = *payload.0 else {
         panic!("not a call");
     };
     let part = call.arguments.parts.into_iter().next().expect("a part");
@@ -485,7 +485,7 @@ fn time_in_the_queue_is_taken_from_what_remains() {
     let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.first() else {
         panic!("not data");
     };
-    match &payload.0 {
+    match &*payload.0 {
         Message::Call(call) => assert_eq!(call.remaining, Some(Duration::from_millis(600))),
         other => panic!("not a call: {other:?}"),
     }

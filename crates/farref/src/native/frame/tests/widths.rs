@@ -31,7 +31,7 @@ fn wide_elements_arrive_in_a_vector_of_their_own_type() {
     let Some(DecodedFrame::Session(Frame::Data { payload, .. })) = received.pop() else {
         panic!("not data");
     };
-    let Message::Call(call) = payload.0 else {
+    let Message::Call(call) = *payload.0 else {
         panic!("not a call");
     };
     let [doubles, floats] = call.arguments.parts.try_into().expect("two parts");
