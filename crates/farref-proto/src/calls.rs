@@ -10,9 +10,8 @@
 //! - **CA-3** Slots that only a crowd of calls needed are given back, at a cost that does not grow with
 //!   the crowd.
 
-use std::collections::BTreeMap;
-
 use crate::error::PeerMisbehaved;
+use crate::hash::{IdMap, id_map};
 use crate::ids::{ContextId, MessageId, RRefId};
 
 /// A request made of the peer.
@@ -61,7 +60,7 @@ pub(crate) struct Calls<O, I> {
     used: u32,
     /// The first generation of a new slot: none that was given back has had it (CA-2).
     first_generation: u32,
-    incoming: BTreeMap<MessageId, IncomingRequest<I>>,
+    incoming: IdMap<MessageId, IncomingRequest<I>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -80,19 +79,18 @@ impl<O> Slot<O> {
 /// So many slots are kept in any case.
 const SPARE: usize = 64;
 
-impl<O, I> Default for Calls<O, I> {
-    fn default() -> Self {
+impl<O, I> Calls<O, I> {
+    /// No calls. The peer chooses the ids of its own: the seed keeps it from choosing those that collide.
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             used: 0,
             first_generation: 0,
-            incoming: BTreeMap::new(),
+            incoming: id_map(seed),
         }
     }
-}
 
-impl<O, I> Calls<O, I> {
     pub(crate) fn start(&mut self, call: OutgoingRequest<O>) -> MessageId {
         self.used += 1;
         while let Some(index) = self.free.pop() {
@@ -181,10 +179,13 @@ impl<O, I> Calls<O, I> {
         self.incoming.get_mut(&request)
     }
 
-    /// What the driver keeps of the peer's requests.
+    /// What the driver keeps of the peer's requests, in the order of their ids.
     pub(crate) fn incoming_records(&self) -> impl Iterator<Item = (MessageId, &I)> {
         let calls = self.incoming.iter();
-        calls.filter_map(|(request, call)| Some((*request, call.record.as_ref()?)))
+        let records = calls.filter_map(|(request, call)| Some((*request, call.record.as_ref()?)));
+        let mut records: Vec<_> = records.collect();
+        records.sort_unstable_by_key(|(request, _)| *request);
+        records.into_iter()
     }
 
     /// What the driver keeps of requests made of the peer.
@@ -204,8 +205,11 @@ impl<O, I> Calls<O, I> {
     pub(crate) fn take_records(&mut self, outgoing: &mut Vec<O>, incoming: &mut Vec<I>) {
         let calls = self.slots.iter_mut().filter_map(|slot| slot.call.as_mut());
         outgoing.extend(calls.filter_map(|call| call.record.take()));
-        let calls = self.incoming.values_mut();
-        incoming.extend(calls.filter_map(|call| call.record.take()));
+        let calls = self.incoming.iter_mut();
+        let records = calls.filter_map(|(request, call)| Some((*request, call.record.take()?)));
+        let mut records: Vec<_> = records.collect();
+        records.sort_unstable_by_key(|(request, _)| *request);
+        incoming.extend(records.into_iter().map(|(_, record)| record));
     }
 
     pub(crate) fn answered(&mut self, request: MessageId) -> Option<IncomingRequest<I>> {
@@ -230,9 +234,11 @@ impl<O, I> Calls<O, I> {
             let id = slot.id(index);
             slot.call.map(|call| (id, call))
         });
+        let mut incoming: Vec<_> = self.incoming.into_entries().collect();
+        incoming.sort_unstable_by_key(|(request, _)| *request);
         Open {
             outgoing: outgoing.collect(),
-            incoming: self.incoming.into_iter().collect(),
+            incoming,
         }
     }
 }
@@ -251,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_request_is_answered_once() {
-        let mut calls = Calls::default();
+        let mut calls = Calls::new(0);
         let request = calls.start(CALL);
         assert_eq!(calls.finish(request), Some(CALL));
         assert_eq!(calls.finish(request), None);
@@ -261,7 +267,7 @@ mod tests {
     /// CA-2
     #[test]
     fn a_reused_slot_gives_another_id() {
-        let mut calls = Calls::default();
+        let mut calls = Calls::new(0);
         let first = calls.start(CALL);
         calls.finish(first);
         let second = calls.start(CALL);
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_open_one_request_twice() {
-        let mut calls = Calls::default();
+        let mut calls = Calls::new(0);
         let call = || IncomingRequest::new(None, None);
         let request = MessageId(7);
         assert_eq!(calls.receive(request, call()), Ok(()));
@@ -284,14 +290,14 @@ mod tests {
 
     #[test]
     fn an_id_that_was_never_given_out_is_unknown() {
-        assert_eq!(Calls::default().finish(MessageId(u64::MAX)), None);
+        assert_eq!(Calls::new(0).finish(MessageId(u64::MAX)), None);
     }
 
     /// CA-2, CA-3: what a crowd of calls took is given back, and none of its ids comes again.
     #[test]
     fn slots_are_given_back_and_their_ids_are_not_used_again() {
         const CALLS: usize = 10_000;
-        let mut calls = Calls::default();
+        let mut calls = Calls::new(0);
         let mut seen = std::collections::BTreeSet::new();
         let mut open = Vec::new();
         for _ in 0..3 {

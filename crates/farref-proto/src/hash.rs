@@ -44,6 +44,11 @@ impl<K: Eq + Hash, T> IdMap<K, T> {
         self.map.entry(key)
     }
 
+    /// All entries, in no order.
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = (K, T)> {
+        self.map.into_iter()
+    }
+
     pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<T>
     where
         K: Borrow<Q>,
@@ -92,6 +97,14 @@ impl<K, T> DerefMut for IdMap<K, T> {
 impl<K: Eq + Hash, T: PartialEq> PartialEq for IdMap<K, T> {
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
+    }
+}
+
+impl<K: Eq + Hash, T: Eq> Eq for IdMap<K, T> {}
+
+impl<K: Copy + Ord + Hash, T: Hash> Hash for IdMap<K, T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_sorted(self, state);
     }
 }
 

@@ -125,6 +125,12 @@ impl<V: Clone, O, I> Node<V, O, I> {
         (outgoing, incoming)
     }
 
+    /// The calls with a peer, a fresh table if there were none.
+    fn calls_with_peer(&mut self, peer: NodeId) -> &mut Calls<O, I> {
+        let seed = self.seed;
+        self.calls.entry(peer).or_insert_with(|| Calls::new(seed))
+    }
+
     fn open_outgoing(&mut self, to: NodeId, request: MessageId) -> Option<&mut OutgoingRequest<O>> {
         self.calls.get_mut(&to)?.outgoing(request)
     }
@@ -192,9 +198,9 @@ impl<V: Clone, O, I> Node<V, O, I> {
             record: None,
         };
         let target = match want {
-            Want::Answer => Target::Answer(self.calls.entry(to).or_default().start(outgoing)),
+            Want::Answer => Target::Answer(self.calls_with_peer(to).start(outgoing)),
             Want::Value(rref, fingerprint) => {
-                let request = self.calls.entry(to).or_default().start(outgoing);
+                let request = self.calls_with_peer(to).start(outgoing);
                 Target::Fetch(request, rref, fingerprint)
             }
             Want::Reference(fingerprint) => {
@@ -272,11 +278,11 @@ impl<V: Clone, O, I> Node<V, O, I> {
         let admitted = match head.target {
             Target::Answer(request) => {
                 let call = IncomingRequest::new(context, None);
-                self.calls.entry(from).or_default().receive(request, call)
+                self.calls_with_peer(from).receive(request, call)
             }
             Target::Fetch(request, rref, _) => {
                 let call = IncomingRequest::new(context, Some(rref));
-                self.calls.entry(from).or_default().receive(request, call)
+                self.calls_with_peer(from).receive(request, call)
             }
             Target::Stay(creation) => {
                 let rref = creation.share.rref;
@@ -378,7 +384,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         self.activity.0 += 1;
         self.undo_forks(&head.carried, out);
         if self.listens_to(to) {
-            let calls = self.calls.entry(to).or_default();
+            let calls = self.calls_with_peer(to);
             // The request was open a moment ago and its slot on the caller's side still is.
             let reopened = calls.receive(head.id, IncomingRequest::new(None, None));
             debug_assert!(reopened.is_ok());

@@ -72,6 +72,8 @@ pub struct Node<V, O = (), I = ()> {
     membership: Membership,
     quiescence: Quiescence,
     calls: BTreeMap<NodeId, Calls<O, I>>,
+    /// For the tables of calls.
+    seed: u64,
     /// What was kept for calls that were lost with their peers, until the driver asks for it.
     lost_outgoing: BTreeMap<(NodeId, MessageId), O>,
     lost_incoming: BTreeMap<(NodeId, MessageId), I>,
@@ -130,6 +132,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
             membership,
             quiescence: Quiescence::new(config.probe_interval),
             calls: BTreeMap::new(),
+            seed: config.seed,
             lost_outgoing: BTreeMap::new(),
             lost_incoming: BTreeMap::new(),
             activity: Activity::default(),
