@@ -108,3 +108,87 @@ impl Deadlines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    const LONG: Duration = Duration::from_secs(3600);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Calls of which nothing is known but when their time is up.
+    struct Owner {
+        clock: Clock,
+        open: Mutex<Vec<Instant>>,
+        ended: mpsc::UnboundedSender<Instant>,
+    }
+
+    impl HasDeadlines for Owner {
+        fn end_late_calls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+            let mut open = self.open.lock().unwrap();
+            for late in open.extract_if(.., |at| *at <= now) {
+                self.ended.send(late).unwrap();
+            }
+            open.iter().min().copied()
+        }
+    }
+
+    impl Owner {
+        fn start() -> (
+            Arc<Self>,
+            mpsc::UnboundedReceiver<Instant>,
+            tokio::task::JoinHandle<()>,
+        ) {
+            let (ended, all_ended) = mpsc::unbounded_channel();
+            let owner = Arc::new(Self {
+                clock: Clock::new(Instant::now()),
+                open: Mutex::default(),
+                ended,
+            });
+            let running = tokio::spawn(owner.clock.run(Arc::downgrade(&owner)));
+            (owner, all_ended, running)
+        }
+
+        fn open(&self, after: Duration) -> Instant {
+            let at = Instant::now() + after;
+            self.open.lock().unwrap().push(at);
+            self.clock.note(at);
+            at
+        }
+    }
+
+    /// DL-1: whatever order they come in, and after the clock has looked for others.
+    #[tokio::test]
+    async fn dl_1_each_call_ends_when_its_time_is_up_and_none_before() {
+        let (owner, mut ended, running) = Owner::start();
+        owner.open(LONG);
+        let mut expected: Vec<_> = [30, 10, 50, 20, 40]
+            .map(|millis| owner.open(Duration::from_millis(millis)))
+            .into();
+        expected.sort_unstable();
+        for at in expected {
+            let late = timeout(PATIENCE, ended.recv()).await.unwrap().unwrap();
+            assert_eq!(late, at);
+            assert!(at <= Instant::now());
+        }
+        let last = owner.open(Duration::ZERO);
+        assert_eq!(timeout(PATIENCE, ended.recv()).await.unwrap(), Some(last));
+        assert_eq!(owner.open.lock().unwrap().len(), 1);
+        drop(owner);
+        timeout(PATIENCE, running).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_clock_ends_with_its_owner_whether_it_waits_for_something_or_not() {
+        for limit in [None, Some(LONG)] {
+            let (owner, _, running) = Owner::start();
+            limit.map(|limit| owner.open(limit));
+            tokio::task::yield_now().await;
+            drop(owner);
+            timeout(PATIENCE, running).await.unwrap().unwrap();
+        }
+    }
+}
