@@ -288,7 +288,7 @@ mod tests {
                 signature: Fingerprint(next()),
                 on_first_reference: next() % 2 == 1,
             }),
-            remaining: (next() % 4 > 0)
+            remaining: (!next().is_multiple_of(4))
                 .then(|| Duration::new(next(), next() as u32 % 1_000_000_000)),
             trace: TraceContext {
                 trace: next(),
@@ -316,7 +316,7 @@ mod tests {
         let mut next = numbers();
         for round in 0..20_000 {
             let lane = Lane::ALL[(next() % 3) as usize];
-            let age = (next() % 2 == 0).then(&mut next);
+            let age = next().is_multiple_of(2).then(&mut next);
             let data = (lane, next(), Acks([next(), next(), next()]), age);
             let message = match round % 2 {
                 0 => call(&mut next),

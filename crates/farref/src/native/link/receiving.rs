@@ -244,11 +244,11 @@ impl RecvStream {
                 return Err(StopReason::Outdated);
             }
             *failures = 0;
-            let mut handle = |frame| {
+            let mut handle = |frame: Frame<ReceivedMessage>| {
                 let news =
                     session.handle_frame_with(now, frame, |packet| acknowledged.push(packet))?;
-                if let Some((_, ReceivedMessage(message))) = news {
-                    if let Message::Answer(answer) = &*message {
+                if let Some((_, message)) = news {
+                    if let Message::Answer(answer) = &*message.0 {
                         bulk_calls.remove(&answer.head.id);
                     }
                     messages.push(message);
@@ -273,7 +273,7 @@ enum Progress {
 }
 
 /// Hands messages over, and whatever comes of it leaves none behind.
-fn deliver(link: &Link, messages: &mut Vec<Box<Message>>) -> Result<(), StopReason> {
+fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopReason> {
     let messages = messages.drain(..);
     if messages.as_slice().is_empty() || link.endpoint.is_closing() {
         return Ok(());
@@ -284,7 +284,7 @@ fn deliver(link: &Link, messages: &mut Vec<Box<Message>>) -> Result<(), StopReas
         .upgrade()
         .ok_or(StopReason::NoRuntime)?;
     inbound
-        .receive_all(link.peer, &mut messages.map(|message| *message))
+        .receive_all(link.peer, &mut messages.map(|message| *message.0))
         .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 

@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 
 use farref_proto::{Frame, Lane};
 
-use crate::agent::Message;
 use crate::native::endpoint::Endpoint;
 use crate::native::frame::{Decoder, Packet, ReceivedMessage, Space};
 use crate::native::transport::ReadHalf;
@@ -32,7 +31,7 @@ pub(super) struct RecvState {
     pub(super) decoder: Decoder,
     /// What was read and is about to be delivered: empty between two reads, but for their room.
     pub(super) frames: Vec<Frame<ReceivedMessage>>,
-    pub(super) messages: Vec<Box<Message>>,
+    pub(super) messages: Vec<ReceivedMessage>,
     pub(super) acknowledged: Vec<Packet>,
     pub(super) closed: bool,
 }
