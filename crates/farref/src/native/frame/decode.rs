@@ -25,6 +25,8 @@ use crate::codec::{Owned, Part, Payload, Width};
 const BUFFER: usize = 64 << 10;
 /// The least room to read into that is worth a system call.
 const MIN_SPACE: usize = 8 << 10;
+/// So many places of messages are kept.
+const SPARE: usize = 64;
 /// Bodies above this size get a buffer of their own.
 const INLINE_BODY: usize = 32 << 10;
 
@@ -45,6 +47,8 @@ pub(crate) struct Decoder {
     buffer: BytesMut,
     /// The frame whose head has come.
     pending: Option<PartialFrame>,
+    /// Places of messages that have been delivered, for others.
+    spare: Vec<ReceivedMessage>,
 }
 
 /// A frame as its head announces it: its message has no payload yet. None asks for a stream for bulk data.
@@ -80,7 +84,14 @@ impl Decoder {
             recycler,
             buffer: BytesMut::new(),
             pending: None,
+            spare: Vec::new(),
         }
+    }
+
+    /// Takes back what [messages](ReceivedMessage::take) came in that have been delivered.
+    pub(crate) fn reclaim(&mut self, delivered: impl Iterator<Item = ReceivedMessage>) {
+        let room = SPARE.saturating_sub(self.spare.len());
+        self.spare.extend(delivered.take(room));
     }
 
     /// Where to put what is read next. Has room for at least one byte.
@@ -174,7 +185,7 @@ impl Decoder {
             }
             part_lengths.push((to_size(length)?, width));
         }
-        let announced = decode_head(head)?;
+        let announced = decode_head(head, &mut self.spare)?;
         let is_data = matches!(announced, Some(Frame::Data { .. }));
         if !is_data && total > u64::from(head_length) {
             return Err(FrameError::UnexpectedPayload);
@@ -205,8 +216,8 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 }
 
 /// Both parts of a head. Only data has the second.
-fn decode_head(bytes: &[u8]) -> Result<Announced, FrameError> {
-    if let Some(frame) = plain::read(bytes) {
+fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announced, FrameError> {
+    if let Some(frame) = plain::read(bytes, spare) {
         return Ok(Some(frame));
     }
     let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
@@ -215,7 +226,11 @@ fn decode_head(bytes: &[u8]) -> Result<Announced, FrameError> {
         FrameHead::Session(frame) => Some(map_payload(frame, |age| {
             let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
             rest = beyond;
-            Ok(assemble(head, Duration::from_nanos(age.unwrap_or(0))))
+            Ok(assemble(
+                head,
+                Duration::from_nanos(age.unwrap_or(0)),
+                spare,
+            ))
         })?),
     };
     if !rest.is_empty() {

@@ -305,9 +305,14 @@ fn disassemble(message: Message) -> (MessageHead, Payload) {
     }
 }
 
-/// The message that a peer sent `age` after it had been queued, without its payload.
-pub(super) fn assemble(head: MessageHead, age: Duration) -> ReceivedMessage {
-    ReceivedMessage(Box::new(match head {
+/// The message that a peer sent `age` after it had been queued, without its payload, in the place of one that has
+/// been delivered if there is one.
+pub(super) fn assemble(
+    head: MessageHead,
+    age: Duration,
+    spare: &mut Vec<ReceivedMessage>,
+) -> ReceivedMessage {
+    let message = match head {
         MessageHead::Call {
             head,
             function,
@@ -336,10 +341,22 @@ pub(super) fn assemble(head: MessageHead, age: Duration) -> ReceivedMessage {
         MessageHead::Control(control) => Message::Control(control),
         MessageHead::Cancel(id) => Message::Cancel(id),
         MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
-    }))
+    };
+    match spare.pop() {
+        Some(mut place) => {
+            *place.0 = message;
+            place
+        }
+        None => ReceivedMessage(Box::new(message)),
+    }
 }
 
 impl ReceivedMessage {
+    /// The message, which is delivered. What is left is a place for another.
+    pub(crate) fn take(&mut self) -> Message {
+        std::mem::replace(&mut self.0, Message::Cancel(MessageId(0)))
+    }
+
     /// Adds the payload, which has come after the head.
     pub(super) fn add_payload(&mut self, payload: Payload) -> Result<(), FrameError> {
         match &mut *self.0 {

@@ -155,6 +155,7 @@ impl RecvStream {
             let burst = if state.messages.len() > 1 { BURST } else { 0 };
             link.burst.store(burst, Ordering::Relaxed);
             deliver(link, &mut state.messages)?;
+            state.decoder.reclaim(state.messages.drain(..));
             handled?;
             read?;
             if is_all {
@@ -272,10 +273,12 @@ enum Progress {
     More,
 }
 
-/// Hands messages over, and whatever comes of it leaves none behind.
+/// Hands messages over.
 fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopReason> {
-    let messages = messages.drain(..);
-    if messages.as_slice().is_empty() || link.endpoint.is_closing() {
+    if link.endpoint.is_closing() {
+        messages.clear();
+    }
+    if messages.is_empty() {
         return Ok(());
     }
     let inbound = link
@@ -284,7 +287,10 @@ fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopR
         .upgrade()
         .ok_or(StopReason::NoRuntime)?;
     inbound
-        .receive_all(link.peer, &mut messages.map(|message| *message.0))
+        .receive_all(
+            link.peer,
+            &mut messages.iter_mut().map(ReceivedMessage::take),
+        )
         .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 
