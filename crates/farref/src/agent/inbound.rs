@@ -106,6 +106,8 @@ pub trait Inbound: Send + Sync + 'static {
     /// A peer says several things, the first one first. Cheaper than one by one: an agent whose reads bring
     /// many messages hands them over together. After an error the peer is to be cut off, and what followed
     /// the message at fault has been thrown away.
+    ///
+    /// The runtime asks for each next message while its tables are locked: `messages` must neither block nor call back.
     fn receive_all(
         self: Arc<Self>,
         from: NodeId,

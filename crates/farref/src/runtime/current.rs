@@ -5,7 +5,7 @@
 //! that the function spawns by itself starts afresh.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use farref_proto::{ContextId, MessageId, NodeId};
@@ -42,9 +42,11 @@ pub(crate) struct Current {
     pub(crate) request: Option<MessageId>,
     /// Nested calls inherit it (D3).
     pub(crate) deadline: Option<Instant>,
-    pub(crate) trace: TraceContext,
-    /// The caller's span.
-    pub(crate) parent: u64,
+    /// The caller's trace and span.
+    pub(crate) caller_trace: TraceContext,
+    /// Its own ([`trace::of`](crate::runtime::trace::of)): found out when it is asked for, since a subscriber of the
+    /// program's has a say in it.
+    pub(crate) trace: OnceLock<TraceContext>,
     /// Nested calls are made in it.
     pub(crate) context: Option<ContextId>,
     /// It, and the calls that wait for it.

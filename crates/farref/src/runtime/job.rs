@@ -1,7 +1,7 @@
 //! Calls that have arrived, and what becomes of their results.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
@@ -11,7 +11,6 @@ use super::core::Core;
 use super::current::Current;
 use super::handle::Handle;
 use super::registry::{Callee, FunctionEntry};
-use super::trace;
 use crate::agent::{Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
 use crate::support::signal::{CancelSignal, Cancellable};
@@ -103,8 +102,8 @@ impl Job {
                 Destination::Stay { .. } => None,
             },
             deadline: arrived.deadline,
-            trace: trace::of_serving(arrived.trace),
-            parent: arrived.trace.span,
+            caller_trace: arrived.trace,
+            trace: OnceLock::new(),
             context: arrived.context,
             chain: CallChain::new(
                 arrived.callers,

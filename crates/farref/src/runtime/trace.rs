@@ -10,14 +10,21 @@ use crate::runtime::current::Current;
 
 /// What a call takes along that is made here.
 pub(crate) fn of_call(current: Option<&Current>) -> TraceContext {
-    match current {
-        Some(current) if current.trace.trace != 0 => current.trace,
+    match current.map(of) {
+        Some(trace) if trace.trace != 0 => trace,
         _ => begin(),
     }
 }
 
+/// What a call is served under.
+pub(crate) fn of(current: &Current) -> TraceContext {
+    *current
+        .trace
+        .get_or_init(|| of_serving(current.caller_trace))
+}
+
 /// What a call is served under that took `call` along.
-pub(crate) fn of_serving(call: TraceContext) -> TraceContext {
+fn of_serving(call: TraceContext) -> TraceContext {
     if call.trace == 0 {
         return begin();
     }

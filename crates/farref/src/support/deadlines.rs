@@ -10,8 +10,11 @@
 //! - **DL-1** When the time of a call is up the clock looks at it: the clock forgets the moment that it knows
 //!   before it looks, so whatever it might overlook is noted again.
 //! - **DL-2** The clock looks at most for a sixteenth of the time, however many calls are open and however
-//!   their limits are spread.
+//!   their limits are spread, unless a look takes longer than a sixteenth of [`MOST_REST`]: so long, at most, a call
+//!   that is late waits for it.
+//! - **DL-3** A look that panics ends nothing but itself.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,6 +26,10 @@ const NEVER: u64 = u64::MAX;
 
 /// How much longer than it looked the clock sleeps (DL-2).
 const REST: u32 = 15;
+const MOST_REST: Duration = Duration::from_millis(250);
+
+/// After a look that panicked the clock looks again by then (DL-3).
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Whoever has open calls with time limits.
 pub(crate) trait HasDeadlines: Send + Sync + 'static {
@@ -99,12 +106,18 @@ impl Deadlines {
             // DL-1
             self.first.store(NEVER, Ordering::SeqCst);
             let began = Instant::now();
-            let next = core.end_late_calls(began);
+            let looked = catch_unwind(AssertUnwindSafe(|| core.end_late_calls(began)));
             drop(core);
-            if let Some(next) = next {
-                self.note(next);
+            match looked {
+                Ok(Some(next)) => self.note(next),
+                Ok(None) => {}
+                Err(_) => {
+                    tracing::error!("looking for calls whose time is up failed");
+                    self.note(Instant::now() + AGAIN);
+                }
             }
-            sleep(began.elapsed() * REST).await;
+            let rest = began.elapsed().saturating_mul(REST);
+            sleep(rest.min(MOST_REST)).await;
         }
     }
 }

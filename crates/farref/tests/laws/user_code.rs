@@ -292,3 +292,74 @@ fn a_worker_that_is_dropped_outside_of_a_runtime_ends() -> Result<()> {
         Ok(())
     })
 }
+
+static MAKING: Gate = Gate::new();
+static HELD: Mutex<Option<farref::RRef<u64>>> = Mutex::new(None);
+static LET_GO: Gate = Gate::new();
+
+/// A buffer of the program's whose destructor comes back into this crate.
+struct Holding(Vec<u8>, Option<farref::RRef<u64>>);
+
+impl AsRef<[u8]> for Holding {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        drop(self.1.take());
+        LET_GO.open();
+    }
+}
+
+/// Returns a buffer of the program's, when nobody waits for it any more.
+#[farref::remote]
+fn make_holding() -> Blob {
+    MAKING.block();
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Blob::from(bytes::Bytes::from_owner(Holding(vec![7; 1 << 20], held)))
+}
+
+/// PR-2, UC-1: an answer that nobody wants is dropped where its destructors may do what they like.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_oneself_that_nobody_wants_may_drop_references() -> Result<()> {
+    let (cluster, _) = pair().await?;
+    let [a, b] = [0, 1].map(|rank| cluster.worker(rank).clone());
+    *HELD.lock().unwrap_or_else(PoisonError::into_inner) = Some(a.rref(1_u64)?);
+    let myself = a.peer(a.name())?;
+    let pending = make_holding::on(&myself).start();
+    eventually("the function runs", || MAKING.blocked() == 1).await?;
+    drop(pending);
+    MAKING.open();
+    eventually("the buffer is dropped", || !LET_GO.blocks()).await?;
+    // The worker still does what it is asked.
+    let sum = tokio::time::timeout(LIMIT, add::on(&b.peer(a.name())?, 1, 2)).await??;
+    assert_eq!(sum, 3);
+    drop((a, b, myself));
+    finish(cluster).await
+}
+
+/// UC-2: a thread that ends drops what it kept for itself, whatever else of its own is gone by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reference_may_be_the_last_thing_that_a_thread_drops() -> Result<()> {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<farref::RRef<u64>>> =
+            const { std::cell::RefCell::new(None) };
+    }
+    let (cluster, _) = pair().await?;
+    let worker = cluster.worker(0).clone();
+    let runtime = tokio::runtime::Handle::current();
+    let thread = std::thread::spawn(move || -> Result<()> {
+        let _inside = runtime.enter();
+        // Its destructor is registered first, and so runs last.
+        KEPT.with_borrow_mut(|kept| {
+            *kept = Some(worker.rref(1_u64)?);
+            Ok(())
+        })
+    });
+    tokio::task::spawn_blocking(|| thread.join())
+        .await?
+        .expect("no panic")?;
+    finish(cluster).await
+}

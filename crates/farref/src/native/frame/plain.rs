@@ -131,9 +131,12 @@ pub(super) fn read(
                 NONE => None,
                 SOME => {
                     let seconds = from.number()?;
+                    let length = from.0.len();
                     let nanos = u32::try_from(from.number()?).ok()?;
-                    // More than a second of them may overflow, which postcard knows how to refuse.
-                    let nanos = Some(nanos).filter(|nanos| *nanos < 1_000_000_000)?;
+                    // Written with more bytes than such a number has, or more than a second of them: postcard knows
+                    // how to refuse these.
+                    let is_fine = length - from.0.len() <= 5 && nanos < 1_000_000_000;
+                    let nanos = is_fine.then_some(nanos)?;
                     Some(Duration::new(seconds, nanos))
                 }
                 _ => return None,

@@ -303,6 +303,10 @@ impl Link {
         // From here, not by a task that may not live to do it.
         self.burst.store(0, Ordering::Relaxed);
         self.flush();
+        // Also what the tasks were to write.
+        for stream in self.streams() {
+            stream.send.write_for_task(self);
+        }
     }
 
     pub(super) fn statistics(&self) -> LinkStatistics {
@@ -392,7 +396,7 @@ impl LinkState {
         }
     }
 
-    /// Whether the task of the main stream is about to write what is queued (CH-1).
+    /// Whether the task of the main stream is about to write what is queued (SD-1).
     fn is_handed_over(&self) -> bool {
         match &self.connection {
             ConnectionState::Established(connection) => connection.main.send.is_handed_over(),

@@ -6,8 +6,9 @@
 //! whoever [writes in its place](SendStream::write_for_task) where the program keeps that task from running.
 //!
 //! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
-//! many. So after a few writes without hearing from the peer the lock is handed over to the task too, which
-//! first lets all others run and then writes together what they have queued.
+//! many. So after a few writes without hearing from the peer, and for all that follows from a read that brought
+//! several messages, the lock is handed over to the task too, which first lets all others run and then writes
+//! together what they have queued.
 //!
 //! # Invariants
 //!
@@ -43,7 +44,8 @@ const BATCH_BYTES: usize = 128 << 10;
 /// And at most so many frames.
 const BATCH_FRAMES: usize = 128;
 
-/// So many writes in a row, with nothing heard from the peer in between, are made by callers.
+/// So many writes in a row, with nothing heard from the peer in between, are made by callers. A read that brought several
+/// messages counts as so many: what follows from them is gathered.
 pub(super) const BURST: u32 = 3;
 /// After so many batches a caller has done enough and leaves the rest to the task.
 const CALLER_QUOTA: u32 = 16;
@@ -136,7 +138,11 @@ impl SendStream {
                     self.user_code.defer(move || drop(written));
                 }
                 match outcome {
-                    WriteOutcome::Done => break,
+                    WriteOutcome::Done => {
+                        // What was to be gathered is. What comes alone from now on is written at once.
+                        link.burst.store(0, Ordering::Relaxed);
+                        break;
+                    }
                     WriteOutcome::QuotaSpent | WriteOutcome::NeedsUserCode => {
                         self.writer_lock.hand_over();
                         yield_now().await;

@@ -212,7 +212,7 @@ impl Core {
 }
 
 /// Drops an answer that nobody gets, when the lock is given back: its buffers may be the program's (PR-2).
-fn drop_after_unlock(outcome: Result<Payload, Failure>, work: &mut Work) {
+pub(super) fn drop_after_unlock(outcome: Result<Payload, Failure>, work: &mut Work) {
     if let Ok(payload) = outcome
         && payload.has_programs_buffers()
     {

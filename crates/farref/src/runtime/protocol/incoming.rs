@@ -8,6 +8,7 @@ use farref_proto::{
     Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
 };
 
+use super::answering::drop_after_unlock;
 use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
 use crate::error::{Error, FunctionName};
@@ -130,8 +131,9 @@ impl Core {
     ) -> Result<(), PeerMisbehaved> {
         let mut next = messages.next();
         while next.is_some() {
-            let mut state = self.lock();
+            // Before the lock, so that a panic drops it after the lock (PR-2).
             let mut work = Work::new();
+            let mut state = self.lock();
             let mut taken = 0;
             let mut outcome = Ok(());
             while taken < MESSAGES_AT_ONCE
@@ -355,7 +357,13 @@ impl Core {
             outcome,
         } = answer;
         let ProtocolState { node, out, .. } = state;
-        let answered = node.receive_answer(from, &head, out)?;
+        let answered = match node.receive_answer(from, &head, out) {
+            Ok(answered) => answered,
+            Err(error) => {
+                drop_after_unlock(outcome, work);
+                return Err(error);
+            }
+        };
         let (function, waiter) = match answered.record {
             Some(call) => {
                 if let Some(peer) = state.peers.get_mut(&from) {
@@ -379,6 +387,8 @@ impl Core {
                 Some(waiter) => work.replies.push((waiter, reply)),
                 None => work.dropped.push(Box::new(reply)),
             }
+        } else {
+            drop_after_unlock(outcome, work);
         }
         self.unpark(state, from, work);
         Ok(())

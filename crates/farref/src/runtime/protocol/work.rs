@@ -52,14 +52,28 @@ const KEPT: usize = 128;
 impl Work {
     /// Nothing yet.
     pub(super) fn new() -> Box<Self> {
-        SPARE.take().unwrap_or_default()
+        // A thread without its local state is about to end, and does without.
+        let spare = SPARE.try_with(Cell::take);
+        spare.ok().flatten().unwrap_or_default()
     }
 
     /// All is done: the lists can be used again.
     pub(super) fn recycle(self: Box<Self>) {
         debug_assert!(self.jobs.is_empty() && self.replies.is_empty() && self.dropped.is_empty());
-        if self.jobs.capacity().max(self.replies.capacity()) <= KEPT {
-            // A thread without its local state is about to end.
+        let room = [
+            self.others.capacity(),
+            self.replies.capacity(),
+            self.jobs.capacity(),
+            self.loopback.capacity(),
+            self.cancelled.capacity(),
+            self.forgotten.capacity(),
+            self.joined.capacity(),
+            self.woken.capacity(),
+            self.handles.capacity(),
+            self.callbacks.capacity(),
+            self.dropped.capacity(),
+        ];
+        if room.into_iter().all(|room| room <= KEPT) {
             let _ = SPARE.try_with(|spare| spare.set(Some(self)));
         }
     }

@@ -14,7 +14,7 @@ use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
 use crate::runtime::job::Destination;
 use crate::runtime::registry::FunctionEntry;
-use crate::runtime::value_scope;
+use crate::runtime::{trace, value_scope};
 use crate::support::user_code;
 use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
 use crate::values::{Encode, Value};
@@ -231,9 +231,9 @@ pub(super) fn span_of(responder: &Responder) -> tracing::Span {
         worker = %responder.core().name,
         function = responder.entry.map_or(FETCH, FunctionEntry::name),
         caller = tracing::field::Empty,
-        trace = responder.call.trace.trace,
-        span = responder.call.trace.span,
-        parent = responder.call.parent,
+        trace = trace::of(&responder.call).trace,
+        span = trace::of(&responder.call).span,
+        parent = responder.call.caller_trace.span,
     );
     if !span.is_disabled() {
         let caller = responder.core().name_of(responder.from());
