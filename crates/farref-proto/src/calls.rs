@@ -11,7 +11,7 @@
 //!   the crowd.
 
 use crate::error::PeerMisbehaved;
-use crate::hash::{IdMap, id_map};
+use crate::hash::{IdMap, id_map, in_order};
 use crate::ids::{ContextId, MessageId, RRefId};
 
 /// A request made of the peer.
@@ -183,9 +183,7 @@ impl<O, I> Calls<O, I> {
     pub(crate) fn incoming_records(&self) -> impl Iterator<Item = (MessageId, &I)> {
         let calls = self.incoming.iter();
         let records = calls.filter_map(|(request, call)| Some((*request, call.record.as_ref()?)));
-        let mut records: Vec<_> = records.collect();
-        records.sort_unstable_by_key(|(request, _)| *request);
-        records.into_iter()
+        in_order(records).into_iter()
     }
 
     /// What the driver keeps of requests made of the peer.
@@ -207,9 +205,7 @@ impl<O, I> Calls<O, I> {
         outgoing.extend(calls.filter_map(|call| call.record.take()));
         let calls = self.incoming.iter_mut();
         let records = calls.filter_map(|(request, call)| Some((*request, call.record.take()?)));
-        let mut records: Vec<_> = records.collect();
-        records.sort_unstable_by_key(|(request, _)| *request);
-        incoming.extend(records.into_iter().map(|(_, record)| record));
+        incoming.extend(in_order(records).into_iter().map(|(_, record)| record));
     }
 
     pub(crate) fn answered(&mut self, request: MessageId) -> Option<IncomingRequest<I>> {
@@ -234,11 +230,9 @@ impl<O, I> Calls<O, I> {
             let id = slot.id(index);
             slot.call.map(|call| (id, call))
         });
-        let mut incoming: Vec<_> = self.incoming.into_entries().collect();
-        incoming.sort_unstable_by_key(|(request, _)| *request);
         Open {
             outgoing: outgoing.collect(),
-            incoming,
+            incoming: in_order(self.incoming.into_entries()),
         }
     }
 }

@@ -102,10 +102,22 @@ impl<K: Eq + Hash, T: PartialEq> PartialEq for IdMap<K, T> {
 
 impl<K: Eq + Hash, T: Eq> Eq for IdMap<K, T> {}
 
+/// In key order, for state comparison in the model checker.
 impl<K: Copy + Ord + Hash, T: Hash> Hash for IdMap<K, T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        hash_sorted(self, state);
+        self.len().hash(state);
+        for key in sorted_keys(self, |_, _| true) {
+            key.hash(state);
+            self.get(&key).hash(state);
+        }
     }
+}
+
+/// Entries in the order of their keys, for what others get to see.
+pub(crate) fn in_order<K: Copy + Ord, T>(entries: impl Iterator<Item = (K, T)>) -> Vec<(K, T)> {
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    entries
 }
 
 /// The keys that satisfy a condition, in order.
@@ -131,18 +143,6 @@ pub(crate) fn least_keys<K: Copy + Ord, T>(map: &IdMap<K, T>, most: usize) -> Ve
     }
     keys.sort_unstable();
     keys
-}
-
-/// Feeds a map to a hasher in key order, for state comparison in the model checker.
-pub(crate) fn hash_sorted<K: Copy + Ord + Hash, T: Hash>(
-    map: &IdMap<K, T>,
-    state: &mut impl Hasher,
-) {
-    map.len().hash(state);
-    for key in sorted_keys(map, |_, _| true) {
-        key.hash(state);
-        map.get(&key).hash(state);
-    }
 }
 
 #[cfg(test)]

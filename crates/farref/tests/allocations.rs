@@ -94,6 +94,9 @@ async fn a_call_takes_six_allocations_at_most_on_both_sides_together() {
         }
     });
     let each = many.await / 32.0;
+    println!(
+        "allocations: {one} of an empty call, {each} of one of many, {with_values} with values"
+    );
     assert!(each <= 6.0, "one of many calls takes {each} allocations");
     let ended = tokio::try_join!(me.shutdown(), other.shutdown());
     ended.unwrap();

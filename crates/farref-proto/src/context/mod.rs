@@ -23,7 +23,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::error::{ContextError, PeerMisbehaved};
 use crate::event::Event;
-use crate::hash::{IdMap, hash_sorted, id_map, sorted_keys};
+use crate::hash::{IdMap, id_map, sorted_keys};
 use crate::ids::{ContextId, IdSource, NodeId};
 use crate::message::Control;
 #[cfg(feature = "mutations")]
@@ -538,8 +538,8 @@ impl Hash for ContextTable {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.me.hash(state);
         self.ids.hash(state);
-        hash_sorted(&self.contexts, state);
-        hash_sorted(&self.closing, state);
+        self.contexts.hash(state);
+        self.closing.hash(state);
         self.closed.hash(state);
         self.open.hash(state);
         self.gone.hash(state);

@@ -42,7 +42,7 @@ pub use report::{Leak, RefCounters};
 
 use crate::error::RefError;
 use crate::event::{Event, Waiter};
-use crate::hash::{IdMap, hash_sorted, id_map};
+use crate::hash::{IdMap, id_map};
 use crate::ids::{Fingerprint, ForkId, IdSource, NodeId, RRefId};
 use crate::message::{Control, DeclineReason};
 use crate::mutation::Mutant;
@@ -345,11 +345,11 @@ impl<V: Hash> Hash for RefTable<V> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.me.hash(state);
         self.ids.hash(state);
-        hash_sorted(&self.owners, state);
-        hash_sorted(&self.users, state);
-        hash_sorted(&self.children, state);
-        hash_sorted(&self.dues, state);
-        hash_sorted(&self.waiting, state);
+        self.owners.hash(state);
+        self.users.hash(state);
+        self.children.hash(state);
+        self.dues.hash(state);
+        self.waiting.hash(state);
         self.gone.hash(state);
         self.settled.hash(state);
         self.destroyed.hash(state);

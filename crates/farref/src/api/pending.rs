@@ -36,7 +36,8 @@ pub trait Returned: DeserializeOwned {}
 #[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned> Returned for T {}
 
-/// A call that has been made. Await it for the result; drop it to cancel the call.
+/// A call that has been made. Await it for the result; drop it to cancel the call. Its time limit runs whether it is
+/// awaited or not: a call that is late is taken back when its time is up.
 ///
 /// ```
 /// use tokio::sync::Notify;
@@ -248,11 +249,9 @@ fn unreachable_result<T>(function: FunctionName) -> Result<T> {
 
 impl Begun {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Reply> {
-        if let Poll::Ready(reply) = Pin::new(&mut self.receipt.reply).poll(context) {
-            // The sender goes without a word only if this worker is being torn down.
-            return Poll::Ready(reply.unwrap_or_else(|_| Err(self.core.not_member())));
-        }
-        Poll::Pending
+        let reply = Pin::new(&mut self.receipt.reply).poll(context);
+        // The sender goes without a word only if this worker is being torn down.
+        reply.map(|reply| reply.unwrap_or_else(|_| Err(self.core.not_member())))
     }
 }
 

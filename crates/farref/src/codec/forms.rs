@@ -14,6 +14,7 @@ use super::reader::Reader;
 use super::writer::Writer;
 use super::{described, scope};
 use crate::fingerprint;
+use crate::support::spare;
 
 /// What a body in the described form begins with. One in the compact form has the hash of its numbers of
 /// fields there.
@@ -158,7 +159,7 @@ impl Codec {
 /// Writes a value in the compact form if that can carry it.
 fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
     // What serializes the value may write others meanwhile: those find no spare buffer.
-    let mut start = SPARE.take();
+    let mut start = spare::take(&SPARE);
     start.clear();
     start.extend_from_slice(&[0; DESCRIBED.len()]);
     let mut writer = Writer::new(start);
@@ -180,7 +181,7 @@ fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
     }
     // As large as it has to be: nothing is left over that would have to be kept along with it.
     let exact = body.clone();
-    SPARE.set(body);
+    spare::keep(&SPARE, body);
     Ok(exact)
 }
 

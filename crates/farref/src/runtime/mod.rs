@@ -7,7 +7,8 @@
 //! # Invariants
 //!
 //! - **PR-1** Messages are queued with the agent while the lock is held, so that their order is the
-//!   order of the inputs that caused them.
+//!   order of the inputs that caused them. What the protocol itself has to say follows when all inputs that were
+//!   brought together are taken in.
 //! - **PR-2** No handle, no value and no waker is dropped or woken while the lock is held ([`Work`]).
 //! - **PR-3** Every request that arrives is answered exactly once, or its asker is gone.
 //! - **PR-4** Calls that wait for a value take their tickets under the lock, in the order in which

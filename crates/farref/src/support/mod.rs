@@ -6,6 +6,7 @@ pub(crate) mod io_thread;
 pub(crate) mod lock;
 pub(crate) mod polled;
 pub(crate) mod signal;
+pub(crate) mod spare;
 pub(crate) mod text;
 pub(crate) mod thread_scope;
 pub(crate) mod user_code;

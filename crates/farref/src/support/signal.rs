@@ -1,7 +1,7 @@
 //! Telling a running call that nobody wants its answer any more.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
 use std::task::Waker;
 
 use crate::support::lock::lock;
@@ -16,6 +16,13 @@ pub(crate) struct CancelSignal {
 /// Something that runs and can be told so.
 pub(crate) trait Cancellable: Send + Sync {
     fn signal(&self) -> &CancelSignal;
+}
+
+/// Tells it, unless it is over.
+pub(crate) fn cancel(call: &Weak<dyn Cancellable>) {
+    if let Some(call) = call.upgrade() {
+        call.signal().cancel();
+    }
 }
 
 impl CancelSignal {

@@ -8,6 +8,7 @@ use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 
 use crate::agent::Message;
 use crate::runtime::core::{Core, IncomingCall, ValueWaiter, WorkerStage};
+use crate::support::signal;
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
@@ -89,11 +90,7 @@ impl Core {
         let mut arrived = Vec::new();
         for call in incoming {
             match call {
-                IncomingCall::Running { call, .. } => {
-                    if let Some(call) = call.upgrade() {
-                        call.signal().cancel();
-                    }
-                }
+                IncomingCall::Running { call, .. } => signal::cancel(&call),
                 IncomingCall::Waiting(waiter, _) => match *waiter {
                     ValueWaiter::Local(_, waiter) => drop(waiter),
                     ValueWaiter::Call(call) | ValueWaiter::Receiver(call) => arrived.push(call),

@@ -8,7 +8,7 @@ use farref_proto::{Node, Outbox};
 use super::work::Work;
 use crate::agent::Message;
 use crate::runtime::core::{Core, ProtocolState, WorkerNode};
-use crate::support::user_code;
+use crate::support::{signal, user_code};
 use crate::values::Value;
 
 impl Core {
@@ -72,9 +72,9 @@ impl Core {
         for message in work.loopback.drain(..) {
             self.loop_back(message);
         }
-        for call in work.cancelled.drain(..).filter_map(|call| call.upgrade()) {
-            call.signal().cancel();
-        }
+        work.cancelled
+            .drain(..)
+            .for_each(|call| signal::cancel(&call));
         for (node, departure) in work.forgotten.drain(..) {
             self.agent().forget(node, departure);
             self.names.forget(node);

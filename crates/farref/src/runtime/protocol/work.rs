@@ -12,6 +12,7 @@ use crate::runtime::core::{Core, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::job::Job;
 use crate::support::signal::Cancellable;
+use crate::support::spare;
 use crate::values::Value;
 
 /// Tells somebody who waits.
@@ -52,9 +53,7 @@ const KEPT: usize = 128;
 impl Work {
     /// Nothing yet.
     pub(super) fn new() -> Box<Self> {
-        // A thread without its local state is about to end, and does without.
-        let spare = SPARE.try_with(Cell::take);
-        spare.ok().flatten().unwrap_or_default()
+        spare::take(&SPARE).unwrap_or_default()
     }
 
     /// All is done: the lists can be used again.
@@ -74,7 +73,7 @@ impl Work {
             self.dropped.capacity(),
         ];
         if room.into_iter().all(|room| room <= KEPT) {
-            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+            spare::keep(&SPARE, Some(self));
         }
     }
 
