@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use farref::agent::Control;
+use farref_proto::Share;
 
 use super::messages::{exception_message, profiled, ready};
 use super::state::AgentShared;
@@ -26,11 +27,9 @@ impl AgentShared {
             }
             Control::Release(list) => {
                 for share in list {
-                    let message = rpc::Message::UserDelete {
-                        rref: ids::rref_id(share.rref),
-                        fork: ids::fork_id(share.fork),
-                    };
-                    self.ask(link, &message, Pending::Quiet);
+                    if !link.delete_later(share) {
+                        self.delete(link, share);
+                    }
                 }
             }
             Control::Accept(list) => {
@@ -78,6 +77,15 @@ impl AgentShared {
             // TA-1, TA-2: what PyTorch has no word for.
             _ => {}
         }
+    }
+
+    /// Tells the owner that a reference is gone.
+    pub(super) fn delete(self: &Arc<Self>, link: &Arc<Link>, share: Share) {
+        let message = rpc::Message::UserDelete {
+            rref: ids::rref_id(share.rref),
+            fork: ids::fork_id(share.fork),
+        };
+        self.ask(link, &message, Pending::Quiet);
     }
 
     /// Queues a request of ours.

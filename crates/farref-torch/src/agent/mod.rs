@@ -47,6 +47,10 @@
 //! - **TA-6** Whatever is queued for a peer is queued by any thread, with or without a runtime.
 //! - **TA-7** A worker that has counted out with all others has ended in good order when it closes its pipes. Before
 //!   that, whoever waits for a member that is gone is told at once which one went first.
+//! - **TA-8** While an owner has not answered a creation of this worker's, no other reference to the same value is
+//!   deleted. PyTorch's owners count the creation's reference when its function has run, and forget a value with the
+//!   last reference they know of: one that they hand out before that, and that is deleted before that, takes the value
+//!   with it, and whoever holds it at the owner waits for ever. (Between PyTorch's own workers that happens.)
 
 mod accepting;
 mod answering;

@@ -18,6 +18,9 @@ use crate::value::{Body, Form};
 impl AgentShared {
     /// An answer of a peer's to a request of ours.
     pub(super) fn response(self: &Arc<Self>, link: &Arc<Link>, message: Incoming) {
+        for share in link.deletes_after(message.id) {
+            self.delete(link, share);
+        }
         let Some(pending) = link.answered(message.id) else {
             return self.misbehaves(link, "it answers what nobody asked");
         };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use farref::Part;
 use farref::agent::{AnswerMessage, CallMessage, ContextId, Departure, MessageId, NodeId};
-use farref_proto::Share;
+use farref_proto::{RRefId, Share};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::load::Load;
@@ -54,6 +54,19 @@ pub(crate) enum Pending {
     /// A call of this crate's own.
     Own(oneshot::Sender<Incoming>),
 }
+
+/// The requests of this worker that have not been answered.
+#[derive(Default)]
+struct PendingRequests {
+    /// With the time since when they are open, unless they are the program's calls.
+    requests: HashMap<i64, (Pending, Option<Instant>)>,
+    /// The values that the peer is to make, and what is to be deleted when it has (TA-8).
+    creations: HashMap<RRefId, Vec<Share>>,
+}
+
+/// How many deletes wait for one creation at most. PyTorch's workers hand back a reference that they have not made
+/// once or twice.
+const DELETES_HELD_BACK: usize = 1024;
 
 /// How a request of the peer's is to be answered.
 #[derive(Clone)]
@@ -102,7 +115,7 @@ pub(crate) struct Link {
     /// Towards the peer, once something was to be said and while it is there.
     out: Mutex<Option<Queue>>,
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
-    pending: Mutex<HashMap<i64, (Pending, Option<Instant>)>>,
+    pending: Mutex<PendingRequests>,
     served: Mutex<HashMap<MessageId, Served>>,
     confirming: Mutex<HashMap<Share, Confirming>>,
     /// Whether the peer has its pipe for requests.
@@ -145,15 +158,47 @@ impl Link {
         if self.gone.load(Ordering::Relaxed) {
             return false;
         }
+        if let Pending::Create { share, .. } = &pending {
+            open.creations.insert(share.rref, Vec::new());
+        }
         let since = (!matches!(pending, Pending::Call { .. })).then(Instant::now);
-        open.insert(id, (pending, since));
+        open.requests.insert(id, (pending, since));
         true
     }
 
     /// What the request was for that the peer answers.
     pub(crate) fn answered(&self, id: i64) -> Option<Pending> {
-        let (pending, _) = lock(&self.pending).remove(&id)?;
+        let mut open = lock(&self.pending);
+        let (pending, _) = open.requests.remove(&id)?;
+        if let Pending::Create { share, .. } = &pending {
+            open.creations.remove(&share.rref);
+        }
         Some(pending)
+    }
+
+    /// Says whether a reference is to be deleted when the peer has made its value, which is not yet (TA-8).
+    pub(crate) fn delete_later(&self, share: Share) -> bool {
+        let mut open = lock(&self.pending);
+        match open.creations.get_mut(&share.rref) {
+            Some(deletes) if deletes.len() < DELETES_HELD_BACK => {
+                deletes.push(share);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The references that are to be deleted if this is the answer to a creation. The request stays open, so that
+    /// there is something open with the peer until they are.
+    pub(crate) fn deletes_after(&self, id: i64) -> Vec<Share> {
+        let mut open = lock(&self.pending);
+        match open.requests.get(&id) {
+            Some((Pending::Create { share, .. }, _)) => {
+                let rref = share.rref;
+                open.creations.remove(&rref).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Notes how a request of the peer's is to be answered, unless it is gone: the note would keep its pipe. Says whether
@@ -260,14 +305,14 @@ impl Link {
 
     /// How many requests of ours are open.
     fn open(&self) -> usize {
-        lock(&self.pending).len()
+        lock(&self.pending).requests.len()
     }
 
     /// How many of them are none of the program's calls, and not older than that. The runtime knows which calls the
     /// program still waits for.
     pub(crate) fn open_besides_calls(&self, longest: Duration) -> usize {
         let pending = lock(&self.pending);
-        let since = pending.values().filter_map(|(_, since)| *since);
+        let since = pending.requests.values().filter_map(|(_, since)| *since);
         since.filter(|since| since.elapsed() < longest).count()
     }
 

@@ -1,6 +1,7 @@
 //! A worker of this crate in a group whose other members are played: PyTorch's messages, written and read one by one.
 //! For what real PyTorch workers do rarely, or cannot be made to do at a given moment.
 
+mod creations;
 mod limits;
 mod refusals;
 

@@ -37,6 +37,7 @@ def main(group):
     group.settle(workers)
     chain(group, workers)
     crowd(group, workers)
+    unmade(group)
 
 
 def hand_on(group, owner, parent, child, made, handed, value, key):
@@ -95,3 +96,18 @@ def crowd(group, workers):
     for worker, key, number in reversed(keys):
         group.checks.equal("one of a crowd", group.ask(worker, "held", key), number)
         group.ask(worker, "drop", key)
+
+
+def unmade(group):
+    """The owner uses its own value, which a Rust worker has asked it to make, and hands it on, before it is made. (If a
+    Python worker asks, PyTorch forgets the value with the first reference that is let go of, and waits for ever.)"""
+    for owner, parent in itertools.product(group.pythons, group.peers):
+        key = "unmade by " + owner
+        group.ask(parent, "make_on", key, owner, group.named(owner, "sleep"), [1.5])
+        group.ask(owner, "take", key, parent, group.named(parent, "give"), key)
+        group.ask(owner, "share", key, parent, group.named(parent, "hold"), key + " again")
+        group.ask(parent, "drop", key + " again")
+        group.checks.equal(key, group.ask(owner, "held", key), 1.5)
+        group.ask(parent, "drop", key)
+        group.checks.equal(key + ", used after the parent let go", group.ask(owner, "held", key), 1.5)
+        group.ask(owner, "drop", key)
