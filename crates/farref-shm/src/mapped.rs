@@ -1,0 +1,96 @@
+//! Regions of others that are mapped here, each one once.
+//!
+//! The system says which file a descriptor is of. Neither of the two processes has to give it a name, nor to say when it
+//! is done: as long as a region is mapped its file exists, so its number is no other file's.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::RefusedDescriptor;
+use crate::quota::Quota;
+use crate::region::Region;
+use crate::sealed::SealedFile;
+
+/// The least number of entries at which those are looked for that nobody uses.
+const SWEEP: usize = 16;
+
+/// Maps regions of others, each one once however often it is received, within a [`Quota`].
+///
+/// A region is unmapped when the last one who uses it has dropped it.
+#[derive(Debug)]
+pub struct MappedRegions {
+    quota: Arc<Quota>,
+    regions: Mutex<Regions>,
+}
+
+#[derive(Debug, Default)]
+struct Regions {
+    /// By the number of their file.
+    mapped: HashMap<(u64, u64), Weak<Region>>,
+    /// The number of entries at which to sweep next.
+    sweep_at: usize,
+}
+
+/// A region of another process, unmapped when all clones of it are dropped. It is bytes, and may be the owner of some:
+/// `Bytes::from_owner(region)`.
+#[derive(Clone, Debug)]
+pub struct SharedRegion(Arc<Region>);
+
+impl MappedRegions {
+    /// None yet, and at most as many as the quota says.
+    pub fn new(quota: Arc<Quota>) -> Self {
+        Self {
+            quota,
+            regions: Mutex::default(),
+        }
+    }
+
+    /// The region of a descriptor that was received, and that was said to have so many bytes. The descriptor is closed
+    /// in any case.
+    pub fn map(&self, file: OwnedFd, length: usize) -> Result<SharedRegion, RefusedDescriptor> {
+        self.map_sealed(&SealedFile::new(file, length)?)
+    }
+
+    /// The same for one that was found to be a region. If there is no room for it, it can still be
+    /// [copied](SealedFile::copy).
+    pub fn map_sealed(&self, file: &SealedFile) -> Result<SharedRegion, RefusedDescriptor> {
+        let identity = file.identity()?;
+        // Held while mapping, which takes a few microseconds, so that nobody maps the same one twice.
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = regions.mapped.get(&identity).and_then(Weak::upgrade)
+            // A peer may say less of the same region another time.
+            && region.len() == file.len()
+        {
+            return Ok(SharedRegion(region));
+        }
+        let region = Arc::new(file.map(&self.quota)?);
+        regions.insert(identity, &region);
+        Ok(SharedRegion(region))
+    }
+}
+
+impl Regions {
+    fn insert(&mut self, identity: (u64, u64), region: &Arc<Region>) {
+        if self.mapped.len() >= self.sweep_at {
+            self.mapped.retain(|_, region| region.strong_count() > 0);
+            self.sweep_at = SWEEP.max(2 * self.mapped.len());
+        }
+        self.mapped.insert(identity, Arc::downgrade(region));
+    }
+}
+
+impl Deref for SharedRegion {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for SharedRegion {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
