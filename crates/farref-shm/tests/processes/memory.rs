@@ -19,6 +19,7 @@ pub(crate) const TESTS: Tests = &[
         "whoever_only_has_the_socket_is_not_the_peer_sh_3",
         inherited_socket,
     ),
+    ("a_peer_of_another_user_is_not_read_sh_3", another_user),
     ("what_a_dead_peer_had_is_worth_nothing_sh_3", dead),
     (
         "a_peer_that_became_another_program_is_gone_sh_3",
@@ -106,6 +107,19 @@ fn inherited_socket() -> Result<()> {
     let mine = Beacon::new([1; BEACON]);
     let error = PeerMemory::confirm(&here, mine.address(), &[2; BEACON]).err();
     ensure!(matches!(error, Some(PeerError::NotThePeer)), "{error:?}");
+    Ok(())
+}
+
+fn another_user() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only a superuser can start a process of another user");
+        return Ok(());
+    }
+    // Not even by a superuser, who may.
+    let mut peer = Peer::start_as("memory", Some(65534))?;
+    let note = peer.note()?;
+    let error = confirm(&peer, &note).err();
+    ensure!(matches!(error, Some(PeerError::Foreign)), "{error:?}");
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farref_shm::{BEACON, Beacon, DescriptorQueue, Quota, Region, RegionWriter, receive, send};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 /// Says that this process is the other one, and what it is to be.
@@ -49,15 +50,31 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a process that is `role`.
     pub(crate) fn start(role: &str) -> Result<Self> {
+        Self::start_as(role, None)
+    }
+
+    /// The same, as another user.
+    pub(crate) fn start_as(role: &str, user: Option<u32>) -> Result<Self> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("farref-shm-{}-{number}", std::process::id());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new("/proc/self/exe");
+        command
             .env(ROLE, role)
             .env(SOCKET, &name)
-            .stdin(Stdio::null())
-            .spawn()?;
+            .stdin(Stdio::null());
+        if let Some(user) = user {
+            command.uid(user);
+        }
+        let child = command.spawn()?;
+        // One that cannot even connect must not be waited for.
+        let mut ends = [PollFd::new(&listener, PollFlags::IN)];
+        let patience = Timespec::try_from(PATIENCE)?;
+        ensure!(
+            poll(&mut ends, Some(&patience))? == 1,
+            "a peer does not connect"
+        );
         let (socket, _) = listener.accept()?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let queue = DescriptorQueue::new(8);
@@ -225,7 +242,7 @@ struct Served {
 
 impl Served {
     fn send_note(
-        &mut self,
+        &self,
         length: usize,
         address: u64,
         beacon_address: u64,
@@ -242,21 +259,21 @@ impl Served {
         Ok(())
     }
 
-    fn send(&mut self, length: usize, address: u64, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    fn send(&self, length: usize, address: u64, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         self.send_note(length, address, 0, &[0; BEACON], descriptors)
     }
 
-    fn send_region(&mut self, region: &Region, length: usize) -> Result<()> {
+    fn send_region(&self, region: &Region, length: usize) -> Result<()> {
         self.send(length, 0, &[region.descriptor().context("made here")?])
     }
 
     /// Says that a file is a region of the usual length.
-    fn send_file(&mut self, file: &OwnedFd) -> Result<()> {
+    fn send_file(&self, file: &OwnedFd) -> Result<()> {
         self.send(LENGTH, 0, &[file.as_fd()])
     }
 
     /// Says where a value is, and a beacon. Both stay there.
-    fn serve_memory(&mut self, value: &[u8]) -> Result<()> {
+    fn serve_memory(&self, value: &[u8]) -> Result<()> {
         let value: &[u8] = value.to_vec().leak();
         let beacon: &Beacon = Box::leak(Box::new(Beacon::new([0xA5; BEACON])));
         let address = value.as_ptr().addr() as u64;
