@@ -138,12 +138,13 @@ impl PeerMemory {
         }
     }
 
-    /// Whether the process runs, and has its end of the socket open for writing.
+    /// Whether the process runs, and has its end of the socket.
     fn has_connection(&self, socket: impl AsFd) -> bool {
         let socket = socket.as_fd();
+        // That the other end was closed is said unasked.
         let mut ends = [
             PollFd::new(&self.process, PollFlags::IN),
-            PollFd::new(&socket, PollFlags::RDHUP),
+            PollFd::new(&socket, PollFlags::empty()),
         ];
         let at_once = Timespec::default();
         loop {
