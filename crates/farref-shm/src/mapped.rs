@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::RefusedDescriptor;
 use crate::quota::Quota;
@@ -57,21 +57,32 @@ impl MappedRegions {
     /// [copied](SealedFile::copy).
     pub fn map_sealed(&self, file: &SealedFile) -> Result<SharedRegion, RefusedDescriptor> {
         let identity = file.identity()?;
-        // Held while mapping, which takes a few microseconds, so that nobody maps the same one twice.
-        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(region) = regions.mapped.get(&identity).and_then(Weak::upgrade)
-            // A peer may say less of the same region another time.
-            && region.len() == file.len()
-        {
+        if let Some(region) = self.lock().find(identity, file.len()) {
             return Ok(SharedRegion(region));
         }
+        // Not under the lock; so two may do it at once, and one in vain.
         let region = Arc::new(file.map(&self.quota)?);
+        let mut regions = self.lock();
+        if let Some(earlier) = regions.find(identity, file.len()) {
+            drop(regions);
+            return Ok(SharedRegion(earlier));
+        }
         regions.insert(identity, &region);
         Ok(SharedRegion(region))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Regions> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Regions {
+    /// The region of this file, if it is mapped. A peer may say less of the same file another time.
+    fn find(&self, identity: (u64, u64), length: usize) -> Option<Arc<Region>> {
+        let region = self.mapped.get(&identity)?.upgrade()?;
+        (region.len() == length).then_some(region)
+    }
+
     fn insert(&mut self, identity: (u64, u64), region: &Arc<Region>) {
         if self.mapped.len() >= self.sweep_at {
             self.mapped.retain(|_, region| region.strong_count() > 0);
