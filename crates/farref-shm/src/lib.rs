@@ -58,6 +58,7 @@
 //! | [`Quota`] | how many regions, and of how many bytes, there may be |
 //! | [`send`], [`receive`] | bytes with descriptors over a Unix socket |
 //! | [`PeerMemory`], [`Beacon`] | reads the memory of the process at the other end of a Unix socket |
+//! | [`ProcessMemory`] | the same of a process that is known by its number, for other wires |
 //!
 //! # Invariants
 //!
@@ -66,7 +67,8 @@
 //! - **SH-2** No descriptor that a peer sends is asked anything that a peer can make slow before the system has said
 //!   that it is memory, and none is left open.
 //! - **SH-3** Memory is read only of the process that the socket was connected to, only if it is the same user's, and
-//!   what was read counts only if that process still had the connection afterwards.
+//!   what was read counts only if that process still had the connection afterwards. A [`ProcessMemory`] is one process's
+//!   for good; which one is its user's to know.
 //! - **SH-4** Everything that is kept open or mapped is counted against a quota, and given back when it is dropped.
 //!
 //! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and that is all there is.
@@ -82,6 +84,8 @@ mod error;
 mod mapped;
 #[cfg(target_os = "linux")]
 mod peer_memory;
+#[cfg(target_os = "linux")]
+mod process_memory;
 #[cfg(target_os = "linux")]
 mod quota;
 #[cfg(target_os = "linux")]
@@ -101,6 +105,8 @@ pub use error::{PeerError, QuotaExceeded, ReceiveError, RefusedDescriptor, Regio
 pub use mapped::{MappedRegions, SharedRegion};
 #[cfg(target_os = "linux")]
 pub use peer_memory::{BEACON, Beacon, PeerMemory, permit_same_user};
+#[cfg(target_os = "linux")]
+pub use process_memory::ProcessMemory;
 #[cfg(target_os = "linux")]
 pub use quota::Quota;
 #[cfg(target_os = "linux")]

@@ -10,18 +10,16 @@
 //! becomes another program loses that end before its new memory can be read.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use bytes::BufMut;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{PTracer, Pid, PidfdFlags, geteuid, getuid, pidfd_open, set_ptracer};
+use rustix::process::{PTracer, geteuid, getuid, set_ptracer};
 
 use crate::error::PeerError;
-use crate::sys::{peer_credentials, read_process};
-
-/// So much is read at once: what the system has to remember of each page meanwhile stays in the cache.
-const CALL: usize = 256 << 10;
+use crate::process_memory::{ProcessMemory, is_quiet};
+use crate::sys::peer_credentials;
 
 /// How many bytes a [`Beacon`] has.
 pub const BEACON: usize = 32;
@@ -70,9 +68,7 @@ impl Beacon {
 /// ```
 #[derive(Debug)]
 pub struct PeerMemory {
-    pid: Pid,
-    /// The process itself, whatever becomes of its number.
-    process: OwnedFd,
+    memory: ProcessMemory,
 }
 
 impl PeerMemory {
@@ -92,12 +88,9 @@ impl PeerMemory {
         if peer.uid != getuid() || peer.uid != geteuid() {
             return Err(PeerError::Foreign);
         }
-        let process = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => process,
-            Err(Errno::SRCH) => return Err(PeerError::Gone),
-            Err(error) => return Err(PeerError::Unsupported(error.into())),
+        let memory = Self {
+            memory: ProcessMemory::of(pid)?,
         };
-        let memory = Self { pid, process };
         let mut found = [0; BEACON];
         memory.read(socket, address, BEACON, &mut &mut found[..])?;
         if found != *content {
@@ -118,23 +111,10 @@ impl PeerMemory {
         length: usize,
         into: &mut impl BufMut,
     ) -> Result<(), PeerError> {
-        let mut done = 0;
-        while done < length {
-            let missing = length - done;
-            if !into.has_remaining_mut() {
-                return Err(PeerError::NoRoom { missing });
-            }
-            let at = address.saturating_add(done as u64);
-            match read_process(self.pid, at, missing.min(CALL), into) {
-                Ok(0) => return Err(PeerError::Unreadable { address: at }),
-                Ok(read) => done += read,
-                Err(error) => return Err(self.explain(socket.as_fd(), at, error)),
-            }
-        }
-        if self.has_connection(socket) {
-            Ok(())
-        } else {
-            Err(PeerError::Gone)
+        let copied = self.memory.copy(address, length, into);
+        match self.has_connection(socket) {
+            true => copied,
+            false => Err(PeerError::Gone),
         }
     }
 
@@ -142,30 +122,10 @@ impl PeerMemory {
     fn has_connection(&self, socket: impl AsFd) -> bool {
         let socket = socket.as_fd();
         // That the other end was closed is said unasked.
-        let mut ends = [
-            PollFd::new(&self.process, PollFlags::IN),
+        is_quiet(&mut [
+            PollFd::new(self.memory.process(), PollFlags::IN),
             PollFd::new(&socket, PollFlags::empty()),
-        ];
-        let at_once = Timespec::default();
-        loop {
-            match poll(&mut ends, Some(&at_once)) {
-                Ok(over) => return over == 0,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-    }
-
-    fn explain(&self, socket: impl AsFd, address: u64, error: io::Error) -> PeerError {
-        if !self.has_connection(socket) {
-            return PeerError::Gone;
-        }
-        match Errno::from_io_error(&error) {
-            Some(Errno::FAULT) => PeerError::Unreadable { address },
-            Some(Errno::PERM) => PeerError::NotPermitted,
-            Some(Errno::SRCH) => PeerError::Gone,
-            _ => PeerError::Unsupported(error),
-        }
+        ])
     }
 }
 

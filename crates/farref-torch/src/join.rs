@@ -12,7 +12,7 @@ use crate::agent::{GroupKind, Parts, TorchAgent};
 use crate::group::{
     self, Change, GLOO_INTERFACE, GroupError, GroupStore, Place, RPC_INTERFACE, Turn,
 };
-use crate::transport::{Limits, Listener, PipeError};
+use crate::transport::{Limits, Listener, PipeError, cma_domain};
 
 /// How long a worker waits for the others to shut down.
 const NO_END: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -104,6 +104,7 @@ pub struct TorchGroup {
     patience: Duration,
     worker: WorkerBuilder,
     limits: Limits,
+    shared_memory: Option<bool>,
 }
 
 impl TorchGroup {
@@ -131,6 +132,7 @@ impl TorchGroup {
                 .leak_grace(GRACE)
                 .shutdown_timeout(NO_END),
             limits: Limits::default(),
+            shared_memory: None,
         }
     }
 
@@ -220,6 +222,17 @@ impl TorchGroup {
         self
     }
 
+    /// Whether tensors travel to and from workers on the same host through memory, as among PyTorch's own workers
+    /// (TensorPipe's channel `cma`): whoever receives a tensor reads it where its sender has it. Unless something is said
+    /// here it is so wherever the system lets processes of one user read each other's memory. Some systems let them only
+    /// if the process that is read agrees (Yama's `ptrace_scope` 1): `true` is to agree, which lets every process of the
+    /// same user read this one's memory and debug it, as PyTorch's workers do. Nobody else's memory is ever read than that of
+    /// the process at the other end of a connection.
+    pub fn shared_memory(mut self, through_memory: bool) -> Self {
+        self.shared_memory = Some(through_memory);
+        self
+    }
+
     /// Other settings of the worker: time limits, threads, what happens to leaks. Those about rendezvous and
     /// connections have no meaning here. A worker in [`Worker::shutdown`] waits for the others without end. If
     /// `shutdown_timeout` is set, it counts from when all want to end; if one of them dies, nobody waits any longer.
@@ -229,7 +242,7 @@ impl TorchGroup {
     }
 
     /// Joins the group. Comes back when all have joined, in a static group.
-    pub async fn join(self) -> Result<Worker, JoinError> {
+    pub async fn join(mut self) -> Result<Worker, JoinError> {
         // What is wrong with the program comes before what is wrong with the network.
         let functions = Functions::of_program()?;
         let missing = |what: &str| JoinError::Config(what.to_owned());
@@ -269,6 +282,10 @@ impl TorchGroup {
         let store: Arc<dyn Store> = Arc::clone(&client) as _;
         let group_store = Arc::new(GroupStore::new(store, place)?);
         let ip = group::published_ip(self.address, RPC_INTERFACE).await;
+        self.limits.cma = match self.shared_memory {
+            Some(false) => None,
+            agreed => cma_domain(agreed == Some(true)),
+        };
         let listener = Listener::bind(SocketAddr::new(ip, 0), self.limits.clone()).await?;
         let address = format!("uv://{}", listener.local_addr());
         let joining = Joining {

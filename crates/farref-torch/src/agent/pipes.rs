@@ -92,7 +92,15 @@ impl AgentShared {
     ) -> Result<(), PipeError> {
         let mut queued = Vec::with_capacity(BATCH);
         let mut batch = Vec::with_capacity(BATCH);
-        while messages.recv_many(&mut queued, BATCH).await > 0 {
+        loop {
+            // What peers have read out of memory need not wait for the next message to be given back.
+            let came = tokio::select! {
+                came = messages.recv_many(&mut queued, BATCH) => came,
+                () = sender.some_read(), if sender.has_lent() => continue,
+            };
+            if came == 0 {
+                break;
+            }
             batch.extend(queued.drain(..).filter_map(&compose));
             match sender.send(&batch).await {
                 Ok(()) => {}
@@ -104,6 +112,7 @@ impl AgentShared {
             }
             batch.clear();
         }
+        sender.settled().await;
         Ok(())
     }
 

@@ -21,6 +21,12 @@ impl StorageBytes for Part {
         Self::len(self)
     }
 
+    fn pinned(&self) -> Option<Bytes> {
+        let pinned = self.clone().into_bytes();
+        let failed = |error| tracing::error!(%error, "a tensor cannot be sent");
+        pinned.map_err(failed).ok()
+    }
+
     fn look(&self, range: std::ops::Range<usize>, look: &mut dyn FnMut(&[u8])) {
         // Where the bytes cannot be had, the pipe is given up.
         if let Err(error) = Self::look(self, range, |bytes| look(bytes)) {

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
+use tracing::debug;
 
-use super::{Limits, PipeError, PipeReceiver, PipeSender, handshake};
-use crate::pipe::{Answer, Brochure, Greeting};
+use super::handshake::{self, Channel, Connections};
+use super::{Limits, PeerProcess, PipeError, PipeReceiver, PipeSender};
+use crate::pipe::{Answer, Brochure, ChannelNumbers, Greeting};
 
 /// What PyTorch puts before addresses.
 const SCHEME: &str = "uv://";
@@ -34,24 +36,78 @@ async fn set_up(
     my_name: &str,
     limits: Limits,
 ) -> Result<(PipeSender, PipeReceiver), PipeError> {
+    let address = resolve(address).await?;
+    let (mut first, mut answer) = agree(address, my_name, limits.cma).await?;
+    let mut peer = None;
+    if let ChannelNumbers::Cma { domain, .. } = &answer.channel {
+        if limits.cma != Some(domain) {
+            return Err(PipeError::Rules(
+                "it chooses a channel that was not offered",
+            ));
+        }
+        // Only now has it taken the connection for sure.
+        peer = PeerProcess::at_other_end(&first).await;
+        if peer.is_none() {
+            debug!(%address, "who is there cannot be seen: nothing goes through memory");
+            (first, answer) = agree(address, my_name, None).await?;
+        }
+    }
+    let further = resolve(&answer.address).await?;
+    let reply = register(further, answer.reply);
+    let (reply, channel) = match (answer.channel, peer) {
+        (ChannelNumbers::Basic { bytes }, _) => {
+            let (reply, bytes) = tokio::try_join!(reply, register(further, bytes))?;
+            (reply, Channel::Basic(bytes))
+        }
+        (
+            ChannelNumbers::Cma {
+                places,
+                completions,
+                ..
+            },
+            Some(peer),
+        ) => {
+            let (reply, places, completions) = tokio::try_join!(
+                reply,
+                register(further, places),
+                register(further, completions)
+            )?;
+            let channel = Channel::Cma {
+                places,
+                completions,
+                peer,
+            };
+            (reply, channel)
+        }
+        (ChannelNumbers::Cma { .. }, None) => {
+            return Err(PipeError::Rules(
+                "it chooses a channel that was not offered",
+            ));
+        }
+    };
+    let connections = Connections {
+        first,
+        reply,
+        channel,
+    };
+    Ok(handshake::assemble(connections, Arc::new(limits), None))
+}
+
+/// Makes the first connection and agrees on the others. `cma` is offered to those on this host only.
+async fn agree(
+    address: SocketAddr,
+    my_name: &str,
+    cma: Option<&str>,
+) -> Result<(TcpStream, Answer), PipeError> {
     let from = my_name.to_owned();
     let greeting = Greeting::Spontaneous { from }.encode();
-    let words = vec![greeting, Brochure::ours().encode()];
-    let mut first = greet(resolve(address).await?, words).await?;
-    let answer = handshake::read(
-        &mut first,
-        "an answer",
-        handshake::AGREEMENT,
-        Answer::decode,
-    )
-    .await?;
-    let further = resolve(&answer.address).await?;
-    let (reply, channel) = tokio::try_join!(
-        register(further, answer.reply),
-        register(further, answer.channel)
-    )?;
-    let connections = [first, reply, channel];
-    Ok(handshake::assemble(connections, Arc::new(limits), None))
+    let mut first = greet(address, vec![greeting]).await?;
+    let here = first.local_addr().map_err(handshake::lost)?.ip();
+    let cma = cma.filter(|_| here.to_canonical() == address.ip().to_canonical());
+    handshake::write(&mut first, &[Brochure::ours(cma).encode()]).await?;
+    let what = "an answer";
+    let answer = handshake::read(&mut first, what, handshake::AGREEMENT, Answer::decode).await?;
+    Ok((first, answer))
 }
 
 async fn register(address: SocketAddr, number: u64) -> Result<TcpStream, PipeError> {

@@ -9,10 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::PeerProcess;
+use super::cma::{CmaReceiver, CmaSender};
 use super::error::PipeError;
+use super::frame_reader::FrameReader;
+use super::frame_writer::FrameWriter;
 use super::limits::Limits;
-use super::receive::PipeReceiver;
-use super::send::PipeSender;
+use super::receive::{ChannelReceiver, PipeReceiver};
+use super::send::{ChannelSender, PipeSender};
 use super::shared::TransportShared;
 use crate::nop::NopError;
 
@@ -72,20 +76,68 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// Makes a pipe of its connections: for descriptors, for replies, for tensors.
+/// The connections of a pipe.
+#[derive(Debug)]
+pub(super) struct Connections {
+    /// For descriptors and payloads.
+    pub(super) first: TcpStream,
+    pub(super) reply: TcpStream,
+    pub(super) channel: Channel,
+}
+
+/// Those for tensors.
+#[derive(Debug)]
+pub(super) enum Channel {
+    Basic(TcpStream),
+    Cma {
+        places: TcpStream,
+        completions: TcpStream,
+        peer: PeerProcess,
+    },
+}
+
+/// Makes a pipe of its connections.
 pub(super) fn assemble(
-    connections: [TcpStream; 3],
+    connections: Connections,
     limits: Arc<Limits>,
     place: Option<OwnedSemaphorePermit>,
 ) -> (PipeSender, PipeReceiver) {
     let shared = TransportShared::new(place);
-    let [first, reply, channel] = connections.map(TcpStream::into_split);
-    let reading = [first.0, reply.0, channel.0];
-    let writing = [first.1, reply.1, channel.1];
-    (
-        PipeSender::new(writing, Arc::clone(&limits), Arc::clone(&shared)),
-        PipeReceiver::new(reading, limits, shared),
-    )
+    let Connections {
+        first,
+        reply,
+        channel,
+    } = connections;
+    let (first, reply) = (first.into_split(), reply.into_split());
+    let (sending, receiving) = match channel {
+        Channel::Basic(bytes) => {
+            let (reading, writing) = bytes.into_split();
+            let receiving = FrameReader::new(reading, &shared.traffic);
+            (
+                ChannelSender::Basic(FrameWriter::new(writing)),
+                ChannelReceiver::Basic(receiving),
+            )
+        }
+        Channel::Cma {
+            places,
+            completions,
+            peer,
+        } => {
+            let (places, completions) = (places.into_split(), completions.into_split());
+            let traffic = &shared.traffic;
+            let sending = CmaSender::new(places.1, completions.0, traffic);
+            let receiving = CmaReceiver::new(places.0, completions.1, peer, traffic);
+            (
+                ChannelSender::Cma(sending),
+                ChannelReceiver::Cma(Box::new(receiving)),
+            )
+        }
+    };
+    let writing = [first.1, reply.1];
+    let sender = PipeSender::new(writing, sending, Arc::clone(&limits), Arc::clone(&shared));
+    let reading = [first.0, reply.0];
+    let receiver = PipeReceiver::new(reading, receiving, limits, shared);
+    (sender, receiver)
 }
 
 pub(super) fn lost(error: io::Error) -> PipeError {

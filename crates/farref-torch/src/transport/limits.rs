@@ -20,6 +20,8 @@ pub(crate) struct Limits {
     pub(crate) pipes: usize,
     /// The most pipes besides that belong to nobody yet.
     pub(crate) unclaimed: usize,
+    /// Whose memory may be read, and who may read this process's: those who name the same [domain](super::cma_domain).
+    pub(crate) cma: Option<&'static str>,
 }
 
 impl Limits {
@@ -49,6 +51,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             pipes: 1024,
             unclaimed: 256,
+            cma: None,
         }
     }
 }

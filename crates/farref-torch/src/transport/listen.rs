@@ -16,20 +16,23 @@ use tokio::task::{self, AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::handshake::{self, lost};
-use super::{Limits, PipeError, PipeReceiver, PipeSender};
-use crate::pipe::{Answer, Brochure, Greeting};
+use super::handshake::{self, Channel, Connections, lost};
+use super::{Limits, PeerProcess, PipeError, PipeReceiver, PipeSender};
+use crate::pipe::{Answer, Brochure, ChannelNumbers, Greeting};
 
 /// How long to wait when the system has no connection to give, though there is one.
 const EXHAUSTED: Duration = Duration::from_millis(50);
-/// Connections per pipe.
-const CONNECTIONS: usize = 3;
+/// The most connections of a pipe.
+const CONNECTIONS: usize = 4;
 
 /// A pipe that a peer has set up, and who the peer says it is.
 type Arrival = (String, PipeSender, PipeReceiver);
 
+/// A connection that a peer is to bring, and the number under which it comes.
+type Expected = (u64, oneshot::Receiver<TcpStream>);
+
 /// The connections of one that has no place yet.
-type HalfOpen = (String, [TcpStream; CONNECTIONS]);
+type HalfOpen = (String, Connections);
 
 /// Where peers connect to.
 #[derive(Debug)]
@@ -146,7 +149,7 @@ struct Desk {
     /// The same, the oldest first. Some of them may be gone.
     half_open_by_age: VecDeque<AbortHandle>,
     /// The numbers under which they expect the rest of their connections.
-    numbers: HashMap<task::Id, [u64; 2]>,
+    numbers: HashMap<task::Id, Vec<u64>>,
     /// Who waits for a connection, by the number under which it is to come.
     expected: HashMap<u64, oneshot::Sender<TcpStream>>,
     /// Counts as TensorPipe does: per listener, from zero.
@@ -239,12 +242,13 @@ impl Desk {
         if self.half_open.len() >= self.pipes && push_out(&mut self.half_open_by_age, self.pipes) {
             self.note_refusal(Err(PipeError::Full(self.pipes)));
         }
-        let (reply_number, reply) = self.expect();
-        let (channel_number, channel) = self.expect();
-        let numbers = [reply_number, channel_number];
+        let (reply, channel) = (self.expect(), self.expect());
+        let cma = self.limits.cma.map(|domain| (domain, self.expect()));
+        let mut numbers = vec![reply.0, channel.0];
+        numbers.extend(cma.as_ref().map(|(_, (number, _))| *number));
         let deadline = self.limits.handshake;
         let half_open = self.half_open.spawn(async move {
-            let set_up = set_up(stream, numbers, [reply, channel]);
+            let set_up = set_up(stream, reply, channel, cma);
             let connections = timeout(deadline, set_up).await;
             let connections = connections.unwrap_or(Err(PipeError::Deadline(deadline)));
             Ok((from, connections?))
@@ -265,7 +269,7 @@ impl Desk {
         Ok(())
     }
 
-    fn expect(&mut self) -> (u64, oneshot::Receiver<TcpStream>) {
+    fn expect(&mut self) -> Expected {
         let number = self.next_number;
         self.next_number += 1;
         let (bring, wait) = oneshot::channel();
@@ -304,9 +308,10 @@ async fn hear(mut stream: TcpStream) -> Result<(TcpStream, Greeting), PipeError>
 /// in the first one.
 async fn set_up(
     mut first: TcpStream,
-    [reply_number, channel_number]: [u64; 2],
-    [reply, channel]: [oneshot::Receiver<TcpStream>; 2],
-) -> Result<[TcpStream; CONNECTIONS], PipeError> {
+    reply: Expected,
+    channel: Expected,
+    cma: Option<(&str, Expected)>,
+) -> Result<Connections, PipeError> {
     let brochure = handshake::read(
         &mut first,
         "a brochure",
@@ -317,21 +322,48 @@ async fn set_up(
     if !brochure.has_ours() {
         return Err(PipeError::NothingInCommon);
     }
+    let through_memory = match cma.filter(|(domain, _)| brochure.has_cma(domain)) {
+        Some(cma) => PeerProcess::at_other_end(&first).await.zip(Some(cma)),
+        None => None,
+    };
     // The address that the peer has reached, in case this listens on all of them.
     let here = first.local_addr().map_err(lost)?;
     let here = SocketAddr::new(here.ip().to_canonical(), here.port());
     let answer = Answer {
         address: here.to_string(),
-        reply: reply_number,
-        channel: channel_number,
+        reply: reply.0,
+        channel: match &through_memory {
+            None => ChannelNumbers::Basic { bytes: channel.0 },
+            Some((_, (domain, completions))) => ChannelNumbers::Cma {
+                domain: (*domain).to_owned(),
+                places: channel.0,
+                completions: completions.0,
+            },
+        },
     };
     handshake::write(&mut first, &[answer.encode()]).await?;
-    let rest = async { tokio::try_join!(reply, channel).map_err(|_| PipeError::Stopped) };
+    let rest = async {
+        let (reply, channel) = tokio::try_join!(reply.1, channel.1)?;
+        let channel = match through_memory {
+            None => Channel::Basic(channel),
+            Some((peer, (_, completions))) => Channel::Cma {
+                places: channel,
+                completions: completions.1.await?,
+                peer,
+            },
+        };
+        Ok((reply, channel))
+    };
+    let stopped = |_: oneshot::error::RecvError| PipeError::Stopped;
     let (reply, channel) = tokio::select! {
-        rest = rest => rest?,
+        rest = rest => rest.map_err(stopped)?,
         error = closed(&first) => return Err(error),
     };
-    Ok([first, reply, channel])
+    Ok(Connections {
+        first,
+        reply,
+        channel,
+    })
 }
 
 /// Waits until the peer closes the connection, if it does so before it sends anything.

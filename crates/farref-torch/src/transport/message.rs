@@ -16,6 +16,15 @@ pub(crate) trait StorageBytes {
         None
     }
 
+    /// The bytes, where they stay for as long as this is there. Where the bytes may move, this is a copy of them.
+    fn pinned(&self) -> Option<Bytes> {
+        let mut copy = None;
+        self.look(0..self.len(), &mut |bytes| {
+            copy = Some(Bytes::copy_from_slice(bytes));
+        });
+        copy
+    }
+
     /// Calls `look` once with the bytes in `range`, which is within the length.
     ///
     /// `look` never waits. Whatever lock is around the bytes is held only meanwhile. Where the bytes cannot be
@@ -86,6 +95,10 @@ impl StorageBytes for Bytes {
 
     fn here(&self) -> Option<&[u8]> {
         Some(self)
+    }
+
+    fn pinned(&self) -> Option<Bytes> {
+        Some(self.clone())
     }
 
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {

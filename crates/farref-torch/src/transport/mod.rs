@@ -10,20 +10,25 @@
 //! | [`receive`] | messages on their way in |
 //! | [`frame_reader`] | frames of one connection |
 //! | [`storage`] | memory that fills with the bytes of a tensor |
+//! | [`cma`] | tensors through memory |
+//! | [`cma_domain`](mod@cma_domain) | which processes can read each other's memory |
+//! | [`peer_process`] | the process at the other end of a connection |
 //! | [`message`] | what a message is, before and after |
 //! | [`limits`], [`error`] | how much a peer may ask for; what goes wrong |
 //! | [`shared`] | what the two halves of a pipe have in common |
 //!
 //! A pipe carries messages both ways, so it has a sender and a receiver at both ends. It consists of three
 //! connections: descriptors and payloads travel on the first, nothing on the second, the bytes of tensors on
-//! the third. Every write is a frame: its length in eight bytes, little endian, then its bytes.
+//! the third. Within a host it may have four: the third says where in its memory the sender has a tensor, and the fourth when
+//! the receiver has read it there. Every write is a frame: its length in eight bytes, little endian, then its bytes.
 //!
 //! # Invariants
 //!
 //! - **TR-1** What is written is what TensorPipe writes: four payloads per message, those without bytes as
 //!   frames without bytes, tensors without bytes not at all.
 //! - **TR-2** Memory grows with the bytes that have come. A length that a peer claims is checked against
-//!   [`Limits`], and never allocated beyond [`storage`]'s first step because of the claim alone.
+//!   [`Limits`], and never allocated beyond [`storage`]'s first step because of the claim alone. (What is read out of a
+//!   peer's memory has come when it is read. It costs that peer little to have much of it, so there the limits are all.)
 //! - **TR-3** The messages of one pipe are delivered in the order of their descriptors. No pipe waits for
 //!   another.
 //! - **TR-4** The first and the third connection are written at the same time: a peer that reads only one
@@ -43,7 +48,15 @@
 //!   connection of a pipe there never are any.
 //! - **TR-11** No connection to a listener ends before its greeting, whatever becomes of the pipe: PyTorch's would stop to
 //!   listen.
+//! - **TR-12** Memory is read only of a process that has the other end of the connection, within this host and made by the
+//!   same user, whatever it says of itself.
+//! - **TR-13** What a peer was told to read stays where it is until the peer has read it, or the pipe is over.
 
+mod cma;
+#[cfg(target_os = "linux")]
+mod cma_domain;
+#[cfg(not(target_os = "linux"))]
+mod cma_elsewhere;
 mod connect;
 mod error;
 mod frame_reader;
@@ -52,6 +65,8 @@ mod handshake;
 mod limits;
 mod listen;
 mod message;
+#[cfg(target_os = "linux")]
+mod peer_process;
 mod receive;
 mod send;
 mod shared;
@@ -59,6 +74,10 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+#[cfg(target_os = "linux")]
+pub(crate) use cma_domain::cma_domain;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use cma_elsewhere::cma_domain;
 pub(crate) use connect::{connect, probe};
 pub use error::PipeError;
 pub(crate) use limits::Limits;
@@ -68,3 +87,8 @@ pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use shared::Traffic;
 pub(crate) use storage::Storage;
+
+#[cfg(not(target_os = "linux"))]
+use cma_elsewhere::PeerProcess;
+#[cfg(target_os = "linux")]
+use peer_process::PeerProcess;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::cma::CmaReceiver;
 use super::frame_reader::{Frame, FrameReader};
 use super::shared::{TransportShared, count};
 use super::storage::Storage;
@@ -34,13 +35,22 @@ pub(crate) struct PipeReceiver {
     descriptor: FrameReader,
     /// Nothing comes here. It shows when the peer closes it.
     reply: FrameReader,
-    channel: FrameReader,
+    channel: ChannelReceiver,
     limits: Arc<Limits>,
     widths: Widths,
     assembly: Option<Assembly>,
     closing: Option<Closing>,
     ended: bool,
     shared: Arc<TransportShared>,
+}
+
+/// How tensors arrive.
+#[derive(Debug)]
+pub(super) enum ChannelReceiver {
+    /// Over a connection.
+    Basic(FrameReader),
+    /// Through memory.
+    Cma(Box<CmaReceiver>),
 }
 
 /// What has come of a message.
@@ -67,15 +77,15 @@ struct Closing {
 
 impl PipeReceiver {
     pub(super) fn new(
-        [descriptor, reply, channel]: [OwnedReadHalf; 3],
+        [descriptor, reply]: [OwnedReadHalf; 2],
+        channel: ChannelReceiver,
         limits: Arc<Limits>,
         shared: Arc<TransportShared>,
     ) -> Self {
-        let frame_reader = |half| FrameReader::new(half, &shared.traffic);
         Self {
-            descriptor: frame_reader(descriptor),
+            descriptor: FrameReader::new(descriptor, &shared.traffic),
             reply: FrameReader::silent(reply, &shared.traffic),
-            channel: frame_reader(channel),
+            channel,
             limits,
             widths: |_, _| Vec::new(),
             assembly: None,
@@ -112,6 +122,9 @@ impl PipeReceiver {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, PipeError>> {
         if self.ended {
             return Poll::Ready(Ok(None));
+        }
+        if let ChannelReceiver::Cma(channel) = &mut self.channel {
+            channel.poll_owed(cx);
         }
         let next = match self.poll_message(cx) {
             Poll::Pending => match self.poll_closing(cx) {
@@ -171,13 +184,8 @@ impl PipeReceiver {
                 assembly.storages.push(Storage::empty(width, 0));
                 continue;
             }
-            let check = |length| match length == slot.bytes {
-                true => Ok(()),
-                false => Err(PipeError::Rules("a tensor is not as long as announced")),
-            };
-            match ready!(channel.poll_frame(cx, width, check))? {
-                Some(Frame::Here(bytes)) => assembly.storages.push(Storage::copied(width, bytes)),
-                Some(Frame::Own(storage)) => assembly.storages.push(storage),
+            match ready!(channel.poll_storage(cx, width, slot.bytes))? {
+                Some(storage) => assembly.storages.push(storage),
                 None => return closed_within(),
             }
         }
@@ -187,8 +195,8 @@ impl PipeReceiver {
     /// them and the others have been silent for a while since.
     fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PipeError>> {
         let (waited_for, other) = match self.assembly.as_ref().is_some_and(Assembly::has_payloads) {
-            true => (&self.channel, &mut self.descriptor),
-            false => (&self.descriptor, &mut self.channel),
+            true => (self.channel.connection(), &mut self.descriptor),
+            false => (&mut self.descriptor, self.channel.connection()),
         };
         debug_assert!(!waited_for.is_closed(), "an end is no reason to wait");
         other.poll_ahead(cx)?;
@@ -212,6 +220,38 @@ impl PipeReceiver {
             closing.timer.as_mut().reset(Instant::now() + CLOSING);
         }
         closing.timer.as_mut().poll(cx).map(Ok)
+    }
+}
+
+impl ChannelReceiver {
+    /// The next tensor, of so many bytes and elements of this width. None if the peer has closed the connection.
+    fn poll_storage(
+        &mut self,
+        cx: &mut Context<'_>,
+        width: usize,
+        length: u64,
+    ) -> Poll<Result<Option<Storage>, PipeError>> {
+        let channel = match self {
+            Self::Basic(channel) => channel,
+            Self::Cma(channel) => return channel.poll_storage(cx, width, length),
+        };
+        let check = |announced| match announced == length {
+            true => Ok(()),
+            false => Err(PipeError::Rules("a tensor is not as long as announced")),
+        };
+        let frame = ready!(channel.poll_frame(cx, width, check))?;
+        Poll::Ready(Ok(frame.map(|frame| match frame {
+            Frame::Here(bytes) => Storage::copied(width, bytes),
+            Frame::Own(storage) => storage,
+        })))
+    }
+
+    /// The connection on which tensors, or their places, are announced.
+    fn connection(&mut self) -> &mut FrameReader {
+        match self {
+            Self::Basic(channel) => channel,
+            Self::Cma(channel) => channel.places(),
+        }
     }
 }
 
@@ -282,7 +322,7 @@ impl Assembly {
 }
 
 impl Frame<'_> {
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Here(bytes) => bytes,
             Self::Own(storage) => storage.bytes(),

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio::net::tcp::OwnedWriteHalf;
 
+use super::cma::CmaSender;
 use super::frame_writer::{FrameWriter, Part};
 use super::shared::{Traffic, TransportShared, count};
 use super::{Limits, Outgoing, PipeError, StorageBytes};
@@ -30,19 +31,29 @@ struct Connections {
     descriptor: FrameWriter,
     /// Nothing is written here.
     reply: OwnedWriteHalf,
-    channel: FrameWriter,
+    channel: ChannelSender,
+}
+
+/// How tensors leave.
+#[derive(Debug)]
+pub(super) enum ChannelSender {
+    /// Over a connection.
+    Basic(FrameWriter),
+    /// Through memory.
+    Cma(CmaSender),
 }
 
 impl PipeSender {
     pub(super) fn new(
-        [descriptor, reply, channel]: [OwnedWriteHalf; 3],
+        [descriptor, reply]: [OwnedWriteHalf; 2],
+        channel: ChannelSender,
         limits: Arc<Limits>,
         shared: Arc<TransportShared>,
     ) -> Self {
         let connections = Connections {
             descriptor: FrameWriter::new(descriptor),
             reply,
-            channel: FrameWriter::new(channel),
+            channel,
         };
         Self {
             connections: Some(connections),
@@ -89,10 +100,18 @@ impl PipeSender {
         for message in batch {
             limits.judge(&message.size())?;
         }
+        if let ChannelSender::Cma(channel) = &mut connections.channel {
+            let room = poll_fn(|cx| match channel.poll_room(cx) {
+                Poll::Pending => shared.poll_over(cx),
+                ready => ready,
+            });
+            room.await?;
+        }
+        let lent = connections.channel.lent();
         for (index, message) in batch.iter().enumerate() {
             if let Err(error) = connections.append(index, message) {
                 connections.descriptor.clear();
-                connections.channel.clear();
+                connections.channel.clear(lent);
                 return Err(error);
             }
         }
@@ -109,16 +128,53 @@ impl PipeSender {
             if first.is_ready() && third.is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            shared.park_sender(cx);
-            match shared.is_over() {
-                true => Poll::Ready(Err(PipeError::Over)),
-                false => Poll::Pending,
-            }
+            shared.poll_over(cx)
         })
         .await?;
         *torn = false;
         count(&shared.traffic.messages_sent, batch.len());
         Ok(())
+    }
+
+    /// Waits until the peer has read all that it was told to read out of memory, which is kept until then (TR-13). Comes
+    /// back at once if nothing is, or nothing can become of it.
+    pub(crate) async fn settled(&mut self) {
+        while self.has_lent() {
+            self.read_by_peer(0).await;
+        }
+    }
+
+    /// Whether the peer has not read all that it was told to read.
+    pub(crate) fn has_lent(&self) -> bool {
+        let connections = self.connections.as_ref();
+        connections.is_some_and(|connections| connections.channel.lent() > 0)
+    }
+
+    /// Waits until the peer has read something of that. Nothing is lost if this is given up while it waits.
+    pub(crate) async fn some_read(&mut self) {
+        let lent = |connections: &Connections| connections.channel.lent();
+        let lent = self.connections.as_ref().map_or(0, lent);
+        self.read_by_peer(lent.saturating_sub(1)).await;
+    }
+
+    async fn read_by_peer(&mut self, most: usize) {
+        let Some(Connections {
+            channel: ChannelSender::Cma(channel),
+            ..
+        }) = &mut self.connections
+        else {
+            return;
+        };
+        let shared = &self.shared;
+        let read = poll_fn(|cx| match channel.poll_lent(cx, most) {
+            Poll::Pending => shared.poll_over(cx),
+            ready => ready,
+        });
+        if read.await.is_err() {
+            // It will never be, and the peer cannot be told anything else either.
+            channel.forget_lent();
+            self.torn = true;
+        }
     }
 
     /// Lets the peer know that nothing follows. All that was sent arrives before that.
@@ -136,7 +192,10 @@ impl Drop for PipeSender {
         if let Some(connections) = self.connections.take() {
             connections.descriptor.into_half().forget();
             connections.reply.forget();
-            connections.channel.into_half().forget();
+            match connections.channel {
+                ChannelSender::Basic(channel) => channel.into_half().forget(),
+                ChannelSender::Cma(channel) => channel.forget(),
+            }
         }
     }
 }
@@ -171,10 +230,48 @@ impl Connections {
         first.share(index, message, Part::TensorList, tensor_list)?;
         for (number, slot) in descriptor.tensors.iter().enumerate() {
             if slot.bytes > 0 {
-                let (part, length) = (Part::Storage(number), slot.bytes as usize);
-                self.channel.share(index, message, part, length)?;
+                let length = slot.bytes as usize;
+                match (&mut self.channel, message.storages.get(number)) {
+                    (ChannelSender::Cma(channel), Some(storage)) => {
+                        channel.append(storage, length)?;
+                    }
+                    (ChannelSender::Cma(_), None) => return Err(PipeError::Storage),
+                    (ChannelSender::Basic(channel), _) => {
+                        channel.share(index, message, Part::Storage(number), length)?;
+                    }
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl ChannelSender {
+    /// How many tensors the peer has not read out of memory.
+    fn lent(&self) -> usize {
+        match self {
+            Self::Basic(_) => 0,
+            Self::Cma(channel) => channel.lent(),
+        }
+    }
+
+    /// Forgets what was appended since so many were lent.
+    fn clear(&mut self, lent: usize) {
+        match self {
+            Self::Basic(channel) => channel.clear(),
+            Self::Cma(channel) => channel.clear(lent),
+        }
+    }
+
+    fn poll_write<S: StorageBytes>(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &[Outgoing<S>],
+        traffic: &Traffic,
+    ) -> Poll<Result<(), PipeError>> {
+        match self {
+            Self::Basic(channel) => channel.poll_write(cx, batch, traffic),
+            Self::Cma(channel) => channel.poll_write(cx, batch, traffic),
+        }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use tokio::sync::OwnedSemaphorePermit;
+
+use super::error::PipeError;
 
 /// How many bytes have gone over a pipe, frames' lengths included, and how many messages.
 #[derive(Debug, Default)]
@@ -50,8 +52,17 @@ impl TransportShared {
         }
     }
 
+    /// Waits for the end, as an error.
+    pub(super) fn poll_over(&self, cx: &Context<'_>) -> Poll<Result<(), PipeError>> {
+        self.park_sender(cx);
+        match self.is_over() {
+            true => Poll::Ready(Err(PipeError::Over)),
+            false => Poll::Pending,
+        }
+    }
+
     /// Wakes the sender at the end. Whether that has come is to be asked afterwards.
-    pub(super) fn park_sender(&self, cx: &Context<'_>) {
+    fn park_sender(&self, cx: &Context<'_>) {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *sender {
             Some(waker) => waker.clone_from(cx.waker()),

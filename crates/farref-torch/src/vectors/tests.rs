@@ -54,7 +54,7 @@ fn handshakes_come_out_as_tensorpipe_wrote_them() {
                 assert_eq!(Brochure::decode(&read.encode()), Ok(read.clone()), "{name}");
                 assert_eq!(read.encode().len(), bytes.len(), "{name}");
                 if !is_default {
-                    assert_eq!(read, Brochure::ours(), "{name}");
+                    assert_eq!(read, Brochure::ours(None), "{name}");
                     assert_eq!(read.encode(), bytes, "{name}");
                 }
             }

@@ -8,20 +8,20 @@ use tokio::net::TcpListener;
 
 use super::bytes::{base, framed, scripted_caller};
 use super::*;
-use crate::pipe::{Answer, Brochure, Descriptor, Greeting, TensorSlot};
+use crate::pipe::{Answer, Brochure, ChannelNumbers, Descriptor, Greeting, TensorSlot};
 use crate::transport::PipeError;
 
-fn hello() -> Vec<u8> {
+pub(super) fn hello() -> Vec<u8> {
     let from = "mallory".to_owned();
     framed(&Greeting::Spontaneous { from }.encode())
 }
 
 fn brochure() -> Vec<u8> {
-    framed(&Brochure::ours().encode())
+    framed(&Brochure::ours(None).encode())
 }
 
 /// The other side has closed the connection, one way or the other.
-async fn assert_closed(stream: &mut TcpStream) {
+pub(super) async fn assert_closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     // Unread bytes make it a reset.
     drop(hang(stream.read_to_end(&mut rest)).await);
@@ -198,7 +198,7 @@ async fn tr_7_there_are_no_more_pipes_than_places() {
     until_empty(&listener).await;
 }
 
-fn descriptor(payloads: [u64; 4], tensors: &[u64]) -> Vec<u8> {
+pub(super) fn descriptor(payloads: [u64; 4], tensors: &[u64]) -> Vec<u8> {
     let slot = |&bytes| TensorSlot {
         bytes,
         on_cpu: true,
@@ -208,7 +208,7 @@ fn descriptor(payloads: [u64; 4], tensors: &[u64]) -> Vec<u8> {
 }
 
 /// The frames of payloads of these lengths.
-fn payloads(lengths: &[usize]) -> Vec<u8> {
+pub(super) fn payloads(lengths: &[usize]) -> Vec<u8> {
     lengths
         .iter()
         .flat_map(|&length| framed(&vec![0; length]))
@@ -257,7 +257,10 @@ async fn raw_pipe(address: &str) -> [TcpStream; 3] {
     first.read_exact(&mut answer).await.expect("an answer");
     let answer = Answer::decode(&answer).expect("an answer");
     let mut streams = [first, open().await, open().await];
-    for (index, number) in [(1, answer.reply), (2, answer.channel)] {
+    let ChannelNumbers::Basic { bytes } = answer.channel else {
+        panic!("nothing else was offered");
+    };
+    for (index, number) in [(1, answer.reply), (2, bytes)] {
         let greeting = framed(&Greeting::Requested { number }.encode());
         streams[index].write_all(&greeting).await.expect("sent");
     }
@@ -444,7 +447,7 @@ async fn a_listener_that_answers_nonsense_is_no_pipe() {
     let elsewhere = Answer {
         address: "nowhere".to_owned(),
         reply: 0,
-        channel: 1,
+        channel: ChannelNumbers::Basic { bytes: 1 },
     };
     for answer in [
         vec![0xff; 20],

@@ -2,6 +2,8 @@
 //! peers that mean harm.
 
 mod bytes;
+#[cfg(target_os = "linux")]
+mod cma;
 mod hostile;
 mod pipes;
 mod speed;
@@ -13,7 +15,9 @@ use ::bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, Storage, connect};
+use super::{
+    Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, Storage, cma_domain, connect,
+};
 
 /// Nothing takes this long unless it hangs.
 const HANG: Duration = Duration::from_secs(30);
@@ -27,7 +31,23 @@ fn limits() -> Limits {
         handshake: 4 * HANG,
         pipes: 8,
         unclaimed: 0,
+        cma: None,
     }
+}
+
+/// The same, and tensors travel through memory.
+fn through_memory() -> Limits {
+    let cma = cma_domain(false);
+    assert!(
+        cma.is_some() || !cfg!(target_os = "linux"),
+        "this system does not let processes read each other's memory"
+    );
+    Limits { cma, ..limits() }
+}
+
+/// Those for each way in which tensors travel.
+fn both_channels() -> [Limits; 2] {
+    [limits(), through_memory()]
 }
 
 fn anywhere() -> SocketAddr {

@@ -9,70 +9,74 @@ use crate::transport::PipeError;
 
 #[tokio::test]
 async fn messages_of_every_shape_arrive_in_order() {
-    let mut both = both(limits()).await;
-    let empty = Bytes::new;
-    let large = 3 << 20;
-    let batch = vec![
-        message(0, empty(), vec![]),
-        message(1, pattern(1, 1), vec![empty()]),
-        message(
-            -1,
-            pattern(70_000, 2),
-            vec![empty(), pattern(5, 3), empty()],
-        ),
-        message(i64::MAX, pattern(32 << 10, 4), vec![pattern(32 << 10, 5)]),
-        message(
-            i64::MIN,
-            pattern((32 << 10) + 1, 6),
-            vec![pattern((32 << 10) + 1, 7)],
-        ),
-        message(
-            5,
-            pattern(large, 8),
-            vec![pattern(large, 9), pattern(8, 10), pattern(large, 11)],
-        ),
-        message(
-            6,
-            pattern(16 << 10, 12),
-            (0..100).map(|n| pattern(n * 700, n)).collect(),
-        ),
-        small(7),
-    ];
-    let (sender, receiver) = (&mut both.caller.0, &mut both.callee.1);
-    let all_at_once = async { sender.send(&batch).await.expect("sent") };
-    let receive_all = async {
+    for limits in both_channels() {
+        let mut both = both(limits).await;
+        let empty = Bytes::new;
+        let large = 3 << 20;
+        let batch = vec![
+            message(0, empty(), vec![]),
+            message(1, pattern(1, 1), vec![empty()]),
+            message(
+                -1,
+                pattern(70_000, 2),
+                vec![empty(), pattern(5, 3), empty()],
+            ),
+            message(i64::MAX, pattern(32 << 10, 4), vec![pattern(32 << 10, 5)]),
+            message(
+                i64::MIN,
+                pattern((32 << 10) + 1, 6),
+                vec![pattern((32 << 10) + 1, 7)],
+            ),
+            message(
+                5,
+                pattern(large, 8),
+                vec![pattern(large, 9), pattern(8, 10), pattern(large, 11)],
+            ),
+            message(
+                6,
+                pattern(16 << 10, 12),
+                (0..100).map(|n| pattern(n * 700, n)).collect(),
+            ),
+            small(7),
+        ];
+        let (sender, receiver) = (&mut both.caller.0, &mut both.callee.1);
+        let all_at_once = async { sender.send(&batch).await.expect("sent") };
+        let receive_all = async {
+            for sent in &batch {
+                assert_same(&receive(receiver).await, sent);
+            }
+        };
+        hang(async { tokio::join!(all_at_once, receive_all) }).await;
         for sent in &batch {
-            assert_same(&receive(receiver).await, sent);
+            let one = async { sender.send(from_ref(sent)).await.expect("sent") };
+            let (_, received) = hang(async { tokio::join!(one, receive(receiver)) }).await;
+            assert_same(&received, sent);
         }
-    };
-    hang(async { tokio::join!(all_at_once, receive_all) }).await;
-    for sent in &batch {
-        let one = async { sender.send(from_ref(sent)).await.expect("sent") };
-        let (_, received) = hang(async { tokio::join!(one, receive(receiver)) }).await;
-        assert_same(&received, sent);
+        sender.send::<Bytes>(&[]).await.expect("nothing is sent");
+        assert_works(&mut both).await;
     }
-    sender.send::<Bytes>(&[]).await.expect("nothing is sent");
-    assert_works(&mut both).await;
 }
 
 #[tokio::test]
 async fn storages_are_aligned_to_their_elements() {
-    let mut both = both(limits()).await;
-    // The list of tensors says the widths here.
-    let receiver = &mut both.callee.1;
-    receiver.set_widths(|list, count| {
-        assert_eq!(count, 8);
-        list.iter().map(|&width| width.into()).collect()
-    });
-    for length in [0, 48, 64 << 10, 1 << 20, (1 << 20) + 16, 5 << 20] {
-        let mut sent = small(1);
-        sent.tensor_list = Bytes::from_static(&[1, 2, 4, 8, 16, 3, 0]);
-        sent.storages = (0..8).map(|n| pattern(length, n)).collect();
-        let send = async { both.caller.0.send(from_ref(&sent)).await.expect("sent") };
-        let (_, received) = hang(async { tokio::join!(send, receive(receiver)) }).await;
-        assert_same(&received, &sent);
-        let widths: Vec<_> = received.storages.iter().map(Storage::width).collect();
-        assert_eq!(widths, [1, 2, 4, 8, 8, 1, 1, 1]);
+    for limits in both_channels() {
+        let mut both = both(limits).await;
+        // The list of tensors says the widths here.
+        let receiver = &mut both.callee.1;
+        receiver.set_widths(|list, count| {
+            assert_eq!(count, 8);
+            list.iter().map(|&width| width.into()).collect()
+        });
+        for length in [0, 48, 64 << 10, 1 << 20, (1 << 20) + 16, 5 << 20] {
+            let mut sent = small(1);
+            sent.tensor_list = Bytes::from_static(&[1, 2, 4, 8, 16, 3, 0]);
+            sent.storages = (0..8).map(|n| pattern(length, n)).collect();
+            let send = async { both.caller.0.send(from_ref(&sent)).await.expect("sent") };
+            let (_, received) = hang(async { tokio::join!(send, receive(receiver)) }).await;
+            assert_same(&received, &sent);
+            let widths: Vec<_> = received.storages.iter().map(Storage::width).collect();
+            assert_eq!(widths, [1, 2, 4, 8, 8, 1, 1, 1]);
+        }
     }
 }
 

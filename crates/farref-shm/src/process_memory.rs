@@ -1,0 +1,156 @@
+//! The memory of a process, by its number.
+//!
+//! For those who know by other means that the process is the one that they mean, such as a wire that is not this crate's.
+//! Where both ends are, and the socket between them is a Unix socket, [`PeerMemory`](crate::PeerMemory) makes sure of it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use bytes::BufMut;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::PeerError;
+use crate::sys::read_process;
+
+/// So much is read at once: what the system has to remember of each page meanwhile stays in the cache.
+const CALL: usize = 256 << 10;
+
+/// The memory of a process that is held on to: if it ends, its number is not taken for another's.
+///
+/// ```
+/// use farref_shm::ProcessMemory;
+///
+/// let value = b"a value in the memory of a process";
+/// let memory = ProcessMemory::open(std::process::id())?;
+/// let mut copy = Vec::with_capacity(value.len());
+/// memory.read(value.as_ptr().addr() as u64, value.len(), &mut copy)?;
+/// assert_eq!(copy, value);
+/// # Ok::<(), farref_shm::PeerError>(())
+/// ```
+#[derive(Debug)]
+pub struct ProcessMemory {
+    pid: Pid,
+    /// The process itself, whatever becomes of its number.
+    process: OwnedFd,
+}
+
+impl ProcessMemory {
+    /// The memory of a process that runs now. Whether it may be read shows when it is.
+    pub fn open(pid: u32) -> Result<Self, PeerError> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        Self::of(pid.ok_or(PeerError::Gone)?)
+    }
+
+    pub(crate) fn of(pid: Pid) -> Result<Self, PeerError> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Ok(Self { pid, process }),
+            Err(Errno::SRCH) => Err(PeerError::Gone),
+            Err(error) => Err(PeerError::Unsupported(error.into())),
+        }
+    }
+
+    /// Appends to `into` the `length` bytes that the process has at an address, as
+    /// [`PeerMemory::read`](crate::PeerMemory::read) does: what was read counts only if the process still ran
+    /// afterwards.
+    pub fn read(
+        &self,
+        address: u64,
+        length: usize,
+        into: &mut impl BufMut,
+    ) -> Result<(), PeerError> {
+        match self.copy(address, length, into) {
+            Ok(()) if self.runs() => Ok(()),
+            Ok(()) => Err(PeerError::Gone),
+            Err(_) if !self.runs() => Err(PeerError::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, whatever has become of the process.
+    pub(crate) fn copy(
+        &self,
+        address: u64,
+        length: usize,
+        into: &mut impl BufMut,
+    ) -> Result<(), PeerError> {
+        let mut done = 0;
+        while done < length {
+            let missing = length - done;
+            if !into.has_remaining_mut() {
+                return Err(PeerError::NoRoom { missing });
+            }
+            let at = address.saturating_add(done as u64);
+            match read_process(self.pid, at, missing.min(CALL), into) {
+                Ok(0) => return Err(PeerError::Unreadable { address: at }),
+                Ok(read) => done += read,
+                Err(error) => return Err(explain(at, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes ready when the process ends.
+    pub(crate) fn process(&self) -> &OwnedFd {
+        &self.process
+    }
+
+    fn runs(&self) -> bool {
+        is_quiet(&mut [PollFd::new(&self.process, PollFlags::IN)])
+    }
+}
+
+/// Whether nothing has happened to any of them.
+pub(crate) fn is_quiet(ends: &mut [PollFd<'_>]) -> bool {
+    let at_once = Timespec::default();
+    loop {
+        match poll(ends, Some(&at_once)) {
+            Ok(over) => return over == 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn explain(address: u64, error: io::Error) -> PeerError {
+    match Errno::from_io_error(&error) {
+        Some(Errno::FAULT) => PeerError::Unreadable { address },
+        Some(Errno::PERM) => PeerError::NotPermitted,
+        Some(Errno::SRCH) => PeerError::Gone,
+        _ => PeerError::Unsupported(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_nobodys_are_nobodys() {
+        for pid in [0, u32::MAX, i32::MAX as u32] {
+            assert!(ProcessMemory::open(pid).is_err(), "{pid}");
+        }
+    }
+
+    /// SH-3: not those of another process that has its number now, nor the rest of its own.
+    #[test]
+    fn sh_3_nothing_is_read_of_a_process_that_has_ended() {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn();
+        let mut child = child.expect("a process");
+        let memory = ProcessMemory::open(child.id()).expect("it runs");
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        let read = memory.read(0x1000, 1, &mut Vec::new());
+        assert!(matches!(read, Err(PeerError::Gone)), "{read:?}");
+    }
+
+    #[test]
+    fn an_address_without_memory_is_said() {
+        let memory = ProcessMemory::open(std::process::id()).expect("it runs");
+        let read = memory.read(8, 1, &mut Vec::new());
+        assert!(matches!(read, Err(PeerError::Unreadable { address: 8 })));
+    }
+}
