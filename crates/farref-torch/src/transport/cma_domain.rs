@@ -17,14 +17,13 @@ const DESCENDANTS: u32 = 1;
 /// so only if a process agrees, this one does if it is to (`agree`).
 pub(crate) fn cma_domain(agree: bool) -> Option<&'static str> {
     static DOMAIN: OnceLock<Option<String>> = OnceLock::new();
-    match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
-        Ok(scope) => match scope.trim().parse() {
+    // Where there is no such file there is no such restriction.
+    if let Ok(scope) = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        match scope.trim().parse() {
             Ok(0) => {}
             Ok(DESCENDANTS) if agree && permit_same_user().is_ok() => {}
             _ => return None,
-        },
-        // There is no such restriction.
-        Err(_) => {}
+        }
     }
     DOMAIN.get_or_init(domain).as_deref()
 }
