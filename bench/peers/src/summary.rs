@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::compare::{Outcome, Pair, is_of};
 use crate::peers::Peer;
-use crate::results::{Measure, Results, digits};
+use crate::results::{Measure, digits};
 use crate::transport::Transport;
 
 /// What the rounds say.
@@ -95,15 +95,8 @@ impl Row<'_> {
 
     /// The version that the peer said it has.
     pub fn version(&self) -> Option<&str> {
-        let said = |pair: &&'_ Pair| {
-            pair.beside
-                .results()
-                .map(|results: &Results| &results.version)
-        };
-        let version = self.pairs.iter().find_map(said)?;
-        Some(version)
-            .filter(|version| !version.is_empty())
-            .map(String::as_str)
+        let measured = self.pairs.iter().find_map(|pair| pair.beside.results())?;
+        Some(measured.version.as_str()).filter(|version| !version.is_empty())
     }
 
     /// Why there is no figure at all.
