@@ -42,9 +42,7 @@ def join(name, rank, transport, port):
     os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     # Otherwise PyTorch chooses, on one host shared memory for all and a copy between processes for tensors.
     tcp = {"_transports": ["uv"], "_channels": ["basic"]} if transport == "tcp" else {}
-    options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=int(os.environ.get("THREADS", "2")), init_method=f"tcp://127.0.0.1:{port}", **tcp
-    )
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", **tcp)
     rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
 
 

@@ -212,6 +212,7 @@ async fn measure(mut command: Command, seconds: f64) -> anyhow::Result<Results> 
     let limit = Duration::from_secs_f64(120.0 + 30.0 * seconds);
     let child = command
         .args(["--seconds", &seconds.to_string()])
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tokio::task::JoinHandle;
 
 use crate::results::{Measure, Results};
@@ -69,7 +69,7 @@ pub async fn all<C: Caller>(caller: C, time: Duration) -> anyhow::Result<Results
     let mut watch = Stopwatch::start(time, 10).warm_up();
     while watch.goes_on() {
         let began = Instant::now();
-        caller.call().await?;
+        caller.call().await.context("an empty call failed")?;
         watch.record(began.elapsed());
     }
     let samples = watch.finish();
@@ -77,14 +77,18 @@ pub async fn all<C: Caller>(caller: C, time: Duration) -> anyhow::Result<Results
     results.set(Measure::EmptyP99, samples.percentile(99));
 
     for (tasks, measure) in IN_FLIGHT {
-        results.set(measure, pipelined(&caller, tasks, time).await?);
+        let rate = pipelined(&caller, tasks, time).await;
+        let rate = rate.with_context(|| format!("{tasks} calls in flight failed"))?;
+        results.set(measure, rate);
     }
 
     for (bytes, measure) in PAYLOADS {
         let payload = C::payload(vec![7; bytes]);
         let send = async || -> anyhow::Result<Duration> {
             let began = Instant::now();
-            ensure!(caller.send(&payload).await? == bytes, "bytes were lost");
+            let sent = caller.send(&payload).await;
+            let sent = sent.with_context(|| format!("a call with {bytes} bytes failed"))?;
+            ensure!(sent == bytes, "{bytes} bytes were sent, and {sent} came");
             Ok(began.elapsed())
         };
         send().await?;
