@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import os
 
 from monarch.actor import Actor, endpoint, this_host
 
@@ -39,6 +40,8 @@ class Caller:
 
 @contextlib.contextmanager
 def connected():
+    # The other process looks for this file.
+    os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
     processes = this_host().spawn_procs({"gpus": 1})
     server = processes.spawn("server", Server)
     server.nothing.call_one().get()

@@ -69,7 +69,9 @@ pub fn digits(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
+        0.1.. => format!("{value:.2}"),
+        0.01.. => format!("{value:.3}"),
+        _ => format!("{value:.4}"),
     }
 }
 
