@@ -4,10 +4,13 @@
 //! error. An error is printed as one line that says what to do; the code is then 2 for a wrong command
 //! line (clap's), 1 for everything else.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod allocations;
 mod bench;
 mod demo;
+mod files;
 mod inspect;
 mod launch;
 mod progress;

@@ -1,7 +1,7 @@
 //! Progress of long work: a bar on a terminal, a line now and then elsewhere.
 
-use std::cell::Cell;
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -10,7 +10,7 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     what: &'static str,
     steps: u64,
-    done: Cell<u64>,
+    done: AtomicU64,
     /// Whether somebody watches.
     live: bool,
 }
@@ -31,20 +31,26 @@ impl Progress {
             bar,
             what,
             steps,
-            done: Cell::new(0),
+            done: AtomicU64::new(0),
             live,
         }
     }
 
     /// One step more is done, and this is how things are.
     pub(crate) fn step(&self, state: &str) {
-        let before = self.done.get();
-        self.done.set(before + 1);
+        let before = self.done.fetch_add(1, Ordering::Relaxed);
         if self.live {
             self.bar.set_message(state.to_owned());
             self.bar.inc(1);
         } else if before * 10 / self.steps < (before + 1) * 10 / self.steps {
             eprintln!("{} {}/{}  {state}", self.what, before + 1, self.steps);
+        }
+    }
+
+    /// What is being done, within a step.
+    pub(crate) fn say(&self, state: &str) {
+        if self.live {
+            self.bar.set_message(state.to_owned());
         }
     }
 

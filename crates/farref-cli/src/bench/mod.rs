@@ -1,30 +1,43 @@
-//! `farref bench`: what calls and references cost between two processes, beside bare sockets in the same
-//! run.
+//! `farref bench`: what calls, values and references cost between processes, beside what bounds them in the same run.
 //!
-//! A number alone says more about the machine than about farref, so every measurement has a baseline from
-//! the same run: the bare socket for calls and bytes, the empty call for references.
+//! A number alone says more about the machine than about farref, so every measurement has a limit from the same run:
+//! the bare socket for calls and bytes, memory for bytes, the empty call for references.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`arguments`], [`plan`] | the command line; how much is measured |
+//! | [`parts`] | what can be measured |
+//! | [`bare`] | what bare sockets and memory do |
+//! | [`transport`], [`group`], [`functions`] | workers, what they talk through, what they are called for |
+//! | [`role`], [`peer`] | the other processes |
+//! | [`samples`], [`spent`] | times; CPU time, memory, allocations |
+//! | [`report`] | the results |
 
 mod arguments;
 mod bare;
-mod calls;
+mod functions;
+mod group;
+mod parts;
 mod peer;
+mod plan;
 mod report;
 mod role;
 mod samples;
+mod spent;
 mod transport;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 
 pub(crate) use arguments::Arguments;
 
-use arguments::Transports;
-use report::{Measurement, Report, progress};
-use samples::Samples;
-use transport::Transport;
+use crate::files::check_writable;
+use crate::progress::Progress;
+use plan::Plan;
+use report::{Recorder, Report};
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Two threads, as a small program of farref would have.
@@ -37,26 +50,28 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         runtime.block_on(role.play())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let time = match arguments.quick {
-        true => Duration::from_millis(50),
-        false => arguments.seconds,
-    };
-    let transports: &[Transport] = match arguments.transport {
-        Transports::Tcp => &[Transport::Tcp],
-        Transports::Unix => &[Transport::Unix],
-        Transports::Both => &[Transport::Tcp, Transport::Unix],
-    };
-    let mut report = Report::new(time);
-    if report.is_development_build() {
-        progress("this is a development build: a release build is faster");
+    let printed = arguments.json.as_deref() == Some(Path::new("-"));
+    let json = arguments.json.as_deref().filter(|_| !printed);
+    for (file, option) in [(json, "--json"), (arguments.html.as_deref(), "--html")] {
+        if let Some(file) = file {
+            check_writable(file, option)?;
+        }
     }
-    for transport in transports {
-        runtime.block_on(measure(*transport, time, &mut report))?;
+
+    let plan = Plan::new(&arguments);
+    // On a task, as a program's calls are.
+    let report = runtime.block_on(async { tokio::spawn(measure(plan)).await? })?;
+
+    let as_json = serde_json::to_string_pretty(&report)? + "\n";
+    if let Some(file) = json {
+        std::fs::write(file, &as_json)
+            .with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let text = match arguments.json {
-        true => serde_json::to_string_pretty(&report)? + "\n",
-        false => report.to_string(),
-    };
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, report.page())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let text = if printed { as_json } else { report.table() };
     let mut stdout = std::io::stdout();
     stdout
         .write_all(text.as_bytes())
@@ -64,37 +79,25 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(transport: Transport, time: Duration, report: &mut Report) -> anyhow::Result<()> {
-    let name = transport.name();
-    let (ping_pong, budget) = match transport {
-        Transport::Tcp => (bare::tcp_ping_pong(time).await, 1.5),
-        Transport::Unix => (bare::unix_ping_pong(time).await, 2.0),
-    };
-    let ping_pong = ping_pong.with_context(|| format!("cannot measure a bare {name} socket"))?;
-    let bulk = bare::bulk(transport, time).await;
-    let bulk = bulk.with_context(|| format!("cannot measure a bare {name} socket"))?;
-    let measured = calls::measure(transport, time).await;
-    let measured = measured.with_context(|| format!("cannot measure calls over {name}"))?;
-
-    let times = |what, samples: &Samples| Measurement::times(what, transport, samples);
-    let rate = |what, unit, value| Measurement::rate(what, transport, unit, value);
-    let beside_bare = |what, samples: &Samples| {
-        times(what, samples).against("bare_ping_pong", samples.p50() / ping_pong.p50())
-    };
-    let beside_call = |what, samples: &Samples| {
-        times(what, samples).against("empty_call", samples.p50() / measured.empty.p50())
-    };
-    let (bare_speed, speed) = (
-        bulk.gigabytes_per_second(),
-        measured.bulk.gigabytes_per_second(),
-    );
-    report.add(times("bare_ping_pong", &ping_pong));
-    report.add(rate("bare_64mib", "GB/s", bare_speed));
-    report.add(beside_bare("empty_call", &measured.empty).budget(budget));
-    report.add(beside_bare("plain_fn_call", &measured.plain));
-    report.add(beside_call("hand_on_reference", &measured.handed_on));
-    report.add(beside_call("create_fetch_drop", &measured.created));
-    report.add(rate("pipelined_calls", "calls/s", measured.pipelined));
-    report.add(rate("blob_64mib", "GB/s", speed).against("bare_64mib", speed / bare_speed));
-    Ok(())
+async fn measure(plan: Plan) -> anyhow::Result<Report> {
+    let mut report = Report::new(&plan);
+    let steps = plan.parts.len() * plan.transports.len();
+    let progress = Progress::new(steps as u64, "bench");
+    if report.is_development_build() {
+        progress.note("this is a development build: a release build is faster");
+    }
+    for &part in &plan.parts {
+        for &transport in &plan.transports {
+            let mut recorder = Recorder {
+                part,
+                transport,
+                report: &mut report,
+                progress: &progress,
+            };
+            part.measure(transport, &plan, &mut recorder).await?;
+            progress.step(&format!("{} over {}", part.name(), transport.name()));
+        }
+    }
+    progress.finish();
+    Ok(report)
 }

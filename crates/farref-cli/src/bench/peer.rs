@@ -3,11 +3,14 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::calls;
-use super::role::{PING, Role};
-use super::samples::BULK;
+use super::bare::{ASK, Header, PING, place_cpu_time};
+use super::group;
+use super::role::{Place, Role};
+
+/// How much an echo reads at once.
+const CHUNK: usize = 64 << 10;
 
 impl Role {
     pub(super) async fn play(self) -> anyhow::Result<()> {
@@ -15,34 +18,73 @@ impl Role {
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         match self {
-            Self::Worker(transport, port) => calls::serve(transport, port).await,
-            Self::TcpEcho(port) => {
-                let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+            Self::Worker(seat) => Ok(seat.join().await?.serve().await?),
+            Self::Member(seat, place) => group::be_a_member(&seat, connected(place)?).await,
+            Self::Echo(Place::Tcp(port)) => {
+                let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
                 stream.set_nodelay(true)?;
-                let mut buffer = [0; PING];
-                while stream.read_exact(&mut buffer).await.is_ok() {
-                    stream.write_all(&buffer).await?;
-                }
-                Ok(())
+                echo(stream).await
             }
-            Self::UnixEcho(path) => {
-                let mut stream = UnixStream::connect(path)?;
-                let mut buffer = [0; PING];
-                while stream.read_exact(&mut buffer).is_ok() {
-                    stream.write_all(&buffer)?;
-                }
-                Ok(())
+            Self::Echo(Place::Unix(path)) => {
+                echo(tokio::net::UnixStream::connect(path).await?).await
             }
-            Self::TcpSink(port) => swallow(std::net::TcpStream::connect(("127.0.0.1", port))?),
-            Self::UnixSink(path) => swallow(UnixStream::connect(path)?),
+            Self::BlockingEcho(place) => blocking_echo(connected(place)?),
+            Self::Bulk(place) => bulk(connected(place)?),
         }
     }
 }
 
-fn swallow(mut stream: impl Read + Write) -> anyhow::Result<()> {
-    let mut buffer = vec![0; BULK];
+trait Stream: Read + Write + Send {}
+impl<S: Read + Write + Send> Stream for S {}
+
+fn connected(place: Place) -> anyhow::Result<Box<dyn Stream>> {
+    Ok(match place {
+        Place::Tcp(port) => {
+            let stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_nodelay(true)?;
+            Box::new(stream)
+        }
+        Place::Unix(path) => Box::new(UnixStream::connect(path)?),
+    })
+}
+
+async fn echo(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> anyhow::Result<()> {
+    // On a task, as a program's answers are.
+    let echo = tokio::spawn(async move {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let count = stream.read(&mut buffer).await?;
+            let frames = &mut buffer[..count];
+            match frames {
+                [] => return anyhow::Ok(()),
+                [ASK, ..] if count == PING => place_cpu_time(frames),
+                _ => {}
+            }
+            stream.write_all(frames).await?;
+        }
+    });
+    echo.await?
+}
+
+fn blocking_echo(mut stream: impl Read + Write) -> anyhow::Result<()> {
+    let mut buffer = [0; PING];
     while stream.read_exact(&mut buffer).is_ok() {
-        stream.write_all(&[1])?;
+        stream.write_all(&buffer)?;
+    }
+    Ok(())
+}
+
+fn bulk(mut stream: impl Read + Write) -> anyhow::Result<()> {
+    let mut buffer = Vec::new();
+    while let Some(header) = Header::read(&mut stream) {
+        buffer.resize(header.bytes, 0);
+        stream.read_exact(&mut buffer)?;
+        match header.back {
+            true => stream.write_all(&buffer)?,
+            false => stream.write_all(&[1])?,
+        }
     }
     Ok(())
 }

@@ -1,61 +1,55 @@
 //! What the other process of a measurement is to be, and starting it: this same program, told by an argument.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 
 use super::transport::Transport;
 
 /// How long the two processes wait for each other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// What a bare socket sends to and fro: about as much as an empty call.
-pub(super) const PING: usize = 64;
 
 /// What to be.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Role {
-    /// A farref worker whose group meets at this port.
-    Worker(Transport, u16),
-    /// Sends everything back.
-    TcpEcho(u16),
-    UnixEcho(PathBuf),
-    /// Swallows large messages, and says so with one byte.
-    TcpSink(u16),
-    UnixSink(PathBuf),
+    /// A worker that serves until its group ends.
+    Worker(Seat),
+    /// The same, but joins when told to, and tells when it has joined and when the group has ended.
+    Member(Seat, Place),
+    /// Sends everything back, with tokio.
+    Echo(Place),
+    /// Sends everything back, with blocking calls.
+    BlockingEcho(Place),
+    /// Receives large messages, and sends them back or says with one byte that they came.
+    Bulk(Place),
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Worker(transport, port) => write!(f, "worker-{}:{port}", transport.name()),
-            Self::TcpEcho(port) => write!(f, "echo-tcp:{port}"),
-            Self::UnixEcho(path) => write!(f, "echo-unix:{}", path.display()),
-            Self::TcpSink(port) => write!(f, "sink-tcp:{port}"),
-            Self::UnixSink(path) => write!(f, "sink-unix:{}", path.display()),
-        }
-    }
+/// Which worker of which group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Seat {
+    pub(super) transport: Transport,
+    /// Where the group meets.
+    pub(super) port: u16,
+    pub(super) rank: u32,
+    pub(super) workers: u32,
+}
+
+/// Where the one who started this process listens.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Place {
+    Tcp(u16),
+    Unix(PathBuf),
 }
 
 impl FromStr for Role {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "this argument is for `farref bench` itself";
-        let (role, place) = text.split_once(':').ok_or(WRONG)?;
-        let port = || place.parse().map_err(|_| WRONG);
-        Ok(match role {
-            "worker-tcp" => Self::Worker(Transport::Tcp, port()?),
-            "worker-unix" => Self::Worker(Transport::Unix, port()?),
-            "echo-tcp" => Self::TcpEcho(port()?),
-            "echo-unix" => Self::UnixEcho(place.into()),
-            "sink-tcp" => Self::TcpSink(port()?),
-            "sink-unix" => Self::UnixSink(place.into()),
-            _ => return Err(WRONG),
-        })
+        serde_json::from_str(text).map_err(|_| "this argument is for `farref bench` itself")
     }
 }
 
@@ -64,7 +58,7 @@ impl Role {
     pub(super) fn start(&self) -> anyhow::Result<Guard> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = Command::new(program)
-            .args(["bench", "--peer", &self.to_string()])
+            .args(["bench", "--peer", &serde_json::to_string(self)?])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

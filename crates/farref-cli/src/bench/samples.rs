@@ -2,17 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-/// How large the large message is.
-pub(super) const BULK: usize = 64 << 20;
+use serde::Serialize;
 
 /// More than this many are not kept: the percentiles would not change.
 const MAX_SAMPLES: usize = 1 << 20;
 /// What comes first finds cold caches and sockets that have yet to grow.
 const WARM_UP: usize = 20;
 
-/// Sorted times; at least one.
-#[derive(Debug)]
-pub(super) struct Samples(Vec<Duration>);
+/// Percentiles, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Times {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    /// How many were measured.
+    pub(super) samples: usize,
+}
 
 /// Says when enough was measured.
 #[derive(Debug)]
@@ -52,33 +57,46 @@ impl Stopwatch {
         }
     }
 
-    pub(super) fn finish(mut self) -> Samples {
-        self.times.sort_unstable();
-        Samples(self.times)
+    pub(super) fn finish(self) -> Times {
+        Times::of(self.times)
     }
 }
 
-impl Samples {
-    /// In microseconds.
-    pub(super) fn p50(&self) -> f64 {
-        self.percentile(50)
+impl Times {
+    /// Of at least one time.
+    pub(super) fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let percentile = |permille: usize| {
+            let index = times.len() * permille / 1000;
+            let time = times.get(index).or_else(|| times.last());
+            time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+        };
+        Self {
+            p50: percentile(500),
+            p99: percentile(990),
+            p999: percentile(999),
+            samples: times.len(),
+        }
     }
 
-    /// In microseconds.
-    pub(super) fn p99(&self) -> f64 {
-        self.percentile(99)
+    /// If each one moved so many bytes, by the median.
+    pub(super) fn gigabytes_per_second(&self, bytes: usize) -> f64 {
+        bytes as f64 / 1e3 / self.p50
     }
+}
 
-    fn percentile(&self, percent: usize) -> f64 {
-        let index = self.0.len() * percent / 100;
-        let time = self.0.get(index).or_else(|| self.0.last());
-        time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+/// Does something for a `time`, one after the other.
+pub(super) async fn repeat<F: Future<Output = anyhow::Result<()>>>(
+    time: Duration,
+    mut something: impl FnMut() -> F,
+) -> anyhow::Result<Times> {
+    let mut watch = Stopwatch::start(time, 10).warm_up();
+    while watch.goes_on() {
+        let began = Instant::now();
+        something().await?;
+        watch.record(began.elapsed());
     }
-
-    /// If each one moved a large message.
-    pub(super) fn gigabytes_per_second(&self) -> f64 {
-        BULK as f64 / 1e3 / self.p50()
-    }
+    Ok(watch.finish())
 }
 
 #[cfg(test)]
@@ -87,14 +105,16 @@ mod tests {
 
     #[test]
     fn percentiles_are_found() {
-        let mut watch = Stopwatch::start(Duration::ZERO, 100);
-        for time in (1..=100).rev() {
+        let mut watch = Stopwatch::start(Duration::ZERO, 1000);
+        for time in (1..=1000).rev() {
             assert!(watch.goes_on());
             watch.record(Duration::from_micros(time));
         }
         assert!(!watch.goes_on());
-        let samples = watch.finish();
-        assert_eq!((samples.p50(), samples.p99()), (51.0, 100.0));
+        let times = watch.finish();
+        assert_eq!((times.p50, times.p99, times.p999), (501.0, 991.0, 1000.0));
+        assert_eq!(times.samples, 1000);
+        assert_eq!(times.gigabytes_per_second(501_000), 1.0);
     }
 
     #[test]
@@ -105,6 +125,6 @@ mod tests {
         }
         assert!(watch.goes_on());
         watch.record(Duration::from_micros(1));
-        assert_eq!(watch.finish().p99(), 1.0);
+        assert_eq!(watch.finish().p99, 1.0);
     }
 }

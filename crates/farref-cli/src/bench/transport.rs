@@ -1,8 +1,10 @@
-//! Over which sockets it is measured.
+//! Through what two workers of a host talk.
 
-use serde::Serialize;
+use clap::ValueEnum;
+use farref::WorkerBuilder;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Transport {
     Tcp,
@@ -10,10 +12,31 @@ pub(super) enum Transport {
 }
 
 impl Transport {
+    pub(super) const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
         }
     }
+
+    /// The socket below.
+    pub(super) fn socket(self) -> Socket {
+        match self {
+            Self::Tcp => Socket::Tcp,
+            Self::Unix => Socket::Unix,
+        }
+    }
+
+    /// A worker that talks so.
+    pub(super) fn choose(self, worker: WorkerBuilder) -> WorkerBuilder {
+        worker.unix_sockets(self.socket() == Socket::Unix)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Socket {
+    Tcp,
+    Unix,
 }

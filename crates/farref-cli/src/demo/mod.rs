@@ -24,13 +24,14 @@ mod spiral;
 mod trainer;
 mod training;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
 pub(crate) use arguments::Arguments;
+
+use crate::files::check_writable;
 use ledger::Ledger;
 use plan::Plan;
 use training::Outcome;
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         "--kill-one needs a trainer that is left: say --trainers 2 or more"
     );
     if let Some(file) = &arguments.html {
-        check_writable(file)?;
+        check_writable(file, "--html")?;
     }
     let began = Instant::now();
     let verdict = runtime.block_on(show(&arguments))?;
@@ -56,20 +57,6 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(match verdict {
         Verdict::Good => ExitCode::SUCCESS,
         Verdict::Bad(_) => ExitCode::FAILURE,
-    })
-}
-
-/// Finds out before the training, and not after it, that the page cannot be written.
-fn check_writable(file: &Path) -> anyhow::Result<()> {
-    let opened = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(file);
-    opened.map(drop).with_context(|| {
-        format!(
-            "cannot write {}: choose another file for --html",
-            file.display()
-        )
     })
 }
 

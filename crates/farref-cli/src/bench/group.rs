@@ -1,0 +1,78 @@
+//! Groups of workers, each in a process of its own: this one has rank 0.
+
+use std::io::{Read, Write};
+
+use farref::{Peer, StoreServer, Worker};
+
+use super::role::{Guard, PATIENCE, Role, Seat};
+use super::transport::Transport;
+
+/// A group that has come together.
+pub(super) struct Group {
+    pub(super) me: Worker,
+    /// The others, by rank.
+    pub(super) peers: Vec<Peer>,
+    others: Vec<Guard>,
+    store: StoreServer,
+}
+
+impl Seat {
+    fn name(rank: u32) -> String {
+        format!("worker{rank}")
+    }
+
+    pub(super) async fn join(&self) -> farref::Result<Worker> {
+        let worker = Worker::builder(Self::name(self.rank))
+            .rank(self.rank)
+            .world_size(self.workers)
+            .rendezvous(&format!("tcp://127.0.0.1:{}", self.port))
+            .store_is_hosted_elsewhere()
+            .join_timeout(PATIENCE);
+        self.transport.choose(worker).join().await
+    }
+}
+
+impl Group {
+    pub(super) async fn start(transport: Transport, workers: u32) -> anyhow::Result<Self> {
+        let store = StoreServer::bind("127.0.0.1:0").await?;
+        let port = store.local_addr().port();
+        let seat = |rank| Seat {
+            transport,
+            port,
+            rank,
+            workers,
+        };
+        let others = (1..workers).map(|rank| Role::Worker(seat(rank)).start());
+        let others = others.collect::<anyhow::Result<_>>()?;
+        let me = seat(0).join().await?;
+        let peers = (1..workers).map(|rank| me.peer(&Seat::name(rank)));
+        let peers = peers.collect::<farref::Result<_>>()?;
+        Ok(Self {
+            me,
+            peers,
+            others,
+            store,
+        })
+    }
+
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        self.me.shutdown().await?;
+        drop(self.others);
+        self.store.close().await;
+        Ok(())
+    }
+}
+
+/// The other end of measuring how long a group takes to come together and to end: every byte is a signal.
+pub(super) async fn be_a_member(seat: &Seat, mut line: impl Read + Write) -> anyhow::Result<()> {
+    let mut signal = [0];
+    // Once to see how long nothing takes, then to join.
+    line.read_exact(&mut signal)?;
+    line.write_all(&signal)?;
+    line.read_exact(&mut signal)?;
+    let me = seat.join().await?;
+    line.write_all(&signal)?;
+    me.serve().await?;
+    line.write_all(&signal)?;
+    Ok(())
+}

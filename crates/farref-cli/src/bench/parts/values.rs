@@ -1,0 +1,216 @@
+//! Values from a few bytes to many megabytes, one way and back, beside a bare socket and copies in memory.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use farref::{Blob, Buffer, Peer};
+use farref_autograd::Tensor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::super::bare::{Bulk, memcpy};
+use super::super::functions::{
+    return_blob, return_buffer, return_tensor, return_vec, take_blob, take_buffer, take_tensor,
+    take_vec,
+};
+use super::super::group::Group;
+use super::super::plan::Plan;
+use super::super::report::{Measurement, Recorder};
+use super::super::samples::{Stopwatch, Times};
+use super::super::transport::Transport;
+
+/// The size that has a budget.
+const BUDGETED: usize = 64 << 20;
+
+/// As what bytes are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(in super::super) enum Form {
+    Blob,
+    /// A vector of `f32` in a `Buffer`, taken out of it at the other end.
+    Buffer,
+    /// candle's.
+    Tensor,
+    /// A plain `Vec<f32>`, as serde writes and reads it.
+    Vec,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(in super::super) enum Direction {
+    OneWay,
+    Echo,
+}
+
+impl Form {
+    pub(in super::super) const ALL: [Self; 4] = [Self::Blob, Self::Buffer, Self::Tensor, Self::Vec];
+
+    pub(in super::super) fn name(self) -> &'static str {
+        match self {
+            Self::Blob => "Blob",
+            Self::Buffer => "Buffer of f32",
+            Self::Tensor => "tensor",
+            Self::Vec => "Vec<f32>",
+        }
+    }
+
+    fn sample(self, bytes: usize) -> anyhow::Result<Sample> {
+        let numbers = || vec![0.5_f32; bytes / 4];
+        Ok(match self {
+            Self::Blob => Sample::Blob(Blob::from(vec![7; bytes])),
+            Self::Buffer => Sample::Buffer(Buffer::from_vec(numbers())),
+            Self::Tensor => Sample::Tensor(Tensor::from_vec(numbers(), bytes / 4)?),
+            Self::Vec => Sample::Vec(numbers()),
+        })
+    }
+}
+
+impl Direction {
+    pub(in super::super) const ALL: [Self; 2] = [Self::OneWay, Self::Echo];
+
+    pub(in super::super) fn name(self) -> &'static str {
+        match self {
+            Self::OneWay => "one way",
+            Self::Echo => "there and back",
+        }
+    }
+
+    /// How often each byte goes over.
+    fn ways(self) -> usize {
+        match self {
+            Self::OneWay => 1,
+            Self::Echo => 2,
+        }
+    }
+}
+
+pub(super) async fn measure(
+    transport: Transport,
+    plan: &Plan,
+    recorder: &mut Recorder<'_>,
+) -> anyhow::Result<()> {
+    let time = plan.time / 5;
+    let mut bulk = Bulk::start(transport.socket()).await?;
+    let mut limits = Vec::new();
+    for &bytes in &plan.sizes {
+        recorder.say(&format!("memcpy of {}", quantity(bytes)));
+        let copies = memcpy(bytes, time)?;
+        let memory = copies.gigabytes_per_second(bytes);
+        recorder.add(Measurement::speed("memcpy", memory, copies).bytes(bytes));
+        for direction in Direction::ALL {
+            let (size, way) = (quantity(bytes), direction.name());
+            recorder.say(&format!("{size} {way} through a bare socket"));
+            let times = bulk.messages(bytes, direction == Direction::Echo, time)?;
+            let bare = times.gigabytes_per_second(direction.ways() * bytes);
+            let measured = Measurement::speed("bare_message", bare, times);
+            recorder.add(measured.bytes(bytes).direction(direction));
+            limits.push((bytes, direction, bare, memory));
+        }
+    }
+    drop(bulk);
+
+    let group = Group::start(transport, 2).await?;
+    let peer = &group.peers[0];
+    for (bytes, direction, bare, memory) in limits {
+        for form in Form::ALL {
+            let (size, way) = (quantity(bytes), direction.name());
+            recorder.say(&format!("{size} {way} as {}", form.name()));
+            let times = sent(&form.sample(bytes)?, bytes, direction, peer, time).await?;
+            let speed = times.gigabytes_per_second(direction.ways() * bytes);
+            let held = bytes == BUDGETED && direction == Direction::OneWay;
+            let measured = Measurement::speed("value", speed, times)
+                .bytes(bytes)
+                .direction(direction)
+                .form(form)
+                .at_least(
+                    "bare_message",
+                    bare,
+                    (held && form != Form::Vec).then_some(0.9),
+                )
+                .at_least("memcpy", memory, None);
+            recorder.add(measured);
+        }
+    }
+    group.end().await
+}
+
+enum Sample {
+    Blob(Blob),
+    Buffer(Buffer),
+    Tensor(Tensor),
+    Vec(Vec<f32>),
+}
+
+async fn sent(
+    sample: &Sample,
+    bytes: usize,
+    direction: Direction,
+    peer: &Peer,
+    time: Duration,
+) -> anyhow::Result<Times> {
+    let once = async || -> anyhow::Result<Duration> {
+        let (elapsed, came) = match direction {
+            Direction::OneWay => take(sample, peer).await?,
+            Direction::Echo => exchange(sample, peer).await?,
+        };
+        ensure!(came == bytes, "{bytes} bytes were sent, and {came} came");
+        Ok(elapsed)
+    };
+    once().await?;
+    let mut watch = Stopwatch::start(time, 3);
+    while watch.goes_on() {
+        watch.record(once().await?);
+    }
+    Ok(watch.finish())
+}
+
+/// Sends it; the answer is its size.
+async fn take(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usize)> {
+    // What the program passes is made before: a clone is cheap, but for a vector.
+    Ok(match sample {
+        Sample::Blob(blob) => timed(take_blob::on(peer, blob.clone())).await?,
+        Sample::Buffer(buffer) => timed(take_buffer::on(peer, buffer.clone())).await?,
+        Sample::Tensor(tensor) => timed(take_tensor::on(peer, tensor.clone())).await?,
+        Sample::Vec(numbers) => timed(take_vec::on(peer, numbers.clone())).await?,
+    })
+}
+
+/// Sends it, and it comes back.
+async fn exchange(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usize)> {
+    Ok(match sample {
+        Sample::Blob(blob) => {
+            let (elapsed, back) = timed(return_blob::on(peer, blob.clone())).await?;
+            (elapsed, back.len())
+        }
+        Sample::Buffer(buffer) => {
+            let (elapsed, back) = timed(return_buffer::on(peer, buffer.clone())).await?;
+            (elapsed, back.len())
+        }
+        Sample::Tensor(tensor) => {
+            let (elapsed, back) = timed(return_tensor::on(peer, tensor.clone())).await?;
+            (elapsed, 4 * back.elem_count())
+        }
+        Sample::Vec(numbers) => {
+            let (elapsed, back) = timed(return_vec::on(peer, numbers.clone())).await?;
+            (elapsed, 4 * back.len())
+        }
+    })
+}
+
+async fn timed<T: DeserializeOwned + Send + 'static>(
+    call: farref::Call<T>,
+) -> farref::Result<(Duration, T)> {
+    let began = Instant::now();
+    let value = call.await?;
+    Ok((began.elapsed(), value))
+}
+
+/// `64 B`, `1 MiB`.
+pub(in super::super) fn quantity(bytes: usize) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
