@@ -1,14 +1,8 @@
 //! One hot path, over and over, for tools that count instructions.
 //!
 //! Two workers in one process and on one thread, over the in-memory wire, so that two runs do nearly the same. What one
-//! operation costs is the difference between two runs of different length:
-//!
-//! ```sh
-//! cargo build --release -p farref --example hot_paths
-//! for count in 640 3200; do
-//!     valgrind --tool=callgrind target/release/examples/hot_paths pipelined $count
-//! done
-//! ```
+//! operation costs is the difference between two runs of different length. `bench/instructions/check` counts that, beside
+//! what it was.
 //!
 //! The paths: `call` (an empty call, one after the other), `pipelined` (64 at once), `fetch` (create a reference, fetch
 //! its value, drop it), `share` (hand a reference over).
