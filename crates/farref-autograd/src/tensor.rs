@@ -343,6 +343,8 @@ struct Stored {
     /// Where its bytes are in the storage.
     start: usize,
     len: usize,
+    /// And in memory.
+    address: Option<usize>,
 }
 
 impl Stored {
@@ -350,13 +352,17 @@ impl Stored {
         // Without its graph, which would otherwise live until the bytes have been sent.
         let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?.detach();
         let size = tensor.dtype().size_in_bytes();
-        let (start, len) = {
+        let (start, len, address) = {
             let (storage, layout) = tensor.storage_and_layout();
-            match size {
+            let (start, len) = match size {
                 // Raw bytes of a type that candle only stores.
                 0 => (0, with_bytes(&storage, <[u8]>::len)),
                 size => (layout.start_offset() * size, tensor.elem_count() * size),
-            }
+            };
+            let address = with_bytes(&storage, |bytes| {
+                bytes.get(start..).map(|bytes| bytes.as_ptr().addr())
+            });
+            (start, len, address)
         };
         let width = match size {
             8 => Width::Eight,
@@ -369,6 +375,7 @@ impl Stored {
             width,
             start,
             len,
+            address,
         })
     }
 }
@@ -386,6 +393,12 @@ impl Source for Stored {
         let (storage, _) = self.tensor.storage_and_layout();
         let range = self.start + range.start..self.start + range.end;
         with_bytes(&storage, |bytes| look(bytes.get(range).unwrap_or_default()));
+    }
+
+    /// candle's own operations in place write where the elements are; the storage that they are in is kept here. Only an
+    /// [`InplaceOp`](candle_core::InplaceOp1) of the program's could put another vector there.
+    fn address(&self) -> Option<usize> {
+        self.address
     }
 }
 

@@ -45,6 +45,8 @@ pub struct LinkStatistics {
     pub bytes_sent: u64,
     /// Bytes read so far.
     pub bytes_received: u64,
+    /// Of those, bytes that were read straight out of the peer's memory.
+    pub bytes_from_memory: u64,
     /// Messages sent again after a connection broke.
     pub replayed: u64,
 }
@@ -68,6 +70,7 @@ impl LinkStatistics {
             queued_bytes: 0,
             bytes_sent: 0,
             bytes_received: 0,
+            bytes_from_memory: 0,
             replayed: 0,
         }
     }

@@ -70,6 +70,19 @@ pub trait Source: Send + Sync + 'static {
     /// panics, or shows another number of bytes, cannot be sent: the connection is given up rather than
     /// anything else delivered in its place.
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8]));
+
+    /// Where the bytes are in this process' memory, if they stay at one place for as long as there is this source,
+    /// and are always there to be read.
+    ///
+    /// It is asked once, when the source is made part of a value. A peer on the same host may then
+    /// [read](crate::WorkerBuilder::shared_memory) them from there, without any lock, at any time until it has the
+    /// message: that is one copy less, and nobody is held up meanwhile. As with [`look`](Self::look), whoever writes there
+    /// meanwhile makes the receiver see some of both. Memory that is given back or moved nevertheless does this process no
+    /// harm, but the receiver sees what is there then, which may be anything. By default the place is not known, and
+    /// the bytes are looked at.
+    fn address(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// One buffer beside a value. Cheap to clone.
@@ -101,6 +114,7 @@ pub(crate) struct Seen {
     source: Arc<dyn Source>,
     len: usize,
     width: Width,
+    address: Option<usize>,
 }
 
 /// Why a source's bytes are not to be had.
@@ -235,7 +249,13 @@ impl Part {
         // No peer takes half an element, and bytes are whole in any case.
         let even = len.is_multiple_of(width.bytes());
         let width = if even { width } else { Width::One };
-        Self(PartKind::Source(Seen { source, len, width }))
+        let address = source.address();
+        Self(PartKind::Source(Seen {
+            source,
+            len,
+            width,
+            address,
+        }))
     }
 
     pub(crate) fn from_owned(owned: Arc<Owned>) -> Self {
@@ -261,6 +281,16 @@ impl Part {
                 None => copy(owned.elements.bytes()),
             },
         }
+    }
+
+    /// Where its bytes are in this process' memory, for as long as somebody has it, if they stay there.
+    pub(crate) fn address(&self) -> Option<u64> {
+        let address = match &self.0 {
+            PartKind::Bytes(bytes) => bytes.as_ptr().addr(),
+            PartKind::Owned(owned) => owned.elements.bytes().as_ptr().addr(),
+            PartKind::Source(seen) => seen.address?,
+        };
+        u64::try_from(address).ok()
     }
 
     /// Whether its destructor may be the program's.

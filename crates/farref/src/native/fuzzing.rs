@@ -3,31 +3,51 @@
 use bytes::BufMut;
 use ring::hmac;
 
-use super::frame::{Decoder, Limits, Recycler, Space};
+use super::frame::{Decoder, FrameError, Limits, NamedPiece, Recycler, Space};
 use super::handshake::{Claim, Conversation, Greeting, Reply};
 use super::transport::{MemoryNetwork, Stream};
 
 /// Bytes that come on a stream after the handshake: no panic, and the same frames however the bytes
-/// were split (FR-3).
+/// were split (FR-3), whether or not the peer may name its memory.
 pub fn frames(data: &[u8]) {
     let Some((&split, data)) = data.split_first() else {
         return;
     };
-    let whole = decode(data, usize::MAX);
-    let split = decode(data, usize::from(split).max(1));
-    assert_eq!(whole, split, "what is read depends on how it came");
+    for may_name in [false, true] {
+        let whole = decode(data, usize::MAX, may_name);
+        let split = decode(data, usize::from(split).max(1), may_name);
+        assert_eq!(whole, split, "what is read depends on how it came");
+    }
 }
 
-fn decode(mut data: &[u8], chunk: usize) -> (Vec<String>, Option<String>) {
+fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option<String>) {
     let limits = Limits {
         message_bytes: 1 << 20,
         head_bytes: 1 << 16,
         parts: 64,
     };
     let mut decoder = Decoder::new(limits, Recycler::new(1 << 20, None));
+    if may_name {
+        decoder.permit_names();
+    }
     let mut seen = Vec::new();
     loop {
-        match decoder.next() {
+        let next = decoder.next();
+        if let Some(NamedPiece {
+            address,
+            mut filling,
+        }) = decoder.take_named()
+        {
+            // The peer's memory is its address, over and over.
+            let fill = |_, count, into: &mut dyn BufMut| -> Result<(), FrameError> {
+                into.put_bytes(address as u8, count);
+                Ok(())
+            };
+            while !matches!(filling.read_with(chunk, fill), Ok(0) | Err(_)) {}
+            decoder.put_named(filling);
+            continue;
+        }
+        match next {
             Ok(Some(received)) => seen.push(format!("{received:?}")),
             Ok(None) if data.is_empty() => return (seen, None),
             Ok(None) => {

@@ -293,6 +293,9 @@ pub struct PeerSnapshot {
     pub bytes_sent: u64,
     /// Bytes read from it.
     pub bytes_received: u64,
+    /// Of those, bytes that were read straight out of its memory.
+    #[serde(default)]
+    pub bytes_from_memory: u64,
     /// Calls to it that are not answered.
     pub calls_made: usize,
     /// Of those, the ones that wait because it has enough to do.

@@ -123,6 +123,7 @@ impl Snapshot {
                     queued_bytes: link.map_or(0, |link| link.queued_bytes),
                     bytes_sent: link.map_or(0, |link| link.bytes_sent),
                     bytes_received: link.map_or(0, |link| link.bytes_received),
+                    bytes_from_memory: link.map_or(0, |link| link.bytes_from_memory),
                     calls_made: traffic.made,
                     calls_held_back: traffic.parked,
                     calls_served: traffic.served,

@@ -38,6 +38,10 @@ pub(crate) struct NativeConfig {
     /// 128 MiB by default; zero keeps none.
     pub recycle_bytes: usize,
 
+    /// Whether peers on the same host that are the same user's may read large parts straight out of this process' memory,
+    /// and this one out of theirs, where the system permits it. They may by default.
+    pub shared_memory: bool,
+
     /// How long a connection attempt to one address may take. 5 s by default.
     pub connect_timeout: Duration,
     /// How long the handshake on a new connection may take. 5 s by default.
@@ -67,6 +71,7 @@ impl Default for NativeConfig {
             max_head_bytes: 16 << 20,
             max_parts: 65_536,
             recycle_bytes: 128 << 20,
+            shared_memory: true,
             connect_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             max_handshakes: 256,

@@ -19,7 +19,7 @@ pub(crate) use callbacks::{BoxFuture, WireCallbacks};
 pub(crate) use config::{Identity, NativeConfig};
 
 use super::frame::{Limits, Packet, Recycler};
-use super::transport::MemoryNetwork;
+use super::transport::{MemoryNetwork, OwnMemory};
 use crate::agent::Inbound;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
@@ -36,6 +36,8 @@ pub(crate) struct Endpoint {
     pub(crate) config: NativeConfig,
     pub(crate) limits: Limits,
     pub(crate) recycler: Arc<Recycler>,
+    /// This process' memory, if peers on the same host may read it, and this end theirs.
+    pub(crate) own_memory: Option<OwnMemory>,
     pub(crate) callbacks: Arc<dyn WireCallbacks>,
     pub(crate) inbound: Weak<dyn Inbound>,
     pub(crate) network: Option<(MemoryNetwork, String)>,
@@ -81,6 +83,7 @@ impl Endpoint {
                 parts: config.max_parts,
             },
             recycler: Recycler::new(config.recycle_bytes, Some(Handle::current())),
+            own_memory: config.shared_memory.then(OwnMemory::new).flatten(),
             metrics: WireMetrics::new(&identity.card.name),
             identity,
             config,
@@ -173,6 +176,11 @@ impl Endpoint {
             &self.runtime
         };
         self.spawn_on(task, runtime)
+    }
+
+    /// Does something that may take long on a thread that neither the program nor anything else here waits for.
+    pub(crate) fn spawn_blocking(&self, job: impl FnOnce() + Send + 'static) {
+        drop(self.io.handle().spawn_blocking(job));
     }
 
     fn spawn_on(

@@ -6,6 +6,9 @@
 //!   another one is.
 //! - **BA-2** A source is not looked at where code of the program is barred (UC-1): what is before it is
 //!   written, and then [`UserCodeBarred`] says that somebody else has to go on.
+//! - **BA-3** The address of a part leaves in its place only where the peer has said that it may, and the message
+//!   that the part is in is stored until the peer acknowledges it, which it does after it has read. What is here need not
+//!   have the part.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -14,7 +17,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
-use super::head::{FrameHead, PREFIX, map_payload, part_entry};
+use super::head::{FrameHead, MemoryFrame, PREFIX, Place, map_payload, part_entry};
 use super::packet::{BARE, Packet};
 use super::plain::{self, MAX_PLAIN};
 use crate::codec::{Part, PartBytes};
@@ -26,9 +29,12 @@ const COPY_LIMIT: usize = 16 << 10;
 const MAX_SLICES: usize = 64;
 /// The most bytes of a source that are looked at for one write: it may have to fetch them.
 const LOOK_LIMIT: usize = 1 << 20;
+/// From this size on a part is worth more than the socket: what the system has to do for the peer to read it, and a
+/// thread of the peer's to be woken for that, takes less time than two copies.
+pub(super) const NAME_FROM: usize = farref_shm::THRESHOLD;
 /// A copy buffer above this size is not kept.
 const KEEP: usize = 256 << 10;
-/// No [`FrameHead`] is longer: two tags, a lane, an age and four or five numbers.
+/// No [`FrameHead`] is longer: two tags, a lane, an age and four or five numbers; or an address and a beacon.
 const MAX_FRAME_HEAD: usize = 96;
 
 /// What comes next is behind a source, which this thread must not look at (BA-2).
@@ -48,6 +54,9 @@ pub(crate) struct Batch {
     offset: usize,
     /// What has been written of the program's buffers, for whoever may drop them.
     written: Vec<Part>,
+    /// Whether large parts are named, and how many bytes have been (BA-3).
+    may_name: bool,
+    named: u64,
 }
 
 #[derive(Debug)]
@@ -78,8 +87,10 @@ impl Batch {
         self.frames.push(frame);
     }
 
-    /// Encodes the frames that were appended. They leave now.
-    pub(crate) fn encode(&mut self, now: Time) {
+    /// Encodes the frames that were appended. They leave now. `may_name` says whether the peer reads large parts out
+    /// of this process' memory.
+    pub(crate) fn encode(&mut self, now: Time, may_name: bool) {
+        self.may_name = may_name;
         let mut frames = std::mem::take(&mut self.frames);
         for frame in frames.drain(..) {
             self.encode_frame(frame, now);
@@ -113,6 +124,16 @@ impl Batch {
         self.push_frame_head(&FrameHead::OpenBulk, None);
     }
 
+    /// Appends something about the memory of either end.
+    pub(crate) fn push_memory(&mut self, frame: MemoryFrame) {
+        self.push_frame_head(&FrameHead::Memory(frame), None);
+    }
+
+    /// How many bytes of parts have been named since this was last asked.
+    pub(crate) fn take_named(&mut self) -> u64 {
+        std::mem::take(&mut self.named)
+    }
+
     fn push_frame_head(&mut self, frame_head: &FrameHead, packet: Option<&Packet>) {
         let mut buffer = [0; MAX_FRAME_HEAD];
         let Ok(frame_head) = postcard::to_slice(frame_head, &mut buffer) else {
@@ -139,7 +160,11 @@ impl Batch {
         self.copy(frame_head);
         self.copy(head);
         for part in &payload.parts {
-            self.copy(&part_entry(part.len(), part.width()).to_le_bytes());
+            let place = match self.address(part) {
+                Some(_) => Place::Named,
+                None => Place::Inline,
+            };
+            self.copy(&part_entry(part.len(), part.width(), place).to_le_bytes());
         }
         if payload.body.len() <= COPY_LIMIT {
             self.copy(&payload.body);
@@ -147,8 +172,22 @@ impl Batch {
             self.pieces.push(Piece::Body(payload.body.clone()));
         }
         for part in &payload.parts {
-            self.share(part);
+            match self.address(part) {
+                Some(address) => {
+                    self.copy(&address.to_le_bytes());
+                    self.named += part.len() as u64;
+                }
+                None => self.share(part),
+            }
         }
+    }
+
+    /// Where a part is, if the peer is to read it there.
+    fn address(&self, part: &Part) -> Option<u64> {
+        if !self.may_name || part.len() < NAME_FROM {
+            return None;
+        }
+        part.address()
     }
 
     /// The lengths fit: a packet keeps to limits that are of these types.

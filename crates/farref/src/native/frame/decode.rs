@@ -1,7 +1,8 @@
 //! Frames out of bytes, in whatever pieces they come. No I/O: whoever reads asks for the
-//! [`space`](Decoder::space) to read into, and then for the frames that are [`next`](Decoder::next).
+//! [`space`](Decoder::space) to read into, and then for the frames that are [`next`](Decoder::next). What is to be
+//! read out of the peer's memory is [taken](Decoder::take_named), and [put back](Decoder::put_named) when it was.
 //!
-//! Holds FR-1 to FR-3 and the receiver's half of FR-4. Heads and small bodies are read into one
+//! Holds FR-1 to FR-3, FR-5 and the receiver's half of FR-4. Heads and small bodies are read into one
 //! buffer; a body is a slice of it. Parts get a buffer of their own each, even small ones: programs
 //! keep them, and a slice would keep the whole buffer alive.
 
@@ -14,7 +15,7 @@ use farref_proto::Frame;
 
 use super::error::FrameError;
 use super::filling::{Filling, Space};
-use super::head::{FrameHead, PREFIX, map_payload, read_part_entry};
+use super::head::{ADDRESS, FrameHead, MemoryFrame, PREFIX, Place, map_payload, read_part_entry};
 use super::limits::Limits;
 use super::packet::{ReceivedMessage, assemble};
 use super::plain;
@@ -37,6 +38,17 @@ pub(crate) enum DecodedFrame {
     Session(Frame<ReceivedMessage>),
     /// The peer has bulk data to send, and no stream for it.
     OpenBulk,
+    /// Something about the peer's memory, or ours.
+    Memory(MemoryFrame),
+}
+
+/// A part that is to be read out of the peer's memory.
+#[derive(Debug)]
+pub(crate) struct NamedPiece {
+    /// Where it is there.
+    pub(crate) address: u64,
+    /// Where it is to go.
+    pub(crate) filling: Filling,
 }
 
 /// Makes frames of bytes. After an error it is of no use any more.
@@ -49,10 +61,18 @@ pub(crate) struct Decoder {
     pending: Option<PartialFrame>,
     /// Places of messages that have been delivered, for others.
     spare: Vec<ReceivedMessage>,
+    /// Whether the peer was told that it may name its memory (FR-5).
+    may_be_named: bool,
 }
 
-/// A frame as its head announces it: its message has no payload yet. None asks for a stream for bulk data.
-type Announced = Option<Frame<ReceivedMessage>>;
+/// A frame as its head announces it.
+#[derive(Debug)]
+enum Announced {
+    /// Its message has no payload yet.
+    Session(Frame<ReceivedMessage>),
+    /// The ends' own, complete.
+    Own(DecodedFrame),
+}
 
 /// What came of reading a head.
 enum HeadOutcome {
@@ -70,11 +90,27 @@ struct PartialFrame {
     announced: Announced,
     body_length: usize,
     body: Option<Bytes>,
-    part_lengths: Vec<(usize, Width)>,
+    part_table: Vec<(usize, Width, Place)>,
     /// Those parts that have come.
     parts: Vec<Part>,
     /// The body or part that is on its way into a buffer of its own.
     filling: Option<Filling>,
+    /// The part that is read out of the peer's memory.
+    named: Named,
+}
+
+/// How far a part is that is read out of the peer's memory.
+#[derive(Debug, Default)]
+enum Named {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// Its address has come.
+    Wanted(NamedPiece),
+    /// Somebody reads it.
+    Taken,
+    /// It has been read.
+    Read(Filling),
 }
 
 impl Decoder {
@@ -85,6 +121,34 @@ impl Decoder {
             buffer: BytesMut::new(),
             pending: None,
             spare: Vec::new(),
+            may_be_named: false,
+        }
+    }
+
+    /// From now on the peer may name its memory (FR-5).
+    pub(crate) fn permit_names(&mut self) {
+        self.may_be_named = true;
+    }
+
+    /// The part that is to be read out of the peer's memory before anything else is read, if there is one.
+    pub(crate) fn take_named(&mut self) -> Option<NamedPiece> {
+        let named = &mut self.pending.as_mut()?.named;
+        match take(named) {
+            Named::Wanted(piece) => {
+                *named = Named::Taken;
+                Some(piece)
+            }
+            other => {
+                *named = other;
+                None
+            }
+        }
+    }
+
+    /// The part that was taken has been read.
+    pub(crate) fn put_named(&mut self, filling: Filling) {
+        if let Some(pending) = &mut self.pending {
+            pending.named = Named::Read(filling);
         }
     }
 
@@ -173,9 +237,9 @@ impl Decoder {
         let body_length = to_size(body)?;
         let is_whole = parts == 0 && body_length <= INLINE_BODY && body_length <= rest.len();
         let consumed = PREFIX + head.len() + table.len();
-        let mut part_lengths = Vec::with_capacity(parts as usize);
+        let mut part_table = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
-            let (length, width) = read_part_entry(table.get_u64_le());
+            let (length, width, place) = read_part_entry(table.get_u64_le());
             total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
             if total > message_bytes {
                 return Err(too_large);
@@ -183,10 +247,15 @@ impl Decoder {
             if !length.is_multiple_of(width.bytes() as u64) {
                 return Err(FrameError::UnevenPart { length, width });
             }
-            part_lengths.push((to_size(length)?, width));
+            let place = place.ok_or(FrameError::UnknownPlace)?;
+            // FR-5
+            if place == Place::Named && !self.may_be_named {
+                return Err(FrameError::Unpermitted);
+            }
+            part_table.push((to_size(length)?, width, place));
         }
         let announced = decode_head(head, &mut self.spare)?;
-        let is_data = matches!(announced, Some(Frame::Data { .. }));
+        let is_data = matches!(announced, Announced::Session(Frame::Data { .. }));
         if !is_data && total > u64::from(head_length) {
             return Err(FrameError::UnexpectedPayload);
         }
@@ -204,9 +273,10 @@ impl Decoder {
             announced,
             body_length,
             body: None,
-            parts: Vec::with_capacity(part_lengths.len()),
-            part_lengths,
+            parts: Vec::with_capacity(part_table.len()),
+            part_table,
             filling: None,
+            named: Named::Nothing,
         }))
     }
 }
@@ -218,12 +288,13 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 /// Both parts of a head. Only data has the second.
 fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announced, FrameError> {
     if let Some(frame) = plain::read(bytes, spare) {
-        return Ok(Some(frame));
+        return Ok(Announced::Session(frame));
     }
     let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
     let announced = match wire {
-        FrameHead::OpenBulk => None,
-        FrameHead::Session(frame) => Some(map_payload(frame, |age| {
+        FrameHead::OpenBulk => Announced::Own(DecodedFrame::OpenBulk),
+        FrameHead::Memory(memory) => Announced::Own(DecodedFrame::Memory(memory)),
+        FrameHead::Session(frame) => Announced::Session(map_payload(frame, |age| {
             let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
             rest = beyond;
             Ok(assemble(
@@ -261,8 +332,12 @@ impl PartialFrame {
                 return Ok(false);
             }
         }
-        while let Some(&(length, width)) = self.part_lengths.get(self.parts.len()) {
-            let Some(part) = self.fill(length, width, buffer, recycler)? else {
+        while let Some(&(length, width, place)) = self.part_table.get(self.parts.len()) {
+            let part = match place {
+                Place::Inline => self.fill(length, width, buffer, recycler)?,
+                Place::Named => self.fill_named(length, width, buffer, recycler)?,
+            };
+            let Some(part) = part else {
                 return Ok(false);
             };
             self.parts.push(Part::from_owned(part));
@@ -289,20 +364,49 @@ impl PartialFrame {
         Ok(None)
     }
 
+    /// The next part, if it has been read out of the peer's memory.
+    fn fill_named(
+        &mut self,
+        length: usize,
+        width: Width,
+        buffer: &mut BytesMut,
+        recycler: &Arc<Recycler>,
+    ) -> Result<Option<Arc<Owned>>, FrameError> {
+        match take(&mut self.named) {
+            Named::Read(filling) => return Ok(Some(recycler.lend(filling.finish()))),
+            Named::Nothing => {
+                let Some(address) = buffer.get(..ADDRESS).map(|mut bytes| bytes.get_u64_le())
+                else {
+                    return Ok(None);
+                };
+                buffer.advance(ADDRESS);
+                let filling = Filling::new(length, width, recycler.take(length, width))?;
+                if length == 0 {
+                    return Ok(Some(recycler.lend(filling.finish())));
+                }
+                self.named = Named::Wanted(NamedPiece { address, filling });
+            }
+            under_way => self.named = under_way,
+        }
+        Ok(None)
+    }
+
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
     fn finish(&mut self) -> Result<DecodedFrame, FrameError> {
         let payload = Payload {
             body: self.body.take().unwrap_or_default(),
             parts: take(&mut self.parts),
         };
-        finish(self.announced.take(), payload)
+        let nothing = Announced::Own(DecodedFrame::OpenBulk);
+        finish(std::mem::replace(&mut self.announced, nothing), payload)
     }
 }
 
 /// A frame with its payload.
 fn finish(announced: Announced, payload: Payload) -> Result<DecodedFrame, FrameError> {
-    let Some(mut frame) = announced else {
-        return Ok(DecodedFrame::OpenBulk);
+    let mut frame = match announced {
+        Announced::Session(frame) => frame,
+        Announced::Own(own) => return Ok(own),
     };
     if let Frame::Data {
         payload: message, ..

@@ -13,6 +13,10 @@ pub(crate) enum FrameError {
     MessageTooLarge { limit: u64 },
     #[error("peer announces a part of {length} bytes with elements of {}", width.bytes())]
     UnevenPart { length: u64, width: Width },
+    #[error("peer announces a part in a place that nobody knows")]
+    UnknownPlace,
+    #[error("peer names its memory, which it was not told that it may")]
+    Unpermitted,
     #[error("peer sent a head that cannot be read: {0}")]
     BadHead(postcard::Error),
     #[error("peer sent a head with {0} bytes too many")]

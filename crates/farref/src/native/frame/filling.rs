@@ -29,7 +29,7 @@ pub(crate) enum Space<'a> {
 
 /// A large piece on its way into memory of its own.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(crate) struct Filling {
     elements: Elements,
     /// How many bytes have come, if the elements are not bytes: those are as many as have come.
     filled: usize,
@@ -83,6 +83,33 @@ impl Filling {
         self.elements
             .try_reserve_exact(capacity.min(self.length))
             .map_err(|_| FrameError::OutOfMemory(self.length as u64))
+    }
+
+    /// Has `read` bring at most `most` of the bytes that are missing: it is told from which on, and how many, and puts
+    /// so many where it is told to. Says how many are still missing.
+    pub(crate) fn read_with<E: From<FrameError>>(
+        &mut self,
+        most: usize,
+        read: impl FnOnce(usize, usize, &mut dyn BufMut) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        if self.room() == 0 && self.filled() < self.length {
+            self.make_room()?;
+        }
+        let (at, count) = (self.filled(), self.room().min(most));
+        match &mut self.elements {
+            Elements::One(bytes) => read(at, count, &mut bytes.limit(count))?,
+            wider => {
+                let rest = wider.bytes_mut().get_mut(at..).unwrap_or_default();
+                read(at, count, &mut rest.limit(count))?;
+                self.filled += count;
+            }
+        }
+        Ok(self.length - self.filled())
+    }
+
+    /// How many bytes it is to have.
+    pub(crate) fn length(&self) -> usize {
+        self.length
     }
 
     /// Makes room where there is none.

@@ -1,13 +1,15 @@
 //! What precedes a message's own bytes: the prefix, what the ends of a link say to each other, and the
 //! table of parts.
 //!
-//! An entry of the table says how long a part is, and how wide its elements are: the highest two bits are the
-//! width, as a power of two; the others are the length in bytes. No limit on messages comes near them.
+//! An entry of the table says how long a part is, how wide its elements are, and where it is: the highest two bits are
+//! the width, as a power of two; the next two are 0 if the part's bytes are in the stream, and 1 if the eight bytes there
+//! are their address in the sender's memory; the others are the length in bytes. No limit on messages comes near them.
 
 use farref_proto::Frame;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Width;
+use crate::native::transport::MemoryClaim;
 
 /// The length of what precedes the head.
 pub(super) const PREFIX: usize = 16;
@@ -20,7 +22,32 @@ pub(super) enum FrameHead {
     Session(Frame<Option<u64>>),
     /// The end that made the connection is asked to add the stream for bulk data.
     OpenBulk,
+    /// Something about the sender's memory, or the receiver's.
+    Memory(MemoryFrame),
 }
+
+/// What the ends of a stream say about each other's memory. Each direction is on its own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum MemoryFrame {
+    /// The sender's memory may be read, and this is how to know that it is the sender's.
+    Offer(MemoryClaim),
+    /// It was found to be as the receiver of this has claimed: large parts need not be sent, only their addresses.
+    MayName,
+    /// The sender of this is still reading a part that it was given the address of.
+    Reading,
+}
+
+/// Where the bytes of a part are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In the stream.
+    Inline,
+    /// In the sender's memory; the stream has their address.
+    Named,
+}
+
+/// How many bytes an address has in the stream.
+pub(super) const ADDRESS: usize = size_of::<u64>();
 
 /// The same frame with another payload.
 pub(super) fn map_payload<P, Q, E>(
@@ -45,23 +72,33 @@ pub(super) fn map_payload<P, Q, E>(
     })
 }
 
-/// Where the width begins.
-const SHIFT: u32 = 62;
+/// Where the width begins, and where the place does.
+const WIDTH: u32 = 62;
+const PLACE: u32 = 60;
 
 /// The entry of a part.
-pub(super) fn part_entry(length: usize, width: Width) -> u64 {
-    length as u64 | u64::from(width.log2()) << SHIFT
+pub(super) fn part_entry(length: usize, width: Width, place: Place) -> u64 {
+    let place = match place {
+        Place::Inline => 0,
+        Place::Named => 1,
+    };
+    length as u64 | place << PLACE | u64::from(width.log2()) << WIDTH
 }
 
-/// The length and the width that an entry says.
-pub(super) fn read_part_entry(entry: u64) -> (u64, Width) {
-    let width = match entry >> SHIFT {
+/// The length, the width and the place that an entry says. None is a place that nobody knows.
+pub(super) fn read_part_entry(entry: u64) -> (u64, Width, Option<Place>) {
+    let width = match entry >> WIDTH {
         0 => Width::One,
         1 => Width::Two,
         2 => Width::Four,
         _ => Width::Eight,
     };
-    (entry & !(u64::MAX << SHIFT), width)
+    let place = match entry >> PLACE & 0b11 {
+        0 => Some(Place::Inline),
+        1 => Some(Place::Named),
+        _ => None,
+    };
+    (entry & !(u64::MAX << PLACE), width, place)
 }
 
 #[cfg(test)]
@@ -72,16 +109,22 @@ mod tests {
     fn an_entry_says_what_was_written() {
         for width in [Width::One, Width::Two, Width::Four, Width::Eight] {
             for length in [0, 8, 1 << 40] {
-                assert_eq!(
-                    read_part_entry(part_entry(length, width)),
-                    (length as u64, width)
-                );
+                for place in [Place::Inline, Place::Named] {
+                    assert_eq!(
+                        read_part_entry(part_entry(length, width, place)),
+                        (length as u64, width, Some(place))
+                    );
+                }
             }
         }
         assert_eq!(
-            part_entry(5, Width::One),
+            part_entry(5, Width::One, Place::Inline),
             5,
             "bytes are what they always were"
         );
+        for unknown in [2, 3] {
+            let entry = 5 | unknown << PLACE;
+            assert_eq!(read_part_entry(entry), (5, Width::One, None));
+        }
     }
 }

@@ -6,20 +6,24 @@
 //! | 4 | number of parts |
 //! | 8 | length of the body |
 //! | head | [`FrameHead`](head::FrameHead), and after it, if that is data, [`MessageHead`](packet::MessageHead): both in postcard |
-//! | 8 for each part | its length, and above it in the highest two bits how wide its elements are |
+//! | 8 for each part | its length, and above it in the highest four bits how wide its elements are, and where it is |
 //! | body | what the codec wrote |
-//! | parts | one after the other |
+//! | parts | one after the other; of one that is to be read out of the sender's memory, its address there |
 //!
 //! # Invariants
 //!
 //! - **FR-1** Every length is checked against its limit before anything is allocated for it.
 //! - **FR-2** Memory is used in proportion to what has been received, not to what was announced: at
 //!   most a few times the heads, and the payload once. Address space that is reserved and not
-//!   touched may be [`RESERVE_AHEAD`] times what has been received and a constant.
+//!   touched may be [`RESERVE_AHEAD`] times what has been received and a constant. What is read out of
+//!   the peer's memory counts as received; it costs the peer nothing but to have it, so only the limit on
+//!   messages bounds that.
 //! - **FR-3** No input makes the decoder panic, and what it says does not depend on how the input was
 //!   split.
 //! - **FR-4** Large pieces are copied neither on the way out nor, but for what came in the same read
 //!   as their head, on the way in.
+//! - **FR-5** A part is read out of the peer's memory only where the peer was told that it may say so. On all other
+//!   streams a part that is said to be there is a fault of the peer's.
 //!
 //! [`RESERVE_AHEAD`]: filling::RESERVE_AHEAD
 
@@ -36,9 +40,10 @@ mod recycle;
 mod tests;
 
 pub(super) use batch::{Batch, UserCodeBarred};
-pub(super) use decode::{DecodedFrame, Decoder};
+pub(super) use decode::{DecodedFrame, Decoder, NamedPiece};
 pub(super) use error::FrameError;
-pub(super) use filling::Space;
+pub(super) use filling::{Filling, Space};
+pub(super) use head::MemoryFrame;
 pub(super) use limits::Limits;
 pub(super) use packet::{Packet, ReceivedMessage};
 pub(super) use recycle::Recycler;

@@ -191,7 +191,10 @@ impl Link {
     ) -> StreamHalves {
         let endpoint = &self.endpoint;
         let send = SendStream::new(epoch, lanes, stream.write, &endpoint.user_code);
-        let recv = RecvStream::new(epoch, lanes, stream.read, endpoint);
+        let recv = RecvStream::new(epoch, lanes, stream.read, &send, endpoint);
+        if lanes == BULK && send.write.is_local() && endpoint.own_memory.is_some() {
+            send.memory.offer();
+        }
         tasks.extend(endpoint.spawn(Arc::clone(&recv).run(Arc::clone(self))));
         tasks.extend(endpoint.spawn(Arc::clone(&send).run(Arc::clone(self))));
         StreamHalves { send, recv }

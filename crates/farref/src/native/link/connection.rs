@@ -8,7 +8,8 @@ use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
 use crate::rendezvous::Address;
 
-/// An established connection. Dropping it closes its streams.
+/// An established connection. Dropping it closes its streams: at once where a peer may read this process' memory, though
+/// tasks that end a little later still have them (PM-3).
 #[derive(Debug)]
 pub(super) struct Connection {
     /// How both ends call it.
@@ -51,6 +52,9 @@ impl Drop for Connection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
+        }
+        for stream in [Some(&self.main), self.bulk.as_ref()].into_iter().flatten() {
+            stream.send.write.hang_up();
         }
     }
 }

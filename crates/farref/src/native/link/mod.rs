@@ -21,6 +21,7 @@ mod connecting;
 mod connection;
 mod dialing;
 mod disconnecting;
+mod peer_reads;
 mod receiving;
 mod recv_stream;
 mod send_stream;
@@ -47,6 +48,7 @@ use crate::support::user_code;
 pub(super) use connecting::PendingConnection;
 use connection::Connection;
 pub(super) use connection::StreamHalves;
+use peer_reads::PeerReads;
 pub(super) use recv_stream::RecvStream;
 pub(super) use send_stream::{MAIN, SendStream};
 pub(super) use table::LinkTable;
@@ -73,6 +75,7 @@ pub(super) struct Link {
     burst: AtomicU32,
     sent: AtomicU64,
     received: AtomicU64,
+    peer_reads: Arc<PeerReads>,
 }
 
 /// What the lock of a link guards.
@@ -150,6 +153,7 @@ impl Link {
             burst: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            peer_reads: Arc::default(),
         });
         link.wake_by(timeout);
         link
@@ -326,6 +330,7 @@ impl Link {
                 .sum(),
             bytes_sent: self.sent.load(Ordering::Relaxed),
             bytes_received: self.received.load(Ordering::Relaxed),
+            bytes_from_memory: self.peer_reads.bytes(),
             replayed: counters.replayed,
         }
     }
@@ -359,10 +364,12 @@ impl Timed for Link {
 /// LI-4: whatever task was the last to hold it.
 impl Drop for Link {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // PM-3: before what was not acknowledged goes.
+        drop(state.take_connection());
         if user_code::is_barred() {
             let endpoint = &self.endpoint;
             let empty = endpoint.session(self.peer);
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             let session = std::mem::replace(&mut state.session, empty);
             endpoint.user_code.defer(move || drop(session));
         }

@@ -120,7 +120,12 @@ impl RecvStream {
             // RE-2
             let message = user_code::panic_message(&*panic).unwrap_or("a panic");
             Err(StopReason::Panicked(message.to_owned()))
-        })
+        })?;
+        if let Some(piece) = state.decoder.take_named() {
+            let busy = || StopReason::Lost("the peer's memory is being read already".to_owned());
+            state.reading = Some(self.read_memory(link, piece).ok_or_else(busy)?);
+        }
+        Ok(())
     }
 
     fn stop(&self, link: &Arc<Link>, mut state: MutexGuard<'_, RecvState>, reason: StopReason) {
@@ -190,6 +195,9 @@ impl RecvStream {
 
     /// Takes frames out of what was read, as far as they are whole and correct.
     fn decode_some(&self, link: &Arc<Link>, state: &mut RecvState) -> Result<Progress, StopReason> {
+        if self.memory.get().is_some() {
+            state.decoder.permit_names();
+        }
         while state.frames.len() < FRAMES_AT_ONCE {
             let Some(received) = state.decoder.next()? else {
                 return Ok(Progress::All);
@@ -201,6 +209,9 @@ impl RecvStream {
                     )));
                 }
                 DecodedFrame::Session(frame) => state.frames.push(frame),
+                DecodedFrame::Memory(frame) => self
+                    .handle_memory(link, frame)
+                    .map_err(|fault| StopReason::Misbehaved(fault.to_owned()))?,
                 DecodedFrame::OpenBulk => {
                     let mut state = link.state();
                     if state.epoch == self.epoch

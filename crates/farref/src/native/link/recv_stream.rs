@@ -1,15 +1,19 @@
 //! The receiving half of one stream. How it is used: [`receiving`](super::receiving).
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 
 use farref_proto::{Frame, Lane};
+use tokio::sync::oneshot::error::TryRecvError;
 
+use super::peer_reads::{ReadFailure, Reading};
+use super::send_stream::SendStream;
 use crate::native::endpoint::Endpoint;
-use crate::native::frame::{Decoder, Packet, ReceivedMessage, Space};
-use crate::native::transport::ReadHalf;
+use crate::native::frame::{Decoder, Filling, Packet, ReceivedMessage, Space};
+use crate::native::transport::{PeerMemory, ReadHalf};
 use crate::support::lock::try_lock;
 
 /// The receiving half of the stream that a [`SendStream`](super::SendStream) writes to.
@@ -22,6 +26,13 @@ pub(crate) struct RecvStream {
     /// How often its task was polled: a stream that has something to read while this stands still waits
     /// for a task that does not run.
     pub(super) polls: AtomicU64,
+    /// The other half.
+    pub(super) send: Arc<SendStream>,
+    /// Whether the peer has offered its memory, and that memory if it can be read.
+    pub(super) was_offered: AtomicBool,
+    pub(super) memory: OnceLock<PeerMemory>,
+    /// Itself, for threads that read that memory.
+    pub(super) this: Weak<Self>,
 }
 
 /// What its lock guards.
@@ -34,6 +45,8 @@ pub(super) struct RecvState {
     pub(super) messages: Vec<ReceivedMessage>,
     pub(super) acknowledged: Vec<Packet>,
     pub(super) closed: bool,
+    /// What is read out of the peer's memory, before anything else is read.
+    pub(super) reading: Option<Reading>,
 }
 
 impl RecvStream {
@@ -41,10 +54,11 @@ impl RecvStream {
         epoch: u64,
         lanes: &'static [Lane],
         stream: ReadHalf,
+        send: &Arc<SendStream>,
         endpoint: &Endpoint,
     ) -> Arc<Self> {
         let decoder = Decoder::new(endpoint.limits, Arc::clone(&endpoint.recycler));
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
             epoch,
             lanes,
             state: Mutex::new(RecvState {
@@ -54,8 +68,13 @@ impl RecvStream {
                 messages: Vec::new(),
                 acknowledged: Vec::new(),
                 closed: false,
+                reading: None,
             }),
             polls: AtomicU64::new(0),
+            send: Arc::clone(send),
+            was_offered: AtomicBool::new(false),
+            memory: OnceLock::new(),
+            this: Weak::clone(this),
         })
     }
 
@@ -76,6 +95,10 @@ impl RecvStream {
 
 impl RecvState {
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some(reading) = &mut self.reading {
+            let read = ready!(Pin::new(reading).poll(context));
+            return Poll::Ready(self.finish_reading(read.ok()));
+        }
         match self.decoder.space() {
             Space::Buffer(buffer) => self.stream.poll_read_buf(context, buffer),
             Space::Piece(mut piece) => self.stream.poll_read_buf(context, &mut piece),
@@ -88,6 +111,13 @@ impl RecvState {
     }
 
     pub(super) fn read_now(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        if let Some(reading) = &mut self.reading {
+            return match reading.try_recv() {
+                Ok(read) => self.finish_reading(Some(read)),
+                Err(TryRecvError::Empty) => Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryRecvError::Closed) => self.finish_reading(None),
+            };
+        }
         match self.decoder.space() {
             Space::Buffer(buffer) => self.stream.read_now(buffer, scratch),
             Space::Piece(mut piece) => self.stream.read_now(&mut piece, scratch),
@@ -97,5 +127,16 @@ impl RecvState {
                 Ok(read)
             }
         }
+    }
+
+    /// What came of reading the peer's memory counts as read from the stream. None if the thread did not get to it.
+    fn finish_reading(&mut self, read: Option<Result<Filling, ReadFailure>>) -> io::Result<usize> {
+        self.reading = None;
+        let filling = read
+            .ok_or_else(|| io::Error::other("nobody reads the peer's memory any more"))?
+            .map_err(io::Error::other)?;
+        let length = filling.length();
+        self.decoder.put_named(filling);
+        Ok(length)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farref_proto::Lane;
 use tokio::sync::Notify;
 
+use super::peer_reads::MemoryTalk;
 use crate::native::frame::Batch;
 use crate::native::transport::WriteHalf;
 use crate::support::user_code::UserCode;
@@ -32,6 +33,8 @@ pub(crate) struct SendStream {
     /// Whether the thread for the program's code was asked to write, and has not begun.
     pub(super) asked: AtomicBool,
     pub(super) user_code: Arc<UserCode>,
+    /// What is said of either end's memory.
+    pub(super) memory: MemoryTalk,
 }
 
 impl SendStream {
@@ -51,6 +54,7 @@ impl SendStream {
             turns: AtomicU64::new(0),
             asked: AtomicBool::new(false),
             user_code: Arc::clone(user_code),
+            memory: MemoryTalk::default(),
         })
     }
 

@@ -285,7 +285,15 @@ impl Link {
         if ask_for_bulk {
             batch.push_open_bulk();
         }
-        batch.encode(now);
+        for frame in stream.memory.take_owed(&self.endpoint) {
+            batch.push_memory(frame);
+        }
+        batch.encode(now, stream.memory.may_name());
+        let named = batch.take_named();
+        if named > 0 {
+            self.sent.fetch_add(named, Ordering::Relaxed);
+            self.endpoint.metrics.bytes_sent.add(named);
+        }
         Ok(emptied)
     }
 

@@ -7,6 +7,7 @@ mod fixture;
 mod memory;
 mod proxy;
 mod refusals;
+mod shared_memory;
 mod sources;
 mod starvation;
 mod timing;

@@ -2,11 +2,13 @@
 
 mod listener;
 mod memory;
+mod peer_memory;
 mod pipe;
 mod stream;
 
 pub(crate) use listener::{BindOptions, Bound, Listener};
 pub use memory::MemoryNetwork;
+pub(crate) use peer_memory::{MemoryClaim, MemoryError, OwnMemory, PeerMemory};
 #[cfg(test)]
 pub(crate) use pipe::{PipeReader, PipeWriter};
 pub(crate) use stream::{ReadHalf, Stream, WriteHalf, reachable};

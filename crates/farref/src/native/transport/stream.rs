@@ -278,6 +278,35 @@ impl WriteHalf {
         }
     }
 
+    /// The socket, if it is a Unix socket.
+    #[cfg(target_os = "linux")]
+    pub(super) fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unix(write) => Some(write.as_ref().as_fd()),
+            Self::Tcp(_) | Self::Memory(_) => None,
+        }
+    }
+
+    /// Whether the memory of the process at the other end may be readable.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            #[cfg(unix)]
+            Self::Unix(_) => true,
+            Self::Tcp(_) | Self::Memory(_) => false,
+        }
+    }
+
+    /// Ends a Unix socket in both directions, though others still have it: what the peer reads of this process' memory
+    /// from now on counts no more.
+    pub(crate) fn hang_up(&self) {
+        #[cfg(unix)]
+        if let Self::Unix(write) = self {
+            use rustix::net::{Shutdown, shutdown};
+            // An error means that it is over already.
+            let _ = shutdown(write.as_ref().as_fd(), Shutdown::Both);
+        }
+    }
+
     /// Waits until something can be written. May be wrong.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {

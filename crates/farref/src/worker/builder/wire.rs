@@ -109,6 +109,43 @@ impl WorkerBuilder {
         self
     }
 
+    /// Whether workers on the same host read large values straight out of each other's memory. They do by default,
+    /// where they talk over Unix sockets, are the same user's, and the system permits it (Linux).
+    ///
+    /// Of a buffer of 128 KiB or more only the address is sent then, and the receiver copies it from there: half of the
+    /// work of a socket. Nothing else changes. Where it cannot be done, because only one side wants it, or the
+    /// processes are in containers of their own, or the system restricts who may look at a process (Yama's
+    /// `ptrace_scope`), values go through the socket. `snapshot().peers[i].bytes_from_memory` says how many bytes came that
+    /// way.
+    ///
+    /// ```
+    /// use farref::{Blob, StoreServer, Worker};
+    ///
+    /// #[farref::remote]
+    /// async fn size(data: Blob) -> usize {
+    ///     data.len()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await.expect("a free port");
+    /// # let place = format!("tcp://{}", store.local_addr());
+    /// let worker = |name, rank| {
+    ///     let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&place);
+    ///     builder.store_is_hosted_elsewhere().shared_memory(false).join()
+    /// };
+    /// let (me, other) = tokio::try_join!(worker("me", 0), worker("other", 1))?;
+    /// assert_eq!(size::on(&me.peer("other")?, vec![0; 1 << 20].into()).await?, 1 << 20);
+    /// assert_eq!(other.snapshot().peers[0].bytes_from_memory, 0);
+    /// # tokio::try_join!(me.shutdown(), other.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_memory(mut self, wanted: bool) -> Self {
+        self.native.shared_memory = wanted;
+        self
+    }
+
     /// A secret that all workers of the group share. Whoever does not know it is refused. It is never
     /// sent; both sides prove that they know it.
     ///

@@ -1,5 +1,6 @@
 //! FR-1 to FR-4: the decoder against anything, in any pieces.
 
+mod named;
 mod widths;
 
 use std::time::Duration;
@@ -11,7 +12,7 @@ use farref_proto::{
 };
 use proptest::prelude::*;
 
-use super::head::{FrameHead, part_entry};
+use super::head::{FrameHead, Place, part_entry};
 use super::packet::MessageHead;
 use super::*;
 use crate::agent::{
@@ -142,7 +143,7 @@ fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8>
     for frame in frames {
         batch.push(frame);
     }
-    batch.encode(now);
+    batch.encode(now, false);
     let mut bytes = Vec::new();
     while !batch.is_empty() {
         // Odd writes, to exercise the cursor.
@@ -395,7 +396,7 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
         let width = part.width();
         let bytes = encode([data(0, call(Bytes::new(), vec![part], None))], Time(5));
         // Claims a gigabyte instead.
-        let bytes = announce(bytes, 3 << 20, part_entry(1 << 30, width));
+        let bytes = announce(bytes, 3 << 20, part_entry(1 << 30, width, Place::Inline));
         let mut decoder = Decoder::new(limits, Recycler::new(0, None));
         let mut fed = 0;
         while fed < bytes.len() {
@@ -464,7 +465,7 @@ fn large_pieces_leave_from_where_they_are() {
     let mut batch = Batch::default();
     let parts = vec![part.clone().into()];
     batch.push(data(0, call(Bytes::new(), parts, None)));
-    batch.encode(Time(5));
+    batch.encode(Time(5), false);
     let written = batch.write(|slices| {
         let found = slices.iter().any(|slice| slice.as_ptr() == part.as_ptr());
         assert!(found, "the part was copied");

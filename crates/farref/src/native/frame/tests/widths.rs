@@ -13,7 +13,7 @@ fn half_an_element_is_refused_before_anything_of_it_has_come() {
     ] {
         let parts = vec![Part::from(vec![7; 8192])];
         let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
-        let bytes = announce(bytes, 8192, part_entry(length, width));
+        let bytes = announce(bytes, 8192, part_entry(length, width, Place::Inline));
         let (received, error) = decode(&bytes[..bytes.len() - 8192], &[usize::MAX]);
         assert!(received.is_empty());
         let length = length as u64;

@@ -1,0 +1,174 @@
+//! FR-5 and BA-3: parts that are read out of the sender's memory.
+
+use super::super::batch::NAME_FROM;
+use super::*;
+use crate::codec::Width;
+
+/// The bytes of some frames for a peer that reads large parts out of this process' memory, and how many it reads.
+fn encode_named(frames: Vec<Frame<Packet>>) -> (Vec<u8>, u64) {
+    let mut batch = Batch::default();
+    for frame in frames {
+        batch.push(frame);
+    }
+    batch.encode(Time(5), true);
+    let mut bytes = Vec::new();
+    while !batch.is_empty() {
+        let written = batch.write(|slices| {
+            slices
+                .iter()
+                .for_each(|slice| bytes.extend_from_slice(slice));
+            Ok(slices.iter().map(|slice| slice.len()).sum())
+        });
+        assert!(written.is_ok());
+    }
+    (bytes, batch.take_named())
+}
+
+#[test]
+fn large_parts_are_named_and_small_ones_sent() {
+    let small = Bytes::from(vec![1; NAME_FROM - 1]);
+    let large = Bytes::from(vec![2; NAME_FROM]);
+    let wide: Vec<u64> = (0..NAME_FROM as u64).collect();
+    let parts = vec![
+        small.clone().into(),
+        large.clone().into(),
+        part(wide.clone()),
+    ];
+    let (at_large, at_wide) = (parts[1].address(), parts[2].address());
+    let message = || call(Bytes::from_static(b"body"), parts.clone(), None);
+    let (bytes, named) = encode_named(vec![data(0, message()), data(1, message())]);
+    assert_eq!(named, 2 * (large.len() + 8 * wide.len()) as u64);
+    assert!(bytes.len() < 3 * NAME_FROM);
+    for piece in [1000, 7001, usize::MAX] {
+        let received = decode_split(&bytes, piece, |address| {
+            if Some(address) == at_large {
+                large.to_vec()
+            } else {
+                assert_eq!(Some(address), at_wide);
+                bytemuck::cast_slice(&wide).to_vec()
+            }
+        });
+        assert_eq!(received.len(), 2);
+        for parts in received {
+            assert_eq!(parts[2].width(), Width::Eight);
+            let [first, second, third] = parts.try_into().expect("three");
+            assert_eq!(first.into_bytes(), Ok(small.clone()));
+            assert_eq!(second.into_bytes(), Ok(large.clone()));
+            assert_eq!(third.into_vec::<u64>().as_ref(), Ok(&wide));
+        }
+    }
+}
+
+/// The parts of the calls that are in these bytes.
+fn decode_split(bytes: &[u8], piece: usize, memory: impl Fn(u64) -> Vec<u8>) -> Vec<Vec<Part>> {
+    let parts = |frame| match frame {
+        DecodedFrame::Session(Frame::Data { payload, .. }) => match *payload.0 {
+            Message::Call(call) => call.arguments.parts,
+            other => panic!("not a call: {other:?}"),
+        },
+        other => panic!("not data: {other:?}"),
+    };
+    // Small parts have buffers of their own, so only what comes before is split.
+    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
+    decoder.permit_names();
+    let mut received = Vec::new();
+    let mut rest = bytes;
+    loop {
+        while let Some(frame) = decoder.next().expect("nothing is wrong") {
+            received.push(parts(frame));
+        }
+        if let Some(NamedPiece {
+            address,
+            mut filling,
+        }) = decoder.take_named()
+        {
+            assert!(decoder.take_named().is_none(), "once only");
+            assert!(matches!(decoder.next(), Ok(None)), "it is not there yet");
+            let there = memory(address);
+            let read = |from: usize, count: usize, into: &mut dyn BufMut| {
+                into.put_slice(&there[from..from + count]);
+                Ok::<_, FrameError>(())
+            };
+            while filling.read_with(piece, read).expect("there is memory") > 0 {}
+            decoder.put_named(filling);
+        } else if rest.is_empty() {
+            return received;
+        } else {
+            let take = match decoder.space() {
+                Space::Buffer(buffer) => {
+                    let take = piece.min(rest.len()).min(buffer.capacity() - buffer.len());
+                    buffer.put_slice(&rest[..take]);
+                    take
+                }
+                Space::Piece(mut space) => {
+                    let take = piece.min(rest.len()).min(space.remaining_mut());
+                    space.put_slice(&rest[..take]);
+                    take
+                }
+                Space::Elements(..) => panic!("all wide ones are large"),
+            };
+            rest = &rest[take..];
+        }
+    }
+}
+
+#[test]
+fn a_name_where_none_may_be_is_refused() {
+    // FR-5
+    let parts = vec![Part::from(vec![1; NAME_FROM])];
+    let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
+    let (received, error) = decode(&bytes, &[usize::MAX]);
+    assert!(received.is_empty());
+    assert_eq!(error, Some(FrameError::Unpermitted));
+}
+
+#[test]
+fn a_place_that_nobody_knows_is_refused() {
+    // FR-3
+    for place in [2, 3] {
+        let parts = vec![Part::from(vec![1; 0x1234])];
+        let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
+        let bytes = announce(bytes, 0x1234, 0x1234 | place << 60);
+        let (received, error) = decode(&bytes, &[usize::MAX]);
+        assert!(received.is_empty());
+        assert_eq!(error, Some(FrameError::UnknownPlace));
+    }
+}
+
+#[test]
+fn a_part_of_nothing_may_be_named_too() {
+    let length = NAME_FROM + 0x0123;
+    let parts = vec![Part::from(vec![1; length]), Part::from(vec![7])];
+    let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
+    let entry = part_entry(length, Width::One, Place::Named);
+    let bytes = announce(bytes, entry, part_entry(0, Width::One, Place::Named));
+    let mut received = decode_split(&bytes, usize::MAX, |_| panic!("there is nothing to read"));
+    let parts = received.pop().expect("a call");
+    assert_eq!((parts[0].len(), parts[1].len()), (0, 1));
+}
+
+#[test]
+fn naming_a_large_part_costs_no_more_than_a_constant() {
+    // FR-2: until it is read.
+    let limits = Limits {
+        message_bytes: 4 << 30,
+        ..LIMITS
+    };
+    let parts = vec![part(vec![7_u32; 3 << 18])];
+    let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
+    let entry = part_entry(3 << 20, Width::Four, Place::Named);
+    let bytes = announce(bytes, entry, part_entry(1 << 30, Width::Four, Place::Named));
+    let mut decoder = Decoder::new(limits, Recycler::new(0, None));
+    decoder.permit_names();
+    let Space::Buffer(buffer) = decoder.space() else {
+        panic!("nothing has come");
+    };
+    buffer.put_slice(&bytes);
+    assert!(matches!(decoder.next(), Ok(None)));
+    let mut piece = decoder.take_named().expect("it is to be read");
+    let failed = piece.filling.read_with(usize::MAX, |_, count, _| {
+        assert!(count <= 1 << 20, "{count} bytes of room");
+        Err(FrameError::Unpermitted)
+    });
+    assert_eq!(failed, Err(FrameError::Unpermitted));
+}
