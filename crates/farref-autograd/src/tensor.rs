@@ -426,3 +426,34 @@ fn with_bytes<T>(storage: &Storage, look: impl FnOnce(&[u8]) -> T) -> T {
         CpuStorage::F8E4M3(data) => look(cast_slice(data)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_says_where_its_elements_are() {
+        let whole = candle_core::Tensor::arange(0f32, 60.0, &Device::Cpu).expect("a tensor");
+        let part = whole.narrow(0, 7, 20).expect("a part");
+        let scattered = whole
+            .reshape((6, 10))
+            .and_then(|it| it.t())
+            .expect("a view");
+        for tensor in [whole, part, scattered] {
+            let stored = Stored::new(&tensor).expect("it can be sent");
+            let mut at = None;
+            stored.look(0..stored.len(), &mut |bytes| {
+                at = Some(bytes.as_ptr().addr())
+            });
+            assert!(at.is_some());
+            assert_eq!(stored.address(), at);
+            // And they stay there, whoever else has the tensor or has not.
+            drop(tensor);
+            let mut later = None;
+            stored.look(0..stored.len(), &mut |bytes| {
+                later = Some(bytes.as_ptr().addr())
+            });
+            assert_eq!(later, at);
+        }
+    }
+}

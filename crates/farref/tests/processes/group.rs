@@ -36,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) max_message_bytes: u64,
     /// The threads of the workers' runtimes; one is a runtime without threads of its own.
     pub(crate) runtime_threads: usize,
+    /// Who shares no memory with the others.
+    pub(crate) keeps_memory: Vec<String>,
     /// Whom the others reach through a [`Proxy`](crate::proxy::Proxy).
     pub(crate) routes: BTreeMap<String, Route>,
 }
@@ -59,6 +61,7 @@ impl Default for Options {
             blocking_threads: 64,
             max_message_bytes: 4 << 30,
             runtime_threads: 2,
+            keeps_memory: Vec::new(),
             routes: BTreeMap::new(),
         }
     }
@@ -83,8 +86,10 @@ impl Options {
             .shutdown_timeout(Duration::from_millis(self.shutdown_timeout_ms))
     }
 
-    /// Puts a worker behind the proxy, if there is one.
+    /// Puts a worker behind the proxy, if there is one, and says what is special about it.
     pub(crate) fn route(&self, name: &str, builder: WorkerBuilder) -> WorkerBuilder {
+        let shares = !self.keeps_memory.iter().any(|keeps| keeps == name);
+        let builder = builder.shared_memory(shares);
         match self.routes.get(name) {
             Some(route) => builder.port(route.listen).advertise_port(route.advertise),
             None => builder,

@@ -18,6 +18,7 @@ mod references;
 mod rendezvous;
 mod scale;
 mod scratch;
+mod shared_memory;
 mod starving;
 mod worker;
 
@@ -62,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     add(rendezvous::tests());
     add(scale::tests());
     add(starving::tests());
+    add(shared_memory::tests());
     libtest_mimic::run(&arguments, trials).exit()
 }
 
