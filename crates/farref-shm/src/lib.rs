@@ -106,7 +106,7 @@ pub use mapped::{MappedRegions, SharedRegion};
 #[cfg(target_os = "linux")]
 pub use peer_memory::{BEACON, Beacon, PeerMemory, permit_same_user};
 #[cfg(target_os = "linux")]
-pub use process_memory::ProcessMemory;
+pub use process_memory::{ProcessMemory, is_connected, is_readable};
 #[cfg(target_os = "linux")]
 pub use quota::Quota;
 #[cfg(target_os = "linux")]

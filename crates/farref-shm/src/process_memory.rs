@@ -4,12 +4,12 @@
 //! Where both ends are, and the socket between them is a Unix socket, [`PeerMemory`](crate::PeerMemory) makes sure of it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::BufMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, dumpable_behavior, pidfd_open};
 
 use crate::error::PeerError;
 use crate::sys::read_process;
@@ -99,6 +99,20 @@ impl ProcessMemory {
     fn runs(&self) -> bool {
         is_quiet(&mut [PollFd::new(&self.process, PollFlags::IN)])
     }
+}
+
+/// Whether the other side has neither closed a connection nor shut its direction of it down, as far as this system has
+/// heard. Bytes that it sent before may still be unread.
+///
+/// For those who have read a peer's memory: what was read counts if the peer had not given up by then.
+pub fn is_connected(socket: impl AsFd) -> bool {
+    is_quiet(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)])
+}
+
+/// Whether this process is one whose memory others may read at all: not one that has changed its user, say, or that hides
+/// its memory.
+pub fn is_readable() -> bool {
+    matches!(dumpable_behavior(), Ok(DumpableBehavior::Dumpable))
 }
 
 /// Whether nothing has happened to any of them.

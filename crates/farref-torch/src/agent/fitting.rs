@@ -105,6 +105,8 @@ impl AgentShared {
                 context,
                 weight: bytes,
             }) => {
+                let unheard = link.created(share.rref);
+                debug_assert!(unheard.is_empty(), "of what nobody was told of");
                 let reason = DeclineReason::Freed;
                 self.control(link, Control::Decline(vec![Declined { share, reason }]));
                 self.give(link, Message::Credit { calls: 1, bytes });

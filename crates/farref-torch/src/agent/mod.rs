@@ -47,8 +47,8 @@
 //! - **TA-6** Whatever is queued for a peer is queued by any thread, with or without a runtime.
 //! - **TA-7** A worker that has counted out with all others has ended in good order when it closes its pipes. Before
 //!   that, whoever waits for a member that is gone is told at once which one went first.
-//! - **TA-8** While an owner has not answered a creation of this worker's, no other reference to the same value is
-//!   deleted. PyTorch's owners count the creation's reference when its function has run, and forget a value with the
+//! - **TA-8** While an owner has not answered a creation of this worker's, this worker deletes no other reference to the same
+//!   value, of the first thousand that the owner hands it. PyTorch's owners count the creation's reference when its function has run, and forget a value with the
 //!   last reference they know of: one that they hand out before that, and that is deleted before that, takes the value
 //!   with it, and whoever holds it at the owner waits for ever. (Between PyTorch's own workers that happens.)
 
@@ -91,7 +91,7 @@ pub(crate) use state::ids::{context_number, split_number};
 use state::links::{Link, Pending, ToSend, lock};
 pub(crate) use state::{AgentShared, Parts};
 
-use crate::transport::Listener;
+use crate::transport::{Listener, Traffic};
 use crate::value::PickleCodec;
 
 /// The agent.
@@ -200,6 +200,8 @@ fn statistics(link: &Link) -> LinkStatistics {
     let pipes = lock(&link.traffic);
     statistics.connections = pipes.len() as u64;
     statistics.transport = (!pipes.is_empty()).then_some("tcp");
+    let from_memory = |traffic: &Traffic| traffic.bytes_from_memory.load(Ordering::Relaxed);
+    statistics.bytes_from_memory = pipes.iter().map(|traffic| from_memory(traffic)).sum();
     for traffic in pipes.iter() {
         statistics.bytes_sent += traffic.bytes_sent.load(Ordering::Relaxed);
         statistics.bytes_received += traffic.bytes_received.load(Ordering::Relaxed);

@@ -96,7 +96,10 @@ impl AgentShared {
             // What peers have read out of memory need not wait for the next message to be given back.
             let came = tokio::select! {
                 came = messages.recv_many(&mut queued, BATCH) => came,
-                () = sender.some_read(), if sender.has_lent() => continue,
+                read = sender.some_read(), if sender.has_lent() => {
+                    read?;
+                    continue;
+                }
             };
             if came == 0 {
                 break;
@@ -112,7 +115,10 @@ impl AgentShared {
             }
             batch.clear();
         }
-        sender.settled().await;
+        // Otherwise the peer is gone, or has been cut off.
+        if self.closing.load(Ordering::Relaxed) {
+            sender.settled().await;
+        }
         Ok(())
     }
 

@@ -18,9 +18,6 @@ use crate::value::{Body, Form};
 impl AgentShared {
     /// An answer of a peer's to a request of ours.
     pub(super) fn response(self: &Arc<Self>, link: &Arc<Link>, message: Incoming) {
-        for share in link.deletes_after(message.id) {
-            self.delete(link, share);
-        }
         let Some(pending) = link.answered(message.id) else {
             return self.misbehaves(link, "it answers what nobody asked");
         };
@@ -39,6 +36,9 @@ impl AgentShared {
                 context,
                 weight: bytes,
             } => {
+                for deleted in link.created(share.rref) {
+                    self.delete(link, deleted);
+                }
                 self.registered(link, share, &message);
                 self.give(link, agent::Message::Credit { calls: 1, bytes });
                 if let Some(context) = context {

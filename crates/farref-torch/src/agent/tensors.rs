@@ -5,7 +5,7 @@ use farref::Part;
 
 use crate::rpc::RpcError;
 use crate::rpc::tensors::{Dtype, ListedTensor, TensorView, gather, read_list, write_list};
-use crate::transport::{Storage, StorageBytes};
+use crate::transport::{Lent, Storage, StorageBytes};
 use crate::value::{TensorData, TensorEntry};
 
 /// The most bytes that the tensors of a message may take which the message does not have: those whose elements have
@@ -21,10 +21,13 @@ impl StorageBytes for Part {
         Self::len(self)
     }
 
-    fn pinned(&self) -> Option<Bytes> {
-        let pinned = self.clone().into_bytes();
+    fn lend(&self) -> Option<Lent> {
+        if let Some(address) = self.address() {
+            return Some(Lent::at(address, Self::len(self), self.clone()));
+        }
         let failed = |error| tracing::error!(%error, "a tensor cannot be sent");
-        pinned.map_err(failed).ok()
+        let copy = self.clone().into_bytes().map_err(failed).ok()?;
+        Some(Lent::new(copy))
     }
 
     fn look(&self, range: std::ops::Range<usize>, look: &mut dyn FnMut(&[u8])) {

@@ -9,25 +9,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 use tokio::io::AsyncWrite;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 use super::shared::{Traffic, count};
 use super::storage::{Filling, Room, Storage};
-use super::{Outgoing, PeerProcess, PipeError, StorageBytes};
+use super::{Lent, Outgoing, PeerProcess, PipeError, StorageBytes};
 use crate::pipe::{LONGEST_MEMORY_DESCRIPTOR, MemoryDescriptor};
 
 /// A frame without bytes: that something has been read.
 const COMPLETION: [u8; 8] = [0; 8];
 /// So many of them are written and read at once.
 const COMPLETIONS: usize = 64;
-/// The most tensors that wait to be read by the peer. PyTorch's workers read them as they come.
+/// The most tensors, and their bytes, that wait to be read by the peer before more are shown to it. PyTorch's workers
+/// read them as they come.
 const MOST_LENT: usize = 4096;
-/// So much is read at once, before others have their turn.
-const STEP: usize = 1 << 20;
+pub(super) const MOST_LENT_BYTES: u64 = 256 << 20;
+/// Tensors up to this size are read at once, if it is known whose they are; others by a thread that may wait for them.
+const AT_ONCE: usize = 64 << 10;
 
 /// The end at which tensors leave.
 #[derive(Debug)]
@@ -37,7 +40,8 @@ pub(super) struct CmaSender {
     /// How many bytes of the next completion have come.
     begun: usize,
     /// What the peer has not read yet, in the order in which it was told.
-    lent: VecDeque<Bytes>,
+    lent: VecDeque<Lent>,
+    lent_bytes: u64,
     traffic: Arc<Traffic>,
 }
 
@@ -52,6 +56,7 @@ impl CmaSender {
             completions,
             begun: 0,
             lent: VecDeque::new(),
+            lent_bytes: 0,
             traffic: Arc::clone(traffic),
         }
     }
@@ -67,15 +72,16 @@ impl CmaSender {
         storage: &impl StorageBytes,
         length: usize,
     ) -> Result<(), PipeError> {
-        let pinned = storage.pinned().filter(|bytes| bytes.len() == length);
-        let pinned = pinned.ok_or(PipeError::Storage)?;
+        let lent = storage.lend().filter(|lent| lent.length == length);
+        let lent = lent.ok_or(PipeError::Storage)?;
         let place = MemoryDescriptor {
             pid: std::process::id(),
-            address: pinned.as_ptr().addr() as u64,
+            address: lent.address,
         };
         self.places
             .frame(|bytes| bytes.extend_from_slice(&place.encode()));
-        self.lent.push_back(pinned);
+        self.lent_bytes += lent.length as u64;
+        self.lent.push_back(lent);
         Ok(())
     }
 
@@ -83,6 +89,7 @@ impl CmaSender {
     pub(super) fn clear(&mut self, lent: usize) {
         self.places.clear();
         self.lent.truncate(lent);
+        self.lent_bytes = self.lent.iter().map(|lent| lent.length as u64).sum();
     }
 
     pub(super) fn poll_write<S: StorageBytes>(
@@ -96,7 +103,10 @@ impl CmaSender {
 
     /// Waits until there is room for more.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PipeError>> {
-        self.poll_lent(cx, MOST_LENT)
+        while self.lent.len() > MOST_LENT || self.lent_bytes > MOST_LENT_BYTES {
+            ready!(self.poll_completion(cx))?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until the peer has read all but so many.
@@ -115,13 +125,13 @@ impl CmaSender {
     fn poll_completion(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PipeError>> {
         let mut said = [0; COMPLETION.len() * COMPLETIONS];
         let came = loop {
-            ready!(self.completions.as_ref().poll_read_ready(cx)).map_err(reading)?;
+            ready!(self.completions.as_ref().poll_read_ready(cx)).map_err(reading_failed)?;
             match self.completions.try_read(&mut said) {
                 Ok(0) => return Poll::Ready(Err(PipeError::Over)),
                 Ok(came) => break came,
                 // Not so ready after all.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(reading(error))),
+                Err(error) => return Poll::Ready(Err(reading_failed(error))),
             }
         };
         count(&self.traffic.bytes_received, came);
@@ -132,18 +142,24 @@ impl CmaSender {
             let claim = "it says that it has read what it was not told of";
             return Poll::Ready(Err(PipeError::Rules(claim)));
         }
-        let read: usize = self.lent.drain(..complete).map(|bytes| bytes.len()).sum();
+        let read: usize = self.lent.drain(..complete).map(|lent| lent.length).sum();
+        self.lent_bytes -= read as u64;
         count(&self.traffic.bytes_sent, read);
         Poll::Ready(Ok(()))
     }
 
-    /// Nobody will read what is lent any more.
-    pub(super) fn forget_lent(&mut self) {
+    /// What is lent is not to be read any more (TR-13).
+    pub(super) fn give_up(&mut self) {
+        self.places.shut_down();
         self.lent.clear();
+        self.lent_bytes = 0;
     }
 
-    /// Nothing more is written. Dropping the half that writes would say so to the peer.
-    pub(super) fn forget(self) {
+    /// Nothing more is written. Unless something is lent, the peer does not hear of that.
+    pub(super) fn forget(mut self) {
+        if !self.lent.is_empty() {
+            self.give_up();
+        }
         self.places.into_half().forget();
     }
 }
@@ -156,9 +172,9 @@ pub(super) struct CmaReceiver {
     completions: Option<OwnedWriteHalf>,
     /// How many bytes of completions are to be written.
     owed: usize,
-    /// The tensor that is being read: where the rest of it is.
-    reading: Option<(MemoryDescriptor, Filling)>,
-    peer: PeerProcess,
+    /// Whose memory it is. Not here while a thread reads.
+    peer: Option<PeerProcess>,
+    reading: Option<JoinHandle<(PeerProcess, Result<Filling, PipeError>)>>,
     traffic: Arc<Traffic>,
 }
 
@@ -173,8 +189,8 @@ impl CmaReceiver {
             places: FrameReader::new(places, traffic),
             completions: Some(completions),
             owed: 0,
+            peer: Some(peer),
             reading: None,
-            peer,
             traffic: Arc::clone(traffic),
         }
     }
@@ -184,6 +200,11 @@ impl CmaReceiver {
         &mut self.places
     }
 
+    /// Nothing more is read.
+    pub(super) fn end(&mut self) {
+        self.reading = None;
+    }
+
     /// The next tensor, of so many bytes and elements of this width. None if the peer has closed the connection.
     pub(super) fn poll_storage(
         &mut self,
@@ -191,50 +212,71 @@ impl CmaReceiver {
         width: usize,
         length: u64,
     ) -> Poll<Result<Option<Storage>, PipeError>> {
-        let (place, filling) = match &mut self.reading {
-            Some(reading) => reading,
-            none => {
-                let check = |length| match length <= LONGEST_MEMORY_DESCRIPTOR {
-                    true => Ok(()),
-                    false => Err(PipeError::Rules("a place in memory takes few bytes")),
-                };
-                let Some(frame) = ready!(self.places.poll_frame(cx, 1, check))? else {
-                    return Poll::Ready(Ok(None));
-                };
-                let place = MemoryDescriptor::decode(frame.bytes());
-                let place = place.map_err(|error| PipeError::Malformed {
-                    what: "a place in memory",
-                    error,
-                })?;
-                let length = usize::try_from(length).map_err(|_| PipeError::OutOfMemory(length))?;
-                none.insert((place, Filling::new(length, width)))
+        if self.reading.is_none() {
+            let Some(place) = ready!(self.poll_place(cx))? else {
+                return Poll::Ready(Ok(None));
+            };
+            let length = usize::try_from(length).map_err(|_| PipeError::OutOfMemory(length))?;
+            let filling = Filling::new(length, width);
+            let mut peer = self.peer.take().ok_or(PipeError::Over)?;
+            if length <= AT_ONCE && peer.is_known() {
+                let filled = fill(&mut peer, place, filling);
+                self.peer = Some(peer);
+                return Poll::Ready(self.arrived(cx, filled).map(Some));
             }
-        };
-        let read = match filling.room()? {
-            Room::Behind(bytes, room) => {
-                let read = room.min(STEP);
-                self.peer.read(*place, read, &mut bytes.limit(read))?;
-                read
-            }
-            Room::Here(room) => {
-                let read = room.len().min(STEP);
-                let mut room = room.get_mut(..read).unwrap_or_default();
-                self.peer.read(*place, read, &mut room)?;
-                read
-            }
-        };
-        filling.advance(read);
-        place.address = place.address.saturating_add(read as u64);
-        count(&self.traffic.bytes_received, read);
-        if !filling.is_full() {
-            // There is more at once, but others have their turn.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            self.reading = Some(spawn_blocking(move || {
+                let filled = fill(&mut peer, place, filling);
+                (peer, filled)
+            }));
         }
-        let storage = self.reading.take().map(|(_, filling)| filling.finish());
+        let Some(reading) = &mut self.reading else {
+            return Poll::Ready(Err(PipeError::Over));
+        };
+        let (peer, filled) = ready!(Pin::new(reading).poll(cx)).map_err(|error| {
+            let error = io::Error::other(error);
+            reading_failed(error)
+        })?;
+        self.reading = None;
+        self.peer = Some(peer);
+        Poll::Ready(self.arrived(cx, filled).map(Some))
+    }
+
+    /// Where the next tensor is.
+    fn poll_place(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<MemoryDescriptor>, PipeError>> {
+        let check = |length| match length <= LONGEST_MEMORY_DESCRIPTOR {
+            true => Ok(()),
+            false => Err(PipeError::Rules("a place in memory takes few bytes")),
+        };
+        let Some(frame) = ready!(self.places.poll_frame(cx, 1, check))? else {
+            return Poll::Ready(Ok(None));
+        };
+        let place = MemoryDescriptor::decode(frame.bytes());
+        Poll::Ready(place.map(Some).map_err(|error| PipeError::Malformed {
+            what: "a place in memory",
+            error,
+        }))
+    }
+
+    /// A tensor has been read, or cannot be. The peer hears of it, if it has not given up (TR-13): then there is no other
+    /// reason.
+    fn arrived(
+        &mut self,
+        cx: &mut Context<'_>,
+        filled: Result<Filling, PipeError>,
+    ) -> Result<Storage, PipeError> {
+        if !PeerProcess::is_connected(self.places.stream()) {
+            return Err(PipeError::Closed("in the middle of a tensor"));
+        }
+        let storage = filled?.finish();
+        let read = storage.bytes().len();
+        count(&self.traffic.bytes_received, read);
+        count(&self.traffic.bytes_from_memory, read);
         self.owed += COMPLETION.len();
         self.poll_owed(cx);
-        Poll::Ready(Ok(storage))
+        Ok(storage)
     }
 
     /// Writes what the peer is to hear, as far as there is room for it. If the peer does not listen any more, that
@@ -269,7 +311,31 @@ impl Drop for CmaReceiver {
     }
 }
 
-fn reading(error: io::Error) -> PipeError {
+/// Reads all of a tensor.
+fn fill(
+    peer: &mut PeerProcess,
+    mut place: MemoryDescriptor,
+    mut filling: Filling,
+) -> Result<Filling, PipeError> {
+    while !filling.is_full() {
+        let read = match filling.room()? {
+            Room::Behind(bytes, room) => {
+                peer.read(place, room, &mut bytes.limit(room))?;
+                room
+            }
+            Room::Here(mut room) => {
+                let length = room.len();
+                peer.read(place, length, &mut room)?;
+                length
+            }
+        };
+        filling.advance(read);
+        place.address = place.address.saturating_add(read as u64);
+    }
+    Ok(filling)
+}
+
+fn reading_failed(error: io::Error) -> PipeError {
     PipeError::Broken {
         doing: "while reading",
         error,

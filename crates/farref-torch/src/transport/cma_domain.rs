@@ -4,11 +4,13 @@
 //! process numbers, belong to the same user, and may do the same things. What is said here is byte for byte what PyTorch's
 //! workers say of themselves.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+use std::{fs, io};
 
-use farref_shm::{ProcessMemory, permit_same_user};
+use farref_shm::{ProcessMemory, is_readable, permit_same_user};
+
+use super::PeerProcess;
 
 /// The system lets processes read only their descendants' memory, unless these agree.
 const DESCENDANTS: u32 = 1;
@@ -17,13 +19,18 @@ const DESCENDANTS: u32 = 1;
 /// so only if a process agrees, this one does if it is to (`agree`).
 pub(crate) fn cma_domain(agree: bool) -> Option<&'static str> {
     static DOMAIN: OnceLock<Option<String>> = OnceLock::new();
-    // Where there is no such file there is no such restriction.
-    if let Ok(scope) = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
-        match scope.trim().parse() {
+    match fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        Ok(scope) => match scope.trim().parse() {
             Ok(0) => {}
             Ok(DESCENDANTS) if agree && permit_same_user().is_ok() => {}
             _ => return None,
-        }
+        },
+        // There is no such restriction.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => return None,
+    }
+    if !is_readable() || !PeerProcess::can_be_known() {
+        return None;
     }
     DOMAIN.get_or_init(domain).as_deref()
 }

@@ -15,6 +15,9 @@ use super::handshake::{self, Channel, Connections};
 use super::{Limits, PeerProcess, PipeError, PipeReceiver, PipeSender};
 use crate::pipe::{Answer, Brochure, ChannelNumbers, Greeting};
 
+/// It cannot be: the other side may choose only what was offered to it.
+const NOT_OFFERED: &str = "it chooses a channel that was not offered";
+
 /// What PyTorch puts before addresses.
 const SCHEME: &str = "uv://";
 
@@ -38,51 +41,41 @@ async fn set_up(
 ) -> Result<(PipeSender, PipeReceiver), PipeError> {
     let address = resolve(address).await?;
     let (mut first, mut answer) = agree(address, my_name, limits.cma).await?;
-    let mut peer = None;
     if let ChannelNumbers::Cma { domain, .. } = &answer.channel {
         if limits.cma != Some(domain) {
-            return Err(PipeError::Rules(
-                "it chooses a channel that was not offered",
-            ));
+            return Err(PipeError::Rules(NOT_OFFERED));
         }
         // Only now has it taken the connection for sure.
-        peer = PeerProcess::at_other_end(&first).await;
-        if peer.is_none() {
-            debug!(%address, "who is there cannot be seen: nothing goes through memory");
+        if !PeerProcess::is_same_user(&first).await {
+            debug!(%address, "another user's: nothing goes through memory");
             (first, answer) = agree(address, my_name, None).await?;
         }
     }
     let further = resolve(&answer.address).await?;
     let reply = register(further, answer.reply);
-    let (reply, channel) = match (answer.channel, peer) {
-        (ChannelNumbers::Basic { bytes }, _) => {
+    let (reply, channel) = match answer.channel {
+        ChannelNumbers::Basic { bytes } => {
             let (reply, bytes) = tokio::try_join!(reply, register(further, bytes))?;
             (reply, Channel::Basic(bytes))
         }
-        (
-            ChannelNumbers::Cma {
-                places,
-                completions,
-                ..
-            },
-            Some(peer),
-        ) => {
+        ChannelNumbers::Cma {
+            places,
+            completions,
+            ..
+        } => {
             let (reply, places, completions) = tokio::try_join!(
                 reply,
                 register(further, places),
                 register(further, completions)
             )?;
+            // Who has taken it shows when something comes on it.
+            let peer = PeerProcess::behind(&places).ok_or(PipeError::Rules(NOT_OFFERED))?;
             let channel = Channel::Cma {
                 places,
                 completions,
                 peer,
             };
             (reply, channel)
-        }
-        (ChannelNumbers::Cma { .. }, None) => {
-            return Err(PipeError::Rules(
-                "it chooses a channel that was not offered",
-            ));
         }
     };
     let connections = Connections {

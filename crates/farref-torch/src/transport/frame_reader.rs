@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::PipeError;
@@ -71,6 +72,11 @@ impl FrameReader {
             closed: false,
             traffic: Arc::clone(traffic),
         }
+    }
+
+    /// The connection.
+    pub(super) fn stream(&self) -> &TcpStream {
+        self.half.as_ref()
     }
 
     /// Whether the peer has closed it. There may be something in the buffer still.

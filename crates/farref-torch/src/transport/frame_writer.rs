@@ -3,10 +3,12 @@
 //! Small pieces are copied together, so that they leave in one write; large ones leave from where they are.
 
 use std::io::{self, IoSlice};
+use std::net::Shutdown;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::io::AsyncWrite;
 use tokio::net::tcp::OwnedWriteHalf;
 
@@ -67,6 +69,11 @@ impl FrameWriter {
             next: 0,
             offset: 0,
         }
+    }
+
+    /// Lets the peer know at once that nothing follows.
+    pub(super) fn shut_down(&self) {
+        drop(SockRef::from(self.half.as_ref()).shutdown(Shutdown::Write));
     }
 
     pub(super) fn into_half(self) -> OwnedWriteHalf {

@@ -323,7 +323,7 @@ async fn set_up(
         return Err(PipeError::NothingInCommon);
     }
     let through_memory = match cma.filter(|(domain, _)| brochure.has_cma(domain)) {
-        Some(cma) => PeerProcess::at_other_end(&first).await.zip(Some(cma)),
+        Some(cma) => PeerProcess::is_same_user(&first).await.then_some(cma),
         None => None,
     };
     // The address that the peer has reached, in case this listens on all of them.
@@ -334,7 +334,7 @@ async fn set_up(
         reply: reply.0,
         channel: match &through_memory {
             None => ChannelNumbers::Basic { bytes: channel.0 },
-            Some((_, (domain, completions))) => ChannelNumbers::Cma {
+            Some((domain, completions)) => ChannelNumbers::Cma {
                 domain: (*domain).to_owned(),
                 places: channel.0,
                 completions: completions.0,
@@ -344,26 +344,42 @@ async fn set_up(
     handshake::write(&mut first, &[answer.encode()]).await?;
     let rest = async {
         let (reply, channel) = tokio::try_join!(reply.1, channel.1)?;
-        let channel = match through_memory {
-            None => Channel::Basic(channel),
-            Some((peer, (_, completions))) => Channel::Cma {
-                places: channel,
-                completions: completions.1.await?,
-                peer,
-            },
+        let completions = match through_memory {
+            None => None,
+            Some((_, completions)) => Some(completions.1.await?),
         };
-        Ok((reply, channel))
+        Ok((reply, channel, completions))
     };
     let stopped = |_: oneshot::error::RecvError| PipeError::Stopped;
-    let (reply, channel) = tokio::select! {
+    let (reply, channel, completions) = tokio::select! {
         rest = rest => rest.map_err(stopped)?,
         error = closed(&first) => return Err(error),
+    };
+    let channel = match completions {
+        None => Channel::Basic(channel),
+        Some(completions) => through_memory_of_peer(channel, completions).await?,
     };
     Ok(Connections {
         first,
         reply,
         channel,
     })
+}
+
+/// The channel through memory, if the same user brought its connections, whose numbers anybody can guess (TR-12).
+async fn through_memory_of_peer(
+    places: TcpStream,
+    completions: TcpStream,
+) -> Result<Channel, PipeError> {
+    let peer = PeerProcess::behind(&places);
+    match (PeerProcess::is_same_user(&completions).await, peer) {
+        (true, Some(peer)) => Ok(Channel::Cma {
+            places,
+            completions,
+            peer,
+        }),
+        _ => Err(PipeError::Rules("another user brought a connection of it")),
+    }
 }
 
 /// Waits until the peer closes the connection, if it does so before it sends anything.

@@ -1,5 +1,6 @@
 //! What a message is, before it is sent and after it has come.
 
+use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -16,13 +17,11 @@ pub(crate) trait StorageBytes {
         None
     }
 
-    /// The bytes, where they stay for as long as this is there. Where the bytes may move, this is a copy of them.
-    fn pinned(&self) -> Option<Bytes> {
+    /// The bytes, where they stay for as long as this is there. Where they may move, this is a copy of them.
+    fn lend(&self) -> Option<Lent> {
         let mut copy = None;
-        self.look(0..self.len(), &mut |bytes| {
-            copy = Some(Bytes::copy_from_slice(bytes));
-        });
-        copy
+        self.look(0..self.len(), &mut |bytes| copy = Some(bytes.to_vec()));
+        copy.map(Lent::new)
     }
 
     /// Calls `look` once with the bytes in `range`, which is within the length.
@@ -30,6 +29,43 @@ pub(crate) trait StorageBytes {
     /// `look` never waits. Whatever lock is around the bytes is held only meanwhile. Where the bytes cannot be
     /// had, `look` is not called: the pipe is given up then, rather than anything else sent in their place.
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8]));
+}
+
+/// Bytes that somebody else may read where they are, until this is dropped.
+pub(crate) struct Lent {
+    pub(super) address: u64,
+    pub(super) length: usize,
+    /// What has them.
+    _keeps: Box<dyn Send + Sync>,
+}
+
+impl Lent {
+    /// These bytes.
+    pub(crate) fn new(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        // Where they are once they are where they stay.
+        let bytes = Box::new(bytes);
+        let seen = (*bytes).as_ref();
+        Self {
+            address: seen.as_ptr().addr() as u64,
+            length: seen.len(),
+            _keeps: bytes,
+        }
+    }
+
+    /// So many bytes at this address, which stay there as long as `keeps` does.
+    pub(crate) fn at(address: u64, length: usize, keeps: impl Send + Sync + 'static) -> Self {
+        Self {
+            address,
+            length,
+            _keeps: Box::new(keeps),
+        }
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.length, self.address)
+    }
 }
 
 /// A message to send.
@@ -97,8 +133,8 @@ impl StorageBytes for Bytes {
         Some(self)
     }
 
-    fn pinned(&self) -> Option<Bytes> {
-        Some(self.clone())
+    fn lend(&self) -> Option<Lent> {
+        Some(Lent::new(self.clone()))
     }
 
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {

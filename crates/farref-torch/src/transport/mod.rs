@@ -34,7 +34,8 @@
 //! - **TR-4** The first and the third connection are written at the same time: a peer that reads only one
 //!   of them for a while gets all that is on that one.
 //! - **TR-5** Nothing is locked while waiting: the bytes of a storage are looked at for the time of one write,
-//!   and only when the socket has room.
+//!   and only when the socket has room. Those that are read through memory are not locked at all; those among them that may
+//!   move are copied.
 //! - **TR-6** A connection that has not greeted costs one of a bounded number of places, for a bounded time. It
 //!   holds up nobody: the oldest one goes when all places are taken.
 //! - **TR-7** Pipes that are set up are bounded, and so are half-open ones, apart from each other: of these the oldest
@@ -48,9 +49,10 @@
 //!   connection of a pipe there never are any.
 //! - **TR-11** No connection to a listener ends before its greeting, whatever becomes of the pipe: PyTorch's would stop to
 //!   listen.
-//! - **TR-12** Memory is read only of a process that has the other end of the connection, within this host and made by the
-//!   same user, whatever it says of itself.
-//! - **TR-13** What a peer was told to read stays where it is until the peer has read it, or the pipe is over.
+//! - **TR-12** Memory is read only of a process that has the other end of the connection on which it says where, within this
+//!   host and made by the same user, whatever it says of itself. Where that may take long, it holds up nobody else.
+//! - **TR-13** What a peer was told to read stays where it is until the peer has read it. If it is not to be read after all, the
+//!   connection is shut down first; and what was read counts only if it was not shut down by then.
 
 mod cma;
 #[cfg(target_os = "linux")]
@@ -82,7 +84,7 @@ pub(crate) use connect::{connect, probe};
 pub use error::PipeError;
 pub(crate) use limits::Limits;
 pub(crate) use listen::Listener;
-pub(crate) use message::{Incoming, Outgoing, Size, StorageBytes};
+pub(crate) use message::{Incoming, Lent, Outgoing, Size, StorageBytes};
 pub(crate) use receive::PipeReceiver;
 pub(crate) use send::PipeSender;
 pub(crate) use shared::Traffic;

@@ -2,12 +2,15 @@
 //!
 //! A peer on the channel `cma` says itself which process's memory is to be read, over a connection that proves
 //! nothing. Whoever is believed could have this worker read the memory of any process of its user's, and send it
-//! back. So (TR-12) only the memory of a process is read that has the other end of the connection, and only if
-//! that end was made by the same user.
+//! back. So (TR-12) only the memory of a process is read that has the other end of the connection on which it says so, and
+//! only if that end was made by the same user.
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use bytes::BufMut;
 use farref_shm::ProcessMemory;
@@ -17,40 +20,50 @@ use tokio::task::spawn_blocking;
 use super::PipeError;
 use crate::pipe::MemoryDescriptor;
 
+/// The system's tables of connections.
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+
 /// The process at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct PeerProcess {
-    /// The system's number of the other end.
-    socket: u64,
+    ends: Ends,
     /// Which process it is, once it has said so and that was found to be true.
     known: Option<(u32, ProcessMemory)>,
 }
 
+/// The addresses of a connection, the peer's first.
+type Ends = (SocketAddr, SocketAddr);
+
 impl PeerProcess {
-    /// Who is at the other end of a connection, if it is a process of this host and the same user. It must have
-    /// taken the connection already: one that waits to be taken is nobody's.
-    pub(super) async fn at_other_end(stream: &TcpStream) -> Option<Self> {
-        let theirs = canonical(stream.peer_addr().ok()?);
-        let ours = canonical(stream.local_addr().ok()?);
-        // What comes from another address comes from another host, or another network.
-        if theirs.ip() != ours.ip() {
-            return None;
-        }
-        let found = spawn_blocking(move || {
-            let user = fs::metadata("/proc/self").ok()?.uid();
-            let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-            let mut tables = tables
-                .into_iter()
-                .filter_map(|it| fs::read_to_string(it).ok());
-            tables.find_map(|table| find_socket(&table, theirs, ours, user))
-        });
-        Some(Self {
-            socket: found.await.ok().flatten()?,
-            known: None,
-        })
+    /// Whether what this relies on can be seen here.
+    pub(super) fn can_be_known() -> bool {
+        fs::metadata(TABLES[0]).is_ok() && fs::read_dir("/proc/self/fd").is_ok()
     }
 
-    /// Appends what the process has at a place in its memory.
+    /// Whether the other end of a connection is on this host, and was made by the same user. The peer must have taken the
+    /// connection already: one that waits to be taken is nobody's.
+    pub(super) async fn is_same_user(stream: &TcpStream) -> bool {
+        let Some(ends) = ends(stream) else {
+            return false;
+        };
+        let asked = Instant::now();
+        let found = spawn_blocking(move || find_socket(ends, asked));
+        found.await.ok().flatten().is_some()
+    }
+
+    /// The one at the other end of a connection, which is looked at when it first says who it is.
+    pub(super) fn behind(stream: &TcpStream) -> Option<Self> {
+        let (ends, known) = (ends(stream)?, None);
+        Some(Self { ends, known })
+    }
+
+    /// Whether it has said who it is.
+    pub(super) fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Appends what the process has at a place in its memory. May take long: to find out who it is, and if the system has
+    /// to get its memory from somewhere.
     pub(super) fn read(
         &mut self,
         place: MemoryDescriptor,
@@ -61,10 +74,11 @@ impl PeerProcess {
             Some((pid, memory)) if *pid == place.pid => memory,
             Some(_) => return Err(PipeError::Rules("it was another process before")),
             None => {
+                let claim = "it names a process that does not have its end of the connection";
+                let socket = find_socket(self.ends, Instant::now());
                 // Held before it is looked at: afterwards its number is no other's.
                 let memory = ProcessMemory::open(place.pid).map_err(unreadable)?;
-                if !has_socket(place.pid, self.socket) {
-                    let claim = "it names a process that does not have its end of the connection";
+                if !socket.is_some_and(|socket| has_socket(place.pid, socket)) {
                     return Err(PipeError::Rules(claim));
                 }
                 let (_, memory) = self.known.insert((place.pid, memory));
@@ -72,6 +86,57 @@ impl PeerProcess {
             }
         };
         memory.read(place.address, length, into).map_err(unreadable)
+    }
+
+    /// Whether the peer has not given up meanwhile, which it may do while its process goes on: what was read counts then.
+    pub(super) fn is_connected(stream: &TcpStream) -> bool {
+        farref_shm::is_connected(stream)
+    }
+}
+
+/// None if what is at the other end is on another host, or in another network.
+fn ends(stream: &TcpStream) -> Option<Ends> {
+    let theirs = canonical(stream.peer_addr().ok()?);
+    let ours = canonical(stream.local_addr().ok()?);
+    (theirs.ip() == ours.ip()).then_some((theirs, ours))
+}
+
+/// The number of the socket at the other end of a connection, if the same user made it.
+fn find_socket(ends: Ends, asked: Instant) -> Option<u64> {
+    let user = fs::metadata("/proc/self").ok()?.uid();
+    let table = Table::since(asked);
+    let (owner, socket) = table.sockets.get(&ends)?;
+    (*owner == user).then_some(*socket)
+}
+
+/// The connections of this host.
+struct Table {
+    /// When it was begun to be read.
+    began: Instant,
+    /// Who has each end, and its number.
+    sockets: HashMap<Ends, (u32, u64)>,
+}
+
+impl Table {
+    /// One that was read since then. Those who ask at the same time share one: the system takes long to make it, where
+    /// there are many connections.
+    fn since(asked: Instant) -> Arc<Self> {
+        static LAST: Mutex<Option<Arc<Table>>> = Mutex::new(None);
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = &*last
+            && table.began > asked
+        {
+            return Arc::clone(table);
+        }
+        let began = Instant::now();
+        let tables = TABLES.iter().filter_map(|it| fs::read_to_string(it).ok());
+        let mut sockets = HashMap::new();
+        for table in tables {
+            sockets.extend(table.lines().skip(1).filter_map(read_line));
+        }
+        let table = Arc::new(Self { began, sockets });
+        *last = Some(Arc::clone(&table));
+        table
     }
 }
 
@@ -86,19 +151,14 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The number of the socket of `user`'s that is connected from `local` to `remote`, by the system's table.
-fn find_socket(table: &str, local: SocketAddr, remote: SocketAddr, user: u32) -> Option<u64> {
-    table.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let its_local = read_address(fields.next()?)?;
-        if its_local != local || read_address(fields.next()?)? != remote {
-            return None;
-        }
-        // Its state, queues, timer and retries are between.
-        let its_user = fields.nth(4)?.parse::<u32>().ok()?;
-        let number = fields.nth(1)?.parse().ok()?;
-        (its_user == user && number != 0).then_some(number)
-    })
+/// A line of a table of connections: both ends, whose the first is, and its number, if somebody has it.
+fn read_line(line: &str) -> Option<(Ends, (u32, u64))> {
+    let mut fields = line.split_whitespace().skip(1);
+    let ends = (read_address(fields.next()?)?, read_address(fields.next()?)?);
+    // Its state, queues, timer and retries are between.
+    let user = fields.nth(4)?.parse().ok()?;
+    let number = fields.nth(1)?.parse().ok()?;
+    (number != 0).then_some((ends, (user, number)))
 }
 
 /// An address as the system writes it: words of four bytes in its own order.
@@ -156,7 +216,8 @@ mod tests {
             }
             let (one, other) = connected(address).await;
             for end in [&one, &other] {
-                let mut found = PeerProcess::at_other_end(end).await.expect("its process");
+                assert!(PeerProcess::is_same_user(end).await);
+                let mut found = PeerProcess::behind(end).expect("its process");
                 let value = b"a value";
                 let place = MemoryDescriptor {
                     pid: std::process::id(),
@@ -173,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn tr_12_no_process_is_read_that_has_not_the_other_end() {
         let (one, _other) = connected("127.0.0.1:0").await;
-        let mut found = PeerProcess::at_other_end(&one).await.expect("its process");
+        let mut found = PeerProcess::behind(&one).expect("its process");
         let stranger = Command::new("cat").stdin(Stdio::piped()).spawn();
         let mut stranger = stranger.expect("a process");
         let place = |pid| MemoryDescriptor { pid, address: 4096 };
@@ -194,21 +255,27 @@ mod tests {
         stranger.wait().expect("it ends");
     }
 
-    /// TR-12
+    /// TR-12: whose an end is shows in the table, unless nobody has taken it.
     #[test]
-    fn tr_12_a_connection_of_another_user_is_not_taken() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-            \x20  0: 0100007F:1F90 0100007F:0050 01 00000000:00000000 00:00000000 00000000  1000        0 777 1 0 20 4\n\
-            \x20  1: 0100007F:0051 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 0 1 0 20 4\n";
+    fn tr_12_the_table_says_whose_an_end_is() {
         let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        assert_eq!(find_socket(table, at(8080), at(80), 1000), Some(777));
-        assert_eq!(find_socket(table, at(8080), at(80), 0), None);
-        assert_eq!(find_socket(table, at(80), at(8080), 1000), None);
-        // Nobody has taken it.
-        assert_eq!(find_socket(table, at(81), at(8080), 0), None);
-        for broken in ["", "\n", "\nx", "\n 0: 0100007F:1F90", "\n 0: 01:1 02:2 3"] {
-            assert_eq!(find_socket(broken, at(1), at(2), 0), None);
+        let taken = "0: 0100007F:1F90 0100007F:0050 01 00000000:00000000 00:00000000 00000000  1000 0 777 1 0 20";
+        assert_eq!(read_line(taken), Some(((at(8080), at(80)), (1000, 777))));
+        let waiting =
+            "1: 0100007F:0051 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 0 0 0 1 0 20";
+        assert_eq!(read_line(waiting), None);
+        for broken in ["", "x", "0: 0100007F:1F90", "0: 01:1 02:2 3"] {
+            assert_eq!(read_line(broken), None);
         }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_has_given_up_is_not_connected() {
+        let (one, other) = connected("127.0.0.1:0").await;
+        assert!(PeerProcess::is_connected(&one));
+        other.try_write(b"unread").expect("written");
+        drop(other.into_split().1);
+        assert!(!PeerProcess::is_connected(&one));
     }
 
     #[test]

@@ -109,6 +109,9 @@ impl PipeReceiver {
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.assembly = None;
+        if let ChannelReceiver::Cma(channel) = &mut self.channel {
+            channel.end();
+        }
         self.shared.end();
     }
 

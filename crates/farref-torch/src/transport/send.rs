@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::cma::CmaSender;
+use super::cma::{CmaSender, MOST_LENT_BYTES};
 use super::frame_writer::{FrameWriter, Part};
 use super::shared::{Traffic, TransportShared, count};
 use super::{Limits, Outgoing, PipeError, StorageBytes};
@@ -100,38 +100,15 @@ impl PipeSender {
         for message in batch {
             limits.judge(&message.size())?;
         }
-        if let ChannelSender::Cma(channel) = &mut connections.channel {
-            let room = poll_fn(|cx| match channel.poll_room(cx) {
-                Poll::Pending => shared.poll_over(cx),
-                ready => ready,
-            });
-            room.await?;
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(connections.channel.fitting(rest));
+            let sent = connections.send(now, shared, torn).await;
+            // Nobody knows how many of them have left.
+            *torn |= sent.is_err() && now.len() < batch.len();
+            sent?;
+            rest = later;
         }
-        let lent = connections.channel.lent();
-        for (index, message) in batch.iter().enumerate() {
-            if let Err(error) = connections.append(index, message) {
-                connections.descriptor.clear();
-                connections.channel.clear(lent);
-                return Err(error);
-            }
-        }
-        *torn = true;
-        let Connections {
-            descriptor,
-            channel,
-            ..
-        } = connections;
-        // TR-4: both at once.
-        poll_fn(|cx| {
-            let first = descriptor.poll_write(cx, batch, &shared.traffic)?;
-            let third = channel.poll_write(cx, batch, &shared.traffic)?;
-            if first.is_ready() && third.is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            shared.poll_over(cx)
-        })
-        .await?;
-        *torn = false;
         count(&shared.traffic.messages_sent, batch.len());
         Ok(())
     }
@@ -139,9 +116,8 @@ impl PipeSender {
     /// Waits until the peer has read all that it was told to read out of memory, which is kept until then (TR-13). Comes
     /// back at once if nothing is, or nothing can become of it.
     pub(crate) async fn settled(&mut self) {
-        while self.has_lent() {
-            self.read_by_peer(0).await;
-        }
+        // If it fails nothing is lent any more.
+        drop(self.read_by_peer(0).await);
     }
 
     /// Whether the peer has not read all that it was told to read.
@@ -151,30 +127,32 @@ impl PipeSender {
     }
 
     /// Waits until the peer has read something of that. Nothing is lost if this is given up while it waits.
-    pub(crate) async fn some_read(&mut self) {
+    pub(crate) async fn some_read(&mut self) -> Result<(), PipeError> {
         let lent = |connections: &Connections| connections.channel.lent();
         let lent = self.connections.as_ref().map_or(0, lent);
-        self.read_by_peer(lent.saturating_sub(1)).await;
+        self.read_by_peer(lent.saturating_sub(1)).await
     }
 
-    async fn read_by_peer(&mut self, most: usize) {
+    async fn read_by_peer(&mut self, most: usize) -> Result<(), PipeError> {
         let Some(Connections {
             channel: ChannelSender::Cma(channel),
             ..
         }) = &mut self.connections
         else {
-            return;
+            return Ok(());
         };
         let shared = &self.shared;
         let read = poll_fn(|cx| match channel.poll_lent(cx, most) {
             Poll::Pending => shared.poll_over(cx),
             ready => ready,
         });
-        if read.await.is_err() {
+        let read = read.await;
+        if read.is_err() {
             // It will never be, and the peer cannot be told anything else either.
-            channel.forget_lent();
+            channel.give_up();
             self.torn = true;
         }
+        read
     }
 
     /// Lets the peer know that nothing follows. All that was sent arrives before that.
@@ -201,6 +179,50 @@ impl Drop for PipeSender {
 }
 
 impl Connections {
+    /// Sends messages all at once.
+    async fn send<S: StorageBytes>(
+        &mut self,
+        batch: &[Outgoing<S>],
+        shared: &TransportShared,
+        torn: &mut bool,
+    ) -> Result<(), PipeError> {
+        if let ChannelSender::Cma(channel) = &mut self.channel {
+            let room = poll_fn(|cx| match channel.poll_room(cx) {
+                Poll::Pending => shared.poll_over(cx),
+                ready => ready,
+            });
+            let room = room.await;
+            *torn |= room.is_err();
+            room?;
+        }
+        let lent = self.channel.lent();
+        for (index, message) in batch.iter().enumerate() {
+            if let Err(error) = self.append(index, message) {
+                self.descriptor.clear();
+                self.channel.clear(lent);
+                return Err(error);
+            }
+        }
+        *torn = true;
+        let Self {
+            descriptor,
+            channel,
+            ..
+        } = self;
+        // TR-4: both at once.
+        poll_fn(|cx| {
+            let first = descriptor.poll_write(cx, batch, &shared.traffic)?;
+            let third = channel.poll_write(cx, batch, &shared.traffic)?;
+            if first.is_ready() && third.is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            shared.poll_over(cx)
+        })
+        .await?;
+        *torn = false;
+        Ok(())
+    }
+
     /// Appends all frames of a message (TR-1).
     fn append<S: StorageBytes>(
         &mut self,
@@ -253,6 +275,20 @@ impl ChannelSender {
             Self::Basic(_) => 0,
             Self::Cma(channel) => channel.lent(),
         }
+    }
+
+    /// How many messages of a batch are sent at once: one at least, and no more than there is room for to lend what they
+    /// have.
+    fn fitting<S: StorageBytes>(&self, batch: &[Outgoing<S>]) -> usize {
+        if let Self::Basic(_) = self {
+            return batch.len();
+        }
+        let mut bytes = 0_u64;
+        let fits = |message: &&Outgoing<S>| {
+            bytes = bytes.saturating_add(message.size().storage_bytes);
+            bytes <= MOST_LENT_BYTES
+        };
+        batch.iter().take_while(fits).count().clamp(1, batch.len())
     }
 
     /// Forgets what was appended since so many were lent.

@@ -13,6 +13,8 @@ use super::error::PipeError;
 pub(crate) struct Traffic {
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
+    /// Of those received, those that were read out of the peer's memory.
+    pub(crate) bytes_from_memory: AtomicU64,
     pub(crate) messages_sent: AtomicU64,
     pub(crate) messages_received: AtomicU64,
 }

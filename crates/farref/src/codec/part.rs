@@ -284,7 +284,7 @@ impl Part {
     }
 
     /// Where its bytes are in this process' memory, for as long as somebody has it, if they stay there.
-    pub(crate) fn address(&self) -> Option<u64> {
+    pub fn address(&self) -> Option<u64> {
         let address = match &self.0 {
             PartKind::Bytes(bytes) => bytes.as_ptr().addr(),
             PartKind::Owned(owned) => owned.elements.bytes().as_ptr().addr(),

@@ -168,11 +168,7 @@ impl Link {
 
     /// What the request was for that the peer answers.
     pub(crate) fn answered(&self, id: i64) -> Option<Pending> {
-        let mut open = lock(&self.pending);
-        let (pending, _) = open.requests.remove(&id)?;
-        if let Pending::Create { share, .. } = &pending {
-            open.creations.remove(&share.rref);
-        }
+        let (pending, _) = lock(&self.pending).requests.remove(&id)?;
         Some(pending)
     }
 
@@ -188,17 +184,12 @@ impl Link {
         }
     }
 
-    /// The references that are to be deleted if this is the answer to a creation. The request stays open, so that
-    /// there is something open with the peer until they are.
-    pub(crate) fn deletes_after(&self, id: i64) -> Vec<Share> {
-        let mut open = lock(&self.pending);
-        match open.requests.get(&id) {
-            Some((Pending::Create { share, .. }, _)) => {
-                let rref = share.rref;
-                open.creations.remove(&rref).unwrap_or_default()
-            }
-            _ => Vec::new(),
-        }
+    /// The peer has made a value, or will not: says which references to it are to be deleted now.
+    pub(crate) fn created(&self, rref: RRefId) -> Vec<Share> {
+        lock(&self.pending)
+            .creations
+            .remove(&rref)
+            .unwrap_or_default()
     }
 
     /// Notes how a request of the peer's is to be answered, unless it is gone: the note would keep its pipe. Says whether

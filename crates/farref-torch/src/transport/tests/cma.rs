@@ -66,6 +66,26 @@ async fn tr_13_a_tensor_that_nobody_will_read_is_not_kept() {
     assert!(gone.load(Ordering::Relaxed));
 }
 
+/// TR-13: nor is what was read of a sender that has given up believed, though its process goes on.
+#[tokio::test]
+async fn tr_13_what_a_sender_no_longer_lends_is_not_delivered() {
+    for whole in [false, true] {
+        let mut both = both(through_memory()).await;
+        let (bytes, gone) = told(3 << 20);
+        let sent = message(7, pattern(10, 0), vec![bytes]);
+        let (mut sender, receiver) = both.caller;
+        hang(sender.send(&[sent])).await.expect("sent");
+        match whole {
+            true => drop((sender, receiver)),
+            // The other direction goes on.
+            false => drop(sender),
+        }
+        assert!(gone.load(Ordering::Relaxed));
+        let next = hang(both.callee.1.next()).await;
+        assert!(matches!(next, Err(PipeError::Closed(_))), "{next:?}");
+    }
+}
+
 /// Bytes behind a lock may move when it is not held: they are copied.
 #[tokio::test]
 async fn what_is_behind_a_lock_arrives_as_it_was() {
