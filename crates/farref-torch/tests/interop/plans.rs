@@ -13,6 +13,9 @@ use serde_json::Value;
 /// No process lives longer, in seconds, unless the plan says so: the scripts end themselves before.
 const PATIENCE: u64 = 170;
 
+/// In these, workers with all of PyTorch's channels read large tensors out of each other's memory, if the system lets them.
+const THROUGH_MEMORY: [&str; 1] = ["tensors"];
+
 /// Lines of a process that begin so are shown while it runs.
 const PROGRESS: &str = "progress: ";
 
@@ -179,6 +182,15 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
                 tail(&stderr)
             ));
         }
+        let debug = &report["debug"];
+        if kind == "peer" && THROUGH_MEMORY.contains(&&plan.name[..]) && memory_can_be_read() {
+            let read = debug["bytes_from_memory"].as_u64();
+            if read.is_none_or(|bytes| bytes == 0) {
+                problems.push(format!(
+                    "--- {name}: no tensor was read out of memory: {debug}"
+                ));
+            }
+        }
         if kind == "python" && main {
             checks = report["checks"].as_u64().unwrap_or(0);
         }
@@ -193,6 +205,16 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
         plan.name
     );
     Ok(())
+}
+
+/// Whether the system lets processes of one user read each other's memory.
+fn memory_can_be_read() -> bool {
+    let restricted = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .is_ok_and(|scope| scope.trim() != "0");
+    let (value, mut copy) = ([1_u8; 8], Vec::new());
+    let own = farref_shm::ProcessMemory::open(std::process::id())
+        .and_then(|memory| memory.read(value.as_ptr().addr() as u64, value.len(), &mut copy));
+    own.is_ok() && !restricted
 }
 
 fn is_right(process: &Running, status: ExitStatus) -> bool {

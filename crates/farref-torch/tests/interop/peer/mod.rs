@@ -184,7 +184,10 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
         dead = stop.dead;
     }
     references::drop_all();
-    let debug = serde_json::to_value(calls::snapshot_of(&worker))?;
+    let mut debug = serde_json::to_value(calls::snapshot_of(&worker))?;
+    let peers = worker.snapshot().peers;
+    let from_memory: u64 = peers.iter().map(|peer| peer.bytes_from_memory).sum();
+    debug["bytes_from_memory"] = from_memory.into();
     if options.world.is_none() && options.rank == 0 {
         while worker.peers().len() > 1 {
             tokio::time::sleep(Duration::from_millis(20)).await;
