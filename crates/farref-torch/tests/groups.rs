@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farref::{Error, RRef, Store, TcpStoreClient, Worker};
+use farref::{Error, RRef, Store, StoreServer, TcpStoreClient, Worker};
 use farref_torch::TorchGroup;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -105,16 +106,34 @@ async fn a_shutdown_ends_when_the_other_worker_dies() {
     }
 }
 
-/// TA-7: nobody has to say anything to the dead one to notice, and all name the same.
+/// TA-7: nobody has to say anything to the dead one to notice, and all name the same. They agree on it in the store, whose
+/// host is not the one that dies.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_learn_who_died_though_they_never_spoke_to_it() {
     for dead in ["a", "b", "d"] {
-        for (name, error) in ends_without(group(["a", "b", "c", "d"]).await, dead).await {
+        for (name, error) in ends_without(group(["host", "a", "b", "d"]).await, dead).await {
             assert!(
                 error.to_string().contains(&format!("`{dead}` is gone")),
                 "{name}: {error}"
             );
         }
+    }
+}
+
+/// TA-7: whoever notices says so in the store, and all name the one that was told there first. What they see themselves may be
+/// one that went because of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn ta_7_all_name_the_one_that_was_missed_first() {
+    let port = free_port();
+    let workers = group_at(port, ["host", "a", "b", "d"]).await;
+    let first = "rpc_prefix_0/shutdown/FARREF_LOST";
+    let told = store(port).await.set(first, b"first").await;
+    told.expect("the store");
+    for (name, error) in ends_without(workers, "d").await {
+        assert!(
+            error.to_string().contains("`first` is gone"),
+            "{name}: {error}"
+        );
     }
 }
 
@@ -153,7 +172,7 @@ async fn comes_and_goes(name: &str, rank: u16, port: u16, host: &Worker) {
     left.expect("no hanging").expect("left");
 }
 
-/// Puts a member beside `a` on the list that takes connections, and says nothing.
+/// Puts a member on the list that takes connections, and says nothing.
 async fn silent_member(store: &TcpStoreClient) -> std::net::TcpListener {
     let silent = std::net::TcpListener::bind((HERE, 0)).expect("a port");
     let address = format!("uv://{}", silent.local_addr().expect("an address"));
@@ -161,32 +180,37 @@ async fn silent_member(store: &TcpStoreClient) -> std::net::TcpListener {
         .set("rpc_prefix_0/addrs/silent", address.as_bytes())
         .await;
     set.expect("the store");
-    store.set(LIST, b"a-0,silent-7,").await.expect("the store");
+    store.set(LIST, b"silent-7,").await.expect("the store");
     silent
 }
 
-/// GR-2, GR-4: nobody else could join or leave if its turn stayed with a worker that is no more.
+/// GR-2, GR-4: nobody else could join or leave if its turn stayed with a worker that is no more. There is no other worker that
+/// would give it up for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn gr_4_a_join_that_is_given_up_leaves_the_group_as_it_was() {
-    let port = free_port();
-    let host = member("a", 0, port).join().await.expect("joined");
+    let server = StoreServer::bind("127.0.0.1:0").await.expect("a store");
+    let port = server.local_addr().port();
     let store = store(port).await;
     let _silent = silent_member(&store).await;
-    let joining = tokio::spawn(member("b", 1, port).join());
+    let join = |name, rank| member(name, rank, port).host_store(false).join();
+    let joining = tokio::spawn(join("b", 1));
     until(&store, TURN, |turn| turn == "Token_for_b_join").await;
     until(&store, LIST, |list| list.contains("b-1,")).await;
     joining.abort();
     drop(joining.await);
     until(&store, TURN, str::is_empty).await;
-    assert_eq!(text(&store, LIST).await, "a-0,silent-7,");
+    assert_eq!(text(&store, LIST).await, "silent-7,");
     // So the next one can come, once the silent one is off the list.
-    store.set(LIST, b"a-0,").await.expect("the store");
-    comes_and_goes("c", 2, port, &host).await;
-    host.crash().await;
+    store.set(LIST, b"").await.expect("the store");
+    let next = timeout(HANG, join("c", 2)).await.expect("no hanging");
+    let next = next.expect("joined");
+    let left = timeout(HANG, next.shutdown()).await;
+    left.expect("no hanging").expect("left");
+    server.close().await;
 }
 
-/// A way to the store at that port which takes its time, in the direction of the store.
-async fn slow_way_to(port: u16) -> u16 {
+/// A way to the store at that port which takes so many milliseconds, in the direction of the store.
+async fn slow_way_to(port: u16, takes: &'static AtomicU64) -> u16 {
     let listener = tokio::net::TcpListener::bind((HERE, 0)).await;
     let listener = listener.expect("a port");
     let slow = listener.local_addr().expect("an address").port();
@@ -199,7 +223,8 @@ async fn slow_way_to(port: u16) -> u16 {
             tokio::spawn(async move {
                 let mut bytes = vec![0; 4096];
                 while let Ok(read @ 1..) = asked.read(&mut bytes).await {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    let takes = Duration::from_millis(takes.load(Ordering::Relaxed));
+                    tokio::time::sleep(takes).await;
                     if asks.write_all(&bytes[..read]).await.is_err() {
                         break;
                     }
@@ -210,21 +235,50 @@ async fn slow_way_to(port: u16) -> u16 {
     slow
 }
 
-/// GR-4: the worker that joined, and the turn, are dropped at the same time, and the one does not wait for the other.
+/// GR-4: the worker that joined, and the turn, are dropped at the same time, and the one does not wait for the other for long.
+/// There is no other worker that would give the turn up for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn gr_4_a_turn_is_given_up_though_the_store_takes_its_time() {
-    let port = free_port();
-    let host = member("a", 0, port).join().await.expect("joined");
+    static TAKES: AtomicU64 = AtomicU64::new(0);
+    let server = StoreServer::bind("127.0.0.1:0").await.expect("a store");
+    let port = server.local_addr().port();
     let store = store(port).await;
     let silent = silent_member(&store).await;
-    let joining = tokio::spawn(member("b", 1, slow_way_to(port).await).join());
+    let joining = member("b", 1, slow_way_to(port, &TAKES).await);
+    let joining = tokio::spawn(joining.host_store(false).join());
     until(&store, LIST, |list| list.contains("b-1,")).await;
     // It asks the silent one, which has it wait.
     silent.accept().expect("a connection");
+    TAKES.store(300, Ordering::Relaxed);
     joining.abort();
     drop(joining.await);
     until(&store, TURN, str::is_empty).await;
-    assert_eq!(text(&store, LIST).await, "a-0,silent-7,");
+    assert_eq!(text(&store, LIST).await, "silent-7,");
+    server.close().await;
+}
+
+/// GR-4: a process may end when its worker has, so the worker waits a moment for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn gr_4_a_worker_that_ends_has_given_its_turn_up() {
+    static TAKES: AtomicU64 = AtomicU64::new(0);
+    let port = free_port();
+    let host = member("a", 0, port).join().await.expect("joined");
+    let store = store(port).await;
+    let leaver = member("b", 1, slow_way_to(port, &TAKES).await).join();
+    let leaver = timeout(HANG, leaver).await.expect("no hanging");
+    let leaver = leaver.expect("joined");
+    // It goes when its own calls are answered.
+    let nap = nap::on(&leaver.peer("a").expect("a member"), 60_000).start();
+    let leaves = leaver.clone();
+    let leaving = tokio::spawn(async move { leaves.shutdown().await });
+    until(&store, TURN, |turn| turn == "Token_for_b_leave").await;
+    TAKES.store(50, Ordering::Relaxed);
+    leaving.abort();
+    drop(leaving.await);
+    leaver.crash().await;
+    assert_eq!(text(&store, TURN).await, "");
+    assert_eq!(text(&store, LIST).await, "a-0,");
+    drop(nap);
     host.crash().await;
 }
 
@@ -326,6 +380,24 @@ async fn nap(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
+/// A worker that leaves has told the others, and its own calls are answered all the same, before it goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_worker_that_leaves_are_answered() {
+    let port = free_port();
+    let host = member("a", 0, port).join().await.expect("joined");
+    let leaver = timeout(HANG, member("b", 1, port).join()).await;
+    let leaver = leaver.expect("no hanging").expect("joined");
+    let a = leaver.peer("a").expect("a member");
+    // For longer than it waits before it says that it leaves.
+    let calls: Vec<_> = (0..3).map(|_| nap::on(&a, 4000).start()).collect();
+    let left = timeout(HANG, leaver.shutdown()).await;
+    left.expect("no hanging").expect("left");
+    for call in calls {
+        call.await.expect("an answer");
+    }
+    host.crash().await;
+}
+
 /// Whoever drops a shutdown in the rounds of the store, and asks for it again, has been counted and is not once more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_gives_a_shutdown_up_in_the_rounds_is_counted_once() {
@@ -385,6 +457,45 @@ async fn ta_7_all_name_somebody_when_the_store_dies_with_its_host_in_the_rounds(
                 "{text}"
             );
         }
+    }
+}
+
+/// TA-7: the store goes with its host, and its end shows before that of the host's pipes. Whoever has lost it looks for a moment
+/// who is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn ta_7_who_is_gone_is_named_though_the_store_was_lost_before() {
+    let server = StoreServer::bind("127.0.0.1:0").await.expect("a store");
+    let port = server.local_addr().port();
+    let join = |name, rank| {
+        member(name, rank, port)
+            .world_size(3)
+            .host_store(false)
+            .join()
+    };
+    let joined = async { tokio::try_join!(join("a", 0), join("b", 1), join("c", 2)) };
+    let joined = timeout(HANG, joined).await.expect("no hanging");
+    let (a, b, c) = joined.expect("joined");
+    let store = store(port).await;
+    let nap = nap::on(&a.peer("b").expect("a member"), 60_000).start();
+    let dies = a.clone();
+    let waits = tokio::spawn(async move { dies.shutdown().await });
+    let others = [b, c].map(|worker| tokio::spawn(async move { worker.shutdown().await }));
+    let round = "rpc_prefix_0/shutdown/PROCESS_COUNT_ID_1";
+    until(&store, round, |count| count == "2").await;
+    server.close().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    waits.abort();
+    drop(waits.await);
+    a.crash().await;
+    drop(nap);
+    for other in others {
+        let ended = timeout(HANG, other).await.expect("no hanging");
+        let error = ended.expect("no panic").expect_err("one of them is gone");
+        let text = error.to_string();
+        assert!(
+            text.contains("worker `") && text.contains("is gone"),
+            "{text}"
+        );
     }
 }
 
@@ -536,6 +647,18 @@ async fn ta_7_a_graceful_end_is_nobodys_death_and_nothing_was_forgotten() {
         }
         timeout(HANG, ending.join_all()).await.expect("no hanging");
     }
+    // Nor is it in a group that goes on.
+    let port = free_port();
+    let host = member("ends0", 0, port).join().await.expect("joined");
+    comes_and_goes("ends1", 1, port, &host).await;
+    let gone = async {
+        while host.peers().len() > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HANG, gone).await.expect("no hanging");
+    let left = timeout(HANG, host.shutdown()).await;
+    left.expect("no hanging").expect("left");
     let log = LOG.lock().expect("no panic").clone();
     let log = String::from_utf8_lossy(&log);
     let wrong = |line: &&str| {

@@ -407,6 +407,124 @@ async fn gr_4_a_turn_that_is_dropped_is_given_up() {
     other.end(true).await.unwrap();
 }
 
+/// A store that carries out what it is asked, and once does not answer: when a key that ends so is written.
+#[derive(Clone, Debug)]
+struct Mute {
+    store: MemoryStore,
+    at: Arc<Mutex<Option<String>>>,
+}
+
+impl Mute {
+    fn at(store: &MemoryStore, at: &str) -> Arc<Self> {
+        Arc::new(Self {
+            store: store.clone(),
+            at: Arc::new(Mutex::new(Some(at.to_owned()))),
+        })
+    }
+
+    async fn answer<T>(&self, key: &str, answer: T) -> T {
+        let is_mute = {
+            let mut at = self.at.lock().unwrap();
+            at.take_if(|at| key.ends_with(&**at)).is_some()
+        };
+        match is_mute {
+            true => std::future::pending().await,
+            false => answer,
+        }
+    }
+}
+
+impl Store for Mute {
+    fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let set = self.store.set(key, value).await;
+            self.answer(key, set).await
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a str, deadline: Duration) -> StoreFuture<'a, Bytes> {
+        self.store.get(key, deadline)
+    }
+
+    fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+        self.store.try_get(key)
+    }
+
+    fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+        self.store.add(key, delta)
+    }
+
+    fn compare_set<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            let value = self.store.compare_set(key, expected, desired).await;
+            self.answer(key, value).await
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        self.store.delete(key)
+    }
+
+    fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+        self.store.wait(keys, deadline)
+    }
+}
+
+const TURN: &str = "rpc_prefix_0/RpcGroupManagementToken";
+
+/// GR-4: the store has its token, and this worker does not know.
+#[tokio::test]
+async fn gr_4_a_turn_is_given_up_that_was_taken_without_an_answer() {
+    let store = MemoryStore::new();
+    let mute = Mute::at(&store, "RpcGroupManagementToken");
+    let group_store = Arc::new(GroupStore::new(mute, place(3, None)).unwrap());
+    let taking = tokio::time::timeout(SHORT, Turn::take(&group_store, Change::Join)).await;
+    assert!(taking.is_err(), "nobody answers");
+    tokio::time::timeout(SOON, group_store.settled())
+        .await
+        .unwrap();
+    assert_eq!(store.try_get(TURN).await.unwrap().unwrap(), "");
+}
+
+/// GR-4: it was given up, and somebody else has it, when whoever gave it up is dropped before it knows.
+#[tokio::test]
+async fn gr_4_a_turn_that_is_given_up_twice_is_not_taken_from_the_next() {
+    let store = MemoryStore::new();
+    let mute = Mute::at(&store, "Token_for_worker3_join");
+    let group_store = Arc::new(GroupStore::new(mute, place(3, None)).unwrap());
+    let turn = Turn::take(&group_store, Change::Join).await.unwrap();
+    let mut ending = Box::pin(turn.end(true));
+    let ended = tokio::time::timeout(SHORT, &mut ending).await;
+    assert!(ended.is_err(), "nobody answers");
+    let other = GroupStore::new(Arc::new(store.clone()), place(4, None)).unwrap();
+    let other = Turn::take(&Arc::new(other), Change::Join).await.unwrap();
+    drop(ending);
+    tokio::time::timeout(SOON, group_store.settled())
+        .await
+        .unwrap();
+    let holder = store.try_get(TURN).await.unwrap().unwrap();
+    assert_eq!(holder, "Token_for_worker4_join");
+    other.end(true).await.unwrap();
+}
+
+/// GR-4: a turn has the token of the one before, which is still being given up.
+#[tokio::test]
+async fn gr_4_a_turn_is_not_given_up_for_the_one_before() {
+    let store = MemoryStore::new();
+    let group_store = Arc::new(GroupStore::new(Arc::new(store.clone()), place(3, None)).unwrap());
+    drop(Turn::take(&group_store, Change::Leave).await.unwrap());
+    let turn = Turn::take(&group_store, Change::Leave).await.unwrap();
+    group_store.settled().await;
+    let holder = store.try_get(TURN).await.unwrap().unwrap();
+    assert_eq!(holder, "Token_for_worker3_leave");
+    turn.end(true).await.unwrap();
+}
+
 #[test]
 fn names_and_ids_that_pytorch_would_not_take_are_refused() {
     let meet = |place: Place| GroupStore::new(Arc::new(MemoryStore::new()), place);
