@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::agent::state::accepted_pipes::{AcceptedPipe, Standing, Unclaimed};
 use crate::agent::state::links::lock;
 use crate::agent::{messages, pickled};
-use crate::rpc::{Message, WorkerInfo};
+use crate::rpc::{Kind, Message, WorkerInfo};
 use crate::transport::{Incoming, Limits, Outgoing, PipeReceiver, PipeSender, connect};
 use crate::{TorchGroup, py_call};
 
@@ -52,8 +52,9 @@ async fn pair() -> (Worker, Worker, String) {
         tokio::join!(a.join(), b.join())
     };
     let (a, b) = timeout(HANG, joined).await.expect("no hanging");
+    let (a, b) = (a.expect("joined"), b.expect("joined"));
     let address = address_of("b", port).await;
-    (a.expect("joined"), b.expect("joined"), address)
+    (a, b, address)
 }
 
 pub(in crate::agent) async fn pipe(address: &str, name: &str) -> (PipeSender, PipeReceiver) {
@@ -218,6 +219,26 @@ async fn in_3_a_stranger_is_no_second_worker_of_a_members_name() {
     tokio::time::sleep(WHILE).await;
     assert_both_there(&a, &b).await;
     tokio::join!(a.crash(), b.crash());
+}
+
+/// IN-3: nor has anybody a number that PyTorch's workers cannot have.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_3_one_that_joins_has_a_number_of_a_worker() {
+    let (member, port) = group();
+    let a = member("a", 0).join().await.expect("joined");
+    let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
+    let store = store.expect("the store");
+    let listener = std::net::TcpListener::bind((HERE, 0)).expect("a port");
+    let address = format!("uv://{}", listener.local_addr().expect("an address"));
+    let set = store.set("rpc_prefix_0/addrs/x", address.as_bytes());
+    set.await.expect("the store");
+    for (number, is_one) in [(1 << 15, false), ((1 << 15) - 1, true)] {
+        let mut newcomer = pipe(&address_of("a", port).await, "x").await;
+        let answer = ask(&mut newcomer, &news("x", number, true)).await;
+        assert_eq!(answer.kind == Kind::PythonRet.code(), is_one, "{number}");
+        assert_eq!(a.peers().len(), 1 + usize::from(is_one), "{number}");
+    }
+    a.crash().await;
 }
 
 /// IN-5: who asks to join, and is nowhere in the store, asks that one question at a time.

@@ -1,6 +1,8 @@
 //! TA-8: values that a peer is still making.
 
 use super::*;
+use crate::agent::state::ids::Incarnations;
+use crate::agent::state::links::{Link, Pending};
 use crate::rpc;
 use crate::{PyValue, py_call, py_remote};
 
@@ -59,4 +61,30 @@ async fn a_reference_from_an_owner_that_is_still_making_the_value_is_deleted_whe
     assert_eq!(gone.decoded(), Message::UserDelete { rref, fork });
     gone.answer(&Message::Ack);
     stage.worker.crash().await;
+}
+
+/// A peer that hands the same value back without end is not taken at its word: what is held back is bounded, and none of it
+/// is lost.
+#[test]
+fn ta_8_deletes_that_wait_for_a_creation_are_bounded() {
+    let node = NodeId::new(0, 0);
+    let link = Link::new(node, "python".to_owned(), String::new());
+    let incarnations = Incarnations::default();
+    let rref = GlobalId::new(RUST, 1);
+    let share = |number| incarnations.share(rref, GlobalId::new(0, number));
+    let creation = Pending::Create {
+        share: share(0),
+        context: None,
+        weight: 0,
+    };
+    assert!(link.expect(7, creation));
+    let held_back: Vec<_> = (1..10_000)
+        .map(share)
+        .take_while(|share| link.delete_later(*share))
+        .collect();
+    assert!((1..5000).contains(&held_back.len()), "{}", held_back.len());
+    assert_eq!(link.deletes_after(7), held_back);
+    // From then on there is nothing to wait for.
+    assert!(!link.delete_later(share(10_000)));
+    assert!(link.deletes_after(7).is_empty());
 }

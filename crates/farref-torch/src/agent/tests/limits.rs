@@ -1,9 +1,9 @@
 //! What is too large, or too much, harms nobody else: not those whose messages are written together with it, not a
 //! peer that asks for more than this worker takes at once.
 
-use farref::{Blob, Error};
+use farref::{Blob, Error, RRef};
 use farref_autograd::Tensor;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::*;
 use crate::{PyValue, py_call, py_remote};
@@ -88,6 +88,10 @@ async fn a_call_that_is_too_large_is_undone() {
 
 #[farref::remote(python = "limits.large")]
 async fn large(what: String) -> PyValue {
+    large_of(&what)
+}
+
+fn large_of(what: &str) -> PyValue {
     let mut all = too_large().into_iter();
     let found = all.find(|(name, _)| *name == what);
     found.map_or(PyValue::Int(7), |(_, value)| value)
@@ -150,7 +154,8 @@ async fn a_peer_that_asks_more_than_is_taken_at_once_is_served_in_time() {
                 writer.int(id);
             });
             let number = 10 * id as u64;
-            let call = match id % 2 {
+            // Most are creations, and more of them than are taken at once in any case (LO-2).
+            let call = match id % 4 {
                 0 => Message::PythonCall {
                     is_async: false,
                     udf: &udf,
@@ -172,6 +177,85 @@ async fn a_peer_that_asks_more_than_is_taken_at_once_is_served_in_time() {
     for _ in 0..CALLS {
         let answer = python.answer().await.expect("it is not cut off");
         assert_ne!(answer.kind, Kind::Exception.code());
+    }
+    stage.worker.crash().await;
+}
+
+static HELD: Semaphore = Semaphore::const_new(0);
+
+#[farref::remote(python = "limits.hold")]
+async fn hold(number: i64) -> i64 {
+    // Until it is closed.
+    drop(HELD.acquire().await);
+    number
+}
+
+/// D5, LO-2: while as much of a peer's is open as this worker takes, nothing more of it is read, and what waits is not in
+/// this worker's memory.
+#[tokio::test]
+async fn calls_of_a_peer_beyond_what_is_taken_at_once_are_not_read() {
+    const CALLS: i64 = 2000;
+    let (stage, mut played) = stage(&["python"], Limits::default(), |it| {
+        it.max_calls_per_peer(64)
+    })
+    .await;
+    let python = &mut played[0];
+    let mut calls: Vec<_> = (0..CALLS)
+        .map(|id| {
+            let udf = udf("limits", "hold", |writer| {
+                writer.int(id);
+            });
+            let call = Message::PythonCall {
+                is_async: false,
+                udf: &udf,
+            };
+            let (kind, bytes) = call.encode();
+            super::super::messages::ready(kind, id, bytes)
+        })
+        .collect();
+    // Whoever reads this answers it at once.
+    let (kind, bytes) = Message::Cleanup { context: 5 }.encode();
+    calls.push(super::super::messages::ready(kind, CALLS, bytes));
+    python.send_all(&stage, &calls).await;
+    let (_, receiver) = python.pipe.as_mut().unwrap();
+    let early = timeout(Duration::from_secs(2), receiver.next()).await;
+    early.expect_err("it is behind what is not read");
+    HELD.close();
+    for _ in 0..=CALLS {
+        drop(python.answer().await.expect("it is not cut off"));
+    }
+    stage.worker.crash().await;
+}
+
+#[farref::remote(python = "limits.beside")]
+async fn beside(what: String) -> (RRef<i64>, PyValue) {
+    let worker = Worker::current().expect("it is called by one");
+    (worker.rref(5_i64).expect("a value"), large_of(&what))
+}
+
+/// Nobody has got the references in it.
+#[tokio::test]
+async fn references_in_an_answer_that_is_too_large_are_taken_back() {
+    let (stage, mut played) = stage(&["python"], tight(), |it| it).await;
+    let python = &mut played[0];
+    for (what, _) in too_large() {
+        let udf = udf("limits", "beside", |writer| {
+            writer.text(what.as_bytes());
+        });
+        let call = Message::PythonCall {
+            is_async: false,
+            udf: &udf,
+        };
+        let (kind, bytes) = call.encode();
+        let call = super::super::messages::ready(kind, 77, bytes);
+        python.send_all(&stage, &[call]).await;
+        drop(error_of(&python.answer().await.expect("it is answered")));
+        let freed = async {
+            while !stage.worker.references().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, freed).await.expect(what);
     }
     stage.worker.crash().await;
 }

@@ -1,7 +1,10 @@
 //! A worker of this crate in a group whose other members are played: PyTorch's messages, written and read one by one.
 //! For what real PyTorch workers do rarely, or cannot be made to do at a given moment.
 
+mod acknowledged;
 mod creations;
+mod cut_off;
+mod gatherings;
 mod limits;
 mod refusals;
 

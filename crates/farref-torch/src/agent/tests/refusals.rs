@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::rpc;
 use crate::rpc::tensors::{Dtype, ListedTensor, TensorView, write_list};
+use crate::rpc::{self, JitValue, ScriptTarget};
 use crate::{PyValue, py_call};
 
 /// How a call is made that will be refused.
@@ -16,9 +16,18 @@ enum Refused {
     NoTensor,
     /// What should be a function has no name.
     Nameless,
+    /// Nobody serves the operator, nor the function of TorchScript.
+    Operator,
+    Script,
 }
 
-const ALL: [Refused; 3] = [Refused::Unknown, Refused::NoTensor, Refused::Nameless];
+const ALL: [Refused; 5] = [
+    Refused::Unknown,
+    Refused::NoTensor,
+    Refused::Nameless,
+    Refused::Operator,
+    Refused::Script,
+];
 
 /// The list of a message whose tensor reaches beyond its bytes, of which there are none.
 fn bad_list() -> Bytes {
@@ -26,9 +35,33 @@ fn bad_list() -> Bytes {
     write_list(&[tensor]).unwrap().into()
 }
 
+/// What is to stay is known by these.
+const STAYS: (GlobalId, GlobalId) = (GlobalId::new(0, 1000), GlobalId::new(0, 1001));
+
+/// A call of an operator or of TorchScript that carries a reference.
+fn script(target: ScriptTarget<'_>, mine: &Fork, stays: bool) -> Outgoing<Part> {
+    let arguments = [JitValue::RRef(mine.clone())];
+    let (kind, ids) = match stays {
+        true => (Kind::ScriptRemoteCall, Some(STAYS)),
+        false => (Kind::ScriptCall, None),
+    };
+    let bytes = rpc::write_script_call(target, &arguments, ids);
+    super::super::messages::ready(kind, 77, bytes)
+}
+
 /// A call that carries a reference; its result stays, or is the answer.
 fn refused(how: Refused, mine: &Fork, stays: bool) -> Outgoing<Part> {
     let udf = match how {
+        Refused::Operator => {
+            let name = "torch.ops.aten.no_such_operator";
+            let schema = "aten::no_such_operator(RRef(t) x) -> Tensor";
+            return script(ScriptTarget::Builtin { name, schema }, mine, stays);
+        }
+        Refused::Script => {
+            let name = "__torch__.shop.no_such_function";
+            let is_async = false;
+            return script(ScriptTarget::Function { name, is_async }, mine, stays);
+        }
         Refused::Unknown => udf("shop", "no_such_function", |writer| {
             rpc::write_rref(writer, mine);
         }),
@@ -49,8 +82,8 @@ fn refused(how: Refused, mine: &Fork, stays: bool) -> Outgoing<Part> {
         true => Message::PythonRemoteCall {
             udf: &udf,
             tensors: 0,
-            rref: GlobalId::new(0, 1000),
-            fork: GlobalId::new(0, 1001),
+            rref: STAYS.0,
+            fork: STAYS.1,
             is_async: false,
         },
         false => Message::PythonCall {
@@ -169,7 +202,7 @@ async fn a_refused_call_leaves_nothing_of_its_context() {
         let context = 7 + number as i64;
         let message = Message::Forward {
             request: true,
-            kind: Kind::PythonCall,
+            kind: Kind::from_code(inner.kind).unwrap(),
             inner: &inner.payload,
             context,
             autograd: 1,
