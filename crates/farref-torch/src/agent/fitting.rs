@@ -14,7 +14,7 @@ use farref_proto::{DeclineReason, Declined};
 
 use super::state::links::{Link, Pending};
 use super::state::{AgentShared, ids};
-use crate::transport::{Outgoing, PipeError, PipeSender, Size};
+use crate::transport::{COPY_LIMIT, Outgoing, PipeError, PipeSender, Size};
 use crate::value::{Body, Replacement, TensorData, TensorEntry};
 
 /// The most bytes that a reference takes in a pickle: a name of a type, and numbers.
@@ -72,9 +72,17 @@ impl AgentShared {
         self.limits.judge(&size).map_err(CodecError::new)
     }
 
-    /// Whether the wire takes a message.
+    /// Whether the wire takes a message, and what is written together with others is to be had.
     pub(super) fn judge(&self, message: &Outgoing<Part>) -> Result<(), CodecError> {
-        self.limits.judge(&message.size()).map_err(CodecError::new)
+        self.limits
+            .judge(&message.size())
+            .map_err(CodecError::new)?;
+        // Of one that is larger some may have left before that shows, and the pipe is given up.
+        let copied = |storage: &&Part| storage.len() <= COPY_LIMIT;
+        for storage in message.storages.iter().filter(copied) {
+            storage.look(0..storage.len(), |_| ())?;
+        }
+        Ok(())
     }
 
     /// A request of ours certainly has not left and never will. Whoever waits for it is told.

@@ -16,7 +16,7 @@ use super::shared::{Traffic, count};
 use super::{Outgoing, PipeError, StorageBytes};
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
-const COPY_LIMIT: usize = 16 << 10;
+pub(crate) const COPY_LIMIT: usize = 16 << 10;
 /// The most slices of one write.
 const MAX_SLICES: usize = 64;
 /// The most bytes that are looked at for one write: a lock may be around them.

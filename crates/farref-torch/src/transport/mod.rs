@@ -82,6 +82,7 @@ pub(crate) use cma_domain::cma_domain;
 pub(crate) use cma_elsewhere::cma_domain;
 pub(crate) use connect::{connect, probe};
 pub use error::PipeError;
+pub(crate) use frame_writer::COPY_LIMIT;
 pub(crate) use limits::Limits;
 pub(crate) use listen::Listener;
 pub(crate) use message::{Incoming, Lent, Outgoing, Size, StorageBytes};

@@ -7,6 +7,7 @@ mod cut_off;
 mod gatherings;
 mod limits;
 mod refusals;
+mod unsent;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
