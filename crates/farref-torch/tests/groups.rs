@@ -375,6 +375,31 @@ async fn gr_5_members_that_die_keep_nobody_from_coming() {
     host.crash().await;
 }
 
+/// MR-5: somebody else has the turn for longer than it is waited for. It is tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn mr_5_one_that_is_gone_is_taken_off_when_the_turn_is_free() {
+    let port = free_port();
+    let host = member("a", 0, port).join_timeout(Duration::from_secs(1));
+    let host = host.join().await.expect("joined");
+    let dies = timeout(HANG, member("b", 1, port).join()).await;
+    let dies = dies.expect("no hanging").expect("joined");
+    let store = store(port).await;
+    let other = std::net::TcpListener::bind((HERE, 0)).expect("a port");
+    let address = format!("uv://{}", other.local_addr().expect("an address"));
+    let set = store.set("rpc_prefix_0/addrs/other", address.as_bytes());
+    set.await.expect("the store");
+    let set = store.set(TURN, b"Token_for_other_leave").await;
+    set.expect("the store");
+    dies.crash().await;
+    // It has waited for its turn once by then.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(text(&store, LIST).await, "a-0,b-1,");
+    store.set(TURN, b"").await.expect("the store");
+    until(&store, LIST, |list| list == "a-0,").await;
+    until(&store, TURN, str::is_empty).await;
+    host.crash().await;
+}
+
 #[farref::remote]
 async fn nap(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;

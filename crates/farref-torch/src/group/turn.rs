@@ -135,16 +135,19 @@ impl GroupStore {
             return Ok(Ok(()));
         }
         let keys = [self.key(holder)];
-        let mut waiting = self.store.wait(&keys, left);
-        loop {
-            tokio::select! {
-                waited = &mut waiting => return Ok(waited),
-                () = sleep(BETWEEN_LOOKS) => {
-                    if self.release_if_gone(watch, holder).await? {
-                        return Ok(Ok(()));
-                    }
+        let waiting = self.store.wait(&keys, left);
+        let looking = async {
+            loop {
+                sleep(BETWEEN_LOOKS).await;
+                if self.release_if_gone(watch, holder).await? {
+                    return Ok(());
                 }
             }
+        };
+        // Both go on all the time: either may have what the other needs to be answered by the store.
+        tokio::select! {
+            waited = waiting => Ok(waited),
+            gone = looking => gone.map(Ok),
         }
     }
 
