@@ -57,6 +57,7 @@
 //! | [`MappedRegions`] | maps each region once, however often it is received |
 //! | [`Quota`] | how many regions, and of how many bytes, there may be |
 //! | [`send`], [`receive`] | bytes with descriptors over a Unix socket |
+//! | [`prefer_huge_pages`] | makes fresh memory cheaper |
 //! | [`PeerMemory`], [`Beacon`] | reads the memory of the process at the other end of a Unix socket |
 //! | [`ProcessMemory`] | the same of a process that is known by its number, for other wires |
 //!
@@ -71,7 +72,7 @@
 //!   for good; which one is its user's to know.
 //! - **SH-4** Everything that is kept open or mapped is counted against a quota, and given back when it is dropped.
 //!
-//! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and that is all there is.
+//! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and there is nothing.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(unsafe_code)]
@@ -113,6 +114,12 @@ pub use quota::Quota;
 pub use region::{Region, RegionWriter};
 #[cfg(target_os = "linux")]
 pub use sealed::SealedFile;
+#[cfg(target_os = "linux")]
+pub use sys::prefer_huge_pages;
+
+/// There are none to ask for.
+#[cfg(not(target_os = "linux"))]
+pub fn prefer_huge_pages<T>(_: &mut [std::mem::MaybeUninit<T>]) {}
 
 /// Whether this system can do what this crate is for.
 pub const SUPPORTED: bool = cfg!(target_os = "linux");

@@ -163,6 +163,11 @@ impl Elements {
         each!(self, vector => vector.try_reserve_exact(count.saturating_sub(vector.len())))
     }
 
+    /// Has the memory that nothing was written to yet be in huge pages, if there are any.
+    pub(crate) fn prefer_huge_pages(&mut self) {
+        each!(self, vector => farref_shm::prefer_huge_pages(vector.spare_capacity_mut()));
+    }
+
     /// Makes it `bytes` long, which is a multiple of the width, with zeros where there was nothing.
     pub(crate) fn resize(&mut self, bytes: usize) {
         let count = bytes >> self.width().log2();
