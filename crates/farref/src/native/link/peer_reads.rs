@@ -23,9 +23,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use farref_proto::Lane;
+use farref_proto::{Lane, Time};
 use tokio::sync::oneshot;
 use tracing::debug;
 
@@ -245,30 +245,32 @@ impl RecvStream {
             mut filling,
         } = piece;
         let memory = self.memory.get().ok_or(FrameError::Unpermitted)?;
-        let mut told = Instant::now();
         loop {
             let missing = filling.read_with(TURN, |from, count, into| {
                 let address = address.saturating_add(from as u64);
                 let read = memory.read(&self.send.write, address, count, into);
                 read.map_err(ReadFailure::from)
             })?;
+            if let Some(link) = link.upgrade() {
+                self.tell_reading(&link);
+            }
             if missing == 0 {
                 return Ok(filling);
-            }
-            if told.elapsed() >= TELL_EVERY
-                && let Some(link) = link.upgrade()
-            {
-                told = Instant::now();
-                self.tell_reading(&link);
             }
         }
     }
 
-    /// Shows that this stream is not stuck: to the peer, to the session, and to whoever watches its tasks.
+    /// Shows every now and then that this stream is not stuck: to the peer, to the session, and to whoever watches its
+    /// tasks.
     fn tell_reading(&self, link: &Arc<Link>) {
+        let now = link.endpoint.now();
+        let told = Time(self.told.load(Ordering::Relaxed));
+        if now.since(told) < TELL_EVERY {
+            return;
+        }
+        self.told.store(now.0, Ordering::Relaxed);
         self.polls.fetch_add(1, Ordering::Relaxed);
         {
-            let now = link.endpoint.now();
             let mut state = link.state();
             if state.epoch == self.epoch {
                 state.session.handle_bytes_read(now);

@@ -31,6 +31,8 @@ pub(crate) struct RecvStream {
     /// Whether the peer has offered its memory, and that memory if it can be read.
     pub(super) was_offered: AtomicBool,
     pub(super) memory: OnceLock<PeerMemory>,
+    /// When the peer was last told that its memory is being read.
+    pub(super) told: AtomicU64,
     /// Itself, for threads that read that memory.
     pub(super) this: Weak<Self>,
 }
@@ -74,6 +76,7 @@ impl RecvStream {
             send: Arc::clone(send),
             was_offered: AtomicBool::new(false),
             memory: OnceLock::new(),
+            told: AtomicU64::new(endpoint.now().0),
             this: Weak::clone(this),
         })
     }

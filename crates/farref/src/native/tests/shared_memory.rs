@@ -280,6 +280,8 @@ struct Intruder {
     bulk: Option<Stream>,
     decoder: Decoder,
     seq: u64,
+    /// What it has sent, which may be read later.
+    kept: Vec<Part>,
 }
 
 impl Intruder {
@@ -291,6 +293,7 @@ impl Intruder {
             bulk: None,
             decoder: decoder(),
             seq: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -377,7 +380,12 @@ impl Intruder {
 
     /// Sends a call with one part, whose address stands in its place if it is named.
     async fn call(&mut self, number: u64, part: Part, named: bool, to: &Side) {
-        let message = with_parts(number, Bytes::new(), vec![part]);
+        self.call_with(number, vec![part], named, to).await;
+    }
+
+    async fn call_with(&mut self, number: u64, parts: Vec<Part>, named: bool, to: &Side) {
+        self.kept.extend(parts.iter().cloned());
+        let message = with_parts(number, Bytes::new(), parts);
         let limits = &to.agent.links.endpoint.limits;
         let packet = Packet::new(message, || Time(0), limits).expect("within the limits");
         let mut batch = Batch::default();
@@ -590,6 +598,31 @@ async fn who_lies_about_its_memory_has_to_use_the_socket() {
             .await;
         assert!(intruder.is_hung_up_on().await, "nothing may be named");
         is_undisturbed(&bystander, &right).await;
+    }
+}
+
+/// SE-7: while its memory is read a sender has nothing to write, and must not take the connection for stuck.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_for_long_says_so() {
+    let [right, _bystander] = watched().await;
+    let memory = OwnMemory::new().expect("Linux");
+    let mut intruder = Intruder::new();
+    intruder.connect(&right, true).await;
+    intruder.offer(&memory).await;
+    // Of one large part, and of many that are none by themselves.
+    for (size, count) in [(256 * MIB, 1), (2 * MIB, 128)] {
+        let part = Part::from(Bytes::from(vec![0; size]));
+        let received = right.received_count();
+        intruder.call_with(1, vec![part; count], true, &right).await;
+        loop {
+            match intruder.hear().await {
+                Some(DecodedFrame::Memory(MemoryFrame::Reading)) => break,
+                Some(_) => {}
+                None => panic!("it is hung up on"),
+            }
+        }
+        eventually("it arrives", || right.received_count() > received).await;
+        lock(&right.inbound.received).pop();
     }
 }
 
