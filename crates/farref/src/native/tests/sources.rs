@@ -159,10 +159,10 @@ async fn the_lock_of_a_source_is_free_while_the_stream_takes_nothing() {
             Ok(())
         });
         *lock(&right.inbound.hook) = Some(Arc::new(wait));
-        // The receiver is held up with the first one, so the second fills the stream.
-        left.send(&right, call(1, 1 << 20));
         let watch = Arc::default();
         let storage = Storage::new(Width::Eight, 8 << 20, &watch);
+        // The receiver is held up with the first one, so the second fills the stream.
+        left.send(&right, call(1, 1 << 20));
         left.send(&right, with_parts(2, Bytes::new(), vec![storage.part()]));
         eventually("some of it is on its way", || {
             storage.shown.load(Ordering::SeqCst) > 0
