@@ -27,7 +27,7 @@ const EXPECTED: &[(&str, &str, usize, &[&str], bool)] = &[
     ("costs", "call_allocations", 2, &["budget"], false),
     ("values", "memcpy", 3, &[], true),
     ("values", "bare_message", 6, &[], true),
-    ("values", "value", 24, &["bare_message", "memcpy"], true),
+    ("values", "value", 24, &["bare_message"], true),
     ("references", "empty_call", 1, &[], true),
     ("references", "create", 1, &["empty_call"], true),
     ("references", "create_fetch_drop", 1, &["empty_call"], true),

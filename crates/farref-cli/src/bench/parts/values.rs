@@ -23,6 +23,9 @@ use super::super::transport::Transport;
 /// The size that has a budget.
 const BUDGETED: usize = 64 << 20;
 
+/// What is smaller is not bounded by how fast memory is copied.
+const COPIES_COUNT: usize = 64 << 10;
+
 /// As what bytes are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -119,7 +122,7 @@ pub(super) async fn measure(
             let times = sent(&form.sample(bytes)?, bytes, direction, peer, time).await?;
             let speed = times.gigabytes_per_second(direction.ways() * bytes);
             let held = bytes == BUDGETED && direction == Direction::OneWay;
-            let measured = Measurement::speed("value", speed, times)
+            let mut measured = Measurement::speed("value", speed, times)
                 .bytes(bytes)
                 .direction(direction)
                 .form(form)
@@ -127,8 +130,10 @@ pub(super) async fn measure(
                     "bare_message",
                     bare,
                     (held && form != Form::Vec).then_some(0.9),
-                )
-                .at_least("memcpy", memory, None);
+                );
+            if bytes >= COPIES_COUNT {
+                measured = measured.at_least("memcpy", memory, None);
+            }
             recorder.add(measured);
         }
     }

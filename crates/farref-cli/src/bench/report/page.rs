@@ -6,7 +6,7 @@ use super::super::parts::{Direction, Form, Part, quantity};
 use super::super::transport::Transport;
 use super::measurement::{Better, Measurement};
 use super::plot::{Axis, Range, Series, escaped, lines, ranges};
-use super::words::{held_against, label, number, spoken};
+use super::words::{held_against, label, number, quantified, spoken};
 use super::{Recorded, Report};
 
 const STYLE: &str = "\
@@ -38,7 +38,9 @@ pub(super) fn write(report: &Report) -> String {
     body += &budgets(report);
     for part in report.parts() {
         let _ = writeln!(body, "<h2>{}</h2>", part.title());
-        for (plot, caption) in plots(report, part) {
+        let plots = plots(report, part);
+        let open = if plots.is_empty() { " open" } else { "" };
+        for (plot, caption) in plots {
             if !plot.is_empty() {
                 let caption = escaped(&caption);
                 let _ = writeln!(
@@ -49,7 +51,7 @@ pub(super) fn write(report: &Report) -> String {
         }
         let _ = writeln!(
             body,
-            "<details><summary>all figures</summary>\n{}</details>",
+            "<details{open}><summary>all figures</summary>\n{}</details>",
             table(report, part)
         );
     }
@@ -111,6 +113,7 @@ fn table(report: &Report, part: Part) -> String {
         .to_owned();
     for one in report.of(part) {
         let measured = &one.measured;
+        let (value, unit) = quantified(measured);
         let limits: Vec<_> = measured.limits.iter().map(held_against).collect();
         let times = match measured.times {
             Some(times) => [times.p50, times.p99, times.p999].map(number),
@@ -121,8 +124,8 @@ fn table(report: &Report, part: Part) -> String {
             "<tr><td>{}</td><td>{}</td><td class=\"number\">{}</td><td>{}</td>",
             one.transport.name(),
             escaped(&label(measured)),
-            number(measured.value),
-            measured.unit,
+            value,
+            unit,
         );
         for time in times {
             let _ = write!(text, "<td class=\"number\">{time}</td>");

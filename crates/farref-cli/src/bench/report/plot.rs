@@ -127,7 +127,7 @@ pub(super) fn lines(x_axis: &Axis, y_axis: &Axis, series: &[Series]) -> String {
         x_axis.title,
     );
     let turned = format!(
-        r#"<text transform="translate(12 {:.0}) rotate(-90)" text-anchor="middle">{}</text>"#,
+        r##"<text transform="translate(12 {:.0}) rotate(-90)" text-anchor="middle" fill="#222">{}</text>"##,
         (TOP + bottom) / 2.0,
         escaped(y_axis.title),
     );

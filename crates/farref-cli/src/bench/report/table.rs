@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::words::{held_against, label, number};
+use super::words::{held_against, label, number, quantified};
 use super::{Recorded, Report};
 
 pub(super) fn write(report: &Report) -> String {
@@ -33,13 +33,14 @@ fn line(one: &Recorded) -> String {
     // Where the figure is a speed, a high percentile of times has no column.
     let times = measured.times.filter(|_| measured.unit == "us");
     let shown = |value: Option<f64>| value.map(number).unwrap_or_default();
+    let (value, unit) = quantified(measured);
     let limits: Vec<_> = measured.limits.iter().map(held_against).collect();
     format!(
         "{:<5} {:<38} {:>12} {:<13} {:>9} {:>9}  {}",
         one.transport.name(),
         label(measured),
-        number(measured.value),
-        measured.unit,
+        value,
+        unit,
         shown(times.map(|times| times.p99)),
         shown(times.map(|times| times.p999)),
         limits.join(", "),

@@ -20,10 +20,8 @@ pub(super) fn label(one: &Measurement) -> String {
         Some(calls) => text += &format!(", {calls} at once"),
         None => {}
     }
-    match one.references {
-        Some(0) => text += " beside none",
-        Some(count) => text += &format!(" beside {count}"),
-        None => {}
+    if let Some(count) = one.references {
+        text += &format!(", {count} live");
     }
     if let Some(width) = one.width {
         text += &format!(", {width} x {width}");
@@ -81,6 +79,14 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// A value with its unit, so that it has digits to be read.
+pub(super) fn quantified(one: &Measurement) -> (String, &'static str) {
+    match (one.unit, one.value) {
+        ("GB/s", value @ ..0.1) => (number(value * 1e3), "MB/s"),
+        (unit, value) => (number(value), unit),
+    }
+}
+
 pub(super) fn spoken(name: &str) -> &str {
     match name {
         "bare_ping_pong" => "bare socket, tokio",
@@ -103,7 +109,7 @@ pub(super) fn spoken(name: &str) -> &str {
         "creations" => "creations",
         "owner_memory" => "memory at the owner",
         "holder_memory" => "memory at the holder",
-        "beside_none" => "beside none",
+        "beside_none" => "with none live",
         "step" => "step",
         "torch_step" => "step with PyTorch",
         "signal" => "a signal to all and back",
