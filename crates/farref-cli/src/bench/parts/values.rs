@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use clap::ValueEnum;
 use farref::{Blob, Buffer, Peer};
 use farref_autograd::Tensor;
 use serde::Serialize;
@@ -27,7 +26,7 @@ const BUDGETED: usize = 64 << 20;
 const COPIES_COUNT: usize = 64 << 10;
 
 /// As what bytes are sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super) enum Form {
     Blob,
