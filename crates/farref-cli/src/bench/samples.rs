@@ -69,7 +69,7 @@ impl Times {
         let percentile = |permille: usize| {
             let index = times.len() * permille / 1000;
             let time = times.get(index).or_else(|| times.last());
-            time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+            time.map_or(f64::NAN, |time| time.as_nanos() as f64 / 1e3)
         };
         Self {
             p50: percentile(500),
