@@ -81,13 +81,14 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn measure(plan: Plan) -> anyhow::Result<Report> {
     let mut report = Report::new(&plan);
-    let steps = plan.parts.len() * plan.transports.len();
+    let steps = plan.parts.iter().map(|part| plan.transports(*part).len());
+    let steps: usize = steps.sum();
     let progress = Progress::new(steps as u64, "bench");
     if report.is_development_build() {
         progress.note("this is a development build: a release build is faster");
     }
     for &part in &plan.parts {
-        for &transport in &plan.transports {
+        for transport in plan.transports(part) {
             let mut recorder = Recorder {
                 part,
                 transport,

@@ -10,7 +10,8 @@ use super::transport::Transport;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) parts: Vec<Part>,
-    pub(super) transports: Vec<Transport>,
+    /// The ones that were asked for.
+    transports: Vec<Transport>,
     /// How long most measurements take.
     pub(super) time: Duration,
     /// Only see that everything works.
@@ -55,9 +56,6 @@ impl Plan {
         parts.sort();
         parts.dedup();
         let mut transports = arguments.transport.clone();
-        if transports.is_empty() {
-            transports.extend(Transport::ALL);
-        }
         transports.dedup();
         Self {
             parts,
@@ -74,5 +72,14 @@ impl Plan {
             lives,
             python: arguments.python.clone(),
         }
+    }
+    /// Over what a part is measured: what was asked for, or else all that differs. Only large values go through shared
+    /// memory.
+    pub(super) fn transports(&self, part: Part) -> Vec<Transport> {
+        if !self.transports.is_empty() {
+            return self.transports.clone();
+        }
+        let differs = |transport: &Transport| *transport != Transport::Shm || part == Part::Values;
+        Transport::ALL.into_iter().filter(differs).collect()
     }
 }

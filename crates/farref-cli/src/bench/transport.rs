@@ -9,15 +9,18 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Transport {
     Tcp,
     Unix,
+    /// A Unix socket, and large values straight from one process's memory into the other's
+    Shm,
 }
 
 impl Transport {
-    pub(super) const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
+    pub(super) const ALL: [Self; 3] = [Self::Tcp, Self::Unix, Self::Shm];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
+            Self::Shm => "shm",
         }
     }
 
@@ -25,13 +28,15 @@ impl Transport {
     pub(super) fn socket(self) -> Socket {
         match self {
             Self::Tcp => Socket::Tcp,
-            Self::Unix => Socket::Unix,
+            Self::Unix | Self::Shm => Socket::Unix,
         }
     }
 
     /// A worker that talks so.
     pub(super) fn choose(self, worker: WorkerBuilder) -> WorkerBuilder {
-        worker.unix_sockets(self.socket() == Socket::Unix)
+        worker
+            .unix_sockets(self.socket() == Socket::Unix)
+            .shared_memory(self == Self::Shm)
     }
 }
 

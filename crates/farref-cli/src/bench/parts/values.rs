@@ -121,17 +121,18 @@ pub(super) async fn measure(
             let times = sent(&form.sample(bytes)?, bytes, direction, peer, time).await?;
             let speed = times.gigabytes_per_second(direction.ways() * bytes);
             let held = bytes == BUDGETED && direction == Direction::OneWay;
+            let held = held && form != Form::Vec;
+            let (socket, copy) = match transport {
+                Transport::Tcp | Transport::Unix => (held.then_some(0.9), None),
+                Transport::Shm => (None, held.then_some(0.8)),
+            };
             let mut measured = Measurement::speed("value", speed, times)
                 .bytes(bytes)
                 .direction(direction)
                 .form(form)
-                .at_least(
-                    "bare_message",
-                    bare,
-                    (held && form != Form::Vec).then_some(0.9),
-                );
+                .at_least("bare_message", bare, socket);
             if bytes >= COPIES_COUNT {
-                measured = measured.at_least("memcpy", memory, None);
+                measured = measured.at_least("memcpy", memory, copy);
             }
             recorder.add(measured);
         }
