@@ -182,7 +182,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => Stream::tcp(listener.accept().await?.0),
             #[cfg(unix)]
-            Self::Unix { listener, .. } => Ok(Stream::unix(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Stream::unix(listener.accept().await?.0),
             Self::Memory(listener) => Ok(Stream::memory(listener.accept().await)),
         }
     }

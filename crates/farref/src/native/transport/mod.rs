@@ -5,6 +5,8 @@ mod memory;
 mod peer_memory;
 mod pipe;
 mod stream;
+#[cfg(unix)]
+mod unix_socket;
 
 pub(crate) use listener::{BindOptions, Bound, Listener};
 pub use memory::MemoryNetwork;

@@ -15,13 +15,15 @@ use std::task::{Context, Poll};
 
 use bytes::BufMut;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
-use tokio::net::{UnixStream, unix};
+use tokio::net::UnixStream;
+use tokio::net::{TcpStream, tcp};
 use tokio::runtime::Handle;
 
 use super::memory::MemoryNetwork;
 use super::pipe::{PipeReader, PipeWriter};
+#[cfg(unix)]
+use super::unix_socket::{self, UnixReader, UnixWriter};
 use crate::rendezvous::{Address, Card};
 
 /// Both halves of a fresh stream and what carries it.
@@ -37,7 +39,7 @@ pub(crate) struct Stream {
 pub(crate) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     #[cfg(unix)]
-    Unix(unix::OwnedReadHalf),
+    Unix(UnixReader),
     Memory(PipeReader),
 }
 
@@ -46,7 +48,7 @@ pub(crate) enum ReadHalf {
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
-    Unix(unix::OwnedWriteHalf),
+    Unix(UnixWriter),
     Memory(PipeWriter),
 }
 
@@ -69,7 +71,7 @@ impl Stream {
 
     #[cfg(unix)]
     async fn connect_unix(name: &str) -> io::Result<Self> {
-        Ok(Self::unix(UnixStream::connect(unix_path(name)).await?))
+        Self::unix(UnixStream::connect(unix_path(name)).await?)
     }
 
     #[cfg(not(unix))]
@@ -88,8 +90,12 @@ impl Stream {
     }
 
     #[cfg(unix)]
-    pub(crate) fn unix(stream: UnixStream) -> Self {
-        let (read, write) = stream.into_split();
+    pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
+        Ok(Self::of_unix(unix_socket::split(stream.into_std()?)?))
+    }
+
+    #[cfg(unix)]
+    fn of_unix((read, write): (UnixReader, UnixWriter)) -> Self {
         Self {
             read: ReadHalf::Unix(read),
             write: WriteHalf::Unix(write),
@@ -116,8 +122,7 @@ impl Stream {
             }
             #[cfg(unix)]
             (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
-                let stream = read.reunite(write).map_err(|_| not_whole())?;
-                Ok(Self::unix(UnixStream::from_std(stream.into_std()?)?))
+                Ok(Self::of_unix(write.watch_anew(read)?))
             }
             (ReadHalf::Memory(read), WriteHalf::Memory(write)) => Ok(Self::memory((read, write))),
             _ => Err(not_whole()),
@@ -168,7 +173,7 @@ impl ReadHalf {
         match self {
             Self::Tcp(read) => pin!(read.read_buf(buffer)).poll(context),
             #[cfg(unix)]
-            Self::Unix(read) => pin!(read.read_buf(buffer)).poll(context),
+            Self::Unix(read) => read.poll_read_buf(context, buffer),
             Self::Memory(read) => read.poll_read_buf(context, buffer),
         }
     }
@@ -233,8 +238,6 @@ impl WriteHalf {
             (Self::Tcp(write), [slice]) => write.try_write(slice),
             (Self::Tcp(write), _) => write.try_write_vectored(slices),
             #[cfg(unix)]
-            (Self::Unix(write), [slice]) => write.try_write(slice),
-            #[cfg(unix)]
             (Self::Unix(write), _) => write.try_write_vectored(slices),
             (Self::Memory(write), _) => write.try_write_vectored(slices),
         }
@@ -242,18 +245,11 @@ impl WriteHalf {
 
     /// The same, whatever the runtime believes of the stream.
     pub(crate) fn try_write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        #[cfg(unix)]
-        let send = |to: BorrowedFd<'_>| {
-            use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-            let mut nothing = SendAncillaryBuffer::default();
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            Ok(sendmsg(to, slices, &mut nothing, flags)?)
-        };
         match self {
             #[cfg(unix)]
-            Self::Tcp(write) => send(write.as_ref().as_fd()),
+            Self::Tcp(write) => unix_socket::send(write.as_ref().as_fd(), slices),
             #[cfg(unix)]
-            Self::Unix(write) => send(write.as_ref().as_fd()),
+            Self::Unix(write) => write.try_write_vectored(slices),
             #[cfg(not(unix))]
             Self::Tcp(_) => self.try_write_vectored(slices),
             Self::Memory(write) => write.try_write_vectored(slices),
