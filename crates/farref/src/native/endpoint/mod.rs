@@ -196,11 +196,11 @@ impl Endpoint {
 
     /// Drops messages (LI-4). Nearly none has anything of the program's.
     pub(crate) fn drop_packets(&self, packets: &mut Vec<Packet>) {
-        packets.retain(Packet::has_programs_buffers);
-        if !packets.is_empty() {
+        if packets.iter().any(Packet::has_programs_buffers) {
             let packets = std::mem::take(packets);
             self.user_code.run(move || drop(packets));
         }
+        packets.drain(..).for_each(Packet::recycle);
         packets.shrink_to(KEPT_ROOM);
     }
 

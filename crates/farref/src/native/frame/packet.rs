@@ -1,5 +1,6 @@
 //! A message on its way: encoded once, stored until acknowledged, and put together again on arrival.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
@@ -107,6 +108,13 @@ fn few_callers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Caller>
     deserializer.deserialize_seq(Few)
 }
 
+/// So many messages that were acknowledged leave their places to others of the thread that learnt it.
+const SPARE_PACKETS: usize = 256;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Packet>> = const { RefCell::new(Vec::new()) };
+}
+
 /// An encoded message. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Packet(Arc<Stored>);
@@ -148,12 +156,12 @@ impl Packet {
         let parts = payload.parts.len();
         let beside = payload.len() + size_of::<u64>() * parts;
         if head.is_bare() && limits.allow(BARE, parts, BARE + beside) {
-            return Ok(Self(Arc::new(Stored {
+            return Ok(Self::store(Stored {
                 head: StoredHead::Bare(head),
                 payload,
                 size: BARE + beside,
                 queued: timed.then(now),
-            })));
+            }));
         }
         let size_of = |bytes: &Result<Vec<u8>, _>| bytes.as_ref().map_or(0, Vec::len) + beside;
         let mut bytes = postcard::to_extend(&head, Vec::with_capacity(96));
@@ -176,6 +184,35 @@ impl Packet {
                 let size = size as u64;
                 Err((TooLarge { size, parts }, payload))
             }
+        }
+    }
+
+    /// Puts a message in the place of one that is not needed any more, if there is one.
+    fn store(stored: Stored) -> Self {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        if let Ok(Some(mut packet)) = spare
+            && let Some(place) = Arc::get_mut(&mut packet.0)
+        {
+            *place = stored;
+            return packet;
+        }
+        Self(Arc::new(stored))
+    }
+
+    /// Drops a message, which has nothing of the program's, and may leave its place to another of this thread's.
+    pub(crate) fn recycle(mut self) {
+        // A head that was encoded may be long.
+        if let Some(stored) = Arc::get_mut(&mut self.0)
+            && matches!(stored.head, StoredHead::Bare(_))
+        {
+            stored.payload = Payload::default();
+            // An error: this thread is about to end.
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARE_PACKETS {
+                    spare.push(self);
+                }
+            });
         }
     }
 

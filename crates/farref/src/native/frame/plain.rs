@@ -21,6 +21,9 @@ use crate::agent::{FunctionRef, Origins, TraceContext};
 /// No head that is written here is longer.
 pub(super) const MAX_PLAIN: usize = 160;
 
+/// No number takes more bytes.
+const LONGEST: usize = 10;
+
 /// `FrameHead::Session(Frame::Data { .. })`.
 const DATA: [u8; 2] = [0, 0];
 const CALL: u8 = 1;
@@ -205,11 +208,21 @@ impl Writer<'_> {
 
     /// Seven bits a byte, the lowest first.
     fn number(&mut self, mut number: u64) -> Option<()> {
-        while number >= 0x80 {
-            self.byte(number as u8 | 0x80)?;
+        // As much as the longest may take, so that it is looked for once: MAX_PLAIN has it to spare.
+        let room = self
+            .buffer
+            .get_mut(self.at..)?
+            .first_chunk_mut::<LONGEST>()?;
+        for (length, byte) in (1..).zip(room) {
+            if number < 0x80 {
+                *byte = number as u8;
+                self.at += length;
+                return Some(());
+            }
+            *byte = number as u8 | 0x80;
             number >>= 7;
         }
-        self.byte(number as u8)
+        None
     }
 }
 
@@ -236,19 +249,24 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..63).step_by(7) {
-            let byte = self.byte()?;
+        let (first, rest) = self.0.split_first()?;
+        if *first < 0x80 {
+            self.0 = rest;
+            return Some(u64::from(*first));
+        }
+        let mut number = u64::from(*first & 0x7f);
+        let mut shift = 7;
+        for (at, byte) in (1..).zip(rest.iter().take(LONGEST - 1)) {
             number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(number);
+            if *byte < 0x80 {
+                // The last of the longest has one bit left.
+                let is_fine = shift < 63 || *byte <= 1;
+                self.0 = rest.get(at..)?;
+                return is_fine.then_some(number);
             }
+            shift += 7;
         }
-        // The tenth byte has one bit left.
-        match self.byte()? {
-            last @ 0..=1 => Some(number | u64::from(last) << 63),
-            _ => None,
-        }
+        None
     }
 }
 
