@@ -377,7 +377,7 @@ mod tests {
                 y: large(),
             },
         ] {
-            let payload = scope::write(|| Codec::Postcard.encode(&sent)).unwrap();
+            let (payload, _) = scope::write(|| Codec::Postcard.encode(&sent)).unwrap();
             assert!(!payload.parts.is_empty());
             assert!(read::<Batch>(payload) == Ok(sent), "as it was sent");
         }

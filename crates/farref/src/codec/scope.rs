@@ -38,10 +38,10 @@ fn left_too_early() -> CodecError {
     CodecError::new("the scope of a value was left too early")
 }
 
-/// Writes a value.
+/// Writes a value. Says in which [attempt](attempt) that was done, if it was.
 pub(crate) fn write(
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
-) -> Result<Payload, CodecError> {
+) -> Result<(Payload, u32), CodecError> {
     let scope = Entered::new(
         &SCOPES,
         Scope::Writing {
@@ -50,13 +50,11 @@ pub(crate) fn write(
         },
     );
     let body = encode();
-    let Some(Scope::Writing { parts, .. }) = scope.leave() else {
+    let Some(Scope::Writing { parts, attempt }) = scope.leave() else {
         return Err(left_too_early());
     };
-    Ok(Payload {
-        body: body?.into(),
-        parts,
-    })
+    let body = body?.into();
+    Ok((Payload { body, parts }, attempt))
 }
 
 /// Reads a value.
@@ -70,7 +68,10 @@ pub(crate) fn read<T>(
         &SCOPES,
         Scope::Reading {
             parameters,
-            parts: parts.into_iter().map(Some).collect(),
+            parts: match parts.is_empty() {
+                true => Vec::new(),
+                false => parts.into_iter().map(Some).collect(),
+            },
             lent: Vec::new(),
             complaint: None,
         },

@@ -113,6 +113,25 @@ fn left_too_early() -> CodecError {
     CodecError::new("the scope of a value was left too early")
 }
 
+/// Writes a `T` that `core` is going to send.
+pub(crate) fn write_typed<T: 'static>(
+    core: &Arc<Core>,
+    encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
+) -> Result<Encoded, Unwritten> {
+    if TypeId::of::<T>() != TypeId::of::<()>() {
+        return write(core, encode);
+    }
+    // No arguments, or no result: nothing goes along with it.
+    let payload = Payload {
+        body: encode()?.into(),
+        parts: Vec::new(),
+    };
+    Ok(Encoded {
+        payload,
+        ..Encoded::default()
+    })
+}
+
 /// Writes something that `core` is going to send.
 pub(crate) fn write(
     core: &Arc<Core>,
@@ -128,16 +147,11 @@ pub(crate) fn write(
             complaint: None,
         }),
     );
-    let mut written_in = 0;
-    let payload = scope::write(|| {
-        let body = encode();
-        written_in = scope::attempt();
-        body
-    });
+    let written = scope::write(encode);
     let Some(Carried::Out(mut outgoing)) = carried.leave() else {
         return Err(left_too_early().into());
     };
-    let payload = payload.map_err(|error| match outgoing.complaint.take() {
+    let (payload, written_in) = written.map_err(|error| match outgoing.complaint.take() {
         Some(foreign) if matches!(*foreign, Error::ForeignReference { .. }) => {
             Unwritten::Foreign(*foreign)
         }
@@ -160,6 +174,11 @@ pub(crate) fn read<T: DeserializeOwned>(
     origin: Option<(Arc<Core>, ContextId, NodeId)>,
     parameters: &'static [&'static str],
 ) -> Result<T, Unread> {
+    // Nothing came along with it, and there is no room in it for anything that might have.
+    let came_alone = payload.parts.is_empty() && references.is_empty();
+    if size_of::<T>() == 0 && payload.body.is_empty() && came_alone {
+        return Ok(codec.decode(&payload.body)?);
+    }
     let carried = Entered::new(
         &CARRIED,
         Carried::In(ReadScope {

@@ -24,10 +24,15 @@ impl<T> Entered<T> {
 
     /// Leaves the scope and says what has become of it.
     pub(crate) fn leave(self) -> Option<T> {
-        self.scopes.with_borrow_mut(|scopes| {
+        let left = self.scopes.with_borrow_mut(|scopes| {
             let is_innermost = scopes.len() == self.outer + 1;
             is_innermost.then(|| scopes.pop()).flatten()
-        })
+        });
+        if left.is_some() {
+            // Nothing is left for its destructor to do.
+            std::mem::forget(self);
+        }
+        left
     }
 }
 

@@ -200,7 +200,7 @@ impl Drop for Responder {
 }
 
 /// Writes a result and lets go of it. Either may panic.
-fn encoded<T>(
+fn encoded<T: 'static>(
     responder: &Responder,
     value: T,
     encode: Option<Encode<T>>,
@@ -211,8 +211,9 @@ fn encoded<T>(
             return Err(Failure::NotSerializable(type_name));
         };
         let core = responder.core();
-        let mut encoded = value_scope::write(core, || encode(&value, core.agent().codec()))
-            .map_err(|error| Failure::BadResult(error.to_string()))?;
+        let mut encoded =
+            value_scope::write_typed::<T>(core, || encode(&value, core.agent().codec()))
+                .map_err(|error| Failure::BadResult(error.to_string()))?;
         encoded.made_in(core, responder.call.context, responder.from());
         Ok(encoded)
     }));
