@@ -273,6 +273,13 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// reached is suspected in time, and then forgotten.
     fn enqueue(&self, to: NodeId, message: Message);
 
+    /// The same, and says whether [`flush`](Self::flush) is needed for the message to leave: not if the agent is about
+    /// to send what is queued for that peer anyway. The runtime calls this one.
+    fn enqueue_needs_flush(&self, to: NodeId, message: Message) -> bool {
+        self.enqueue(to, message);
+        true
+    }
+
     /// Writes what is queued for a peer, as far as that can be done without waiting; the rest follows
     /// by itself. Called without any lock held.
     fn flush(&self, to: NodeId);

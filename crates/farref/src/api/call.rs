@@ -197,7 +197,7 @@ impl Built {
         };
         let entry = self.entry.ok_or(Misuse::FetchedInPlace)?;
         let deadline = match self.timeout {
-            Timeout::Set(Some(limit)) => Instant::now().checked_add(limit),
+            Timeout::Set(Some(limit)) => made.at.checked_add(limit),
             // R6: how long the value takes is nobody's business until it is used.
             Timeout::Set(None) | Timeout::Default => None,
         };
@@ -212,6 +212,7 @@ impl Built {
             receiver: self.receiver,
             encoded,
             deadline,
+            now: made.at,
             trace: trace::of_call(current.as_deref()),
             callers: Vec::new(),
             context,
@@ -227,7 +228,7 @@ fn encode<A: Serialize + 'static>(
     arguments: &A,
 ) -> Result<value_scope::Encoded> {
     let codec = core.agent().codec();
-    let encoded = value_scope::write(core, || codec.encode(arguments));
+    let encoded = value_scope::write_typed::<A>(core, || codec.encode(arguments));
     encoded.map_err(|unwritten| match unwritten {
         value_scope::Unwritten::Foreign(error) => error,
         value_scope::Unwritten::Codec(reason) => Error::Codec {
@@ -434,6 +435,7 @@ impl Built {
             receiver: self.receiver,
             encoded,
             deadline,
+            now: began,
             trace,
             callers: match &current {
                 Some(current) if awaited && Arc::ptr_eq(&current.core, &core) => {
@@ -561,11 +563,13 @@ impl<T: Returned> Future for Call<T> {
     /// Makes the call, the first time.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        if let CallStage::Built(_) | CallStage::Deferred(_) = this.stage {
-            this.stage = match std::mem::replace(&mut this.stage, CallStage::Taken).build() {
-                CallStage::Built(built) => CallStage::Made(built.make(true)),
-                other => other,
-            };
+        if let CallStage::Deferred(_) = this.stage {
+            this.stage = std::mem::replace(&mut this.stage, CallStage::Taken).build();
+        }
+        if let CallStage::Built(_) = this.stage
+            && let CallStage::Built(built) = std::mem::replace(&mut this.stage, CallStage::Taken)
+        {
+            this.stage = CallStage::Made(built.make(true));
         }
         match &mut this.stage {
             CallStage::Made(pending) => Pin::new(pending).poll(context),

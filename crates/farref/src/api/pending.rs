@@ -157,9 +157,10 @@ impl<T> Pending<T> {
             // Whoever was to tell goes without a word only with the peer, or when this worker is out of
             // the group.
             if Pin::new(&mut waits.told).poll(context).is_ready() {
-                if let PendingState::NoPlace(prepared, waits) =
+                if let PendingState::NoPlace(mut prepared, waits) =
                     std::mem::replace(&mut self.state, PendingState::Done)
                 {
+                    prepared.request.now = Instant::now();
                     self.state = prepared.begin();
                     if matches!(self.state, PendingState::Failed(_)) {
                         // The place is still there.

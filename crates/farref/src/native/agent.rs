@@ -82,6 +82,10 @@ impl Agent for NativeAgent {
     }
 
     fn enqueue(&self, to: NodeId, message: Message) {
+        self.enqueue_needs_flush(to, message);
+    }
+
+    fn enqueue_needs_flush(&self, to: NodeId, message: Message) -> bool {
         match self.links.link_or_new(to) {
             Some(link) => link.enqueue(message),
             None => {
@@ -94,6 +98,7 @@ impl Agent for NativeAgent {
                 if let Some(payload) = payload.filter(Payload::has_programs_buffers) {
                     self.links.endpoint.user_code.defer(move || drop(payload));
                 }
+                false
             }
         }
     }

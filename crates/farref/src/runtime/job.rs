@@ -93,6 +93,7 @@ impl Job {
         arrived: ArrivedCall,
         entry: Option<&'static FunctionEntry>,
         ticket: Option<ValueTicket>,
+        began: Instant,
     ) -> Self {
         let call = Current {
             core,
@@ -116,7 +117,7 @@ impl Job {
         Self {
             call: Arc::new(call),
             target: arrived.target,
-            began: Instant::now(),
+            began,
             entry,
             arguments: arrived.arguments,
             references: arrived.references,

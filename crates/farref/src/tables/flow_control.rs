@@ -176,11 +176,11 @@ impl Flow {
     }
 
     /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
-    /// [`next`](Self::next) gives it back when it may.
-    pub(crate) fn offer(&mut self, call: Parked) -> Option<Message> {
+    /// [`next`](Self::next) gives it back when it may. It is made now.
+    pub(crate) fn offer(&mut self, call: Parked, now: Instant) -> Option<Message> {
         // Whatever is parked may not leave now, or it would have.
         if self.line(call.weight()).calls.is_empty() && self.may_leave(call.weight()) {
-            return Some(self.leave(call));
+            return Some(self.leave(call, now));
         }
         let number = self.next_number;
         self.next_number += 1;
@@ -197,8 +197,8 @@ impl Flow {
         None
     }
 
-    /// The next call that may leave.
-    pub(crate) fn next(&mut self) -> Option<Message> {
+    /// The next call that may leave. The clock is asked only if there is one.
+    pub(crate) fn next(&mut self, now: impl FnOnce() -> Instant) -> Option<Message> {
         if self.open_calls >= self.limit || self.parked() == 0 {
             return None;
         }
@@ -220,7 +220,7 @@ impl Flow {
         if let Some(request) = call.message.request() {
             self.numbers.remove(&request);
         }
-        Some(self.leave(call))
+        Some(self.leave(call, now()))
     }
 
     /// FL-1, FL-2
@@ -232,14 +232,14 @@ impl Flow {
         fits && self.open_calls < self.limit
     }
 
-    fn leave(&mut self, call: Parked) -> Message {
+    fn leave(&mut self, call: Parked, now: Instant) -> Message {
         self.open_calls += 1;
         self.open_bytes += weigh(call.weight());
         let Parked {
             mut message,
             deadline,
         } = call;
-        message.remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        message.remaining = deadline.map(|at| at.saturating_duration_since(now));
         Message::Call(message)
     }
 
@@ -348,7 +348,7 @@ mod tests {
     }
 
     fn leaving(flow: &mut Flow) -> Vec<u64> {
-        std::iter::from_fn(|| match flow.next()? {
+        std::iter::from_fn(|| match flow.next(Instant::now)? {
             Message::Call(call) => call.request().map(|id| id.0),
             _ => None,
         })
@@ -365,7 +365,10 @@ mod tests {
             ..Flow::default()
         };
         for (id, bytes) in [(1, large), (2, 10), (3, large), (4, 20)] {
-            assert_eq!(flow.offer(call(id, bytes)).is_some(), bytes < large);
+            assert_eq!(
+                flow.offer(call(id, bytes), Instant::now()).is_some(),
+                bytes < large
+            );
         }
         assert_eq!(flow.open_calls, 3, "the small ones have left");
         assert_eq!(flow.parked(), 2);
@@ -381,7 +384,7 @@ mod tests {
     #[test]
     fn no_more_calls_leave_than_the_peer_accepts() {
         let mut flow = Flow::default();
-        let left = (0..100).filter(|&id| flow.offer(call(id, 1)).is_some());
+        let left = (0..100).filter(|&id| flow.offer(call(id, 1), Instant::now()).is_some());
         assert_eq!(left.count(), LEAST_CALLS as usize);
         assert!(flow.withdraw(MessageId(99)).is_some());
         assert!(flow.withdraw(MessageId(0)).is_none(), "it has left");
@@ -400,7 +403,7 @@ mod tests {
             open_calls: LEAST_CALLS,
             ..Flow::default()
         };
-        (0..CALLS).for_each(|id| drop(flow.offer(call(id, 1))));
+        (0..CALLS).for_each(|id| drop(flow.offer(call(id, 1), Instant::now())));
         // The later half from its end, then the others, but for the first.
         let backwards = (CALLS / 2..CALLS).rev();
         for id in backwards.chain(1..CALLS / 2) {
@@ -409,7 +412,7 @@ mod tests {
         }
         assert_eq!((flow.parked(), flow.parked_bytes), (1, 1));
         for id in 1..CALLS {
-            drop(flow.offer(call(id, 1)));
+            drop(flow.offer(call(id, 1), Instant::now()));
             assert!(flow.withdraw(MessageId(id)).is_some());
         }
         let Line { calls, order } = &flow.small;
@@ -434,7 +437,7 @@ mod tests {
         };
         for id in 0..3 {
             assert!(flow.has_place(1, MOST));
-            drop(flow.offer(call(id, 1)));
+            drop(flow.offer(call(id, 1), Instant::now()));
         }
         assert!(!flow.has_place(1, MOST));
         let mut waiting: Vec<_> = (0..3).map(|_| flow.wait_for_room().0).collect();
@@ -456,7 +459,7 @@ mod tests {
             open_calls: LEAST_CALLS,
             ..Flow::default()
         };
-        drop(flow.offer(call(0, 1)));
+        drop(flow.offer(call(0, 1), Instant::now()));
         let gave_up: Vec<_> = (0..10).map(|_| flow.wait_for_room().0).collect();
         let mut waiting = flow.wait_for_room().0;
         drop(gave_up);
@@ -483,17 +486,17 @@ mod tests {
             open_calls: 1,
             ..Flow::default()
         };
-        drop(flow.offer(call(1, SMALL as usize + 1)));
+        drop(flow.offer(call(1, SMALL as usize + 1), Instant::now()));
         assert!(!flow.has_place(SMALL + 1, 1));
         assert!(flow.has_place(1, 1));
-        assert!(flow.offer(call(2, 1)).is_some());
+        assert!(flow.offer(call(2, 1), Instant::now()).is_some());
         flow.parked_bytes += MAX_PARKED_BYTES;
         assert!(flow.has_place(1, 10));
         flow.open_calls = LEAST_CALLS;
         assert!(!flow.has_place(1, 10));
         let mut waiting = flow.wait_for_room().0;
         flow.release(1, 0);
-        assert!(flow.next().is_none(), "the large one may not");
+        assert!(flow.next(Instant::now).is_none(), "the large one may not");
         for told in flow.recalled(10).told {
             told.send(()).unwrap();
         }
@@ -509,7 +512,7 @@ mod tests {
             ..Flow::default()
         };
         for (id, bytes) in [(1, 1), (2, large), (3, large), (4, 1), (5, large)] {
-            assert!(flow.offer(call(id, bytes)).is_none());
+            assert!(flow.offer(call(id, bytes), Instant::now()).is_none());
         }
         flow.raise_limit(2 * LEAST_CALLS);
         assert_eq!(leaving(&mut flow), [1, 2, 3, 4, 5]);
@@ -521,7 +524,7 @@ mod tests {
         let mut flow = Flow::default();
         assert!(flow.has_place(2 * MAX_PARKED_BYTES, 10));
         flow.open_bytes = MAX_OPEN_BYTES;
-        drop(flow.offer(call(1, SMALL as usize + 1)));
+        drop(flow.offer(call(1, SMALL as usize + 1), Instant::now()));
         assert!(!flow.has_place(MAX_PARKED_BYTES, 10));
         assert!(flow.has_place(MAX_PARKED_BYTES / 2, 10));
         assert!(flow.withdraw(MessageId(1)).is_some());

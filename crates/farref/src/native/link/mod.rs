@@ -30,10 +30,10 @@ mod table;
 mod timer;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farref_proto::{Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
+use farref_proto::{Control, Lane, MessageId, NodeId, Session, SessionEvent, Target, Time};
 use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -69,8 +69,8 @@ pub(super) struct Link {
     progress: Notify,
     /// An attempt to connect that is under way has become pointless.
     abandon: Notify,
-    /// Whether something is queued that nobody has set out to write.
-    unflushed: AtomicBool,
+    /// How urgent what is queued is that nobody has set out to write.
+    unflushed: AtomicU8,
     /// Writes by callers since the peer was last heard.
     burst: AtomicU32,
     sent: AtomicU64,
@@ -149,7 +149,7 @@ impl Link {
             delivery_lock: Mutex::new(()),
             progress: Notify::new(),
             abandon: Notify::new(),
-            unflushed: AtomicBool::new(false),
+            unflushed: AtomicU8::new(NOTHING),
             burst: AtomicU32::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -168,14 +168,16 @@ impl Link {
         self.timer.arm(self, at);
     }
 
-    /// Queues a message and sees to it that there will be a connection.
-    pub(super) fn enqueue(self: &Arc<Self>, message: Message) {
+    /// Queues a message and sees to it that there will be a connection. Says whether it is to be
+    /// [flushed](Self::flush_queued): whoever was told so before, and has not begun to, flushes this one too.
+    pub(super) fn enqueue(self: &Arc<Self>, message: Message) -> bool {
         let kind = MessageKind::of(&message);
         let Some(packet) = self.encode(message) else {
-            return;
+            return false;
         };
         let size = packet.size();
         let weight = packet.weight();
+        let mut needs_flush = false;
         let rejected = {
             let mut state = self.state();
             if state.lifecycle == Lifecycle::Closed {
@@ -184,8 +186,10 @@ impl Link {
                 let lane = state.lane(kind, size, self.endpoint.config.bulk_threshold);
                 state.session.enqueue(lane, packet, weight);
                 self.ensure_dialing(&mut state);
-                if lane == Lane::Bulk || !state.is_handed_over() {
-                    self.unflushed.store(true, Ordering::SeqCst);
+                let urgency = kind.urgency();
+                if lane == Lane::Bulk || !state.will_write(urgency) {
+                    needs_flush = true;
+                    self.unflushed.fetch_max(urgency, Ordering::SeqCst);
                 }
                 None
             }
@@ -196,12 +200,15 @@ impl Link {
         {
             self.endpoint.user_code.defer(move || drop(packet));
         }
+        needs_flush
     }
 
     /// Writes what was queued, unless somebody else does.
     pub(super) fn flush_queued(self: &Arc<Self>) {
-        if self.unflushed.swap(false, Ordering::SeqCst) {
-            self.flush();
+        match self.unflushed.swap(NOTHING, Ordering::SeqCst) {
+            NOTHING => {}
+            NOT_URGENT => self.flush_later(),
+            _ => self.flush(),
         }
     }
 
@@ -385,7 +392,7 @@ impl LinkState {
             Lane::Call
         };
         match kind {
-            MessageKind::Control => Lane::Control,
+            MessageKind::Control | MessageKind::References => Lane::Control,
             MessageKind::Call(id) => {
                 if lane == Lane::Bulk {
                     self.bulk_calls.extend(id);
@@ -403,10 +410,16 @@ impl LinkState {
         }
     }
 
-    /// Whether the task of the main stream is about to write what is queued (SD-1).
-    fn is_handed_over(&self) -> bool {
+    /// Whether the task of the main stream is about to write what is queued (SD-1), and soon enough.
+    fn will_write(&self, urgency: u8) -> bool {
         match &self.connection {
-            ConnectionState::Established(connection) => connection.main.send.is_handed_over(),
+            ConnectionState::Established(connection) => {
+                let writer_lock = &connection.main.send.writer_lock;
+                match urgency {
+                    URGENT => writer_lock.is_awaited(),
+                    _ => writer_lock.is_handed_over(),
+                }
+            }
             ConnectionState::Disconnected | ConnectionState::Handshaking => false,
         }
     }
@@ -424,10 +437,17 @@ impl LinkState {
     }
 }
 
-/// What decides about a message's lane, beside its size.
+/// What is queued is none, or nobody waits for it, or somebody may.
+const NOTHING: u8 = 0;
+const NOT_URGENT: u8 = 1;
+const URGENT: u8 = 2;
+
+/// What decides about a message's lane, beside its size, and about when it is written.
 #[derive(Clone, Copy)]
 enum MessageKind {
     Control,
+    /// The tables of references keep each other up to date.
+    References,
     Call(Option<MessageId>),
     Cancel(MessageId),
     Answer,
@@ -436,6 +456,12 @@ enum MessageKind {
 impl MessageKind {
     fn of(message: &Message) -> Self {
         match message {
+            Message::Control(
+                Control::Register(_)
+                | Control::Confirm(_)
+                | Control::Release(_)
+                | Control::Accept(_),
+            ) => Self::References,
             Message::Control(_) | Message::Credit { .. } => Self::Control,
             Message::Call(call) => Self::Call(match call.head.target {
                 Target::Answer(id) | Target::Fetch(id, ..) => Some(id),
@@ -443,6 +469,13 @@ impl MessageKind {
             }),
             Message::Cancel(id) => Self::Cancel(*id),
             Message::Answer(_) => Self::Answer,
+        }
+    }
+
+    fn urgency(self) -> u8 {
+        match self {
+            Self::References => NOT_URGENT,
+            _ => URGENT,
         }
     }
 }

@@ -60,7 +60,7 @@ impl SendStream {
 
     /// Whether the writer lock waits for somebody to take it over.
     pub(crate) fn is_handed_over(&self) -> bool {
-        self.writer_lock.0.load(Ordering::SeqCst) == HANDED_OVER
+        self.writer_lock.is_handed_over()
     }
 
     /// A number that changes when the task runs.
@@ -87,25 +87,52 @@ const FREE: u8 = 0;
 const HELD: u8 = 1;
 const MARKED: u8 = 2;
 const HANDED_OVER: u8 = 3;
+/// Handed over, and whoever has something to write at once may take it as well.
+const NOT_URGENT: u8 = 4;
 
 impl WriterLock {
-    /// Takes the lock if it is free, or else leaves a mark for its holder. Says whether it was taken.
+    /// Takes the lock if it is free or not urgent, or else leaves a mark for its holder. Says whether it was taken.
     pub(super) fn acquire_or_mark(&self) -> bool {
+        self.become_from(|state| match state {
+            FREE | NOT_URGENT => (HELD, true),
+            HANDED_OVER => (HANDED_OVER, false),
+            _ => (MARKED, false),
+        })
+    }
+
+    /// Hands the lock over if it is free, or else leaves a mark for its holder. Says whether it was handed over: to the
+    /// task, or to whoever has something to write before that runs.
+    pub(super) fn hand_over_or_mark(&self) -> bool {
+        self.become_from(|state| match state {
+            FREE => (NOT_URGENT, true),
+            HANDED_OVER | NOT_URGENT => (state, false),
+            _ => (MARKED, false),
+        })
+    }
+
+    /// Goes from the present state to the one that this says, in one step.
+    fn become_from(&self, next: impl Fn(u8) -> (u8, bool)) -> bool {
         let mut state = FREE;
         loop {
-            let next = match state {
-                FREE => HELD,
-                HANDED_OVER => HANDED_OVER,
-                _ => MARKED,
-            };
+            let (next, result) = next(state);
             match self
                 .0
                 .compare_exchange_weak(state, next, Ordering::SeqCst, Ordering::SeqCst)
             {
-                Ok(_) => return state == FREE,
+                Ok(_) => return result,
                 Err(now) => state = now,
             }
         }
+    }
+
+    /// Whether it waits for somebody to take it over.
+    pub(super) fn is_handed_over(&self) -> bool {
+        matches!(self.0.load(Ordering::SeqCst), HANDED_OVER | NOT_URGENT)
+    }
+
+    /// Whether it waits for somebody, and for nobody else.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == HANDED_OVER
     }
 
     /// As the holder, when somebody else has to go on.
@@ -115,9 +142,10 @@ impl WriterLock {
 
     /// Takes a lock that was handed over. Says whether it was.
     pub(super) fn take_over(&self) -> bool {
-        self.0
-            .compare_exchange(HANDED_OVER, HELD, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
+        self.become_from(|state| match state {
+            HANDED_OVER | NOT_URGENT => (HELD, true),
+            _ => (state, false),
+        })
     }
 
     /// As the holder, before looking whether there is more.

@@ -8,7 +8,8 @@
 //! Writing oneself is the quickest way for a message on an idle stream and the most expensive one for
 //! many. So after a few writes without hearing from the peer, and for all that follows from a read that brought
 //! several messages, the lock is handed over to the task too, which first lets all others run and then writes
-//! together what they have queued.
+//! together what they have queued. And so it is for what nobody waits for: references that were dropped, say. But that
+//! leaves with whatever is written before the task runs.
 //!
 //! # Invariants
 //!
@@ -82,6 +83,13 @@ impl SendStream {
             self.write_share(link, WriteHalf::try_write_vectored);
         } else {
             self.hand_over();
+        }
+    }
+
+    /// The same for what is not urgent: it leaves with the next that is, or else the task writes it.
+    pub(super) fn write_later(&self) {
+        if self.writer_lock.hand_over_or_mark() {
+            self.handover.notify_one();
         }
     }
 
@@ -241,6 +249,15 @@ impl Link {
         if let Some(bulk) = bulk {
             bulk.write_pending(self);
         }
+    }
+
+    /// Sees to it that what is queued is written before long.
+    pub(super) fn flush_later(&self) {
+        let main = match &self.state().connection {
+            ConnectionState::Established(connection) => Arc::clone(&connection.main.send),
+            ConnectionState::Disconnected | ConnectionState::Handshaking => return,
+        };
+        main.write_later();
     }
 
     /// Takes frames for a stream from the session. Says whether those were all.

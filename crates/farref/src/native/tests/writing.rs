@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farref_proto::Lane;
+use farref_proto::{Control, ForkId, Lane, RRefId, Share};
 
 use super::fixture::impatient;
 use super::*;
@@ -62,6 +62,49 @@ async fn no_message_is_left_behind_when_eight_threads_write_at_once() {
             assert!(of_thread.eq(expected), "out of order");
         }
     }
+}
+
+/// That a reference was dropped: nobody waits to hear it.
+fn release(counter: u64) -> Message {
+    let node = NodeId::new(1, 1);
+    Message::Control(Control::Release(vec![Share {
+        rref: RRefId::new(node, counter),
+        fork: ForkId::new(node, counter + 1),
+    }]))
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_is_written_all_the_same() {
+    // SD-1
+    let [left, right] = Side::memory_pair_with(&MemoryNetwork::new(), no_timers()).await;
+    left.meet(&right).await;
+    for round in 1..=20 {
+        left.send(&right, release(round));
+        eventually("it arrives", || right.received_count() as u64 == 1 + round).await;
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_leaves_with_what_is_urgent() {
+    // SD-1, SD-2: on one thread, so no task runs before this one waits.
+    let [left, right] = Side::memory_pair_with(&MemoryNetwork::new(), no_timers()).await;
+    left.meet(&right).await;
+    let sent = || left.link_to(&right).expect("a link").bytes_sent;
+    let before = sent();
+    left.send(&right, release(1));
+    left.send(&right, release(2));
+    assert_eq!(sent(), before, "it is not worth a write of its own");
+    left.send(&right, call(1, 20));
+    assert!(sent() > before, "the call does not wait for the task");
+    eventually("all arrive", || right.received_count() == 4).await;
+    assert!(matches!(
+        right.received()[1..],
+        [
+            Message::Control(Control::Release(_)),
+            Message::Control(Control::Release(_)),
+            Message::Call(_)
+        ]
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

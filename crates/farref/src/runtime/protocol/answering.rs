@@ -99,8 +99,7 @@ impl Core {
             if to == self.me {
                 work.loopback.push(message);
             } else {
-                self.agent().enqueue(to, message);
-                work.flush(to);
+                self.send(to, message, work);
             }
         } else {
             drop_after_unlock(outcome, work);
@@ -185,8 +184,7 @@ impl Core {
     fn credit(&self, to: NodeId, peer: &mut PeerState, work: &mut Work) {
         let calls = std::mem::take(&mut peer.creations_done);
         let bytes = std::mem::take(&mut peer.bytes_done);
-        self.agent().enqueue(to, Message::Credit { calls, bytes });
-        work.flush(to);
+        self.send(to, Message::Credit { calls, bytes }, work);
     }
 
     /// Ends a call that cannot even be started.

@@ -257,7 +257,7 @@ impl Core {
         };
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(ValueTicket::number)));
         let from = arrived.from;
-        let job = Job::new(Arc::clone(self), arrived, entry, ticket);
+        let job = Job::new(Arc::clone(self), arrived, entry, ticket, work.now());
         if let Destination::Answer(request) = job.target {
             let running = IncomingCall::Running {
                 call: job.cancellable(),

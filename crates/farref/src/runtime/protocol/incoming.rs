@@ -2,7 +2,7 @@
 
 use std::iter;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{
     Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
@@ -240,7 +240,7 @@ impl Core {
             },
             arguments,
             references: Vec::new(),
-            deadline: remaining.and_then(|left| Instant::now().checked_add(left)),
+            deadline: remaining.and_then(|left| work.now().checked_add(left)),
             trace,
             callers,
             context: head.context,
@@ -282,7 +282,7 @@ impl Core {
                     Arrival::Waiting => {
                         if let Some(request) = request_of(&head) {
                             let waiter = ValueWaiter::Call(arrived).detached();
-                            let record = IncomingCall::Waiting(Box::new(waiter), Instant::now());
+                            let record = IncomingCall::Waiting(Box::new(waiter), work.now());
                             state.node.keep_incoming(from, request, record);
                         }
                     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use farref_proto::{Node, Outbox};
+use farref_proto::{Node, NodeId, Outbox};
 
 use super::work::Work;
 use crate::agent::Message;
@@ -45,11 +45,17 @@ impl Core {
     ) {
         self.handle_events(&mut state, &mut work);
         while let Some((to, control)) = state.out.pop_control() {
-            self.agent().enqueue(to, Message::Control(control));
-            work.flush(to);
+            self.send(to, Message::Control(control), &mut work);
         }
         drop(state);
         self.carry_out(work);
+    }
+
+    /// Queues a message. It leaves when the lock is given back, if the wire does not see to that itself.
+    pub(super) fn send(&self, to: NodeId, message: Message, work: &mut Work) {
+        if self.agent().enqueue_needs_flush(to, message) {
+            work.flush(to);
+        }
     }
 
     /// Does what was deferred.
@@ -59,6 +65,10 @@ impl Core {
             for peer in work.others.drain(..) {
                 self.agent().flush(peer);
             }
+        }
+        // Most calls and answers.
+        if work.only_flushes() {
+            return work.recycle();
         }
         for (sender, reply) in work.replies.drain(..) {
             // Whoever waited may have gone; what came for it is then let go.

@@ -1,7 +1,6 @@
 //! Calls that this worker makes of itself: values that it makes and looks at without sending anything.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use farref_proto::{Arrival, CallError, Fingerprint, MessageId, RRefId, RefError, Want};
 use tokio::sync::oneshot;
@@ -53,7 +52,7 @@ impl Core {
                 function: entry.id(),
                 limit: call
                     .deadline
-                    .map(|at| at.saturating_duration_since(Instant::now())),
+                    .map(|at| at.saturating_duration_since(call.now)),
             },
             called: Some(Callee::Function(entry)),
             on: receiver.map(|(rref, _)| rref),
@@ -131,7 +130,7 @@ impl Core {
                 self.supply(state, me, request, held, Ok(value), work);
             }
             Some((request, Arrival::Waiting)) => {
-                let record = IncomingCall::Waiting(Box::new(held.detached()), Instant::now());
+                let record = IncomingCall::Waiting(Box::new(held.detached()), work.now());
                 state.node.keep_incoming(me, request, record);
             }
             Some((request, Arrival::Failed(CallError::Reference(error)))) => {

@@ -31,6 +31,8 @@ pub(crate) struct CallSpec {
     pub(crate) receiver: Option<Arc<Handle>>,
     pub(crate) encoded: Encoded,
     pub(crate) deadline: Option<Instant>,
+    /// When it is made.
+    pub(crate) now: Instant,
     pub(crate) trace: TraceContext,
     /// Those who wait for it.
     pub(crate) callers: Vec<Caller>,
@@ -215,8 +217,7 @@ impl Core {
             if to == self.me {
                 work.loopback.push(Message::Cancel(request));
             } else {
-                self.agent().enqueue(to, Message::Cancel(request));
-                work.flush(to);
+                self.send(to, Message::Cancel(request), work);
             }
         }
         Some(waiter)
@@ -246,20 +247,20 @@ impl Core {
         if to == self.me {
             let remaining = call
                 .deadline
-                .map(|at| at.saturating_duration_since(Instant::now()));
+                .map(|at| at.saturating_duration_since(call.now));
             let message = Message::Call(CallMessage {
                 remaining,
                 ..message
             });
             work.loopback.push(message);
         } else {
-            let leaving = state.peer(to).flow.offer(Parked {
+            let parked = Parked {
                 message,
                 deadline: call.deadline,
-            });
+            };
+            let leaving = state.peer(to).flow.offer(parked, call.now);
             if let Some(message) = leaving {
-                self.agent().enqueue(to, message);
-                work.flush(to);
+                self.send(to, message, work);
             }
         }
         (call.encoded.references, call.receiver)

@@ -24,9 +24,8 @@ impl Core {
         let Some(peer) = state.peers.get_mut(&to) else {
             return;
         };
-        while let Some(message) = peer.flow.next() {
-            self.agent().enqueue(to, message);
-            work.flush(to);
+        while let Some(message) = peer.flow.next(|| work.now()) {
+            self.send(to, message, work);
         }
         self.recall(state, to, work);
     }

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use farref_proto::{Departure, NodeId};
 use tokio::sync::oneshot;
@@ -21,6 +22,8 @@ type Wake = Box<dyn FnOnce(&Core) + Send>;
 /// Work that is deferred until the lock is given back.
 #[derive(Default)]
 pub(super) struct Work {
+    /// When the input came, if somebody has asked.
+    now: Option<Instant>,
     /// Peers that something was queued for. Nearly always one.
     pub(super) first: Option<NodeId>,
     pub(super) others: Vec<NodeId>,
@@ -56,9 +59,30 @@ impl Work {
         spare::take(&SPARE).unwrap_or_default()
     }
 
+    /// When the input came: the clock is read once for all of its messages.
+    pub(super) fn now(&mut self) -> Instant {
+        *self.now.get_or_insert_with(Instant::now)
+    }
+
+    /// Whether there is nothing to do but to flush.
+    pub(super) fn only_flushes(&self) -> bool {
+        self.replies.is_empty()
+            && self.jobs.is_empty()
+            && self.loopback.is_empty()
+            && self.cancelled.is_empty()
+            && self.forgotten.is_empty()
+            && self.joined.is_empty()
+            && self.woken.is_empty()
+            && self.handles.is_empty()
+            && self.callbacks.is_empty()
+            && self.freed.is_empty()
+            && self.dropped.is_empty()
+    }
+
     /// All is done: the lists can be used again.
-    pub(super) fn recycle(self: Box<Self>) {
-        debug_assert!(self.jobs.is_empty() && self.replies.is_empty() && self.dropped.is_empty());
+    pub(super) fn recycle(mut self: Box<Self>) {
+        debug_assert!(self.only_flushes() && self.first.is_none() && self.others.is_empty());
+        self.now = None;
         let room = [
             self.others.capacity(),
             self.replies.capacity(),
