@@ -146,6 +146,7 @@ pub(crate) struct TooLarge {
 impl Packet {
     /// Encodes a message that is queued now. The clock is asked only if that matters. What cannot be sent
     /// is given back: its buffers may be the program's.
+    #[inline]
     pub(crate) fn new(
         message: Message,
         now: impl FnOnce() -> Time,
@@ -188,6 +189,7 @@ impl Packet {
     }
 
     /// Puts a message in the place of one that is not needed any more, if there is one.
+    #[inline(always)]
     fn store(stored: Stored) -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
         if let Ok(Some(mut packet)) = spare
@@ -297,6 +299,7 @@ impl fmt::Debug for Packet {
 #[derive(Debug)]
 pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
 
+#[inline(always)]
 fn disassemble(message: Message) -> (MessageHead, Payload) {
     match message {
         Message::Control(control) => (MessageHead::Control(control), Payload::default()),
@@ -344,6 +347,7 @@ fn disassemble(message: Message) -> (MessageHead, Payload) {
 
 /// The message that a peer sent `age` after it had been queued, without its payload, in the place of one that has
 /// been delivered if there is one.
+#[inline(always)]
 pub(super) fn assemble(
     head: MessageHead,
     age: Duration,

@@ -11,11 +11,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BufMut;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
+use tokio::time::sleep;
+
+/// A socket that cannot be watched is asked again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// The half that is read from.
 #[derive(Debug)]
@@ -62,8 +67,19 @@ impl UnixWriter {
 
     /// Waits until something can be written. May be wrong.
     pub(super) async fn writable(&self) -> io::Result<()> {
-        let watched = pipe::Sender::from_owned_fd_unchecked(OwnedFd::from(self.0.try_clone()?))?;
-        watched.writable().await
+        match self.watch_for_room() {
+            Ok(watched) => watched.writable().await,
+            // There are no descriptors left, say: it is tried again.
+            Err(_) => {
+                sleep(RETRY_AFTER).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn watch_for_room(&self) -> io::Result<pipe::Sender> {
+        let watched = OwnedFd::from(self.0.try_clone()?);
+        pipe::Sender::from_owned_fd_unchecked(watched)
     }
 
     /// The same socket, watched by the runtime that this is called in.
