@@ -89,7 +89,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(bytes: Vec<u8>, says_where: bool) -> Part {
+    fn part(bytes: Vec<u8>, says_where: bool) -> Part {
         let address = says_where.then(|| bytes.as_ptr().addr());
         Part::from_source(Arc::new(Self { bytes, address }))
     }
@@ -129,9 +129,9 @@ async fn every_kind_of_large_part_is_read_out_of_the_senders_memory() {
         Part::from(Bytes::from(bytes.clone())),
         Part::from(Bytes::from(bytes.clone()).slice(1..3 * MIB)),
         Part::from_vec(floats.clone()),
-        Kept::new(bytes.clone(), true),
+        Kept::part(bytes.clone(), true),
         // One that does not say where it is, and one that is not worth it.
-        Kept::new(bytes.clone(), false),
+        Kept::part(bytes.clone(), false),
         Part::from(vec![3; 1000]),
     ];
     let named: usize = sent[..4].iter().map(Part::len).sum();
@@ -639,7 +639,7 @@ async fn memory_that_cannot_be_read_ends_the_connection_and_is_not_tried_again()
         let content = vec![5; 2 * MIB];
         let received = right.received_count();
         intruder
-            .call(1, Kept::new(content.clone(), true), true, &right)
+            .call(1, Kept::part(content.clone(), true), true, &right)
             .await;
         eventually("it is read", || right.received_count() > received).await;
         let part = Kept::lying(content.clone(), nowhere);
@@ -652,7 +652,7 @@ async fn memory_that_cannot_be_read_ends_the_connection_and_is_not_tried_again()
         let part = Part::from(content.clone());
         intruder.call(2, part, false, &right).await;
         eventually("it arrives", || right.received_count() == received + 2).await;
-        let part = Kept::new(content, true);
+        let part = Kept::part(content, true);
         intruder.call(3, part, true, &right).await;
         assert!(intruder.is_hung_up_on().await, "nothing may be named");
         is_undisturbed(&bystander, &right).await;
