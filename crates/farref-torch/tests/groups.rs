@@ -8,6 +8,7 @@ use std::time::Duration;
 use farref::{Error, RRef, Store, StoreServer, TcpStoreClient, Worker};
 use farref_torch::TorchGroup;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -455,6 +456,19 @@ async fn a_worker_that_gives_a_shutdown_up_in_the_rounds_is_counted_once() {
     }
 }
 
+/// Their shutdowns fail, and say who is gone.
+async fn all_name_somebody<const N: usize>(shutdowns: [JoinHandle<farref::Result<()>>; N]) {
+    for shutdown in shutdowns {
+        let ended = timeout(HANG, shutdown).await.expect("no hanging");
+        let error = ended.expect("no panic").expect_err("one of them is gone");
+        let text = error.to_string();
+        assert!(
+            text.contains("worker `") && text.contains("is gone"),
+            "{text}"
+        );
+    }
+}
+
 /// TA-7: the host of the store dies while the others wait in its rounds, and the store with it. They are told who is gone, and
 /// not only that the store is. Without it they cannot agree on the first: each names the one whose pipe it saw end.
 #[tokio::test(flavor = "multi_thread")]
@@ -473,15 +487,7 @@ async fn ta_7_all_name_somebody_when_the_store_dies_with_its_host_in_the_rounds(
         drop(waits.await);
         a.crash().await;
         drop(nap);
-        for other in others {
-            let ended = timeout(HANG, other).await.expect("no hanging");
-            let error = ended.expect("no panic").expect_err("one of them is gone");
-            let text = error.to_string();
-            assert!(
-                text.contains("worker `") && text.contains("is gone"),
-                "{text}"
-            );
-        }
+        all_name_somebody(others).await;
     }
 }
 
@@ -513,15 +519,7 @@ async fn ta_7_who_is_gone_is_named_though_the_store_was_lost_before() {
     drop(waits.await);
     a.crash().await;
     drop(nap);
-    for other in others {
-        let ended = timeout(HANG, other).await.expect("no hanging");
-        let error = ended.expect("no panic").expect_err("one of them is gone");
-        let text = error.to_string();
-        assert!(
-            text.contains("worker `") && text.contains("is gone"),
-            "{text}"
-        );
-    }
+    all_name_somebody(others).await;
 }
 
 #[farref::remote]

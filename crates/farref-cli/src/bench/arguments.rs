@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::parts::Part;
+use super::part::Part;
 use super::role::Role;
 use super::transport::Transport;
 

@@ -15,8 +15,10 @@
 
 mod arguments;
 mod bare;
+mod form;
 mod functions;
 mod group;
+mod part;
 mod parts;
 mod peer;
 mod plan;
@@ -95,7 +97,7 @@ async fn measure(plan: Plan) -> anyhow::Result<Report> {
                 report: &mut report,
                 progress: &progress,
             };
-            part.measure(transport, &plan, &mut recorder).await?;
+            parts::measure(part, transport, &plan, &mut recorder).await?;
             progress.step(&format!("{} over {}", part.name(), transport.name()));
         }
     }

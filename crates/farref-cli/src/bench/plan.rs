@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::arguments::Arguments;
-use super::parts::Part;
+use super::part::Part;
 use super::transport::Transport;
 
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use farref::{Blob, Buffer, Peer};
 use farref_autograd::Tensor;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::super::bare::{Bulk, memcpy};
+use super::super::form::{Direction, Form, quantity};
 use super::super::functions::{
     return_blob, return_buffer, return_tensor, return_vec, take_blob, take_buffer, take_tensor,
     take_vec,
@@ -25,66 +25,14 @@ const BUDGETED: usize = 64 << 20;
 /// What is smaller is not bounded by how fast memory is copied.
 const COPIES_COUNT: usize = 64 << 10;
 
-/// As what bytes are sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(in super::super) enum Form {
-    Blob,
-    /// A vector of `f32` in a `Buffer`, taken out of it at the other end.
-    Buffer,
-    /// candle's.
-    Tensor,
-    /// A plain `Vec<f32>`, as serde writes and reads it.
-    Vec,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(in super::super) enum Direction {
-    OneWay,
-    Echo,
-}
-
-impl Form {
-    pub(in super::super) const ALL: [Self; 4] = [Self::Blob, Self::Buffer, Self::Tensor, Self::Vec];
-
-    pub(in super::super) fn name(self) -> &'static str {
-        match self {
-            Self::Blob => "Blob",
-            Self::Buffer => "Buffer of f32",
-            Self::Tensor => "tensor",
-            Self::Vec => "Vec<f32>",
-        }
-    }
-
-    fn sample(self, bytes: usize) -> anyhow::Result<Sample> {
-        let numbers = || vec![0.5_f32; bytes / 4];
-        Ok(match self {
-            Self::Blob => Sample::Blob(Blob::from(vec![7; bytes])),
-            Self::Buffer => Sample::Buffer(Buffer::from_vec(numbers())),
-            Self::Tensor => Sample::Tensor(Tensor::from_vec(numbers(), bytes / 4)?),
-            Self::Vec => Sample::Vec(numbers()),
-        })
-    }
-}
-
-impl Direction {
-    pub(in super::super) const ALL: [Self; 2] = [Self::OneWay, Self::Echo];
-
-    pub(in super::super) fn name(self) -> &'static str {
-        match self {
-            Self::OneWay => "one way",
-            Self::Echo => "there and back",
-        }
-    }
-
-    /// How often each byte goes over.
-    fn ways(self) -> usize {
-        match self {
-            Self::OneWay => 1,
-            Self::Echo => 2,
-        }
-    }
+fn sample(form: Form, bytes: usize) -> anyhow::Result<Sample> {
+    let numbers = || vec![0.5_f32; bytes / 4];
+    Ok(match form {
+        Form::Blob => Sample::Blob(Blob::from(vec![7; bytes])),
+        Form::Buffer => Sample::Buffer(Buffer::from_vec(numbers())),
+        Form::Tensor => Sample::Tensor(Tensor::from_vec(numbers(), bytes / 4)?),
+        Form::Vec => Sample::Vec(numbers()),
+    })
 }
 
 pub(super) async fn measure(
@@ -118,7 +66,7 @@ pub(super) async fn measure(
         for form in Form::ALL {
             let (size, way) = (quantity(bytes), direction.name());
             recorder.say(&format!("{size} {way} as {}", form.name()));
-            let times = sent(&form.sample(bytes)?, bytes, direction, peer, time).await?;
+            let times = sent(&sample(form, bytes)?, bytes, direction, peer, time).await?;
             let speed = times.gigabytes_per_second(direction.ways() * bytes);
             let held = bytes == BUDGETED && direction == Direction::OneWay;
             let held = held && form != Form::Vec;
@@ -209,13 +157,4 @@ async fn timed<T: DeserializeOwned + Send + 'static>(
     let began = Instant::now();
     let value = call.await?;
     Ok((began.elapsed(), value))
-}
-
-/// `64 B`, `1 MiB`.
-pub(in super::super) fn quantity(bytes: usize) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
-    }
 }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::super::parts::{Direction, Form};
+use super::super::form::{Direction, Form};
 use super::super::samples::Times;
 
 #[derive(Debug, Serialize)]
-pub(in super::super) struct Measurement {
+pub(crate) struct Measurement {
     pub(super) name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight: Option<usize>,
@@ -57,7 +57,7 @@ pub(super) enum Better {
 
 impl Measurement {
     /// Of something that takes time.
-    pub(in super::super) fn times(name: &'static str, times: Times) -> Self {
+    pub(crate) fn times(name: &'static str, times: Times) -> Self {
         Self {
             times: Some(times),
             ..Self::rate(name, "us", times.p50)
@@ -65,7 +65,7 @@ impl Measurement {
     }
 
     /// Of something that moves bytes.
-    pub(in super::super) fn speed(name: &'static str, speed: f64, times: Times) -> Self {
+    pub(crate) fn speed(name: &'static str, speed: f64, times: Times) -> Self {
         Self {
             times: Some(times),
             ..Self::rate(name, "GB/s", speed)
@@ -73,7 +73,7 @@ impl Measurement {
     }
 
     /// Of anything that is one number.
-    pub(in super::super) fn rate(name: &'static str, unit: &'static str, value: f64) -> Self {
+    pub(crate) fn rate(name: &'static str, unit: &'static str, value: f64) -> Self {
         Self {
             name,
             in_flight: None,
@@ -90,58 +90,48 @@ impl Measurement {
         }
     }
 
-    pub(in super::super) fn in_flight(mut self, calls: usize) -> Self {
+    pub(crate) fn in_flight(mut self, calls: usize) -> Self {
         self.in_flight = Some(calls);
         self
     }
 
-    pub(in super::super) fn bytes(mut self, bytes: usize) -> Self {
+    pub(crate) fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    pub(in super::super) fn form(mut self, form: Form) -> Self {
+    pub(crate) fn form(mut self, form: Form) -> Self {
         self.form = Some(form);
         self
     }
 
-    pub(in super::super) fn direction(mut self, direction: Direction) -> Self {
+    pub(crate) fn direction(mut self, direction: Direction) -> Self {
         self.direction = Some(direction);
         self
     }
 
-    pub(in super::super) fn references(mut self, references: usize) -> Self {
+    pub(crate) fn references(mut self, references: usize) -> Self {
         self.references = Some(references);
         self
     }
 
-    pub(in super::super) fn layer(mut self, width: usize) -> Self {
+    pub(crate) fn layer(mut self, width: usize) -> Self {
         self.width = Some(width);
         self
     }
 
-    pub(in super::super) fn workers(mut self, workers: u32) -> Self {
+    pub(crate) fn workers(mut self, workers: u32) -> Self {
         self.workers = Some(workers);
         self
     }
 
     /// Less is better; the budget is the highest ratio that will do.
-    pub(in super::super) fn at_most(
-        self,
-        name: &'static str,
-        value: f64,
-        budget: Option<f64>,
-    ) -> Self {
+    pub(crate) fn at_most(self, name: &'static str, value: f64, budget: Option<f64>) -> Self {
         self.against(name, value, Better::Lower, budget)
     }
 
     /// More is better; the budget is the lowest ratio that will do.
-    pub(in super::super) fn at_least(
-        self,
-        name: &'static str,
-        value: f64,
-        budget: Option<f64>,
-    ) -> Self {
+    pub(crate) fn at_least(self, name: &'static str, value: f64, budget: Option<f64>) -> Self {
         self.against(name, value, Better::Higher, budget)
     }
 

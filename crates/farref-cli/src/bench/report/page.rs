@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::super::parts::{Direction, Form, Part, quantity};
+use super::super::form::{Direction, Form, quantity};
+use super::super::part::Part;
 use super::super::transport::Transport;
 use super::measurement::{Better, Measurement};
 use super::plot::{Axis, Range, Series, escaped, lines, ranges};
+use super::results::{Recorded, Report};
 use super::words::{held_against, label, number, quantified, spoken};
-use super::{Recorded, Report};
 
 const STYLE: &str = "\
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2em auto; padding: 0 1em }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::results::{Recorded, Report};
 use super::words::{held_against, label, number, quantified};
-use super::{Recorded, Report};
 
 pub(super) fn write(report: &Report) -> String {
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! How figures and their names are written.
 
-use super::super::parts::quantity;
+use super::super::form::quantity;
 use super::measurement::{Better, Limit, Measurement};
 
 /// What was measured, with what distinguishes it from others of its name.

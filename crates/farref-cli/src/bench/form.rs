@@ -1,0 +1,64 @@
+//! As what values are sent, which way, and how large.
+
+use serde::Serialize;
+
+/// As what bytes are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Form {
+    Blob,
+    /// A vector of `f32` in a `Buffer`, taken out of it at the other end.
+    Buffer,
+    /// candle's.
+    Tensor,
+    /// A plain `Vec<f32>`, as serde writes and reads it.
+    Vec,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    OneWay,
+    Echo,
+}
+
+impl Form {
+    pub(super) const ALL: [Self; 4] = [Self::Blob, Self::Buffer, Self::Tensor, Self::Vec];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Blob => "Blob",
+            Self::Buffer => "Buffer of f32",
+            Self::Tensor => "tensor",
+            Self::Vec => "Vec<f32>",
+        }
+    }
+}
+
+impl Direction {
+    pub(super) const ALL: [Self; 2] = [Self::OneWay, Self::Echo];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::OneWay => "one way",
+            Self::Echo => "there and back",
+        }
+    }
+
+    /// How often each byte goes over.
+    pub(super) fn ways(self) -> usize {
+        match self {
+            Self::OneWay => 1,
+            Self::Echo => 2,
+        }
+    }
+}
+
+/// `64 B`, `1 MiB`.
+pub(super) fn quantity(bytes: usize) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}

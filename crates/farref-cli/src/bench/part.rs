@@ -1,0 +1,53 @@
+//! The parts that can be chosen.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Part {
+    /// One empty call at a time
+    Calls,
+    /// Many empty calls at once
+    Pipelined,
+    /// CPU time and heap allocations of a call
+    Costs,
+    /// Blobs, vectors and tensors, one way and back
+    Values,
+    /// Creating, fetching, sharing, dropping references
+    References,
+    /// Many references at once: their memory, what they cost others
+    Live,
+    /// A training step through a layer on another worker
+    Autograd,
+    /// How long a group takes to come together and to end
+    Groups,
+}
+
+impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Pipelined => "pipelined",
+            Self::Costs => "costs",
+            Self::Values => "values",
+            Self::References => "references",
+            Self::Live => "live",
+            Self::Autograd => "autograd",
+            Self::Groups => "groups",
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Calls => "One call at a time",
+            Self::Pipelined => "Many calls at once",
+            Self::Costs => "What a call uses",
+            Self::Values => "Values",
+            Self::References => "References",
+            Self::Live => "Live references",
+            Self::Autograd => "A training step",
+            Self::Groups => "Groups",
+        }
+    }
+}
