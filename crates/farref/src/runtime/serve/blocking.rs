@@ -6,55 +6,124 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::responder::{Responder, panicked};
-use super::running::{Packed, enter, supervise};
+use super::running::{Packed, enter, supervise, wait_for_receiver};
 use crate::agent::Failure;
 use crate::runtime::function::Function;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
 use crate::tables::answer_budget::Reservation;
-use crate::values::ValueGuard;
+use crate::values::{ValueGuard, ValueTicket};
 
-pub(super) fn run_blocking<F: Function>(
+/// A call of a plain function. Only its last step knows which function that is: what comes before is compiled once,
+/// and not for each function of a program.
+pub(super) struct BlockingCall {
     responder: Responder,
     receiver: Option<ValueGuard>,
     packed: Packed,
     span: tracing::Span,
     room: Option<Reservation>,
-) {
-    let call = Arc::clone(&responder.call);
-    let task = move |responder: Responder| {
-        if let Err(failure) = responder.call.check() {
-            return responder.finish::<F::Output>(Err(failure), None);
+    run: fn(Self),
+}
+
+impl BlockingCall {
+    /// A call of `F`.
+    pub(super) fn new<F: Function>(
+        responder: Responder,
+        packed: Packed,
+        span: tracing::Span,
+    ) -> Self {
+        Self {
+            responder,
+            receiver: None,
+            packed,
+            span,
+            room: None,
+            run: Self::run::<F>,
+        }
+    }
+
+    /// Waits, without a thread, for the value that it is on, if it is on one; then for a thread.
+    pub(super) fn start(mut self, ticket: Option<ValueTicket>) {
+        let Some(ticket) = ticket else {
+            return self.submit();
+        };
+        let runtime = self.responder.core().runtime.clone();
+        drop(runtime.spawn(async move {
+            let to = &self.responder;
+            let admitted = {
+                let admitting = pin!(Some(async {
+                    let room = to.room(to.reserve_for_function()).await;
+                    Ok((wait_for_receiver(Some(ticket)).await?, room))
+                }));
+                supervise(&to.call, admitting).await
+            };
+            match admitted {
+                Ok((receiver, room)) => {
+                    (self.receiver, self.room) = (receiver, room);
+                    self.submit();
+                }
+                Err(failure) => self.fail(failure),
+            }
+        }));
+    }
+
+    /// Queues it for a thread.
+    fn submit(self) {
+        let call = Arc::clone(&self.responder.call);
+        let place = QueuedCall(Arc::new(CancellableCall {
+            user_code: Arc::clone(&call.core.user_code),
+            call: Mutex::new(Some(self)),
+        }));
+        if !call.signal.watch(&Waker::from(Arc::clone(&place.0))) {
+            call.core.pool.submit(move || place.run());
+        }
+    }
+
+    /// Has a thread.
+    fn begin(mut self) {
+        if let Err(failure) = self.responder.call.check() {
+            return self.fail(failure);
         }
         // How large its answer may be is known only when others of its kind are over.
-        let reserved = match room {
-            Some(room) => Ok(Some(room)),
-            None => responder.reserve_for_function(),
-        };
-        let room = match reserved {
-            Ok(room) => room,
-            Err(reserve) => {
-                // Without the thread.
-                let runtime = responder.core().runtime.clone();
-                drop(runtime.spawn(async move {
-                    let room = {
-                        let room = pin!(Some(async { Ok(responder.room(Err(reserve)).await) }));
-                        supervise(&responder.call, room).await
-                    };
-                    match room {
-                        Ok(room) => {
-                            run_blocking::<F>(responder, receiver, packed, span, room);
+        if self.room.is_none() {
+            match self.responder.reserve_for_function() {
+                Ok(room) => self.room = room,
+                Err(reserve) => {
+                    // Without the thread.
+                    let runtime = self.responder.core().runtime.clone();
+                    drop(runtime.spawn(async move {
+                        let to = &self.responder;
+                        let room = {
+                            let room = pin!(Some(async { Ok(to.room(Err(reserve)).await) }));
+                            supervise(&to.call, room).await
+                        };
+                        match room {
+                            Ok(room) => {
+                                self.room = room;
+                                self.submit();
+                            }
+                            Err(failure) => self.fail(failure),
                         }
-                        Err(failure) => responder.finish::<F::Output>(Err(failure), None),
-                    }
-                }));
-                return;
+                    }));
+                    return;
+                }
             }
-        };
-        let arguments = match packed.read::<F>(&responder) {
+        }
+        (self.run)(self);
+    }
+
+    fn run<F: Function>(self) {
+        let arguments = match self.packed.read::<F>(&self.responder) {
             Ok(arguments) => arguments,
-            Err(failure) => return responder.finish::<F::Output>(Err(failure), None),
+            Err(failure) => return self.responder.finish::<()>(Err(failure), None),
         };
+        let Self {
+            responder,
+            receiver,
+            span,
+            room,
+            ..
+        } = self;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let _runtime = responder.core().runtime.enter();
             responder.call.enter(|| {
@@ -74,55 +143,50 @@ pub(super) fn run_blocking<F: Function>(
         }));
         let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
         responder.finish(outcome.map(|value| (value, room)), F::encoder());
-    };
-    let place = QueuedJob(Arc::new(CancellableJob {
-        task: Mutex::new(Some((responder, Box::new(task)))),
-        user_code: Arc::clone(&call.core.user_code),
-    }));
-    if !call.signal.watch(&Waker::from(Arc::clone(&place.0))) {
-        call.core.pool.submit(move || place.run());
+    }
+
+    fn fail(self, failure: Failure) {
+        self.responder.finish::<()>(Err(failure), None);
     }
 }
 
-/// A job that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
+/// A call that waits for a thread. Waking it is cancelling it: it is dropped where it waits, and with
 /// it what it carries (SV-2).
-struct CancellableJob {
-    task: Mutex<Option<(Responder, BlockingTask)>>,
+struct CancellableCall {
+    call: Mutex<Option<BlockingCall>>,
     user_code: Arc<UserCode>,
 }
 
-type BlockingTask = Box<dyn FnOnce(Responder) + Send>;
-
-impl CancellableJob {
-    fn take(&self) -> Option<(Responder, BlockingTask)> {
-        lock(&self.task).take()
+impl CancellableCall {
+    fn take(&self) -> Option<BlockingCall> {
+        lock(&self.call).take()
     }
 }
 
-impl Wake for CancellableJob {
+impl Wake for CancellableCall {
     fn wake(self: Arc<Self>) {
-        if let Some((mut responder, task)) = self.take() {
+        if let Some(mut call) = self.take() {
             // Whoever asked hears of it at once.
-            responder.give_up();
+            call.responder.give_up();
             // The value that it was called on may go with it, and that is the program's.
-            self.user_code.run(move || drop((responder, task)));
+            self.user_code.run(move || drop(call));
         }
     }
 }
 
-/// A job's place in the queue of the pool. The job goes with it (SV-1): the signal, which the job
-/// refers to, refers to the job in turn.
-struct QueuedJob(Arc<CancellableJob>);
+/// A call's place in the queue of the pool. The call goes with it (SV-1): the signal, which the call
+/// refers to, refers to the call in turn.
+struct QueuedCall(Arc<CancellableCall>);
 
-impl QueuedJob {
+impl QueuedCall {
     fn run(self) {
-        if let Some((responder, task)) = self.0.take() {
-            task(responder);
+        if let Some(call) = self.0.take() {
+            call.begin();
         }
     }
 }
 
-impl Drop for QueuedJob {
+impl Drop for QueuedCall {
     fn drop(&mut self) {
         drop(self.0.take());
     }

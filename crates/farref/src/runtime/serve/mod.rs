@@ -16,13 +16,14 @@ mod registration;
 mod responder;
 mod running;
 
-use std::pin::pin;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use self::alone::run_alone;
-use self::blocking::run_blocking;
+use self::blocking::BlockingCall;
 use self::responder::{Responder, span_of};
 use self::running::{Packed, run, supervise, wait_for_receiver};
 use super::core::Core;
@@ -91,31 +92,37 @@ impl Job {
 pub(crate) fn serve<F: Function>(job: Job) {
     let (responder, packed, ticket) = split(job);
     let span = span_of(&responder);
-    let runtime = &responder.core().runtime.clone();
-    match F::MODE {
-        // Most functions are on no value, and most programs have no subscriber: smaller tasks for those.
-        Mode::Task if !F::Access::NEEDS_RECEIVER && span.is_disabled() => {
-            drop(runtime.spawn(run_alone::<F>(responder, packed)));
-        }
-        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span))),
-        Mode::Blocking => match ticket {
-            None => run_blocking::<F>(responder, None, packed, span, None),
-            Some(ticket) => drop(runtime.spawn(async move {
-                let admitted = {
-                    let admitting = pin!(Some(async {
-                        let room = responder.room(responder.reserve_for_function()).await;
-                        Ok((wait_for_receiver(Some(ticket)).await?, room))
-                    }));
-                    supervise(&responder.call, admitting).await
-                };
-                match admitted {
-                    Ok((admission, room)) => {
-                        run_blocking::<F>(responder, admission, packed, span, room);
-                    }
-                    Err(failure) => responder.finish::<F::Output>(Err(failure), None),
-                }
-            })),
-        },
+    if Kind::<F>::IS_BLOCKING {
+        return BlockingCall::new::<F>(responder, packed, span).start(ticket);
+    }
+    let runtime = responder.core().runtime.clone();
+    if Kind::<F>::IS_ALONE {
+        spawn(&runtime, span, run_alone::<F>(responder, packed));
+    } else {
+        spawn(&runtime, span, run::<F>(responder, ticket, packed));
+    }
+}
+
+/// Which way a function goes. Constants of their own, so that the other ways are not compiled for it.
+struct Kind<F>(PhantomData<F>);
+
+impl<F: Function> Kind<F> {
+    const IS_BLOCKING: bool = matches!(F::MODE, Mode::Blocking);
+    const IS_ALONE: bool = !F::Access::NEEDS_RECEIVER;
+}
+
+fn spawn(
+    runtime: &tokio::runtime::Handle,
+    span: Span,
+    call: impl Future<Output = ()> + Send + 'static,
+) {
+    if span.is_disabled() {
+        drop(runtime.spawn(call));
+    } else {
+        // Boxed: one kind of task for the functions of a program and not one for each, and most programs have no
+        // subscriber.
+        let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
+        drop(runtime.spawn(call.instrument(span)));
     }
 }
 
