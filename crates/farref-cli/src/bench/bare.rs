@@ -28,6 +28,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// A socket with tokio at both ends, and an echo at the other.
 pub(super) struct Echo {
     stream: Box<dyn Stream>,
+    /// What is sent, and where what comes back goes.
+    sent: Vec<u8>,
+    received: Vec<u8>,
     _peer: Guard,
 }
 
@@ -52,6 +55,8 @@ impl Echo {
         };
         Ok(Self {
             stream,
+            sent: Vec::new(),
+            received: Vec::new(),
             _peer: peer,
         })
     }
@@ -90,16 +95,23 @@ impl Echo {
     }
 
     async fn round(&mut self, frames: usize) -> anyhow::Result<()> {
-        let (sent, mut received) = (vec![0; frames * PING], vec![0; frames * PING]);
+        let Self {
+            stream,
+            sent,
+            received,
+            ..
+        } = self;
+        sent.resize(frames * PING, 0);
+        received.resize(frames * PING, 0);
         if frames == 1 {
-            self.stream.write_all(&sent).await?;
-            self.stream.read_exact(&mut received).await?;
+            stream.write_all(sent).await?;
+            stream.read_exact(received).await?;
             return Ok(());
         }
         // Together: neither end can write on forever while nobody reads.
-        let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
-        tokio::try_join!(writer.write_all(&sent), async {
-            reader.read_exact(&mut received).await.map(drop)
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        tokio::try_join!(writer.write_all(sent), async {
+            reader.read_exact(received).await.map(drop)
         })?;
         Ok(())
     }
@@ -153,9 +165,12 @@ impl Header {
         })
     }
 
-    fn write(&self, stream: &mut impl Write) -> std::io::Result<()> {
+    /// With the message behind it, so that one `write` sends both.
+    fn message(&self) -> Vec<u8> {
         let number = (self.bytes as u64) << 1 | u64::from(self.back);
-        stream.write_all(&number.to_le_bytes())
+        let mut message = used_memory(size_of_val(&number) + self.bytes);
+        message[..size_of_val(&number)].copy_from_slice(&number.to_le_bytes());
+        message
     }
 }
 
@@ -183,18 +198,18 @@ impl Bulk {
         bytes: usize,
         back: bool,
         time: Duration,
+        least: usize,
     ) -> anyhow::Result<Times> {
-        let message = vec![7; bytes];
-        let mut answer = vec![0; if back { bytes } else { 1 }];
+        let message = Header { bytes, back }.message();
+        let mut answer = used_memory(if back { bytes } else { 1 });
         let mut once = || -> anyhow::Result<Duration> {
             let began = Instant::now();
-            Header { bytes, back }.write(&mut self.stream)?;
             self.stream.write_all(&message)?;
             self.stream.read_exact(&mut answer)?;
             Ok(began.elapsed())
         };
         once()?;
-        let mut watch = Stopwatch::start(time, 3);
+        let mut watch = Stopwatch::start(time, least);
         while watch.goes_on() {
             watch.record(once()?);
         }
@@ -202,13 +217,22 @@ impl Bulk {
     }
 }
 
+/// Memory as good as there is: used before, and in large pages where the system has them.
+pub(super) fn used_memory(bytes: usize) -> Vec<u8> {
+    let mut memory = Vec::with_capacity(bytes);
+    farref_shm::prefer_huge_pages(memory.spare_capacity_mut());
+    memory.resize(bytes, 7);
+    memory
+}
+
 /// Copies between two places in memory that are in use.
-pub(super) fn memcpy(bytes: usize, time: Duration) -> anyhow::Result<Times> {
+pub(super) fn memcpy(bytes: usize, time: Duration, least: usize) -> anyhow::Result<Times> {
     // One clock read would take longer than a small copy.
     let copies = ((64 << 10) / bytes).max(1);
-    let source = vec![7_u8; bytes];
-    let mut target = vec![1_u8; bytes];
-    let mut watch = Stopwatch::start(time, 3);
+    let source = used_memory(bytes);
+    let mut target = used_memory(bytes);
+    target.fill(1);
+    let mut watch = Stopwatch::start(time, least);
     while watch.goes_on() {
         let began = Instant::now();
         for _ in 0..copies {

@@ -72,6 +72,17 @@ pub(super) async fn values_owned() -> usize {
     Worker::current().map_or(0, |me| me.snapshot().references_in_all)
 }
 
+/// How many bytes of values a worker has read out of others' memory.
+pub(super) fn bytes_from_memory(worker: &Worker) -> u64 {
+    let peers = worker.snapshot().peers;
+    peers.iter().map(|peer| peer.bytes_from_memory).sum()
+}
+
+#[farref::remote]
+pub(super) async fn read_from_memory() -> u64 {
+    Worker::current().map_or(0, |me| bytes_from_memory(&me))
+}
+
 #[farref::remote]
 pub(super) async fn spent() -> Spent {
     Spent::so_far()

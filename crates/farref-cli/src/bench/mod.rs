@@ -62,27 +62,33 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
     let plan = Plan::new(&arguments);
     // On a task, as a program's calls are.
-    let report = runtime.block_on(async { tokio::spawn(measure(plan)).await? })?;
+    let (report, ended) = runtime.block_on(async { tokio::spawn(measure(plan)).await })?;
 
+    // What has been measured is worth having, whatever became of the rest.
     let as_json = serde_json::to_string_pretty(&report)? + "\n";
-    if let Some(file) = json {
-        std::fs::write(file, &as_json)
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    if let Some(file) = &arguments.html {
-        std::fs::write(file, report.page())
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    let text = if printed { as_json } else { report.table() };
-    let mut stdout = std::io::stdout();
-    stdout
-        .write_all(text.as_bytes())
-        .context("cannot print the results")?;
+    let text = if printed { &as_json } else { &report.table() };
+    let shown = std::io::stdout().write_all(text.as_bytes());
+    let shown = shown.context("cannot print the results");
+    let write = |file: Option<&Path>, text: &str| match file {
+        Some(file) => {
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        }
+        None => Ok(()),
+    };
+    let as_json = write(json, &as_json);
+    let page = write(arguments.html.as_deref(), &report.page());
+    ended.and(shown).and(as_json).and(page)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(plan: Plan) -> anyhow::Result<Report> {
+/// What was measured, and why it was not all.
+async fn measure(plan: Plan) -> (Report, anyhow::Result<()>) {
     let mut report = Report::new(&plan);
+    let ended = measure_parts(&plan, &mut report).await;
+    (report, ended)
+}
+
+async fn measure_parts(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let steps = plan.parts.iter().map(|part| plan.transports(*part).len());
     let steps: usize = steps.sum();
     let progress = Progress::new(steps as u64, "bench");
@@ -94,13 +100,14 @@ async fn measure(plan: Plan) -> anyhow::Result<Report> {
             let mut recorder = Recorder {
                 part,
                 transport,
-                report: &mut report,
+                report,
                 progress: &progress,
             };
-            parts::measure(part, transport, &plan, &mut recorder).await?;
+            let measured = parts::measure(part, transport, plan, &mut recorder).await;
+            measured.with_context(|| format!("{} over {}", part.name(), transport.name()))?;
             progress.step(&format!("{} over {}", part.name(), transport.name()));
         }
     }
     progress.finish();
-    Ok(report)
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! The other end of every measurement.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::bare::{ASK, Header, PING, place_cpu_time};
+use super::bare::{ASK, Header, PING, place_cpu_time, used_memory};
 use super::group;
 use super::role::{Place, Role};
 
@@ -76,14 +76,18 @@ fn blocking_echo(mut stream: impl Read + Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bulk(mut stream: impl Read + Write) -> anyhow::Result<()> {
+fn bulk(stream: impl Read + Write) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
+    // A small message and what comes before it are one read; a large one is read past the buffer.
+    let mut stream = BufReader::with_capacity(CHUNK, stream);
     while let Some(header) = Header::read(&mut stream) {
-        buffer.resize(header.bytes, 0);
+        if buffer.len() != header.bytes {
+            buffer = used_memory(header.bytes);
+        }
         stream.read_exact(&mut buffer)?;
         match header.back {
-            true => stream.write_all(&buffer)?,
-            false => stream.write_all(&[1])?,
+            true => stream.get_mut().write_all(&buffer)?,
+            false => stream.get_mut().write_all(&[1])?,
         }
     }
     Ok(())

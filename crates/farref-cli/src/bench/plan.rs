@@ -56,6 +56,7 @@ impl Plan {
         parts.sort();
         parts.dedup();
         let mut transports = arguments.transport.clone();
+        transports.sort();
         transports.dedup();
         Self {
             parts,

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::super::functions::spent;
+use super::super::functions::{count_allocations, spent};
 use super::super::group::Group;
 use super::super::plan::Plan;
 use super::super::report::{Measurement, Recorder};
@@ -11,6 +11,7 @@ use super::super::samples::repeat;
 use super::super::spent::Spent;
 use super::super::transport::Transport;
 use super::references::{created, none_left, whole_life};
+use crate::allocations;
 
 /// Bytes of a reference, at the owner and at the holder.
 const BYTES: f64 = 200.0;
@@ -32,20 +33,22 @@ pub(super) async fn measure(
     recorder.add(Measurement::times("create_fetch_drop", alone).references(0));
 
     recorder.say(&format!("creating {count} references"));
+    allocations::count(true);
+    count_allocations::on(owner, true).await?;
     let (here, there) = (Spent::so_far(), spent::on(owner).await?);
     let began = Instant::now();
     let references = created(owner, count).await?;
     let elapsed = began.elapsed();
     let here = Spent::so_far().since(here);
     let there = spent::on(owner).await?.since(there);
+    allocations::count(false);
+    count_allocations::on(owner, false).await?;
     let rate = count as f64 / elapsed.as_secs_f64();
     recorder.add(Measurement::rate("creations", "references/s", rate).references(count));
-    // The value itself, eight bytes and what surrounds them on the heap, is the owner's too.
-    for (name, memory) in [
-        ("owner_memory", there.memory),
-        ("holder_memory", here.memory),
-    ] {
-        let each = memory as f64 / count as f64;
+    // The value itself, eight bytes and what surrounds them on the heap, is the owner's too; the program's list of them is
+    // the holder's.
+    for (name, bytes) in [("owner_memory", there.heap), ("holder_memory", here.heap)] {
+        let each = bytes as f64 / count as f64;
         let measured = Measurement::rate(name, "bytes", each).references(count);
         recorder.add(measured.at_most("budget", BYTES, Some(1.0)));
     }

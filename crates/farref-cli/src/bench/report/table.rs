@@ -41,8 +41,17 @@ fn line(one: &Recorded) -> String {
         label(measured),
         value,
         unit,
-        shown(times.map(|times| times.p99)),
-        shown(times.map(|times| times.p999)),
+        // Of few, they would be the slowest one.
+        shown(
+            times
+                .filter(|times| times.samples >= 100)
+                .map(|times| times.p99)
+        ),
+        shown(
+            times
+                .filter(|times| times.samples >= 1000)
+                .map(|times| times.p999)
+        ),
         limits.join(", "),
     )
 }
