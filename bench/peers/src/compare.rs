@@ -102,6 +102,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         false => (arguments.rounds, arguments.seconds),
     };
     ensure!(rounds > 0, "at least one round is needed");
+    ensure!(
+        (0.01..=3600.0).contains(&seconds),
+        "expected --seconds from 0.01 to 3600"
+    );
     for name in &arguments.only {
         let known = PEERS.iter().any(|peer| peer.name == name);
         ensure!(known, "there is no peer {name}");
@@ -154,6 +158,15 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let summary = Summary::new(&chosen, &pairs);
     let text = table::text(&summary, rounds, seconds, [&load_before, &load_after]);
     print!("{text}");
+    for pair in &pairs {
+        if let Outcome::Failed(why) = &pair.farref {
+            bail!(
+                "farref itself failed beside {} over {}: {why}",
+                pair.peer,
+                pair.over
+            );
+        }
+    }
     if let Some(path) = &arguments.into {
         table::replace(path, &text)?;
     }

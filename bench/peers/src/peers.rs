@@ -36,6 +36,7 @@ const fn rust(name: &'static str, title: &'static str, system: System, over: Tra
         over: match over {
             Transport::Tcp => "TCP",
             Transport::Unix => "Unix socket",
+            Transport::Shm => "shared memory",
         },
         beside: over,
         program: Program::Rust(system, over),
@@ -60,14 +61,14 @@ pub const PEERS: [Peer; 10] = [
         name: "torch",
         title: "torch.distributed.rpc",
         over: "shared memory",
-        beside: Transport::Unix,
+        beside: Transport::Shm,
         program: Program::Python(&["torch", "--transport", "shm"]),
     },
     Peer {
         name: "ray",
         title: "Ray",
         over: "TCP and shared memory",
-        beside: Transport::Tcp,
+        beside: Transport::Shm,
         program: Program::Python(&["ray"]),
     },
     Peer {

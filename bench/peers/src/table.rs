@@ -36,6 +36,7 @@ pub fn text(summary: &Summary<'_>, rounds: usize, seconds: f64, load: [&str; 2])
     for (transport, title) in [
         (Transport::Tcp, "farref, TCP"),
         (Transport::Unix, "farref, Unix socket"),
+        (Transport::Shm, "farref, shared memory"),
     ] {
         let cell = |measure: Measure| {
             let spread = summary.farref(transport, measure)?;

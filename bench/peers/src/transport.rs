@@ -14,6 +14,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 pub enum Transport {
     Tcp,
     Unix,
+    /// A Unix socket, and large values out of one process's memory into the other's.
+    Shm,
 }
 
 impl Transport {
@@ -21,6 +23,7 @@ impl Transport {
         match self {
             Self::Tcp => "tcp",
             Self::Unix => "unix",
+            Self::Shm => "shm",
         }
     }
 }
@@ -43,9 +46,11 @@ impl Connection {
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
             }
-            Transport::Unix => {
+            Transport::Unix | Transport::Shm => {
                 let path =
                     std::env::temp_dir().join(format!("farref-peers-{}", std::process::id()));
+                // Whoever had this number before may have left it behind.
+                let _ = std::fs::remove_file(&path);
                 let listener = UnixListener::bind(&path)?;
                 announce(path.display());
                 let (stream, _) = listener.accept().await?;
@@ -62,7 +67,7 @@ impl Connection {
                 let stream = TcpStream::connect(place).await;
                 stream.and_then(|stream| stream.set_nodelay(true).map(|()| Self::Tcp(stream)))
             }
-            Transport::Unix => UnixStream::connect(PathBuf::from(place))
+            Transport::Unix | Transport::Shm => UnixStream::connect(PathBuf::from(place))
                 .await
                 .map(Self::Unix),
         };

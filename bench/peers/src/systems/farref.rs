@@ -27,7 +27,8 @@ fn worker(name: &str, rank: u32, transport: Transport, store: &str) -> WorkerBui
         .rendezvous(&format!("tcp://{store}"))
         .store_is_hosted_elsewhere()
         .join_timeout(PATIENCE)
-        .unix_sockets(transport == Transport::Unix)
+        .unix_sockets(transport != Transport::Tcp)
+        .shared_memory(transport == Transport::Shm)
 }
 
 pub(super) async fn serve(transport: Transport) -> anyhow::Result<()> {

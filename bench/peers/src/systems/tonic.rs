@@ -84,7 +84,7 @@ pub(super) async fn measure(
 ) -> anyhow::Result<Results> {
     let channel = match transport {
         Transport::Tcp => endpoint(format!("http://{place}"))?.connect().await?,
-        Transport::Unix => {
+        Transport::Unix | Transport::Shm => {
             let connector = tower::service_fn(move |_| {
                 let place = place.clone();
                 async move { UnixStream::connect(place).await.map(TokioIo::new) }
