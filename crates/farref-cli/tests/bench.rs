@@ -166,6 +166,19 @@ fn wrong_arguments_are_refused() -> anyhow::Result<()> {
 }
 
 #[test]
+fn one_file_is_not_written_twice_and_a_page_is_not_printed() -> anyhow::Result<()> {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench.both");
+    let file = file.to_string_lossy();
+    for arguments in [&["--html", &file, "--json", &file][..], &["--html", "-"]] {
+        let output = bench(&[&["calls", "--quick"], arguments].concat())?;
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(output.stdout, b"", "{arguments:?}");
+    }
+    assert!(!PathBuf::from(&*file).exists());
+    Ok(())
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_known_before_anything_is_measured() -> anyhow::Result<()> {
     for option in ["--html", "--json"] {
         let output = bench(&["calls", "--quick", option, "/nowhere/at/all"])?;

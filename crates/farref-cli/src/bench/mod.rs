@@ -32,7 +32,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 pub(crate) use arguments::Arguments;
 
@@ -51,6 +51,12 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(role) = arguments.peer {
         runtime.block_on(role.play())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.html.is_some() && arguments.html == arguments.json {
+        bail!("--json and --html name the same file: choose another one for one of them");
+    }
+    if arguments.html.as_deref() == Some(Path::new("-")) {
+        bail!("a page is not printed: name a file with --html");
     }
     let printed = arguments.json.as_deref() == Some(Path::new("-"));
     let json = arguments.json.as_deref().filter(|_| !printed);
