@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
-use crate::runtime::{CallSpec, Core, NotMade, OpenCall, Reply, value_scope};
+use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
 
 /// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
 ///
@@ -263,6 +263,15 @@ fn complete(
     entry: Option<&'static FunctionEntry>,
     time_limit: Option<Duration>,
 ) -> Error {
+    // F2: nothing runs at the owner when its value is fetched. What is lost is the value.
+    if let Error::PeerLost { peer, function } = &error
+        && function.is_unsaid()
+        && name.as_str() == FETCH
+    {
+        return Error::OwnerLost {
+            owner: Arc::clone(peer),
+        };
+    }
     let unsaid = match &mut error {
         Error::Remote(remote) => &mut remote.function,
         Error::PeerLost { function, .. }

@@ -211,8 +211,8 @@ pub enum Error {
     /// Too many calls wait for the peer, and this one could not wait to be made
     /// ([`start`](crate::Call::start), [`remote`](crate::Call::remote)).
     #[error(
-        "too many calls wait for worker `{peer}`, {function} was not made: await calls as you make them, \
-         or raise `max_waiting_calls_per_peer`"
+        "too many calls, or more than 1 GiB of their arguments, wait for worker `{peer}`, {function} was not made: \
+         await calls as you make them; how many may wait is `max_waiting_calls_per_peer`"
     )]
     TooManyCalls {
         /// The peer's name.

@@ -266,11 +266,20 @@ async fn e3_a_killed_worker_leaves_nothing_pending() -> Result<()> {
     assert_eq!(value.key().await?, "e3 value");
     let pending = never::on(&victim, "e3 never".into()).start();
     let in_flight = Probe::slowly_on(&victim, "e3 in flight".into(), 600_000).remote();
+    let unmade = never::on(&victim, "e3 fetched".into()).remote();
+    let fetched = unmade.to_here().start();
 
     cluster.crash(2).await;
 
     assert!(matches!(pending.await, Err(Error::PeerLost { peer, .. }) if &*peer == "worker2"));
     assert!(matches!(there.await, Err(Error::PeerLost { peer, .. }) if &*peer == "worker2"));
+    // Nothing ran that could have had an effect: what is lost is the value (F2).
+    let fetched = fetched.await;
+    drop(unmade);
+    assert!(
+        matches!(&fetched, Err(Error::OwnerLost { owner }) if &**owner == "worker2"),
+        "{fetched:?}"
+    );
     for lost in [&value, &in_flight] {
         let used = lost.key().await;
         assert!(
