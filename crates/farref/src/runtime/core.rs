@@ -31,7 +31,7 @@ use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
-use crate::tables::holds::Holds;
+use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::names::Names;
 use crate::values::Value;
 use crate::values::queue::Queues;
@@ -120,8 +120,8 @@ pub(super) struct PeerState {
     pub(super) credit_deferred: bool,
 }
 
-/// The node of a worker, which keeps a record of each open call.
-pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall>;
+/// The node of a worker, which keeps a record of each open call and of each reference that the program holds.
+pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall, HoldRecord>;
 
 /// A call of a peer, or of this worker to itself, that is not answered yet.
 pub(crate) enum IncomingCall {
