@@ -61,6 +61,10 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
     }
 
     fn find(&self, key: &K) -> Option<u32> {
+        // Many a node only holds, or only owns.
+        if self.index.is_empty() {
+            return None;
+        }
         let hash = self.hasher.hash_one(key);
         let pages = &self.pages;
         let same = |place: &u32| matches!(at(pages, *place), Some((other, _)) if other == key);

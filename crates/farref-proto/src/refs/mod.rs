@@ -207,10 +207,12 @@ impl<V, H> RefTable<V, H> {
     /// Takes another handle on a reference that is held already.
     pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
         self.check_alive()?;
-        let handles = match (self.owners.get_mut(&rref), self.users.get_mut(&rref)) {
-            (Some(owner), _) => &mut owner.handles,
-            (None, Some(user)) => &mut user.handles,
-            (None, None) => return Err(RefError::Unknown { rref }),
+        let handles = if let Some(owner) = self.owners.get_mut(&rref) {
+            &mut owner.handles
+        } else if let Some(user) = self.users.get_mut(&rref) {
+            &mut user.handles
+        } else {
+            return Err(RefError::Unknown { rref });
         };
         if *handles == 0 {
             return Err(RefError::Unknown { rref });

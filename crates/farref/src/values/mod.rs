@@ -60,6 +60,14 @@ impl Value {
         }))
     }
 
+    /// Whether code of the program may run when it is dropped.
+    pub(crate) fn has_destructor(&self) -> bool {
+        match self {
+            Self::Ready(object) => object.has_destructor(),
+            Self::Failed(_) => false,
+        }
+    }
+
     pub(crate) fn failed(failure: Failure) -> Self {
         Self::Failed(Arc::new(failure))
     }
@@ -91,6 +99,8 @@ pub(crate) trait Object: Send + Sync {
     fn type_name(&self) -> &'static str;
     /// The type of the value.
     fn type_id(&self) -> TypeId;
+    /// Whether code of the program may run when the value is dropped.
+    fn has_destructor(&self) -> bool;
     /// Itself, for those who know the type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
@@ -121,6 +131,10 @@ impl<T: Send + Sync + 'static> Object for Cell<T> {
 
     fn type_id(&self) -> TypeId {
         TypeId::of::<T>()
+    }
+
+    fn has_destructor(&self) -> bool {
+        std::mem::needs_drop::<T>()
     }
 
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {

@@ -133,6 +133,7 @@ pub(super) fn write(
     Some(to.len())
 }
 
+#[inline(always)]
 fn write_target(to: &mut Writer<'_>, target: &Target) -> Option<()> {
     match target {
         Target::Answer(request) => {
@@ -153,18 +154,28 @@ fn write_target(to: &mut Writer<'_>, target: &Target) -> Option<()> {
     }
 }
 
+#[inline(always)]
 fn write_carried(to: &mut Writer<'_>, carried: &[Carried]) -> Option<()> {
-    if carried.len() > FEW_CARRIED {
-        return None;
+    match carried {
+        [] => to.byte(0),
+        [only] => {
+            to.byte(1)?;
+            to.carried(only)
+        }
+        _ => None,
     }
-    to.byte(carried.len() as u8)?;
-    carried.iter().try_for_each(|carried| to.carried(carried))
 }
 
+#[inline(always)]
 fn write_origins(to: &mut Writer<'_>, origins: &Origins) -> Option<()> {
     if origins.is_empty() {
         return to.bytes(&[0, 0]);
     }
+    write_line(to, origins)
+}
+
+#[inline(never)]
+fn write_line(to: &mut Writer<'_>, origins: &Origins) -> Option<()> {
     let (file, line, column) = origins.of_one()?.parts();
     if file.len() > SHORT_FILE {
         return None;
@@ -177,6 +188,7 @@ fn write_origins(to: &mut Writer<'_>, origins: &Origins) -> Option<()> {
     to.bytes(&[1, 1])
 }
 
+#[inline(never)]
 fn write_control(to: &mut Writer<'_>, control: &Control) -> Option<()> {
     let (kind, shares) = match control {
         Control::Confirm(shares) => (CONFIRM, shares),
@@ -310,17 +322,21 @@ fn read_origins(from: &mut Reader<'_>) -> Option<Origins> {
             from.expect(&[0])?;
             Some(Origins::default())
         }
-        1 => {
-            let length = usize::from(from.byte()?);
-            let file = (length <= SHORT_FILE).then(|| from.bytes(length))??;
-            let (line, column) = (from.short()?, from.short()?);
-            from.expect(&[1, 1])?;
-            Origins::of_line(std::str::from_utf8(file).ok()?, line, column)
-        }
+        1 => read_line(from),
         _ => None,
     }
 }
 
+#[inline(never)]
+fn read_line(from: &mut Reader<'_>) -> Option<Origins> {
+    let length = usize::from(from.byte()?);
+    let file = (length <= SHORT_FILE).then(|| from.bytes(length))??;
+    let (line, column) = (from.short()?, from.short()?);
+    from.expect(&[1, 1])?;
+    Origins::of_line(std::str::from_utf8(file).ok()?, line, column)
+}
+
+#[inline(never)]
 fn read_control(from: &mut Reader<'_>) -> Option<Control> {
     let kind = from.byte()?;
     let count = usize::from(from.byte()?);

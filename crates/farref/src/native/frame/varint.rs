@@ -38,7 +38,17 @@ impl<'a> Writer<'a> {
     }
 
     /// Seven bits a byte, the lowest first.
-    pub(super) fn number(&mut self, mut number: u64) -> Option<()> {
+    #[inline(always)]
+    pub(super) fn number(&mut self, number: u64) -> Option<()> {
+        if number < 0x80 {
+            return self.byte(number as u8);
+        }
+        self.long_number(number)
+    }
+
+    /// One of several bytes.
+    #[inline(never)]
+    fn long_number(&mut self, mut number: u64) -> Option<()> {
         // As much as the longest may take, so that it is looked for once: MAX_PLAIN has it to spare.
         let room = self
             .buffer
@@ -61,17 +71,20 @@ impl<'a> Writer<'a> {
         self.number(node.incarnation.0.into())
     }
 
+    #[inline(never)]
     pub(super) fn rref(&mut self, rref: RRefId) -> Option<()> {
         self.node(rref.origin)?;
         self.number(rref.counter)
     }
 
+    #[inline(never)]
     pub(super) fn share(&mut self, share: &Share) -> Option<()> {
         self.rref(share.rref)?;
         self.node(share.fork.origin)?;
         self.number(share.fork.counter)
     }
 
+    #[inline(never)]
     pub(super) fn carried(&mut self, carried: &Carried) -> Option<()> {
         self.share(&carried.share)?;
         self.node(carried.owner)?;
@@ -115,12 +128,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn number(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first()?;
         if *first < 0x80 {
             self.0 = rest;
             return Some(u64::from(*first));
         }
+        self.long_number()
+    }
+
+    /// One of several bytes.
+    #[inline(never)]
+    fn long_number(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first()?;
         let mut number = u64::from(*first & 0x7f);
         let mut shift = 7;
         for (at, byte) in (1..).zip(rest.iter().take(LONGEST - 1)) {
@@ -147,10 +168,12 @@ impl<'a> Reader<'a> {
         Some(NodeId::new(self.short()?, self.short()?))
     }
 
+    #[inline(never)]
     pub(super) fn rref(&mut self) -> Option<RRefId> {
         Some(RRefId::new(self.node()?, self.number()?))
     }
 
+    #[inline(never)]
     pub(super) fn share(&mut self) -> Option<Share> {
         Some(Share {
             rref: self.rref()?,
@@ -158,6 +181,7 @@ impl<'a> Reader<'a> {
         })
     }
 
+    #[inline(never)]
     pub(super) fn carried(&mut self) -> Option<Carried> {
         Some(Carried {
             share: self.share()?,

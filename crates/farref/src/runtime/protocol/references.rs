@@ -45,17 +45,20 @@ impl Core {
         Ok(Handle::counted(self, rref, self.me, fingerprint))
     }
 
-    /// Gives a handle back. Its release is sent soon, together with others.
+    /// Gives a handle back. Its release leaves with the next input of this worker's, or, if there is none for a
+    /// moment, together with others that have gathered by then.
     pub(crate) fn drop_handle(self: &Arc<Self>, rref: RRefId) {
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         node.drop_handle(rref, out);
         let mut work = Work::new();
         self.handle_events(&mut state, &mut work);
-        if state.out.controls() > 0 {
+        let tell = !state.clock_told && state.out.has_controls();
+        state.clock_told |= tell;
+        drop(state);
+        if tell {
             self.wake_clock.notify_one();
         }
-        drop(state);
         self.carry_out(work);
     }
 
