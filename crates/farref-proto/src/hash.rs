@@ -94,6 +94,15 @@ impl<K, T> DerefMut for IdMap<K, T> {
     }
 }
 
+impl<'a, K, T> IntoIterator for &'a IdMap<K, T> {
+    type Item = (&'a K, &'a T);
+    type IntoIter = std::collections::hash_map::Iter<'a, K, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.iter()
+    }
+}
+
 impl<K: Eq + Hash, T: PartialEq> PartialEq for IdMap<K, T> {
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
@@ -121,12 +130,12 @@ pub(crate) fn in_order<K: Copy + Ord, T>(entries: impl Iterator<Item = (K, T)>) 
 }
 
 /// The keys that satisfy a condition, in order.
-pub(crate) fn sorted_keys<K: Copy + Ord, T>(
-    map: &IdMap<K, T>,
+pub(crate) fn sorted_keys<'a, K: Copy + Ord + 'a, T: 'a>(
+    map: impl IntoIterator<Item = (&'a K, &'a T)>,
     mut wanted: impl FnMut(&K, &T) -> bool,
 ) -> Vec<K> {
     let mut keys: Vec<K> = map
-        .iter()
+        .into_iter()
         .filter(|(key, value)| wanted(key, value))
         .map(|(key, _)| *key)
         .collect();
@@ -135,8 +144,11 @@ pub(crate) fn sorted_keys<K: Copy + Ord, T>(
 }
 
 /// The least keys, at most so many, in order.
-pub(crate) fn least_keys<K: Copy + Ord, T>(map: &IdMap<K, T>, most: usize) -> Vec<K> {
-    let mut keys: Vec<K> = map.keys().copied().collect();
+pub(crate) fn least_keys<'a, K: Copy + Ord + 'a, T: 'a>(
+    map: impl IntoIterator<Item = (&'a K, &'a T)>,
+    most: usize,
+) -> Vec<K> {
+    let mut keys: Vec<K> = map.into_iter().map(|(key, _)| *key).collect();
     if most < keys.len() {
         keys.select_nth_unstable(most);
         keys.truncate(most);

@@ -65,6 +65,7 @@ mod outbox;
 mod refs;
 mod residue;
 mod session;
+mod slab;
 mod standing;
 mod time;
 mod watermarks;

@@ -57,6 +57,11 @@ impl<V> Outbox<V> {
         self.controls.values().map(VecDeque::len).sum()
     }
 
+    /// Whether control messages wait to be taken.
+    pub fn has_controls(&self) -> bool {
+        !self.controls.is_empty()
+    }
+
     /// Whether nothing waits to be taken.
     pub fn is_empty(&self) -> bool {
         self.controls.is_empty() && self.events.is_empty()

@@ -55,7 +55,7 @@ impl<O> Answered<O> {
     };
 }
 
-impl<V: Clone, O, I> Node<V, O, I> {
+impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// Keeps something for a call, for as long as it is open.
     pub fn keep_outgoing(&mut self, to: NodeId, request: MessageId, record: O) {
         if let Some(call) = self.open_outgoing(to, request) {

@@ -63,11 +63,11 @@ impl Default for NodeConfig {
 }
 
 /// One worker's protocol state. The driver may keep something for each open call: `O` for those that it
-/// makes, `I` for those of peers.
+/// makes, `I` for those of peers; and `H` for each reference that its program holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Node<V, O = (), I = ()> {
+pub struct Node<V, O = (), I = (), H = ()> {
     me: NodeId,
-    refs: Vec<RefTable<V>>,
+    refs: Vec<RefTable<V, H>>,
     contexts: Vec<ContextTable>,
     membership: Membership,
     quiescence: Quiescence,
@@ -99,17 +99,17 @@ impl PartialEq for Activity {
 impl Eq for Activity {}
 
 impl Hash for Activity {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
+    fn hash<S: Hasher>(&self, _: &mut S) {}
 }
 
 impl<V: Clone> Node<V> {
-    /// A node with the given place in its group, whose driver keeps nothing for calls.
+    /// A node with the given place in its group, whose driver keeps nothing of its own in it.
     pub fn new(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
         Self::with_records(me, membership, config)
     }
 }
 
-impl<V: Clone, O, I> Node<V, O, I> {
+impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// A node with the given place in its group.
     pub fn with_records(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
         let shards = config.ref_shards.max(1);
@@ -170,7 +170,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
     }
 
     /// The shard of the reference table that a reference belongs to.
-    pub fn refs(&self, rref: RRefId) -> &RefTable<V> {
+    pub fn refs(&self, rref: RRefId) -> &RefTable<V, H> {
         &self.refs[self.shard(rref)]
     }
 
@@ -271,7 +271,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
         (rref.counter % self.refs.len() as u64) as usize
     }
 
-    fn table(&mut self, rref: RRefId) -> &mut RefTable<V> {
+    fn table(&mut self, rref: RRefId) -> &mut RefTable<V, H> {
         let shard = self.shard(rref);
         &mut self.refs[shard]
     }
@@ -281,7 +281,7 @@ impl<V: Clone, O, I> Node<V, O, I> {
     }
 
     /// A table to make the next id in: they take turns.
-    fn next_table(&mut self) -> &mut RefTable<V> {
+    fn next_table(&mut self) -> &mut RefTable<V, H> {
         self.activity.0 += 1;
         let shard = (self.activity.0 % self.refs.len() as u64) as usize;
         &mut self.refs[shard]
@@ -327,6 +327,11 @@ impl<V: Clone, O, I> Node<V, O, I> {
     pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
         self.activity.0 += 1;
         self.table(rref).add_handle(rref)
+    }
+
+    /// Keeps something for a reference that the program has just got a handle on ([`RefTable::keep_hold`]).
+    pub fn keep_hold(&mut self, rref: RRefId, hold: H) {
+        self.table(rref).keep_hold(rref, hold);
     }
 
     /// Gives a handle back.

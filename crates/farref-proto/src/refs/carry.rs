@@ -15,7 +15,7 @@ use crate::error::PeerMisbehaved;
 use crate::message::{Carried, Registration, Share};
 use crate::mutation::mutated;
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// Makes a fork of a held reference for `to`. Put the result into the message to `to`; if that
     /// message never leaves, give it to [`undo_fork`](Self::undo_fork).
     pub fn fork(&mut self, rref: RRefId, to: NodeId) -> Result<Carried, RefError> {
@@ -103,12 +103,7 @@ impl<V> RefTable<V> {
                 }
                 // The program gets a handle all the same; using it says what happened.
                 Err(DeclineReason::CreatorLost) => {
-                    let void = Owner {
-                        slot: Slot::Void,
-                        forks: ForkSet::default(),
-                        fingerprint: carried.fingerprint,
-                        handles: 0,
-                    };
+                    let void = Owner::new(Slot::Void, carried.fingerprint);
                     self.owners.insert(rref, void);
                 }
                 Err(_) => return Err(PeerMisbehaved::SentFreed { rref }),
@@ -146,7 +141,7 @@ impl<V> RefTable<V> {
         }
         let from_owner = from == carried.owner;
         let Some(user) = self.users.get_mut(&rref) else {
-            self.hold(from_owner, carried, out);
+            self.begin_hold(from_owner, carried, out);
             return Ok(());
         };
         if user.owner != carried.owner {
@@ -169,7 +164,7 @@ impl<V> RefTable<V> {
     }
 
     /// Begins to hold a reference that was not held before.
-    fn hold(&mut self, from_owner: bool, carried: &Carried, out: &mut Outbox<V>) {
+    fn begin_hold(&mut self, from_owner: bool, carried: &Carried, out: &mut Outbox<V>) {
         let Carried {
             share,
             owner,
@@ -182,18 +177,8 @@ impl<V> RefTable<V> {
             (false, true) => UserState::Confirmed,
             (false, false) => UserState::Pending,
         };
-        self.users.insert(
-            share.rref,
-            User {
-                owner,
-                fork: share.fork,
-                fingerprint,
-                handles: 1,
-                fetches: 0,
-                children: 0,
-                state,
-            },
-        );
+        self.users
+            .insert(share.rref, User::new(owner, share.fork, fingerprint, state));
         match state {
             UserState::Pending => {
                 let registration = Registration { share, fingerprint };

@@ -10,7 +10,7 @@ use crate::hash::sorted_keys;
 use crate::message::{Adoption, Share};
 use crate::mutation::mutated;
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// The node has departed as far as this node knows.
     pub fn on_gone(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.gone.raise(node);

@@ -49,6 +49,7 @@ use crate::mutation::Mutant;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
 use crate::outbox::Outbox;
+use crate::slab::SlabMap;
 use crate::watermarks::Watermarks;
 use forks::ForkSet;
 
@@ -81,17 +82,20 @@ impl Default for RefTableConfig {
 
 /// One shard of a node's references, both those it owns and those it holds.
 ///
-/// `V` is what the runtime keeps for an owned value, usually an `Arc`.
+/// `V` is what the runtime keeps for an owned value, usually an `Arc`; `H` is what it keeps for a reference that its
+/// program holds ([`keep_hold`](Self::keep_hold)).
 #[derive(Clone, Debug)]
-pub struct RefTable<V> {
+pub struct RefTable<V, H = ()> {
     me: NodeId,
     ids: IdSource,
-    owners: IdMap<RRefId, Owner<V>>,
-    users: IdMap<RRefId, User>,
+    owners: SlabMap<RRefId, Owner<V, H>>,
+    users: SlabMap<RRefId, User<H>>,
     /// Forks that this node, a user, handed on and whose receivers have not accepted yet.
     children: IdMap<ForkId, Child>,
     /// Parents to let go when the reference is confirmed.
     dues: IdMap<RRefId, Vec<ForkId>>,
+    /// Why references were declined, which hardly one ever is.
+    declined: IdMap<RRefId, DeclineReason>,
     /// Fetches that wait for a value, with the type that they expect.
     waiting: IdMap<RRefId, Vec<(Waiter, Fingerprint)>>,
     pending_owners: usize,
@@ -104,12 +108,14 @@ pub struct RefTable<V> {
 
 /// What an owner knows about one value.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Owner<V> {
+struct Owner<V, H> {
     slot: Slot<V>,
     forks: ForkSet,
     fingerprint: Fingerprint,
     /// Handles of the program on this node.
     handles: u32,
+    /// What the driver keeps of those. Most values are held elsewhere only.
+    hold: Option<Box<H>>,
 }
 
 /// How far a value is.
@@ -127,7 +133,7 @@ enum Slot<V> {
 
 /// What a node knows about a reference to a value elsewhere: one entry however often it was received.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct User {
+struct User<H> {
     owner: NodeId,
     /// The fork that stands for this node at the owner.
     fork: ForkId,
@@ -139,6 +145,8 @@ struct User {
     /// How many children have not accepted yet.
     children: u32,
     state: UserState,
+    /// What the driver keeps of the program's handles.
+    hold: Option<H>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -149,8 +157,8 @@ enum UserState {
     Confirmed,
     /// The owner is gone.
     OwnerLost,
-    /// The owner would not register the fork.
-    Declined(DeclineReason),
+    /// The owner would not register the fork; `declined` says why.
+    Declined,
 }
 
 /// A fork handed on by a user.
@@ -160,17 +168,18 @@ struct Child {
     to: NodeId,
 }
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// An empty shard of `me`'s table.
     pub fn new(me: NodeId, config: RefTableConfig) -> Self {
         let seed = config.seed;
         Self {
             me,
             ids: IdSource::new(me, config.shard, config.shards),
-            owners: id_map(seed),
-            users: id_map(seed),
+            owners: SlabMap::new(seed),
+            users: SlabMap::new(seed),
             children: id_map(seed),
             dues: id_map(seed),
+            declined: id_map(seed),
             waiting: id_map(seed),
             pending_owners: 0,
             max_pending_owners: config.max_pending_owners,
@@ -198,10 +207,12 @@ impl<V> RefTable<V> {
     /// Takes another handle on a reference that is held already.
     pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
         self.check_alive()?;
-        let handles = match (self.owners.get_mut(&rref), self.users.get_mut(&rref)) {
-            (Some(owner), _) => &mut owner.handles,
-            (None, Some(user)) => &mut user.handles,
-            (None, None) => return Err(RefError::Unknown { rref }),
+        let handles = if let Some(owner) = self.owners.get_mut(&rref) {
+            &mut owner.handles
+        } else if let Some(user) = self.users.get_mut(&rref) {
+            &mut user.handles
+        } else {
+            return Err(RefError::Unknown { rref });
         };
         if *handles == 0 {
             return Err(RefError::Unknown { rref });
@@ -237,6 +248,29 @@ impl<V> RefTable<V> {
             self.pay_dues_if_declined(rref, out);
         }
         self.drop_handle(rref, out);
+    }
+
+    /// Keeps something for a reference that the program has just got a handle on, until it has none any more. If it
+    /// has others already, what is kept for the first of them stays.
+    pub fn keep_hold(&mut self, rref: RRefId, hold: H) {
+        if let Some(user) = self.users.get_mut(&rref) {
+            if user.hold.is_none() || user.program_handles() <= 1 {
+                user.hold = Some(hold);
+            }
+        } else if let Some(owner) = self.owners.get_mut(&rref)
+            && (owner.hold.is_none() || owner.handles <= 1)
+        {
+            owner.hold = Some(Box::new(hold));
+        }
+    }
+
+    /// What is kept for a reference that the program holds.
+    pub fn hold(&self, rref: RRefId) -> Option<&H> {
+        if let Some(user) = self.users.get(&rref) {
+            return user.hold.as_ref().filter(|_| user.program_handles() > 0);
+        }
+        let owner = self.owners.get(&rref)?;
+        owner.hold.as_deref().filter(|_| owner.handles > 0)
     }
 
     /// Where the value is.
@@ -276,9 +310,30 @@ impl<V> RefTable<V> {
             };
         }
         match self.users.get(&rref) {
-            Some(user) => user.check(rref),
+            Some(user) => self.check_user(rref, user),
             None => Err(RefError::Unknown { rref }),
         }
+    }
+
+    fn check_user(&self, rref: RRefId, user: &User<H>) -> Result<(), RefError> {
+        match user.state {
+            UserState::Pending | UserState::Confirmed => return Ok(()),
+            UserState::OwnerLost => {
+                let owner = user.owner;
+                return Err(RefError::OwnerLost { rref, owner });
+            }
+            UserState::Declined => {}
+        }
+        Err(match self.declined.get(&rref) {
+            Some(DeclineReason::Freed) | None => RefError::Freed { rref },
+            Some(DeclineReason::CreatorLost) => RefError::CreatorLost { rref },
+            Some(DeclineReason::TooManyPending) => RefError::TooManyPending { rref },
+            Some(&DeclineReason::TypeMismatch { owner }) => RefError::TypeMismatch {
+                rref,
+                expected: user.fingerprint,
+                found: owner,
+            },
+        })
     }
 
     fn check_alive(&self) -> Result<(), RefError> {
@@ -295,36 +350,46 @@ impl<V> RefTable<V> {
     }
 }
 
-impl User {
-    /// Whether somebody counts on the value who is not registered for it, if this node is not.
-    fn needs_its_parent(&self) -> bool {
-        self.children > 0 || self.fetches > 0
-    }
-
-    fn check(&self, rref: RRefId) -> Result<(), RefError> {
-        match self.state {
-            UserState::Pending | UserState::Confirmed => Ok(()),
-            UserState::OwnerLost => Err(RefError::OwnerLost {
-                rref,
-                owner: self.owner,
-            }),
-            UserState::Declined(DeclineReason::Freed) => Err(RefError::Freed { rref }),
-            UserState::Declined(DeclineReason::CreatorLost) => Err(RefError::CreatorLost { rref }),
-            UserState::Declined(DeclineReason::TooManyPending) => {
-                Err(RefError::TooManyPending { rref })
-            }
-            UserState::Declined(DeclineReason::TypeMismatch { owner }) => {
-                Err(RefError::TypeMismatch {
-                    rref,
-                    expected: self.fingerprint,
-                    found: owner,
-                })
-            }
+impl<V, H> Owner<V, H> {
+    /// A value that nobody refers to so far.
+    fn new(slot: Slot<V>, fingerprint: Fingerprint) -> Self {
+        Self {
+            slot,
+            forks: ForkSet::default(),
+            fingerprint,
+            handles: 0,
+            hold: None,
         }
     }
 }
 
-impl<V: PartialEq> PartialEq for RefTable<V> {
+impl<H> User<H> {
+    /// A reference with one handle.
+    fn new(owner: NodeId, fork: ForkId, fingerprint: Fingerprint, state: UserState) -> Self {
+        Self {
+            owner,
+            fork,
+            fingerprint,
+            handles: 1,
+            fetches: 0,
+            children: 0,
+            state,
+            hold: None,
+        }
+    }
+
+    /// Handles of the program alone.
+    fn program_handles(&self) -> u32 {
+        self.handles.saturating_sub(self.fetches)
+    }
+
+    /// Whether somebody counts on the value who is not registered for it, if this node is not.
+    fn needs_its_parent(&self) -> bool {
+        self.children > 0 || self.fetches > 0
+    }
+}
+
+impl<V: PartialEq, H: PartialEq> PartialEq for RefTable<V, H> {
     fn eq(&self, other: &Self) -> bool {
         self.me == other.me
             && self.ids == other.ids
@@ -332,6 +397,7 @@ impl<V: PartialEq> PartialEq for RefTable<V> {
             && self.users == other.users
             && self.children == other.children
             && self.dues == other.dues
+            && self.declined == other.declined
             && self.waiting == other.waiting
             && self.gone == other.gone
             && self.settled == other.settled
@@ -339,16 +405,17 @@ impl<V: PartialEq> PartialEq for RefTable<V> {
     }
 }
 
-impl<V: Eq> Eq for RefTable<V> {}
+impl<V: Eq, H: Eq> Eq for RefTable<V, H> {}
 
-impl<V: Hash> Hash for RefTable<V> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
+impl<V: Hash, H: Hash> Hash for RefTable<V, H> {
+    fn hash<S: Hasher>(&self, state: &mut S) {
         self.me.hash(state);
         self.ids.hash(state);
         self.owners.hash(state);
         self.users.hash(state);
         self.children.hash(state);
         self.dues.hash(state);
+        self.declined.hash(state);
         self.waiting.hash(state);
         self.gone.hash(state);
         self.settled.hash(state);

@@ -14,7 +14,7 @@ pub enum Fetch<V> {
     Waiting,
 }
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// Makes a reference to a value of this node, with one handle.
     pub fn create_local(&mut self, value: V, fingerprint: Fingerprint) -> Result<RRefId, RefError> {
         self.create_owner(Slot::Ready(value), fingerprint)
@@ -34,10 +34,8 @@ impl<V> RefTable<V> {
         self.check_alive()?;
         let rref = self.ids.rref();
         let owner = Owner {
-            slot,
-            forks: ForkSet::default(),
-            fingerprint,
             handles: 1,
+            ..Owner::new(slot, fingerprint)
         };
         self.owners.insert(rref, owner);
         Ok(rref)
@@ -61,20 +59,22 @@ impl<V> RefTable<V> {
         if known.is_some_and(|owner| !matches!(owner.slot, Slot::Pending)) {
             return Err(PeerMisbehaved::CreatedTwice { rref });
         }
-        if known.is_some() {
+        if let Some(owner) = self.owners.get_mut(&rref) {
             self.pending_owners -= 1;
+            // Those who registered early may have believed another type; the creator knows. They
+            // learn of a mismatch when they use the value.
+            owner.fingerprint = fingerprint;
+            owner.slot = Slot::Building;
+            owner.forks.insert(fork, from);
+        } else {
+            let mut forks = ForkSet::default();
+            forks.insert(fork, from);
+            let owner = Owner {
+                forks,
+                ..Owner::new(Slot::Building, fingerprint)
+            };
+            self.owners.insert(rref, owner);
         }
-        let owner = self.owners.entry(rref).or_insert_with(|| Owner {
-            slot: Slot::Building,
-            forks: ForkSet::default(),
-            fingerprint,
-            handles: 0,
-        });
-        // Those who registered early may have believed another type; the creator knows. They
-        // learn of a mismatch when they use the value.
-        owner.fingerprint = fingerprint;
-        owner.slot = Slot::Building;
-        owner.forks.insert(fork, from);
         self.send(from, Control::Confirm(vec![share]), out);
         self.turn_away_mismatched(rref, fingerprint, out);
         Ok(())
@@ -310,12 +310,7 @@ impl<V> RefTable<V> {
 
     pub(super) fn insert_pending(&mut self, rref: RRefId, fingerprint: Fingerprint) {
         self.pending_owners += 1;
-        let owner = Owner {
-            slot: Slot::Pending,
-            forks: ForkSet::default(),
-            fingerprint,
-            handles: 0,
-        };
+        let owner = Owner::new(Slot::Pending, fingerprint);
         self.owners.insert(rref, owner);
     }
 

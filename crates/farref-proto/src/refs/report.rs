@@ -58,10 +58,10 @@ pub struct Leak {
     pub holders: Vec<(ForkId, NodeId)>,
 }
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// Counts what is in the table. Cost: one pass over it.
     pub fn counters(&self) -> RefCounters {
-        let pending = |user: &&User| user.state == UserState::Pending;
+        let pending = |user: &&User<H>| user.state == UserState::Pending;
         RefCounters {
             owners: self.owners.len(),
             pending_owners: self.pending_owners,
@@ -101,8 +101,8 @@ impl<V> RefTable<V> {
             let (count, counted) = (pending.len(), self.pending_owners);
             return Some(format!("{count} values are not created, {counted} counted"));
         }
-        let unused = |owner: &Owner<V>| owner.handles == 0 && owner.forks.is_empty();
-        let idle = |rref: &RRefId, owner: &Owner<V>| {
+        let unused = |owner: &Owner<V, H>| owner.handles == 0 && owner.forks.is_empty();
+        let idle = |rref: &RRefId, owner: &Owner<V, H>| {
             unused(owner)
                 && !matches!(owner.slot, Slot::Building)
                 && !self.waiting.contains_key(rref)
@@ -125,7 +125,7 @@ impl<V> RefTable<V> {
         }
         let due = |rref: &RRefId, _: &Vec<ForkId>| {
             let state = self.users.get(rref).map(|user| user.state);
-            !matches!(state, Some(UserState::Pending | UserState::Declined(_)))
+            !matches!(state, Some(UserState::Pending | UserState::Declined))
         };
         let unpaid = sorted_keys(&self.dues, due);
         unpaid
@@ -239,11 +239,12 @@ impl<V> RefTable<V> {
                     let error = RefError::Destroyed;
                     out.event(Event::Lost { rref, error });
                 }
-                UserState::OwnerLost | UserState::Declined(_) => {}
+                UserState::OwnerLost | UserState::Declined => {}
             }
         }
         self.children.clear();
         self.dues.clear();
+        self.declined.clear();
         self.pending_owners = 0;
         leaks
     }

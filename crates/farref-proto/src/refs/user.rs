@@ -5,7 +5,7 @@ use crate::error::PeerMisbehaved;
 use crate::message::{Creation, Share};
 use crate::mutation::mutated;
 
-impl<V> RefTable<V> {
+impl<V, H> RefTable<V, H> {
     /// Makes a reference, with one handle, to a value that `owner` is asked to create. The result
     /// goes into the call that asks; the reference can be used and handed on at once.
     pub fn create_remote(
@@ -21,15 +21,7 @@ impl<V> RefTable<V> {
         let fork = self.ids.fork();
         self.users.insert(
             rref,
-            User {
-                owner,
-                fork,
-                fingerprint,
-                handles: 1,
-                fetches: 0,
-                children: 0,
-                state: UserState::Pending,
-            },
+            User::new(owner, fork, fingerprint, UserState::Pending),
         );
         Ok(Creation {
             share: Share { rref, fork },
@@ -44,7 +36,7 @@ impl<V> RefTable<V> {
             user.state != UserState::Confirmed && user.children == 0 && user.fork.origin == self.me
         });
         if untouched {
-            self.users.remove(&rref);
+            self.remove_user(rref);
         }
         untouched
     }
@@ -84,7 +76,8 @@ impl<V> RefTable<V> {
             && user.owner == from
             && user.state == UserState::Pending
         {
-            user.state = UserState::Declined(reason);
+            user.state = UserState::Declined;
+            self.declined.insert(rref, reason);
             self.lose(rref, out);
         }
     }
@@ -120,9 +113,10 @@ impl<V> RefTable<V> {
 
     /// Nothing is left that the parent of a declined reference had to wait for.
     pub(super) fn pay_dues_if_declined(&mut self, rref: RRefId, out: &mut Outbox<V>) {
-        let done = self.users.get(&rref).is_some_and(|user| {
-            matches!(user.state, UserState::Declined(_)) && !user.needs_its_parent()
-        });
+        let done = self
+            .users
+            .get(&rref)
+            .is_some_and(|user| user.state == UserState::Declined && !user.needs_its_parent());
         if done {
             self.pay_dues(rref, out);
         }
@@ -157,7 +151,7 @@ impl<V> RefTable<V> {
         let Some(user) = self.users.get(&rref) else {
             return;
         };
-        let error = user.check(rref).err();
+        let error = self.check_user(rref, user).err();
         let waits = user.needs_its_parent() && user.state != UserState::OwnerLost;
         let but = waits.then_some(user.fork);
         self.pay_dues_but(rref, but, out);
@@ -181,8 +175,15 @@ impl<V> RefTable<V> {
             UserState::Pending | UserState::Confirmed => {
                 self.send(owner, Control::Release(vec![Share { rref, fork }]), out);
             }
-            UserState::OwnerLost | UserState::Declined(_) => {}
+            UserState::OwnerLost | UserState::Declined => {}
         }
-        self.users.remove(&rref);
+        self.remove_user(rref);
+    }
+
+    fn remove_user(&mut self, rref: RRefId) {
+        let removed = self.users.remove(&rref);
+        if removed.is_some_and(|user| user.state == UserState::Declined) {
+            self.declined.remove(&rref);
+        }
     }
 }

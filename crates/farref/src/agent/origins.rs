@@ -1,5 +1,6 @@
 //! Where the references that travel with a message were made, for leak reports.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
@@ -33,8 +34,15 @@ const MAX_LINES: usize = u8::MAX as usize;
 #[serde(from = "Listed", into = "Listed")]
 pub struct Origins(
     /// Nearly no message has any, so they take no room in one.
-    Option<Box<Listed>>,
+    Option<Box<Lines>>,
 );
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Lines {
+    /// There is one reference, which this line made.
+    One(SourceLine),
+    Listed(Listed),
+}
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename = "Origins")]
@@ -49,7 +57,12 @@ struct Listed {
 impl Origins {
     /// Of references that were made by these lines, as far as that is known.
     pub(crate) fn new(lines: impl IntoIterator<Item = Option<SourceLine>>) -> Self {
+        let mut lines = lines.into_iter();
         let mut listed = Listed::default();
+        if lines.size_hint() == (1, Some(1)) {
+            let only = lines.next().flatten();
+            return Self(only.map(|line| Box::new(Lines::One(line))));
+        }
         for line in lines {
             let number = line.map_or(0, |line| listed.number(line));
             listed.of.push(number);
@@ -63,12 +76,45 @@ impl Origins {
     }
 
     pub(crate) fn index_of(&self, reference: usize) -> Option<usize> {
-        let number = *self.0.as_ref()?.of.get(reference)?;
-        usize::from(number).checked_sub(1)
+        match &**self.0.as_ref()? {
+            Lines::One(_) => (reference == 0).then_some(0),
+            Lines::Listed(listed) => {
+                let number = *listed.of.get(reference)?;
+                usize::from(number).checked_sub(1)
+            }
+        }
     }
 
     pub(crate) fn lines(&self) -> &[SourceLine] {
-        self.0.as_ref().map_or(&[], |listed| &listed.lines)
+        match self.0.as_deref() {
+            None => &[],
+            Some(Lines::One(line)) => std::slice::from_ref(line),
+            Some(Lines::Listed(listed)) => &listed.lines,
+        }
+    }
+
+    /// The line of the only reference, if there is but one and its line is known.
+    pub(crate) fn of_one(&self) -> Option<&SourceLine> {
+        match self.0.as_deref()? {
+            Lines::One(line) => Some(line),
+            Lines::Listed(_) => None,
+        }
+    }
+
+    /// Of one reference that this line of a peer's program made. None if the name is not fit to be kept as it is.
+    pub(crate) fn of_line(file: &str, line: u32, column: u32) -> Option<Self> {
+        if file.len() > MAX_FILE || file.contains(char::is_control) {
+            return None;
+        }
+        let made_by = LAST.with_borrow_mut(|last| match last {
+            Some(last) if last.parts() == (file, line, column) => last.clone(),
+            last => {
+                let file = file.into();
+                let line = SourceLine(Line::Theirs(Arc::new(Theirs { file, line, column })));
+                last.insert(line).clone()
+            }
+        });
+        Some(Self(Some(Box::new(Lines::One(made_by)))))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -76,15 +122,32 @@ impl Origins {
     }
 }
 
+thread_local! {
+    /// The line that references read by this thread were made by lately: it is often the same again.
+    static LAST: RefCell<Option<SourceLine>> = const { RefCell::new(None) };
+}
+
 impl From<Listed> for Origins {
-    fn from(listed: Listed) -> Self {
-        Self((!listed.lines.is_empty()).then(|| Box::new(listed)))
+    fn from(mut listed: Listed) -> Self {
+        let lines = match (listed.lines.len(), &listed.of[..]) {
+            (0, _) => return Self(None),
+            (1, [1]) => Lines::One(listed.lines.remove(0)),
+            _ => Lines::Listed(listed),
+        };
+        Self(Some(Box::new(lines)))
     }
 }
 
 impl From<Origins> for Listed {
     fn from(origins: Origins) -> Self {
-        origins.0.map_or_else(Self::default, |listed| *listed)
+        match origins.0.map(|lines| *lines) {
+            None => Self::default(),
+            Some(Lines::One(line)) => Self {
+                lines: vec![line],
+                of: vec![1],
+            },
+            Some(Lines::Listed(listed)) => listed,
+        }
     }
 }
 
@@ -142,7 +205,7 @@ impl SourceLine {
         Self(Line::Ours(location))
     }
 
-    fn parts(&self) -> (&str, u32, u32) {
+    pub(crate) fn parts(&self) -> (&str, u32, u32) {
         let (file, line, column) = match &self.0 {
             Line::Ours(location) => (location.file(), location.line(), location.column()),
             Line::Theirs(theirs) => (&*theirs.file, theirs.line, theirs.column),
@@ -250,6 +313,14 @@ mod tests {
         assert!((10_000..10_300).contains(&bytes.len()), "{}", bytes.len());
         assert_eq!(postcard::from_bytes(&bytes), Ok(origins));
         assert_eq!(Origins::new([None, None]), Origins::default());
+
+        let one = Origins::new([Some(here())]);
+        assert_eq!(
+            (one.lines().len(), one.index_of(0), one.index_of(1)),
+            (1, Some(0), None)
+        );
+        let bytes = postcard::to_allocvec(&one).unwrap_or_default();
+        assert_eq!(postcard::from_bytes(&bytes), Ok(one));
     }
 
     /// More lines than a message names are unknown, and nothing worse.

@@ -22,7 +22,6 @@ use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{self, CallSpec, Core, trace, value_scope};
 use crate::support::blocking_pool::BlockedThread;
-use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::{Access, NoReceiver};
 
 /// What a fetch is called in errors.
@@ -183,21 +182,17 @@ impl<T: Send + Sync + 'static> Call<T> {
             CallStage::Built(built) => built.create::<T>(),
             CallStage::Deferred(_) | CallStage::Made(_) | CallStage::Taken => Err(awaited_before()),
         };
-        RRef::new(handle.unwrap_or_else(|error| Arc::new(Handle::Broken(error))))
+        RRef::new(handle.unwrap_or_else(Handle::broken))
     }
 }
 
 impl Built {
     #[track_caller]
     fn create<T: Send + Sync + 'static>(self) -> Result<Arc<Handle>> {
-        let made = HoldRecord {
-            type_name: std::any::type_name::<T>(),
-            origin: Origin::Here(Location::caller()),
-            at: Instant::now(),
-        };
+        let (location, now) = (Location::caller(), Instant::now());
         let entry = self.entry.ok_or(Misuse::FetchedInPlace)?;
         let deadline = match self.timeout {
-            Timeout::Set(Some(limit)) => made.at.checked_add(limit),
+            Timeout::Set(Some(limit)) => now.checked_add(limit),
             // R6: how long the value takes is nobody's business until it is used.
             Timeout::Set(None) | Timeout::Default => None,
         };
@@ -212,12 +207,12 @@ impl Built {
             receiver: self.receiver,
             encoded,
             deadline,
-            now: made.at,
+            now,
             trace: trace::of_call(current.as_deref()),
             callers: Vec::new(),
             context,
         };
-        core.create(to, request, entry, fingerprint::of_type::<T>(), made)
+        core.create(to, request, entry, fingerprint::of_type::<T>(), location)
     }
 }
 

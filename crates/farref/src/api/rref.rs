@@ -374,7 +374,7 @@ impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
             /// hollow one, so that it sees what comes after it.
             fn visit_unit<E>(self) -> Result<RRef<T>, E> {
                 let hollow = Error::from(ReferenceError::Hollow);
-                Ok(RRef::new(Arc::new(Handle::Broken(hollow))))
+                Ok(RRef::new(Handle::broken(hollow)))
             }
         }
 
@@ -390,6 +390,6 @@ fn check<T: 'static>(handle: &Handle) -> Result<(), Unread> {
         let found = held.core.type_name(held.fingerprint);
         return Err(Unread::Mismatch(mismatch::<T>(&found)));
     }
-    held.core.holds.describe(held.rref, type_name::<T>());
+    held.core.name_type(held.fingerprint, type_name::<T>());
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use farref_proto::{
     ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, WorkerId,
 };
-use foldhash::fast::FixedState;
+use foldhash::fast::{FixedState, RandomState};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
@@ -31,7 +31,7 @@ use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
-use crate::tables::holds::Holds;
+use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::names::Names;
 use crate::values::Value;
 use crate::values::queue::Queues;
@@ -99,8 +99,11 @@ pub(super) struct ProtocolState {
     pub(super) peers: Peers,
     /// Whether new calls of peers are refused, because the worker is about to say good-bye.
     pub(super) refuses: bool,
+    /// Whether the clock has been told that there are control messages to be queued.
+    pub(super) clock_told: bool,
     /// Who waits for a reference to be confirmed.
-    pub(super) confirmations: HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>>,
+    pub(super) confirmations:
+        HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>, RandomState>,
     /// Who waits for a context of this worker to be released.
     pub(super) releases: HashMap<ContextId, Vec<oneshot::Sender<()>>>,
 }
@@ -120,8 +123,8 @@ pub(super) struct PeerState {
     pub(super) credit_deferred: bool,
 }
 
-/// The node of a worker, which keeps a record of each open call.
-pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall>;
+/// The node of a worker, which keeps a record of each open call and of each reference that the program holds.
+pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall, HoldRecord>;
 
 /// A call of a peer, or of this worker to itself, that is not answered yet.
 pub(crate) enum IncomingCall {
@@ -213,7 +216,8 @@ impl Core {
                 out: Outbox::new(),
                 peers: Peers::default(),
                 refuses: false,
-                confirmations: HashMap::new(),
+                clock_told: false,
+                confirmations: HashMap::default(),
                 releases: HashMap::new(),
             }),
             wake_clock: Notify::new(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farref_proto::{CallError, ContextError, Fingerprint, NodeId, RRefId, RefError};
+use farref_proto::{CallError, ContextError, Fingerprint, NodeId, RefError};
 
 use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
@@ -23,7 +23,7 @@ pub(crate) fn of_protocol(core: &Core, error: CallError) -> Failure {
         }) => Failure::ValueMismatch {
             rref,
             expected,
-            found: core.type_name_of(rref, found),
+            found: core.type_name(found),
         },
         error => Failure::Protocol(error),
     }
@@ -158,7 +158,7 @@ fn explain<U>(
         } => Error::TypeMismatch(format!(
             "{rref} leads to {found} on worker `{peer}`, but to {} as worker `{}` knows it: build all \
              workers from the same source",
-            core.type_name_of(rref, expected),
+            core.type_name(expected),
             core.name,
         )),
         Failure::BadResult(reason) => codec(function, "the result", "written", reason),
@@ -236,7 +236,7 @@ impl Core {
                 "{rref} leads to {} on its owner, but to {} as its holder knows it: \
                  build all workers from the same source",
                 self.type_name(found),
-                self.type_name_of(rref, expected),
+                self.type_name(expected),
             )),
             RefError::Destroyed => self.not_member(),
             other => other.into(),
@@ -253,17 +253,22 @@ impl Core {
         }
     }
 
-    /// What a type is called that a reference of this worker leads to, for errors.
-    pub(crate) fn type_name_of(&self, rref: RRefId, fingerprint: Fingerprint) -> String {
-        match (self.registry.type_name(fingerprint), self.holds.made(rref)) {
-            (None, Some(made)) if !made.type_name.is_empty() => format!("a `{}`", made.type_name),
-            _ => self.type_name(fingerprint),
+    /// Keeps what a type is called that references of this worker lead to.
+    pub(crate) fn name_type(&self, fingerprint: Fingerprint, name: &'static str) {
+        if self.registry.type_name(fingerprint).is_none() {
+            self.holds.name_type(fingerprint, name);
         }
+    }
+
+    /// What a type is called, if this worker knows it.
+    pub(crate) fn known_type(&self, fingerprint: Fingerprint) -> Option<&'static str> {
+        let returned = self.registry.type_name(fingerprint);
+        returned.or_else(|| self.holds.type_name(fingerprint))
     }
 
     /// What a type is called, for errors.
     pub(crate) fn type_name(&self, fingerprint: Fingerprint) -> String {
-        match self.registry.type_name(fingerprint) {
+        match self.known_type(fingerprint) {
             Some(name) => format!("a `{name}`"),
             None => format!("a value of another type ({fingerprint})"),
         }

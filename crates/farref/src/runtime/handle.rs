@@ -3,20 +3,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
-use farref_proto::{Carried, Fingerprint, NodeId, RRefId};
+use farref_proto::{Fingerprint, NodeId, RRefId};
 
 use super::core::Core;
 use crate::error::{Error, ReferenceError, Result};
-use crate::tables::holds::{HoldRecord, Origin};
 
 /// A hold on a reference, or the reason why there is none.
 pub(crate) enum Handle {
     /// A hold.
     Held(Held),
     /// `.remote()` could not even be sent. It returns a reference all the same, which says so at use.
-    Broken(Error),
+    Broken(Box<Error>),
 }
 
 /// A hold on a reference. Clones of an `RRef` share one.
@@ -34,9 +32,7 @@ impl Handle {
         rref: RRefId,
         owner: NodeId,
         fingerprint: Fingerprint,
-        made: HoldRecord,
     ) -> Arc<Self> {
-        core.holds.insert(rref, made);
         Arc::new(Self::Held(Held {
             core: Arc::clone(core),
             rref,
@@ -45,27 +41,16 @@ impl Handle {
         }))
     }
 
-    /// The hold that the protocol took on a reference which arrived in a message.
-    pub(crate) fn received(core: &Arc<Core>, carried: &Carried, origin: Origin) -> Arc<Self> {
-        let made = HoldRecord {
-            type_name: "",
-            origin,
-            at: Instant::now(),
-        };
-        Self::counted(
-            core,
-            carried.share.rref,
-            carried.owner,
-            carried.fingerprint,
-            made,
-        )
+    /// No hold.
+    pub(crate) fn broken(error: Error) -> Arc<Self> {
+        Arc::new(Self::Broken(Box::new(error)))
     }
 
     /// The hold, if there is one.
     pub(crate) fn held(&self) -> Result<&Held> {
         match self {
             Self::Held(held) => Ok(held),
-            Self::Broken(error) => Err(error.clone()),
+            Self::Broken(error) => Err(Error::clone(error)),
         }
     }
 

@@ -88,6 +88,12 @@ impl BlockingPool {
         (0..threads).for_each(|_| self.0.attend(self.0.lock()));
     }
 
+    /// Threads that run a job or wait for one.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        self.0.lock().running
+    }
+
     /// Jobs that no thread has begun.
     pub(crate) fn queued(&self) -> usize {
         self.0.lock().tasks.len()

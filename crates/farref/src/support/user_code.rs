@@ -251,6 +251,25 @@ mod tests {
         cluster.shutdown().await
     }
 
+    #[farref_macros::remote]
+    async fn number() -> u64 {
+        7
+    }
+
+    /// Nobody has to be woken for what runs no code of the program.
+    #[tokio::test]
+    async fn values_without_destructors_are_dropped_where_they_are() -> crate::Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        make_and_drop(640, move || number::on(&peer).remote()).await?;
+        let owner = cluster.worker(1);
+        while !owner.references().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(owner.core.user_code.thread.threads(), 0);
+        cluster.shutdown().await
+    }
+
     static CLOSED: AtomicUsize = AtomicUsize::new(0);
 
     #[derive(serde::Serialize)]

@@ -1,8 +1,8 @@
-//! References that the program of this worker holds, where it got them, and for how long.
+//! Where references that the program of this worker holds came from, and what their types are called.
 //!
-//! The protocol counts handles; it does not know types' names, source lines or clocks. This list does.
-//! One entry per hold, sharded so that creating and dropping references of different ids does not meet
-//! in one lock.
+//! The protocol counts handles; it does not know types' names, source lines or clocks. It keeps a [`HoldRecord`] for
+//! each reference that is held, sixteen bytes of its own entry; what that leads to is here, once for all that have it
+//! in common.
 //!
 //! # Invariants
 //!
@@ -12,54 +12,32 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use farref_proto::{NodeId, RRefId};
+use farref_proto::{Fingerprint, NodeId};
 
 use crate::agent::{Origins, SourceLine};
 use crate::support::lock::lock;
 
-const SHARDS: usize = 16;
-
-/// Where and when a hold came to be, for leak reports.
+/// Where and when a reference came to be held, for leak reports. The first hold on it speaks for all: one line of a
+/// report is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldRecord {
-    pub(crate) type_name: &'static str,
-    pub(crate) origin: Origin,
-    pub(crate) at: Instant,
+    origin: Arc<Origin>,
+    /// In nanoseconds since the worker began: half as large as an instant.
+    at: u64,
 }
 
 /// Where a hold came from.
-#[derive(Clone, Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Origin {
     /// This line of this program made the reference.
     Here(&'static Location<'static>),
     /// It came in a message.
-    Received(Arc<ReceivedFrom>),
+    Received(ReceivedFrom),
     /// There were too many others to keep that of this one.
     Unknown,
-}
-
-/// Different origins that are kept at most.
-const MAX_RECEIVED: usize = 16 << 10;
-
-type Shard = HashMap<RRefId, HeldReference, foldhash::fast::RandomState>;
-
-/// Where the holds of this worker came from.
-pub(crate) struct Holds {
-    shards: [Mutex<Shard>; SHARDS],
-    received: Mutex<OriginSet>,
-    began: Instant,
-}
-
-/// The oldest hold on a reference speaks for all: one line of a report is enough.
-struct HeldReference {
-    type_name: &'static str,
-    origin: Origin,
-    /// In nanoseconds since the worker began: half as large as an instant.
-    at: u64,
-    holds: u32,
 }
 
 /// How references came to this worker.
@@ -74,142 +52,157 @@ pub(crate) struct ReceivedFrom {
     pub(crate) returned: bool,
 }
 
-/// All that differ (HO-1).
-#[derive(Default)]
+/// Different origins of received references that are kept at most.
+const MAX_RECEIVED: usize = 16 << 10;
+
+type Map<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
+
+/// What the holds of this worker have in common.
+pub(crate) struct Holds {
+    origins: Mutex<OriginSet>,
+    /// What those types are called that no function of the program returns.
+    types: RwLock<Map<Fingerprint, &'static str>>,
+    began: Instant,
+}
+
+/// All origins that differ.
 struct OriginSet {
-    all: HashSet<Arc<ReceivedFrom>, foldhash::fast::RandomState>,
+    /// By where the location is: there are not more of them than lines in the program.
+    here: Map<usize, Arc<Origin>>,
+    /// HO-1
+    received: HashSet<Arc<Origin>, foldhash::fast::RandomState>,
+    unknown: Arc<Origin>,
     /// So many are not looked at before it is worth looking again which ones are still in use.
     skip: usize,
 }
 
-impl OriginSet {
-    fn intern(&mut self, received: ReceivedFrom) -> Option<Arc<ReceivedFrom>> {
-        if let Some(known) = self.all.get(&received) {
-            return Some(Arc::clone(known));
+impl Default for OriginSet {
+    fn default() -> Self {
+        Self {
+            here: Map::default(),
+            received: HashSet::default(),
+            unknown: Arc::new(Origin::Unknown),
+            skip: 0,
         }
-        if self.all.len() >= MAX_RECEIVED {
-            if self.skip > 0 {
-                self.skip -= 1;
-                return None;
-            }
-            self.all.retain(|known| Arc::strong_count(known) > 1);
-            self.skip = self.all.len() / 2;
-            if self.all.len() >= MAX_RECEIVED {
-                return None;
-            }
-        }
-        let received = Arc::new(received);
-        self.all.insert(Arc::clone(&received));
-        Some(received)
     }
 }
 
-/// The origins of the references that came with one message.
-pub(crate) struct Sources<'a> {
-    origins: &'a Origins,
-    /// For each line of it, and at last for those that have none.
-    received: Vec<Option<Arc<ReceivedFrom>>>,
-}
+impl OriginSet {
+    fn here(&mut self, location: &'static Location<'static>) -> Arc<Origin> {
+        let address = std::ptr::from_ref(location) as usize;
+        let known = self.here.entry(address);
+        Arc::clone(known.or_insert_with(|| Arc::new(Origin::Here(location))))
+    }
 
-impl Sources<'_> {
-    /// The origin of the reference with this number.
-    pub(crate) fn of(&self, reference: usize) -> Origin {
-        let index = self.origins.index_of(reference);
-        let known = index.and_then(|index| self.received.get(index));
-        match known.or_else(|| self.received.last()) {
-            Some(Some(received)) => Origin::Received(Arc::clone(received)),
-            _ => Origin::Unknown,
+    fn received(&mut self, received: ReceivedFrom) -> Arc<Origin> {
+        let origin = Origin::Received(received);
+        if let Some(known) = self.received.get(&origin) {
+            return Arc::clone(known);
         }
+        if self.received.len() >= MAX_RECEIVED {
+            if self.skip > 0 {
+                self.skip -= 1;
+                return Arc::clone(&self.unknown);
+            }
+            self.received.retain(|known| Arc::strong_count(known) > 1);
+            self.skip = self.received.len() / 2;
+            if self.received.len() >= MAX_RECEIVED {
+                return Arc::clone(&self.unknown);
+            }
+        }
+        let origin = Arc::new(origin);
+        self.received.insert(Arc::clone(&origin));
+        origin
     }
 }
 
 impl Default for Holds {
     fn default() -> Self {
         Self {
-            shards: Default::default(),
-            received: Mutex::default(),
+            origins: Mutex::default(),
+            types: RwLock::default(),
             began: Instant::now(),
         }
     }
 }
 
 impl Holds {
-    fn shard(&self, rref: RRefId) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[rref.counter as usize % SHARDS])
+    fn since_began(&self, at: Instant) -> u64 {
+        let at = at.saturating_duration_since(self.began);
+        u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn insert(&self, rref: RRefId, made: HoldRecord) {
-        let at = made.at.saturating_duration_since(self.began);
-        self.shard(rref)
-            .entry(rref)
-            .or_insert_with(|| HeldReference {
-                type_name: made.type_name,
-                origin: made.origin,
-                at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
-                holds: 0,
-            })
-            .holds += 1;
-    }
-
-    pub(crate) fn remove(&self, rref: RRefId) {
-        let mut shard = self.shard(rref);
-        if let Some(entry) = shard.get_mut(&rref) {
-            entry.holds -= 1;
-            if entry.holds == 0 {
-                shard.remove(&rref);
-            }
+    /// Of a reference that this line makes.
+    pub(crate) fn made(&self, location: &'static Location<'static>, at: Instant) -> HoldRecord {
+        HoldRecord {
+            origin: lock(&self.origins).here(location),
+            at: self.since_began(at),
         }
     }
 
-    /// Whoever reads a reference out of a message knows its type.
-    pub(crate) fn describe(&self, rref: RRefId, type_name: &'static str) {
-        if let Some(entry) = self.shard(rref).get_mut(&rref)
-            && entry.type_name.is_empty()
-        {
-            entry.type_name = type_name;
-        }
-    }
-
-    pub(crate) fn made(&self, rref: RRefId) -> Option<HoldRecord> {
-        let shard = self.shard(rref);
-        let entry = shard.get(&rref)?;
-        Some(HoldRecord {
-            type_name: entry.type_name,
-            origin: entry.origin.clone(),
-            at: self.began + Duration::from_nanos(entry.at),
+    /// Of so many references that came with a message, in their order: who sent it, the function that it calls, or
+    /// whose result it brings.
+    pub(crate) fn received(
+        &self,
+        origins: &Origins,
+        count: usize,
+        (from, function, returned): (NodeId, &'static str, bool),
+        at: Instant,
+    ) -> impl Iterator<Item = HoldRecord> {
+        let at = self.since_began(at);
+        let mut known = lock(&self.origins);
+        // Nearly always all of a message are of one line.
+        let mut last: Option<(Option<usize>, Arc<Origin>)> = None;
+        (0..count).map(move |reference| {
+            let line = origins.index_of(reference);
+            let origin = match &last {
+                Some((same, origin)) if *same == line => Arc::clone(origin),
+                _ => known.received(ReceivedFrom {
+                    line: line.and_then(|line| origins.lines().get(line)).cloned(),
+                    from,
+                    function,
+                    returned,
+                }),
+            };
+            last = Some((line, Arc::clone(&origin)));
+            HoldRecord { origin, at }
         })
     }
 
-    /// The line that made a reference, as far as this worker knows.
-    pub(crate) fn line(&self, rref: RRefId) -> Option<SourceLine> {
-        match &self.shard(rref).get(&rref)?.origin {
+    /// When a reference came to be held.
+    pub(crate) fn time_of(&self, hold: &HoldRecord) -> Instant {
+        self.began + Duration::from_nanos(hold.at)
+    }
+
+    /// Keeps what a type is called.
+    pub(crate) fn name_type(&self, fingerprint: Fingerprint, name: &'static str) {
+        let types = self.types.read().unwrap_or_else(PoisonError::into_inner);
+        if types.contains_key(&fingerprint) {
+            return;
+        }
+        drop(types);
+        let mut types = self.types.write().unwrap_or_else(PoisonError::into_inner);
+        types.insert(fingerprint, name);
+    }
+
+    /// What a type is called, if anybody has said.
+    pub(crate) fn type_name(&self, fingerprint: Fingerprint) -> Option<&'static str> {
+        let types = self.types.read().unwrap_or_else(PoisonError::into_inner);
+        types.get(&fingerprint).copied()
+    }
+}
+
+impl HoldRecord {
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The line that made the reference, as far as this worker knows.
+    pub(crate) fn line(&self) -> Option<SourceLine> {
+        match &*self.origin {
             Origin::Here(location) => Some(SourceLine::ours(location)),
             Origin::Received(received) => received.line.clone(),
             Origin::Unknown => None,
-        }
-    }
-
-    /// What is to be kept of where the references of a message come from.
-    pub(crate) fn sources<'a>(
-        &self,
-        origins: &'a Origins,
-        from: NodeId,
-        function: &'static str,
-        returned: bool,
-    ) -> Sources<'a> {
-        let mut known = lock(&self.received);
-        let lines = origins.lines().iter().cloned().map(Some).chain([None]);
-        let received = lines.map(|line| {
-            known.intern(ReceivedFrom {
-                line,
-                from,
-                function,
-                returned,
-            })
-        });
-        Sources {
-            received: received.collect(),
-            origins,
         }
     }
 }
@@ -237,23 +230,24 @@ mod tests {
     #[test]
     fn ho_1_equal_origins_are_kept_once_and_different_ones_have_a_bound() {
         let mut known = OriginSet::default();
-        let first = known.intern(received(1));
-        assert!(first.is_some());
-        let again = known.intern(received(1));
-        assert!(first.as_ref().map(Arc::as_ptr) == again.as_ref().map(Arc::as_ptr));
-        assert_eq!(known.all.len(), 1);
+        let first = known.received(received(1));
+        assert_ne!(*first, Origin::Unknown);
+        let again = known.received(received(1));
+        assert!(Arc::ptr_eq(&first, &again));
+        assert_eq!(known.received.len(), 1);
 
         // Of references that are gone nothing stays that would be in the way of others.
         let most = MAX_RECEIVED as u32;
         for incarnation in 0..4 * most {
-            assert!(known.intern(received(incarnation)).is_some());
-            assert!(known.all.len() <= MAX_RECEIVED);
+            assert_ne!(*known.received(received(incarnation)), Origin::Unknown);
+            assert!(known.received.len() <= MAX_RECEIVED);
         }
-        assert!(known.all.contains(&received(1)), "it is in use");
+        let one = Origin::Received(received(1));
+        assert!(known.received.contains(&one), "it is in use");
 
         // Of those that are held, only so many have an origin.
-        let held: Vec<_> = (0..2 * most).map(|n| known.intern(received(n))).collect();
-        assert!(known.all.len() <= MAX_RECEIVED);
-        assert!(held.iter().any(Option::is_none));
+        let held: Vec<_> = (0..2 * most).map(|n| known.received(received(n))).collect();
+        assert!(known.received.len() <= MAX_RECEIVED);
+        assert!(held.iter().any(|origin| **origin == Origin::Unknown));
     }
 }

@@ -1,13 +1,13 @@
 //! Values that stay with their owner, and who may use them when.
 //!
 //! Whoever wants to use a value draws a [`ValueTicket`], which is its place in the value's queue, and waits for a
-//! [`ValueGuard`]: the queue's [permit](QueuePermit), and the lock that it opens.
+//! [`ValueGuard`]: the queue's [permit](QueuePermit), and the value that it opens.
 //!
 //! # Invariants
 //!
 //! - **VA-1** Calls on one value are let in in the order of their [`ValueTicket`]s: those with `&mut self`
-//!   one at a time, those with `&self` in parallel between them. The [`queue`] decides; the lock around a
-//!   value only follows.
+//!   one at a time, those with `&self` in parallel between them. The [`queue`] decides; a value is shared by those
+//!   with `&self`, and taken out of its cell by the one with `&mut self`.
 //! - **VA-2** A ticket that is dropped lets the next ones in.
 //! - **VA-3** A value whose destructor lets other values go is dropped before them, not around them: how
 //!   long a chain of values is that hold references to each other is up to whoever made it, and the
@@ -21,17 +21,15 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use farref_proto::RRefId;
-use tokio::sync::{
-    OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
-};
 
 use self::queue::{QueuePermit, QueueTicket, Queues, ValueUser, WouldDeadlock};
 
 use crate::agent::Failure;
 use crate::codec::{Codec, CodecError};
+use crate::support::lock::lock;
 
 /// Writes a value.
 pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
@@ -40,11 +38,7 @@ pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
 #[derive(Clone)]
 pub(crate) enum Value {
     /// The value.
-    Ready {
-        object: Arc<RwLock<dyn Object>>,
-        /// Its type.
-        of: TypeId,
-    },
+    Ready(Arc<dyn Object>),
     /// It could not be made.
     Failed(Arc<Failure>),
 }
@@ -52,7 +46,7 @@ pub(crate) enum Value {
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Ready { .. } => "Value::Ready",
+            Self::Ready(_) => "Value::Ready",
             Self::Failed(_) => "Value::Failed",
         })
     }
@@ -60,10 +54,17 @@ impl fmt::Debug for Value {
 
 impl Value {
     pub(crate) fn new<T: Send + Sync + 'static>(value: T, encode: Option<Encode<T>>) -> Self {
-        let value = Some(value);
-        Self::Ready {
-            object: Arc::new(RwLock::new(Cell { value, encode })),
-            of: TypeId::of::<T>(),
+        Self::Ready(Arc::new(Cell {
+            value: Mutex::new(Some(Arc::new(value))),
+            encode,
+        }))
+    }
+
+    /// Whether code of the program may run when it is dropped.
+    pub(crate) fn has_destructor(&self) -> bool {
+        match self {
+            Self::Ready(object) => object.has_destructor(),
+            Self::Failed(_) => false,
         }
     }
 
@@ -80,7 +81,7 @@ impl Value {
     ) -> Result<ValueTicket, WouldDeadlock> {
         let object = match self {
             Self::Failed(failure) => return Ok(ValueTicket::Failed(failure)),
-            Self::Ready { object, .. } => object,
+            Self::Ready(object) => object,
         };
         Ok(ValueTicket::Queued {
             object,
@@ -91,35 +92,61 @@ impl Value {
 }
 
 /// A value whose type is forgotten.
-pub(crate) trait Object: Any + Send + Sync {
+pub(crate) trait Object: Send + Sync {
     /// Writes the value, if its type can be written.
     fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>>;
     /// The type of the value.
     fn type_name(&self) -> &'static str;
+    /// The type of the value.
+    fn type_id(&self) -> TypeId;
+    /// Whether code of the program may run when the value is dropped.
+    fn has_destructor(&self) -> bool;
+    /// Itself, for those who know the type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
+/// Where a value is kept.
 struct Cell<T: Send + Sync + 'static> {
-    /// There until the cell is dropped.
-    value: Option<T>,
+    /// There until the cell is dropped, but for as long as somebody has it exclusively. Those who have a permit to
+    /// share it have it too.
+    value: Mutex<Option<Arc<T>>>,
     encode: Option<Encode<T>>,
+}
+
+impl<T: Send + Sync + 'static> Cell<T> {
+    fn shared(&self) -> Option<Arc<T>> {
+        lock(&self.value).clone()
+    }
 }
 
 impl<T: Send + Sync + 'static> Object for Cell<T> {
     fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>> {
-        let value = self.value.as_ref()?;
-        self.encode.map(|encode| encode(value, codec))
+        let value = self.shared()?;
+        self.encode.map(|encode| encode(&value, codec))
     }
 
     fn type_name(&self) -> &'static str {
         std::any::type_name::<T>()
+    }
+
+    fn type_id(&self) -> TypeId {
+        TypeId::of::<T>()
+    }
+
+    fn has_destructor(&self) -> bool {
+        std::mem::needs_drop::<T>()
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }
 
 /// VA-3, VA-4
 impl<T: Send + Sync + 'static> Drop for Cell<T> {
     fn drop(&mut self) {
-        if let Some(value) = self.value.take()
-            && std::mem::needs_drop::<T>()
+        if std::mem::needs_drop::<T>()
+            && let Some(value) = lock(&self.value).take()
         {
             drop_iteratively(value);
         }
@@ -166,7 +193,7 @@ fn drop_safely<T>(value: T) {
 /// A place in the queue of one value, to be waited for.
 pub(crate) enum ValueTicket {
     Queued {
-        object: Arc<RwLock<dyn Object>>,
+        object: Arc<dyn Object>,
         exclusive: bool,
         ticket: QueueTicket,
     },
@@ -180,11 +207,11 @@ impl fmt::Debug for ValueTicket {
     }
 }
 
-/// A value that may be used: its lock, and the permit for it. (The lock is given back before the permit, so that
-/// whoever gets the next permit finds it free.)
+/// A value that may be used, and the permit for it. (The value is given back before the permit, so that whoever gets
+/// the next permit finds it.)
 pub(crate) enum ValueGuard {
-    Shared(OwnedRwLockReadGuard<dyn Object>, QueuePermit),
-    Exclusive(OwnedRwLockWriteGuard<dyn Object>, QueuePermit),
+    Shared(Arc<dyn Object>, QueuePermit),
+    Exclusive(Arc<dyn Object>, QueuePermit),
 }
 
 impl ValueTicket {
@@ -199,11 +226,10 @@ impl ValueTicket {
             } => (object, exclusive, ticket),
         };
         let permit = ticket.wait().await.ok_or(Failure::Cancelled)?;
-        // The lock is free for whoever has a permit.
         Ok(if exclusive {
-            ValueGuard::Exclusive(object.write_owned().await, permit)
+            ValueGuard::Exclusive(object, permit)
         } else {
-            ValueGuard::Shared(object.read_owned().await, permit)
+            ValueGuard::Shared(object, permit)
         })
     }
 
@@ -277,14 +303,15 @@ impl<T: Send + Sync + 'static> Access for Shared<T> {
     const EXCLUSIVE: bool = false;
 
     fn enter(receiver: sealed::ReceiverGuard) -> Option<Ref<T>> {
-        let Some(ValueGuard::Shared(guard, permit)) = receiver.0 else {
+        let Some(ValueGuard::Shared(object, permit)) = receiver.0 else {
             return None;
         };
-        let guard = OwnedRwLockReadGuard::try_map(guard, |object| {
-            let any: &dyn Any = object;
-            any.downcast_ref::<Cell<T>>()?.value.as_ref()
-        });
-        Some(Ref(guard.ok()?, permit))
+        let cell = object.into_any().downcast::<Cell<T>>().ok()?;
+        Some(Ref {
+            value: cell.shared()?,
+            _cell: cell,
+            _permit: permit,
+        })
     }
 }
 
@@ -301,14 +328,15 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
     const EXCLUSIVE: bool = true;
 
     fn enter(receiver: sealed::ReceiverGuard) -> Option<RefMut<T>> {
-        let Some(ValueGuard::Exclusive(guard, permit)) = receiver.0 else {
+        let Some(ValueGuard::Exclusive(object, permit)) = receiver.0 else {
             return None;
         };
-        let guard = OwnedRwLockWriteGuard::try_map(guard, |object| {
-            let any: &mut dyn Any = object;
-            any.downcast_mut::<Cell<T>>()?.value.as_mut()
-        });
-        Some(RefMut(guard.ok()?, permit))
+        let cell = object.into_any().downcast::<Cell<T>>().ok()?;
+        let value = lock(&cell.value).take()?;
+        Some(RefMut {
+            value: Taken { value, cell },
+            _permit: permit,
+        })
     }
 }
 
@@ -332,16 +360,19 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub struct Ref<T>(
-    OwnedRwLockReadGuard<dyn Object, T>,
-    #[expect(dead_code, reason = "dropped after the lock")] QueuePermit,
-);
+pub struct Ref<T> {
+    value: Arc<T>,
+    /// Dropped after the value, so that it is the cell that drops that (VA-3).
+    _cell: Arc<dyn Any + Send + Sync>,
+    /// Dropped last.
+    _permit: QueuePermit,
+}
 
 impl<T> std::ops::Deref for Ref<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -371,22 +402,50 @@ impl<T: fmt::Debug> fmt::Debug for Ref<T> {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub struct RefMut<T>(
-    OwnedRwLockMappedWriteGuard<dyn Object, T>,
-    #[expect(dead_code, reason = "dropped after the lock")] QueuePermit,
-);
+pub struct RefMut<T> {
+    value: Taken<T>,
+    /// Dropped last.
+    _permit: QueuePermit,
+}
+
+/// A value that was taken out of its cell, and is put back when this is dropped. Nobody else has it.
+struct Taken<T> {
+    value: Arc<T>,
+    cell: Arc<dyn Home<T>>,
+}
+
+/// Where a value belongs.
+trait Home<T>: Send + Sync {
+    fn put_back(&self, value: Arc<T>);
+}
+
+impl<T: Send + Sync + 'static> Home<T> for Cell<T> {
+    fn put_back(&self, value: Arc<T>) {
+        *lock(&self.value) = Some(value);
+    }
+}
+
+impl<T> Drop for Taken<T> {
+    fn drop(&mut self) {
+        self.cell.put_back(Arc::clone(&self.value));
+    }
+}
 
 impl<T> std::ops::Deref for RefMut<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value.value
     }
 }
 
 impl<T> std::ops::DerefMut for RefMut<T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        match Arc::get_mut(&mut self.value.value) {
+            Some(value) => value,
+            // It was out of its cell, where others would have got it, and those before have given it back (VA-1).
+            None => unreachable!("a value is used by others while it is used exclusively"),
+        }
     }
 }
 

@@ -72,6 +72,9 @@ pub(super) async fn watch_runtime(core: Weak<Core>) {
     drop(watch);
 }
 
+/// So long releases wait for others, or for something else that leaves and takes them along.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// Does what the clock says and sends what has gathered, until the worker is gone. On the thread that no
 /// program can keep from running.
 pub(super) async fn run_clock(core: Weak<Core>) {
@@ -93,6 +96,9 @@ pub(super) async fn run_clock(core: Weak<Core>) {
         match due {
             Some(at) => drop(tokio::time::timeout_at(at.into(), woken).await),
             None => drop(tokio::time::timeout(interval, woken).await),
+        }
+        if strong.gathers() {
+            tokio::time::sleep(GATHER).await;
         }
     }
 }

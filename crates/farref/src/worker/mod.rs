@@ -15,7 +15,7 @@ mod wire_callbacks;
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::task::JoinHandle;
@@ -31,7 +31,6 @@ use crate::fingerprint;
 use crate::runtime::Core;
 use crate::runtime::current::Current;
 use crate::support::io_thread::IoThread;
-use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::Value;
 use farref_proto::NodeId;
 
@@ -512,13 +511,9 @@ impl Worker {
         value: Value,
         location: &'static Location<'static>,
     ) -> Result<RRef<T>> {
-        let made = HoldRecord {
-            type_name: std::any::type_name::<T>(),
-            origin: Origin::Here(location),
-            at: Instant::now(),
-        };
         let fingerprint = fingerprint::of_type::<T>();
-        let handle = self.core.create_local(value, fingerprint, made)?;
+        self.core.name_type(fingerprint, std::any::type_name::<T>());
+        let handle = self.core.create_local(value, fingerprint, location)?;
         Ok(RRef::new(handle))
     }
 

@@ -13,7 +13,7 @@ use crate::error::{Misuse, Result};
 use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 use crate::runtime::{Core, StartedCall, Traffic};
-use crate::tables::holds::Origin;
+use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::queue::QueuedUser;
 
 impl Worker {
@@ -273,8 +273,8 @@ fn some_references(core: &Core, most: usize) -> Vec<LeakedReference> {
 }
 
 fn describe(core: &Core, leak: &Leak) -> LeakedReference {
-    let made = core.holds.made(leak.rref);
-    let (location, received) = match made.as_ref().map(|made| &made.origin) {
+    let hold = core.look(|node| node.refs(leak.rref).hold(leak.rref).cloned());
+    let (location, received) = match hold.as_ref().map(HoldRecord::origin) {
         Some(Origin::Here(location)) => (Some(location.to_string()), None),
         Some(Origin::Received(received)) => {
             let line = received.line.as_ref().map(ToString::to_string);
@@ -296,11 +296,8 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
     holders.dedup();
     LeakedReference {
         id: leak.rref.to_string(),
-        type_name: made
-            .as_ref()
-            .map(|made| made.type_name)
-            .filter(|name| !name.is_empty())
-            .or_else(|| core.registry.type_name(leak.fingerprint))
+        type_name: core
+            .known_type(leak.fingerprint)
             .unwrap_or_default()
             .to_owned(),
         owner: core.name_of(leak.owner).to_string(),
@@ -308,7 +305,7 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
         location,
         made_by: core.name_of(leak.rref.origin).to_string(),
         received,
-        age: made.map(|made| made.at.elapsed()),
+        age: hold.map(|hold| core.holds.time_of(&hold).elapsed()),
     }
 }
 

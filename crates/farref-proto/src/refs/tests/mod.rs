@@ -9,11 +9,13 @@
 //! | `departures` | holders, owners, creators and middle workers that die |
 //! | `misbehaviour` | peers that break the protocol change nothing |
 //! | `closing` | counters, leaks, forced release, the end of the table |
+//! | `holds` | what a driver keeps for references that its program holds |
 //! | `random` | the same laws under orders nobody thought of |
 
 mod borrowers;
 mod closing;
 mod departures;
+mod holds;
 mod idempotence;
 mod misbehaviour;
 mod pending;

@@ -38,6 +38,7 @@ mod plain;
 mod recycle;
 #[cfg(test)]
 mod tests;
+mod varint;
 
 pub(super) use batch::{Batch, UserCodeBarred};
 pub(super) use decode::{DecodedFrame, Decoder, NamedPiece};

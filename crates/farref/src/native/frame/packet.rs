@@ -13,17 +13,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::FrameError;
 use super::limits::Limits;
+use super::plain::{FEW, FEW_CARRIED, SHORT_FILE};
 use crate::agent::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
-    TraceContext,
+    SourceLine, TraceContext,
 };
 use crate::codec::Payload;
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
 
-/// What a head has at most that is made of numbers only: that of a call, say, that carries no references.
+/// What a head has at most that is made of a few numbers only: that of a call, say, that carries one reference.
 pub(super) const BARE: usize = 256;
+
+/// What a reference takes of a head at most: nine numbers of 64 and 32 bits, of ten and five bytes.
+const LONGEST_CARRIED: usize = 3 * 10 + 6 * 5;
 
 /// All of a message but its payload.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,21 +55,25 @@ pub(super) enum MessageHead {
 }
 
 impl MessageHead {
-    /// Whether it has nothing of any length.
-    fn is_bare(&self) -> bool {
+    /// Whether it has hardly anything of any length.
+    pub(super) fn is_bare(&self) -> bool {
         match self {
+            Self::Control(Control::Confirm(shares))
+            | Self::Control(Control::Release(shares))
+            | Self::Control(Control::Accept(shares)) => shares.len() <= FEW,
+            Self::Control(Control::Register(registrations)) => registrations.len() <= FEW,
             Self::Control(_) => false,
             Self::Call {
                 head,
                 callers,
                 origins,
                 ..
-            } => head.carried.is_empty() && callers.is_empty() && origins.is_empty(),
+            } => head.carried.len() <= FEW_CARRIED && callers.is_empty() && is_short(origins),
             Self::Answer {
                 head,
                 origins,
                 failure,
-            } => head.carried.is_empty() && origins.is_empty() && failure.is_none(),
+            } => head.carried.len() <= FEW_CARRIED && is_short(origins) && failure.is_none(),
             Self::Cancel(_) | Self::Credit { .. } => true,
         }
     }
@@ -80,6 +88,12 @@ impl MessageHead {
             Self::Control(_) | Self::Cancel(_) | Self::Credit { .. } => false,
         }
     }
+}
+
+/// Whether it names one line at most, of a file with a short name.
+fn is_short(origins: &Origins) -> bool {
+    let is_short = |line: &SourceLine| line.parts().0.len() <= SHORT_FILE;
+    origins.is_empty() || origins.of_one().is_some_and(is_short)
 }
 
 /// FR-2: reads no more callers than any correct peer sends.
@@ -130,7 +144,7 @@ struct Stored {
 
 /// The head of a stored message.
 enum StoredHead {
-    /// Of numbers only, so that it is at most [`BARE`] long: encoded when it leaves, into what leaves.
+    /// Of a few numbers, so that it is at most [`BARE`] long: encoded when it leaves, into what leaves.
     Bare(MessageHead),
     Encoded(Vec<u8>),
 }
@@ -227,6 +241,7 @@ impl Packet {
         // Only references make a head long, so only calls that carry some have to be measured.
         let carried = match head.carried.len() {
             0 => 0,
+            few if few <= FEW_CARRIED => LONGEST_CARRIED * few,
             _ => postcard::serialize_with_flavor(head, Size::default()).unwrap_or(usize::MAX / 2),
         };
         let parts = arguments.parts.len();

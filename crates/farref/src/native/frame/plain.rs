@@ -1,7 +1,7 @@
-//! The heads of plain calls and answers, written and read by hand.
+//! The heads of plain messages, written and read by hand.
 //!
-//! Nearly all messages of a busy program are calls that carry no references, are in no context and wait for no
-//! other, and answers that brought a value. Their heads are a handful of numbers, and going through serde for
+//! Nearly all messages of a busy program are calls that are in no context and wait for no other, answers that brought a
+//! value, and what is said of a few references. Their heads are a handful of numbers, and going through serde for
 //! those costs more than all else that is done to bring such a message to its peer.
 //!
 //! # Invariants
@@ -13,22 +13,41 @@
 
 use std::time::Duration;
 
-use farref_proto::{Acks, AnswerHead, CallHead, Fingerprint, Frame, Lane, MessageId, Target};
+use farref_proto::{
+    Acks, AnswerHead, CallHead, Carried, Control, Creation, Fingerprint, Frame, Lane, MessageId,
+    Registration, Target,
+};
 
 use super::packet::{MessageHead, ReceivedMessage, assemble};
+use super::varint::{Reader, Writer};
 use crate::agent::{FunctionRef, Origins, TraceContext};
 
 /// No head that is written here is longer.
-pub(super) const MAX_PLAIN: usize = 160;
+pub(super) const MAX_PLAIN: usize = 320;
 
-/// No number takes more bytes.
-const LONGEST: usize = 10;
+/// So many references at most are in a list that is written or read here.
+pub(super) const FEW: usize = 4;
+/// So many are in a call or an answer.
+pub(super) const FEW_CARRIED: usize = 1;
+/// No name of a file that is written or read here is longer.
+pub(super) const SHORT_FILE: usize = 48;
 
 /// `FrameHead::Session(Frame::Data { .. })`.
 const DATA: [u8; 2] = [0, 0];
+/// Variants of `MessageHead`.
+const CONTROL: u8 = 0;
 const CALL: u8 = 1;
 const ANSWER: u8 = 2;
-/// A variant, an option or a length.
+/// Variants of `Control`.
+const REGISTER: u8 = 0;
+const CONFIRM: u8 = 1;
+const RELEASE: u8 = 3;
+const ACCEPT: u8 = 4;
+/// Variants of `Target`.
+const TO_ANSWER: u8 = 0;
+const FETCH: u8 = 1;
+const STAY: u8 = 2;
+/// An option.
 const NONE: u8 = 0;
 const SOME: u8 = 1;
 
@@ -42,7 +61,7 @@ pub(super) fn write(
     message: &MessageHead,
     buffer: &mut [u8; MAX_PLAIN],
 ) -> Option<usize> {
-    let mut to = Writer { buffer, at: 0 };
+    let mut to = Writer::new(buffer);
     to.bytes(&DATA)?;
     to.byte(lane.index() as u8)?;
     to.number(seq)?;
@@ -60,23 +79,29 @@ pub(super) fn write(
         MessageHead::Call {
             head:
                 CallHead {
-                    target: Target::Answer(request),
+                    target,
                     context: None,
                     carried,
                 },
-            function: Some(function),
+            function,
             remaining,
             trace,
             callers,
             origins,
-        } if carried.is_empty() && callers.is_empty() && origins.is_empty() => {
-            to.bytes(&[CALL, 0])?;
-            to.number(request.0)?;
-            // No context, nothing carried.
-            to.bytes(&[NONE, 0, SOME])?;
-            to.number(function.id)?;
-            to.number(function.signature.0)?;
-            to.byte(function.on_first_reference.into())?;
+        } if callers.is_empty() => {
+            to.byte(CALL)?;
+            write_target(&mut to, target)?;
+            to.byte(NONE)?;
+            write_carried(&mut to, carried)?;
+            match function {
+                None => to.byte(NONE)?,
+                Some(function) => {
+                    to.byte(SOME)?;
+                    to.number(function.id)?;
+                    to.number(function.signature.0)?;
+                    to.byte(function.on_first_reference.into())?;
+                }
+            }
             match remaining {
                 None => to.byte(NONE)?,
                 Some(remaining) => {
@@ -87,22 +112,102 @@ pub(super) fn write(
             }
             to.number(trace.trace)?;
             to.number(trace.span)?;
-            // No callers, no origins.
-            to.bytes(&[0, 0, 0])?;
+            // No callers.
+            to.byte(0)?;
+            write_origins(&mut to, origins)?;
         }
         MessageHead::Answer {
             head: AnswerHead { id, carried },
             origins,
             failure: None,
-        } if carried.is_empty() && origins.is_empty() => {
+        } => {
             to.byte(ANSWER)?;
             to.number(id.0)?;
-            // Nothing carried, no origins, no failure.
-            to.bytes(&[0, 0, 0, NONE])?;
+            write_carried(&mut to, carried)?;
+            write_origins(&mut to, origins)?;
+            to.byte(NONE)?;
         }
+        MessageHead::Control(control) => write_control(&mut to, control)?,
         _ => return None,
     }
-    Some(to.at)
+    Some(to.len())
+}
+
+#[inline(always)]
+fn write_target(to: &mut Writer<'_>, target: &Target) -> Option<()> {
+    match target {
+        Target::Answer(request) => {
+            to.byte(TO_ANSWER)?;
+            to.number(request.0)
+        }
+        Target::Fetch(request, rref, fingerprint) => {
+            to.byte(FETCH)?;
+            to.number(request.0)?;
+            to.rref(*rref)?;
+            to.number(fingerprint.0)
+        }
+        Target::Stay(Creation { share, fingerprint }) => {
+            to.byte(STAY)?;
+            to.share(share)?;
+            to.number(fingerprint.0)
+        }
+    }
+}
+
+#[inline(always)]
+fn write_carried(to: &mut Writer<'_>, carried: &[Carried]) -> Option<()> {
+    match carried {
+        [] => to.byte(0),
+        [only] => {
+            to.byte(1)?;
+            to.carried(only)
+        }
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn write_origins(to: &mut Writer<'_>, origins: &Origins) -> Option<()> {
+    if origins.is_empty() {
+        return to.bytes(&[0, 0]);
+    }
+    write_line(to, origins)
+}
+
+#[inline(never)]
+fn write_line(to: &mut Writer<'_>, origins: &Origins) -> Option<()> {
+    let (file, line, column) = origins.of_one()?.parts();
+    if file.len() > SHORT_FILE {
+        return None;
+    }
+    to.bytes(&[1, file.len() as u8])?;
+    to.bytes(file.as_bytes())?;
+    to.number(line.into())?;
+    to.number(column.into())?;
+    // One reference, of the first line.
+    to.bytes(&[1, 1])
+}
+
+#[inline(never)]
+fn write_control(to: &mut Writer<'_>, control: &Control) -> Option<()> {
+    let (kind, shares) = match control {
+        Control::Confirm(shares) => (CONFIRM, shares),
+        Control::Release(shares) => (RELEASE, shares),
+        Control::Accept(shares) => (ACCEPT, shares),
+        Control::Register(registrations) if registrations.len() <= FEW => {
+            to.bytes(&[CONTROL, REGISTER, registrations.len() as u8])?;
+            return registrations.iter().try_for_each(|registration| {
+                to.share(&registration.share)?;
+                to.number(registration.fingerprint.0)
+            });
+        }
+        _ => return None,
+    };
+    if shares.len() > FEW {
+        return None;
+    }
+    to.bytes(&[CONTROL, kind, shares.len() as u8])?;
+    shares.iter().try_for_each(|share| to.share(share))
 }
 
 /// Reads a whole head, if it is one of a plain message. Its payload is still to come.
@@ -110,7 +215,7 @@ pub(super) fn read(
     bytes: &[u8],
     spare: &mut Vec<ReceivedMessage>,
 ) -> Option<Frame<ReceivedMessage>> {
-    let mut from = Reader(bytes);
+    let mut from = Reader::new(bytes);
     from.expect(&DATA)?;
     let lane = *Lane::ALL.get(usize::from(from.byte()?))?;
     let seq = from.number()?;
@@ -121,62 +226,22 @@ pub(super) fn read(
         _ => return None,
     };
     let message = match from.byte()? {
-        CALL => {
-            from.expect(&[0])?;
-            let request = MessageId(from.number()?);
-            from.expect(&[NONE, 0, SOME])?;
-            let function = FunctionRef {
-                id: from.number()?,
-                signature: Fingerprint(from.number()?),
-                on_first_reference: from.boolean()?,
-            };
-            let remaining = match from.byte()? {
-                NONE => None,
-                SOME => {
-                    let seconds = from.number()?;
-                    let length = from.0.len();
-                    let nanos = u32::try_from(from.number()?).ok()?;
-                    // Written with more bytes than such a number has, or more than a second of them: postcard knows
-                    // how to refuse these.
-                    let is_fine = length - from.0.len() <= 5 && nanos < 1_000_000_000;
-                    let nanos = is_fine.then_some(nanos)?;
-                    Some(Duration::new(seconds, nanos))
-                }
-                _ => return None,
-            };
-            let trace = TraceContext {
-                trace: from.number()?,
-                span: from.number()?,
-            };
-            from.expect(&[0, 0, 0])?;
-            MessageHead::Call {
-                head: CallHead {
-                    target: Target::Answer(request),
-                    context: None,
-                    carried: Vec::new(),
-                },
-                function: Some(function),
-                remaining,
-                trace,
-                callers: Vec::new(),
-                origins: Origins::default(),
-            }
-        }
+        CALL => read_call(&mut from)?,
         ANSWER => {
             let id = MessageId(from.number()?);
-            from.expect(&[0, 0, 0, NONE])?;
+            let carried = read_carried(&mut from)?;
+            let origins = read_origins(&mut from)?;
+            from.expect(&[NONE])?;
             MessageHead::Answer {
-                head: AnswerHead {
-                    id,
-                    carried: Vec::new(),
-                },
-                origins: Origins::default(),
+                head: AnswerHead { id, carried },
+                origins,
                 failure: None,
             }
         }
+        CONTROL => MessageHead::Control(read_control(&mut from)?),
         _ => return None,
     };
-    if !from.0.is_empty() {
+    if !from.is_at_end() {
         return None;
     }
     Some(Frame::Data {
@@ -187,94 +252,124 @@ pub(super) fn read(
     })
 }
 
-struct Writer<'a> {
-    buffer: &'a mut [u8; MAX_PLAIN],
-    at: usize,
+#[inline(always)]
+fn read_call(from: &mut Reader<'_>) -> Option<MessageHead> {
+    let target = match from.byte()? {
+        TO_ANSWER => Target::Answer(MessageId(from.number()?)),
+        FETCH => {
+            let request = MessageId(from.number()?);
+            Target::Fetch(request, from.rref()?, Fingerprint(from.number()?))
+        }
+        STAY => Target::Stay(Creation {
+            share: from.share()?,
+            fingerprint: Fingerprint(from.number()?),
+        }),
+        _ => return None,
+    };
+    from.expect(&[NONE])?;
+    let carried = read_carried(from)?;
+    let function = match from.byte()? {
+        NONE => None,
+        SOME => Some(FunctionRef {
+            id: from.number()?,
+            signature: Fingerprint(from.number()?),
+            on_first_reference: from.boolean()?,
+        }),
+        _ => return None,
+    };
+    let remaining = match from.byte()? {
+        NONE => None,
+        SOME => {
+            let seconds = from.number()?;
+            // More than a second of them: postcard knows how to refuse these.
+            let nanos = from.short().filter(|nanos| *nanos < 1_000_000_000)?;
+            Some(Duration::new(seconds, nanos))
+        }
+        _ => return None,
+    };
+    let trace = TraceContext {
+        trace: from.number()?,
+        span: from.number()?,
+    };
+    from.expect(&[0])?;
+    Some(MessageHead::Call {
+        head: CallHead {
+            target,
+            context: None,
+            carried,
+        },
+        function,
+        remaining,
+        trace,
+        callers: Vec::new(),
+        origins: read_origins(from)?,
+    })
 }
 
-impl Writer<'_> {
-    fn byte(&mut self, byte: u8) -> Option<()> {
-        *self.buffer.get_mut(self.at)? = byte;
-        self.at += 1;
-        Some(())
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
-        let end = self.at + bytes.len();
-        self.buffer.get_mut(self.at..end)?.copy_from_slice(bytes);
-        self.at = end;
-        Some(())
-    }
-
-    /// Seven bits a byte, the lowest first.
-    fn number(&mut self, mut number: u64) -> Option<()> {
-        // As much as the longest may take, so that it is looked for once: MAX_PLAIN has it to spare.
-        let room = self
-            .buffer
-            .get_mut(self.at..)?
-            .first_chunk_mut::<LONGEST>()?;
-        for (length, byte) in (1..).zip(room) {
-            if number < 0x80 {
-                *byte = number as u8;
-                self.at += length;
-                return Some(());
-            }
-            *byte = number as u8 | 0x80;
-            number >>= 7;
-        }
-        None
+#[inline(always)]
+fn read_carried(from: &mut Reader<'_>) -> Option<Vec<Carried>> {
+    match from.byte()? {
+        0 => Some(Vec::new()),
+        1 => Some(vec![from.carried()?]),
+        _ => None,
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn expect(&mut self, bytes: &[u8]) -> Option<()> {
-        self.0 = self.0.strip_prefix(bytes)?;
-        Some(())
-    }
-
-    fn boolean(&mut self) -> Option<bool> {
-        match self.byte()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
+#[inline(always)]
+fn read_origins(from: &mut Reader<'_>) -> Option<Origins> {
+    match from.byte()? {
+        0 => {
+            from.expect(&[0])?;
+            Some(Origins::default())
         }
+        1 => read_line(from),
+        _ => None,
     }
+}
 
-    fn number(&mut self) -> Option<u64> {
-        let (first, rest) = self.0.split_first()?;
-        if *first < 0x80 {
-            self.0 = rest;
-            return Some(u64::from(*first));
-        }
-        let mut number = u64::from(*first & 0x7f);
-        let mut shift = 7;
-        for (at, byte) in (1..).zip(rest.iter().take(LONGEST - 1)) {
-            number |= u64::from(byte & 0x7f) << shift;
-            if *byte < 0x80 {
-                // The last of the longest has one bit left.
-                let is_fine = shift < 63 || *byte <= 1;
-                self.0 = rest.get(at..)?;
-                return is_fine.then_some(number);
-            }
-            shift += 7;
-        }
-        None
+#[inline(never)]
+fn read_line(from: &mut Reader<'_>) -> Option<Origins> {
+    let length = usize::from(from.byte()?);
+    let file = (length <= SHORT_FILE).then(|| from.bytes(length))??;
+    let (line, column) = (from.short()?, from.short()?);
+    from.expect(&[1, 1])?;
+    Origins::of_line(std::str::from_utf8(file).ok()?, line, column)
+}
+
+#[inline(never)]
+fn read_control(from: &mut Reader<'_>) -> Option<Control> {
+    let kind = from.byte()?;
+    let count = usize::from(from.byte()?);
+    if count > FEW {
+        return None;
     }
+    if kind == REGISTER {
+        let registrations = (0..count).map(|_| {
+            Some(Registration {
+                share: from.share()?,
+                fingerprint: Fingerprint(from.number()?),
+            })
+        });
+        return registrations.collect::<Option<_>>().map(Control::Register);
+    }
+    let of_kind = match kind {
+        CONFIRM => Control::Confirm,
+        RELEASE => Control::Release,
+        ACCEPT => Control::Accept,
+        _ => return None,
+    };
+    let shares = (0..count).map(|_| from.share());
+    shares.collect::<Option<_>>().map(of_kind)
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
+    use farref_proto::{ContextId, ForkId, NodeId, RRefId, Share};
+
     use super::super::head::{FrameHead, map_payload};
+    use super::super::packet::BARE;
     use super::*;
     use crate::agent::{Caller, Failure};
 
@@ -300,14 +395,75 @@ mod tests {
         postcard::to_extend(message, bytes).unwrap()
     }
 
+    fn node(next: &mut impl FnMut() -> u64) -> NodeId {
+        NodeId::new(next() as u32, next() as u32)
+    }
+
+    fn rref(next: &mut impl FnMut() -> u64) -> RRefId {
+        RRefId::new(node(next), next())
+    }
+
+    fn share(next: &mut impl FnMut() -> u64) -> Share {
+        Share {
+            rref: rref(next),
+            fork: ForkId::new(node(next), next()),
+        }
+    }
+
+    fn few<T>(
+        next: &mut impl FnMut() -> u64,
+        mut make: impl FnMut(&mut dyn FnMut() -> u64) -> T,
+    ) -> Vec<T> {
+        let count = next() as usize % (FEW + 1);
+        (0..count).map(|_| make(next)).collect()
+    }
+
+    /// One reference, with its line or without, or none.
+    fn carried(next: &mut impl FnMut() -> u64) -> (Vec<Carried>, Origins) {
+        let carried = Carried {
+            share: share(next),
+            owner: node(next),
+            fingerprint: Fingerprint(next()),
+        };
+        let file = &"src/of/some/other/program/that/is/not/this/ne.rs"[next() as usize % 48..];
+        match next() % 3 {
+            0 => (Vec::new(), Origins::default()),
+            1 => (vec![carried], Origins::default()),
+            _ => {
+                let origins = Origins::of_line(file, next() as u32, next() as u32);
+                (vec![carried], origins.unwrap())
+            }
+        }
+    }
+
+    fn control(next: &mut impl FnMut() -> u64) -> MessageHead {
+        MessageHead::Control(match next() % 4 {
+            0 => Control::Confirm(few(next, |mut next| share(&mut next))),
+            1 => Control::Release(few(next, |mut next| share(&mut next))),
+            2 => Control::Accept(few(next, |mut next| share(&mut next))),
+            _ => Control::Register(few(next, |mut next| Registration {
+                share: share(&mut next),
+                fingerprint: Fingerprint(next()),
+            })),
+        })
+    }
+
     fn call(next: &mut impl FnMut() -> u64) -> MessageHead {
+        let (carried, origins) = carried(next);
         MessageHead::Call {
             head: CallHead {
-                target: Target::Answer(MessageId(next())),
+                target: match next() % 3 {
+                    0 => Target::Answer(MessageId(next())),
+                    1 => Target::Fetch(MessageId(next()), rref(next), Fingerprint(next())),
+                    _ => Target::Stay(Creation {
+                        share: share(next),
+                        fingerprint: Fingerprint(next()),
+                    }),
+                },
                 context: None,
-                carried: Vec::new(),
+                carried,
             },
-            function: Some(FunctionRef {
+            function: (!next().is_multiple_of(4)).then(|| FunctionRef {
                 id: next(),
                 signature: Fingerprint(next()),
                 on_first_reference: next() % 2 == 1,
@@ -319,17 +475,18 @@ mod tests {
                 span: next(),
             },
             callers: Vec::new(),
-            origins: Origins::default(),
+            origins,
         }
     }
 
     fn answer(next: &mut impl FnMut() -> u64) -> MessageHead {
+        let (carried, origins) = carried(next);
         MessageHead::Answer {
             head: AnswerHead {
                 id: MessageId(next()),
-                carried: Vec::new(),
+                carried,
             },
-            origins: Origins::default(),
+            origins,
             failure: None,
         }
     }
@@ -343,9 +500,10 @@ mod tests {
             let lane = Lane::ALL[(next() % 3) as usize];
             let age = next().is_multiple_of(2).then(&mut next);
             let data = (lane, next(), Acks([next(), next(), next()]), age);
-            let message = match round % 2 {
+            let message = match round % 3 {
                 0 => call(&mut next),
-                _ => answer(&mut next),
+                1 => answer(&mut next),
+                _ => control(&mut next),
             };
             let expected = encoded(data, &message);
             let mut buffer = [0; MAX_PLAIN];
@@ -376,6 +534,60 @@ mod tests {
         }
     }
 
+    /// What is kept as numbers until it leaves has room where it is put, whatever the numbers are.
+    #[test]
+    fn the_longest_plain_heads_have_room() {
+        let mut most = || u64::MAX;
+        let (file, long) = ("f".repeat(SHORT_FILE), u32::MAX);
+        let carried = vec![
+            Carried {
+                share: share(&mut most),
+                owner: node(&mut most),
+                fingerprint: Fingerprint(u64::MAX),
+            };
+            FEW_CARRIED
+        ];
+        let target = Target::Stay(Creation {
+            share: share(&mut most),
+            fingerprint: Fingerprint(u64::MAX),
+        });
+        let registration = Registration {
+            share: share(&mut most),
+            fingerprint: Fingerprint(u64::MAX),
+        };
+        let call = |context| MessageHead::Call {
+            head: CallHead {
+                target,
+                context,
+                carried: carried.clone(),
+            },
+            function: Some(FunctionRef {
+                id: u64::MAX,
+                signature: Fingerprint(u64::MAX),
+                on_first_reference: true,
+            }),
+            remaining: Some(Duration::new(u64::MAX, 999_999_999)),
+            trace: TraceContext {
+                trace: u64::MAX,
+                span: u64::MAX,
+            },
+            callers: Vec::new(),
+            origins: Origins::of_line(&file, long, long).unwrap(),
+        };
+        let in_context = call(Some(ContextId::new(node(&mut most), u64::MAX)));
+        let list = MessageHead::Control(Control::Register(vec![registration; FEW]));
+        let data = (Lane::Call, u64::MAX, Acks([u64::MAX; 3]), Some(u64::MAX));
+        for message in [call(None), in_context, list] {
+            assert!(message.is_bare());
+            let length = postcard::to_allocvec(&message).unwrap().len();
+            assert!(length <= BARE, "{length} bytes: {message:?}");
+            let in_a_context =
+                matches!(&message, MessageHead::Call { head, .. } if head.context.is_some());
+            let written = write(data, &message, &mut [0; MAX_PLAIN]);
+            assert_eq!(written.is_none(), in_a_context);
+        }
+    }
+
     /// PL-2: any byte changed gives what postcard reads out of it, or is left to postcard.
     #[test]
     fn nothing_is_read_that_postcard_would_not_read() {
@@ -388,9 +600,10 @@ mod tests {
                 Acks([next(), next(), next()]),
                 Some(next()),
             );
-            let message = match round % 2 {
+            let message = match round % 3 {
                 0 => call(&mut next),
-                _ => answer(&mut next),
+                1 => answer(&mut next),
+                _ => control(&mut next),
             };
             let mut bytes = encoded(data, &message);
             let at = next() as usize % bytes.len();
@@ -434,7 +647,15 @@ mod tests {
             origins: Origins::default(),
             failure: Some(Failure::Cancelled),
         };
-        for message in [waited_for, failed, MessageHead::Cancel(MessageId(1))] {
+        let many = vec![share(&mut next); FEW + 1];
+        let others = [
+            waited_for,
+            failed,
+            MessageHead::Cancel(MessageId(1)),
+            MessageHead::Control(Control::Release(many)),
+            MessageHead::Control(Control::Finish),
+        ];
+        for message in others {
             assert!(write(data, &message, &mut [0; MAX_PLAIN]).is_none());
             assert!(read(&encoded(data, &message), &mut Vec::new()).is_none());
         }

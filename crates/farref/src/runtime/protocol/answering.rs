@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farref_proto::{MessageId, NodeId, RRefId};
 
+use super::references::origins;
 use super::work::Work;
 use crate::agent::{AnswerMessage, Failure, Message, Origins, weigh};
 use crate::codec::Payload;
@@ -59,9 +60,9 @@ impl Core {
             .iter()
             .filter_map(|handle| Some(handle.held().ok()?.rref))
             .collect();
-        let origins = self.origins(&carried);
-        let carried = (&carried[..], origins);
         let mut state = self.lock();
+        let origins = origins(&state.node, &carried);
+        let carried = (&carried[..], origins);
         let mut work = Work::new();
         self.answer(&mut state, to, request, outcome, carried, &mut work);
         self.finish_input(state, work);

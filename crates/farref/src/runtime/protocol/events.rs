@@ -285,7 +285,7 @@ impl Core {
         };
         match value {
             Some(Value::Failed(failure)) => Err(Failure::clone(failure)),
-            Some(Value::Ready { of, .. }) => match self.registry.method(method, *of) {
+            Some(Value::Ready(object)) => match self.registry.method(method, object.type_id()) {
                 Some(entry) => Ok(Some(entry)),
                 None => Err(Failure::NoSuchFunction(None)),
             },

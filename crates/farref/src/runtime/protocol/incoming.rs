@@ -255,8 +255,13 @@ impl Core {
             Some(Ok(Callee::Function(entry))) => entry.name(),
             _ => "a function that is not known here",
         };
-        arrived.references =
-            self.receive_references(from, &head.carried, &origins, receiver, false);
+        arrived.references = self.receive_references(
+            &mut state.node,
+            &head.carried,
+            &origins,
+            (from, receiver, false),
+            work,
+        );
         let is_fetch = matches!(head.target, Target::Fetch(..));
         let checked = match state.refuses && from != self.me {
             true => Err(Failure::ShuttingDown),
@@ -375,7 +380,9 @@ impl Core {
         };
         if answered.wanted {
             let function = self.registry.name_of(function).unwrap_or(FETCH);
-            let references = self.receive_references(from, &head.carried, &origins, function, true);
+            let source = (from, function, true);
+            let references =
+                self.receive_references(&mut state.node, &head.carried, &origins, source, work);
             let reply = match outcome {
                 Ok(payload) => Ok((payload, references)),
                 Err(failure) => {

@@ -27,7 +27,18 @@ impl Core {
     /// Does what the clock says, and sends what has gathered.
     pub(crate) fn tick(self: &Arc<Self>) {
         let now = self.now();
-        user_code::forbid_during(|| self.input(|node, out| node.poll(now, out)));
+        user_code::forbid_during(|| {
+            let mut state = self.lock();
+            state.clock_told = false;
+            let ProtocolState { node, out, .. } = &mut *state;
+            node.poll(now, out);
+            self.finish_input(state, Work::new());
+        });
+    }
+
+    /// Whether the clock was told of releases, which gather for a moment before it sends them.
+    pub(crate) fn gathers(&self) -> bool {
+        self.lock().clock_told
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -99,6 +110,8 @@ impl Core {
         for callback in work.callbacks.drain(..) {
             self.user_code.run(callback);
         }
+        // Those that have none need not go where destructors may run.
+        work.freed.retain(Value::has_destructor);
         if !work.freed.is_empty() {
             self.user_code.drop_values(std::mem::take(&mut work.freed));
         }

@@ -1,5 +1,6 @@
 //! Calls that this worker makes of itself: values that it makes and looks at without sending anything.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use farref_proto::{Arrival, CallError, Fingerprint, MessageId, RRefId, RefError, Want};
@@ -14,7 +15,6 @@ use crate::runtime::failure;
 use crate::runtime::handle::Handle;
 use crate::runtime::job::{ArrivedCall, Destination};
 use crate::runtime::registry::{Callee, FunctionEntry};
-use crate::tables::holds::HoldRecord;
 use crate::values::Value;
 
 impl Core {
@@ -24,7 +24,7 @@ impl Core {
         call: CallSpec,
         entry: &'static FunctionEntry,
         output: Fingerprint,
-        made: HoldRecord,
+        location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
         let receiver = match &call.receiver {
             Some(receiver) => {
@@ -33,6 +33,7 @@ impl Core {
             }
             None => None,
         };
+        let hold = self.holds.made(location, call.now);
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         let created = match call.context {
@@ -43,6 +44,7 @@ impl Core {
             Ok(rref) => rref,
             Err(error) => return Err(self.cannot_call(self.me, call.name, false, error)),
         };
+        node.keep_hold(rref, hold);
         let arrived = ArrivedCall {
             from: self.me,
             target: Destination::Stay {
@@ -78,7 +80,7 @@ impl Core {
         }
         self.finish_input(state, work);
         self.metrics.created.add(1);
-        Ok(Handle::counted(self, rref, self.me, output, made))
+        Ok(Handle::counted(self, rref, self.me, output))
     }
 
     /// Waits for a value that this worker owns.

@@ -1,5 +1,6 @@
 //! Calls that this worker makes: sent, parked, cancelled, looped back.
 
+use std::panic::Location;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use farref_proto::{
 };
 use tokio::sync::oneshot;
 
+use super::references::origins;
 use super::work::Work;
 use crate::agent::{
     CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
@@ -20,7 +22,6 @@ use crate::runtime::registry::FunctionEntry;
 use crate::runtime::value_scope::Encoded;
 use crate::support::deadlines::HasDeadlines;
 use crate::tables::flow_control::Parked;
-use crate::tables::holds::HoldRecord;
 
 /// A call about to be made.
 pub(crate) struct CallSpec {
@@ -79,7 +80,6 @@ impl Core {
             None => Want::Answer,
         };
         let carried = ids(&call.encoded.references)?;
-        let origins = self.origins(&carried);
         let mut state = self.lock();
         if !self.has_place(&state, to, &call) {
             // Once it is out of the group nobody tells.
@@ -89,6 +89,7 @@ impl Core {
             drop(gave_up);
             return Err(NotMade::NoPlace(Box::new(call), told));
         }
+        let origins = origins(&state.node, &carried);
         let ProtocolState { node, out, .. } = &mut *state;
         let head = match node.call(to, want, &carried, call.context, out) {
             Ok(head) => head,
@@ -134,11 +135,11 @@ impl Core {
         mut call: CallSpec,
         entry: &'static FunctionEntry,
         output: Fingerprint,
-        made: HoldRecord,
+        location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
         self.check_member()?;
         if to == self.me {
-            return self.create_here(call, entry, output, made);
+            return self.create_here(call, entry, output, location);
         }
         self.check_size(to, &call)?;
         let on_value = call.receiver.is_some();
@@ -149,12 +150,13 @@ impl Core {
             }
         }
         let carried = ids(&call.encoded.references)?;
-        let origins = self.origins(&carried);
         let name = call.name.clone();
+        let hold = self.holds.made(location, call.now);
         let mut state = self.lock();
         if !self.has_place(&state, to, &call) {
             return Err(self.too_many_calls(to, name));
         }
+        let origins = origins(&state.node, &carried);
         let ProtocolState { node, out, .. } = &mut *state;
         let head = match node.call(to, Want::Reference(output), &carried, call.context, out) {
             Ok(head) => head,
@@ -173,12 +175,13 @@ impl Core {
         else {
             return Err(ReferenceError::Hollow.into());
         };
+        state.node.keep_hold(rref, hold);
         let mut work = Work::new();
         let references = self.submit(&mut state, to, head, origins, call, &mut work);
         self.finish_input(state, work);
         drop(references);
         self.metrics.created.add(1);
-        Ok(Handle::counted(self, rref, to, output, made))
+        Ok(Handle::counted(self, rref, to, output))
     }
 
     /// The caller no longer wants the answer. Says whether there was still one to come.

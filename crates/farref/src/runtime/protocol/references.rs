@@ -1,6 +1,8 @@
 //! References of this worker's: made of values that it has, received in messages, confirmed, given back.
 
+use std::panic::Location;
 use std::sync::Arc;
+use std::time::Instant;
 
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId, RefError};
 use tokio::sync::oneshot;
@@ -8,10 +10,18 @@ use tokio::sync::oneshot;
 use super::work::Work;
 use crate::agent::Origins;
 use crate::error::Result;
-use crate::runtime::core::{Core, ProtocolState};
+use crate::runtime::core::{Core, ProtocolState, WorkerNode};
 use crate::runtime::handle::Handle;
-use crate::tables::holds::HoldRecord;
 use crate::values::Value;
+
+/// Where references were made that are about to be sent.
+pub(super) fn origins(node: &WorkerNode, references: &[RRefId]) -> Origins {
+    if references.is_empty() {
+        return Origins::default();
+    }
+    let line = |rref: &RRefId| node.refs(*rref).hold(*rref)?.line();
+    Origins::new(references.iter().map(line))
+}
 
 impl Core {
     /// Makes a reference to a value of this worker's own.
@@ -19,54 +29,62 @@ impl Core {
         self: &Arc<Self>,
         value: Value,
         fingerprint: Fingerprint,
-        made: HoldRecord,
+        location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
         self.check_member()?;
-        let created = self.input(|node, _| node.create_local(value, fingerprint));
+        let hold = self.holds.made(location, Instant::now());
+        let created = self.input(|node, _| {
+            let created = node.create_local(value, fingerprint);
+            if let Ok(rref) = created {
+                node.keep_hold(rref, hold);
+            }
+            created
+        });
         let rref = created.map_err(|error| self.explain(error))?;
         self.metrics.created.add(1);
-        Ok(Handle::counted(self, rref, self.me, fingerprint, made))
+        Ok(Handle::counted(self, rref, self.me, fingerprint))
     }
 
-    /// Gives a handle back. Its release is sent soon, together with others.
+    /// Gives a handle back. Its release leaves with the next input of this worker's, or, if there is none for a
+    /// moment, together with others that have gathered by then.
     pub(crate) fn drop_handle(self: &Arc<Self>, rref: RRefId) {
-        self.holds.remove(rref);
         let mut state = self.lock();
         let ProtocolState { node, out, .. } = &mut *state;
         node.drop_handle(rref, out);
         let mut work = Work::new();
         self.handle_events(&mut state, &mut work);
-        if state.out.controls() > 0 {
+        let tell = !state.clock_told && state.out.has_controls();
+        state.clock_told |= tell;
+        drop(state);
+        if tell {
             self.wake_clock.notify_one();
         }
-        drop(state);
         self.carry_out(work);
     }
 
-    /// Where references were made that are about to be sent.
-    pub(super) fn origins(&self, references: &[RRefId]) -> Origins {
-        if references.is_empty() {
-            return Origins::default();
-        }
-        Origins::new(references.iter().map(|rref| self.holds.line(*rref)))
-    }
-
-    /// Takes over the references that came with a message, to a function or as its result.
+    /// Takes over the references that came with a message: who sent it, the function that it calls, or whose result
+    /// it brings.
     pub(super) fn receive_references(
         self: &Arc<Self>,
-        from: NodeId,
+        node: &mut WorkerNode,
         carried: &[Carried],
         origins: &Origins,
-        function: &'static str,
-        returned: bool,
+        source: (NodeId, &'static str, bool),
+        work: &mut Work,
     ) -> Vec<Arc<Handle>> {
         if carried.is_empty() {
             return Vec::new();
         }
-        let sources = self.holds.sources(origins, from, function, returned);
-        let received = carried.iter().enumerate();
+        let holds = self
+            .holds
+            .received(origins, carried.len(), source, work.now());
+        let received = carried.iter().zip(holds);
         received
-            .map(|(index, carried)| Handle::received(self, carried, sources.of(index)))
+            .map(|(carried, hold)| {
+                let rref = carried.share.rref;
+                node.keep_hold(rref, hold);
+                Handle::counted(self, rref, carried.owner, carried.fingerprint)
+            })
             .collect()
     }
 

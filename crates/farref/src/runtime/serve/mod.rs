@@ -52,7 +52,7 @@ impl Job {
                     else {
                         return Err(Failure::BadArguments("nothing to fetch".to_owned()));
                     };
-                    // The permit is given back after the lock, wherever this ends: what was bound last goes first.
+                    // The permit is given back after the value, wherever this ends: what was bound last goes first.
                     let (permit, guard) = (permit, guard);
                     let expected = responder.core().answers.fetched(guard.type_name());
                     let room = responder.room(responder.reserve(&expected)).await;
