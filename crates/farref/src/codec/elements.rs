@@ -50,6 +50,16 @@ impl Width {
         1 << self.log2()
     }
 
+    /// That of the numbers that `T` consists of.
+    pub(super) const fn of<T>() -> Self {
+        match align_of::<T>() {
+            1 => Self::One,
+            2 => Self::Two,
+            4 => Self::Four,
+            _ => Self::Eight,
+        }
+    }
+
     pub(crate) const fn log2(self) -> u32 {
         match self {
             Self::One => 0,
@@ -111,13 +121,7 @@ impl Elements {
             _ => Err(vector),
         };
         cast.unwrap_or_else(|vector| {
-            let width = match align_of::<T>() {
-                1 => Width::One,
-                2 => Width::Two,
-                4 => Width::Four,
-                _ => Width::Eight,
-            };
-            let mut copy = Self::empty(width);
+            let mut copy = Self::empty(Width::of::<T>());
             let bytes: &[u8] = bytemuck::cast_slice(&vector);
             copy.resize(bytes.len());
             copy.bytes_mut().copy_from_slice(bytes);

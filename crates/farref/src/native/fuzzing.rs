@@ -3,7 +3,7 @@
 use bytes::BufMut;
 use ring::hmac;
 
-use super::frame::{Decoder, FrameError, Limits, NamedPiece, Recycler, Space};
+use super::frame::{Decoder, FrameError, Limits, NamedPiece, PieceSource, Recycler, Space};
 use super::handshake::{Claim, Conversation, Greeting, Reply};
 use super::transport::{MemoryNetwork, Stream};
 
@@ -34,7 +34,7 @@ fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option
     loop {
         let next = decoder.next();
         if let Some(NamedPiece {
-            address,
+            source: PieceSource::Memory(address),
             mut filling,
         }) = decoder.take_named()
         {
