@@ -113,7 +113,7 @@ pub use quota::Quota;
 pub use region::{Region, RegionWriter};
 #[cfg(target_os = "linux")]
 pub use sealed::SealedFile;
-pub use sys::PartialVec;
+pub use sys::{Number, PartialVec};
 #[cfg(target_os = "linux")]
 pub use sys::{prefer_huge_pages, read};
 

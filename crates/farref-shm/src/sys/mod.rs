@@ -4,6 +4,8 @@
 //! What these functions offer is safe: each one checks itself what its unsafe part relies on.
 
 #[cfg(target_os = "linux")]
+mod by_two;
+#[cfg(target_os = "linux")]
 mod huge_pages;
 #[cfg(target_os = "linux")]
 mod mapping;
@@ -14,10 +16,12 @@ mod process;
 mod read;
 
 #[cfg(target_os = "linux")]
+pub(crate) use by_two::fill_by_two;
+#[cfg(target_os = "linux")]
 pub use huge_pages::prefer_huge_pages;
 #[cfg(target_os = "linux")]
 pub(crate) use mapping::{Mapping, check};
-pub use partial_vec::PartialVec;
+pub use partial_vec::{Number, PartialVec};
 #[cfg(target_os = "linux")]
 pub(crate) use process::{peer_credentials, read_process};
 #[cfg(target_os = "linux")]

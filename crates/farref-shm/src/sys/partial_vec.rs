@@ -8,17 +8,21 @@ use bytes::buf::UninitSlice;
 
 use crate::prefer_huge_pages;
 
-mod sealed {
-    /// Types of which any bytes are a value.
-    pub trait Number: Copy + 'static {}
-}
+/// A number of which any bytes are a value: `u8`, `u16`, `u32` or `u64`.
+///
+/// # Safety
+///
+/// Any bytes of its size are a value of it.
+pub unsafe trait Number: Copy + 'static {}
 
-use sealed::Number;
-
-impl Number for u8 {}
-impl Number for u16 {}
-impl Number for u32 {}
-impl Number for u64 {}
+// SAFETY: any bytes are.
+unsafe impl Number for u8 {}
+// SAFETY: any bytes are.
+unsafe impl Number for u16 {}
+// SAFETY: any bytes are.
+unsafe impl Number for u32 {}
+// SAFETY: any bytes are.
+unsafe impl Number for u64 {}
 
 /// A vector of `u8`, `u16`, `u32` or `u64` on its way: bytes are appended to it, into memory that nothing was written to
 /// before. To write zeros there first takes as long as a good part of what is read into them.

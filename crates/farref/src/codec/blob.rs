@@ -67,7 +67,7 @@ impl Blob {
     /// # async fn main() -> farref::Result<()> {
     /// # let cluster = farref::testing::Cluster::start_named(&["a", "b"]).await?;
     /// # let owner = cluster.worker(0).peer("b")?;
-    /// let table: RRef<Blob> = load_table::remote(&owner)?;
+    /// let table: RRef<Blob> = load_table::on(&owner).remote();
     /// // Whoever asks for it in a process on the owner's host has the owner's memory.
     /// let blob = table.to_here().await?;
     /// assert_eq!((blob.len(), blob[12345]), (1 << 20, 7));

@@ -117,7 +117,7 @@ fn read_in_place() -> anyhow::Result<()> {
         acquaint(group, "b").await?;
         const SIZE: usize = 64 * MIB;
         let owner = group.peer("a")?;
-        let kept: RRef<Blob> = keep::remote(&owner, SIZE, 7)?;
+        let kept: RRef<Blob> = keep::on(&owner, SIZE, 7).remote();
         let before = in_place(group, "a").await?;
         let first = kept.to_here().await?;
         let after = in_place(group, "a").await?;

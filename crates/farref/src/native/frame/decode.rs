@@ -7,6 +7,7 @@
 //! buffer; a body is a slice of it. Parts get a buffer of their own each, even small ones: programs
 //! keep them, and a slice would keep the whole buffer alive.
 
+use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,8 @@ const BUFFER: usize = 64 << 10;
 const MIN_SPACE: usize = 8 << 10;
 /// So many places of messages are kept.
 const SPARE: usize = 64;
+/// So many parts are read out of the peer's memory at once.
+const NAMED_AT_ONCE: usize = 32;
 /// Bodies above this size get a buffer of their own.
 const INLINE_BODY: usize = 32 << 10;
 
@@ -110,22 +113,22 @@ struct PartialFrame {
     parts: Vec<Part>,
     /// The body or part that is on its way into a buffer of its own.
     filling: Option<Filling>,
-    /// The part that is read out of the peer's memory.
+    /// The parts that are read out of the peer's memory.
     named: Named,
 }
 
-/// How far a part is that is read out of the peer's memory.
+/// How far parts are that are read out of the peer's memory.
 #[derive(Debug, Default)]
 enum Named {
     /// There is none.
     #[default]
     Nothing,
-    /// Its address has come.
-    Wanted(NamedPiece),
-    /// Somebody reads it.
+    /// Their addresses have come.
+    Wanted(Vec<NamedPiece>),
+    /// Somebody reads them.
     Taken,
-    /// It has been read.
-    Read(Filling),
+    /// They have been read.
+    Read(VecDeque<Filling>),
 }
 
 /// What a frame is put together from.
@@ -192,13 +195,14 @@ impl Decoder {
         self.may_be_named = true;
     }
 
-    /// The part that is to be read out of the peer's memory before anything else is read, if there is one.
-    pub(crate) fn take_named(&mut self) -> Option<NamedPiece> {
+    /// The parts that are to be read out of the peer's memory before anything else is read, if there are any: as many as
+    /// follow each other.
+    pub(crate) fn take_named(&mut self) -> Option<Vec<NamedPiece>> {
         let named = &mut self.pending.as_mut()?.named;
         match take(named) {
-            Named::Wanted(piece) => {
+            Named::Wanted(pieces) => {
                 *named = Named::Taken;
-                Some(piece)
+                Some(pieces)
             }
             other => {
                 *named = other;
@@ -207,10 +211,10 @@ impl Decoder {
         }
     }
 
-    /// The part that was taken has been read.
-    pub(crate) fn put_named(&mut self, filling: Filling) {
+    /// The parts that were taken have been read.
+    pub(crate) fn put_named(&mut self, fillings: Vec<Filling>) {
         if let Some(pending) = &mut self.pending {
-            pending.named = Named::Read(filling);
+            pending.named = Named::Read(fillings.into());
         }
     }
 
@@ -352,6 +356,13 @@ impl Decoder {
     }
 }
 
+/// The address that stands in the place of a part.
+fn take_address(buffer: &mut BytesMut) -> Option<u64> {
+    let address = buffer.get(..ADDRESS).map(|mut bytes| bytes.get_u64_le())?;
+    buffer.advance(ADDRESS);
+    Some(address)
+}
+
 fn to_size(length: u64) -> Result<usize, FrameError> {
     usize::try_from(length).map_err(|_| FrameError::OutOfMemory(length))
 }
@@ -448,24 +459,48 @@ impl PartialFrame {
         buffer: &mut BytesMut,
         recycler: &Arc<Recycler>,
     ) -> Result<Option<Arc<Owned>>, FrameError> {
-        match take(&mut self.named) {
-            Named::Read(filling) => return Ok(Some(recycler.lend(filling.finish()))),
-            Named::Nothing => {
-                let Some(address) = buffer.get(..ADDRESS).map(|mut bytes| bytes.get_u64_le())
-                else {
-                    return Ok(None);
-                };
-                buffer.advance(ADDRESS);
-                let filling = Filling::new(length, width, recycler.take(length, width))?;
-                if length == 0 {
-                    return Ok(Some(recycler.lend(filling.finish())));
-                }
-                let source = PieceSource::Memory(address);
-                self.named = Named::Wanted(NamedPiece { source, filling });
-            }
-            under_way => self.named = under_way,
+        if let Some(filling) = self.next_read() {
+            return Ok(Some(recycler.lend(filling.finish())));
         }
+        if !matches!(self.named, Named::Nothing) {
+            return Ok(None);
+        }
+        let Some(address) = take_address(buffer) else {
+            return Ok(None);
+        };
+        let filling = Filling::new(length, width, recycler.take(length, width))?;
+        if length == 0 {
+            return Ok(Some(recycler.lend(filling.finish())));
+        }
+        let source = PieceSource::Memory(address);
+        let mut pieces = vec![NamedPiece { source, filling }];
+        // One thread reads them all: to wake one takes as long as to read a small one.
+        let following = self.part_table.iter().skip(self.parts.len() + 1);
+        for &(length, width, place) in following.take(NAMED_AT_ONCE - 1) {
+            if place != Place::Named || length == 0 {
+                break;
+            }
+            let Some(address) = take_address(buffer) else {
+                break;
+            };
+            let source = PieceSource::Memory(address);
+            let filling = Filling::new(length, width, recycler.take(length, width))?;
+            pieces.push(NamedPiece { source, filling });
+        }
+        self.named = Named::Wanted(pieces);
         Ok(None)
+    }
+
+    /// The next of those parts that have been read.
+    fn next_read(&mut self) -> Option<Filling> {
+        let Named::Read(fillings) = &mut self.named else {
+            return None;
+        };
+        let next = fillings.pop_front();
+        if fillings.is_empty() {
+            self.named = Named::Nothing;
+        }
+        next
     }
 
     /// The next part, which is in a region: as such, or if it has been copied.
@@ -475,11 +510,11 @@ impl PartialFrame {
         width: Width,
         intake: &mut Intake<'_>,
     ) -> Result<PassedPart, FrameError> {
+        if let Some(filling) = self.next_read() {
+            let part = intake.recycler.lend(filling.finish());
+            return Ok(PassedPart::Copied(Some(part)));
+        }
         match take(&mut self.named) {
-            Named::Read(filling) => {
-                let part = intake.recycler.lend(filling.finish());
-                return Ok(PassedPart::Copied(Some(part)));
-            }
             Named::Nothing => {
                 let descriptors = intake.descriptors.as_mut();
                 let descriptors = descriptors.ok_or(FrameError::RegionUnpermitted)?;
@@ -489,7 +524,7 @@ impl PartialFrame {
                         let used = intake.recycler.take(length, width);
                         let filling = Filling::new(length, width, used)?;
                         let source = PieceSource::Region(region);
-                        self.named = Named::Wanted(NamedPiece { source, filling });
+                        self.named = Named::Wanted(vec![NamedPiece { source, filling }]);
                     }
                 }
             }

@@ -17,7 +17,8 @@
 //!   most a few times the heads, and the payload once. Address space that is reserved and not
 //!   touched may be [`RESERVE_AHEAD`] times what has been received and a constant. What is read out of
 //!   the peer's memory counts as received; it costs the peer nothing but to have it, so only the limit on
-//!   messages bounds that.
+//!   messages bounds that. Memory is handed out in pages, of 2 MiB where the system has such for a large
+//!   piece. What is in a region is the peer's, and read where it is.
 //! - **FR-3** No input makes the decoder panic, and what it says does not depend on how the input was
 //!   split.
 //! - **FR-4** Large pieces are copied neither on the way out nor, but for what came in the same read

@@ -45,16 +45,16 @@ use crate::native::transport::{MemoryClaim, MemoryError, PeerMemory, SealedRegio
 use crate::support::user_code;
 use crate::support::waiting_threads::NoThread;
 
-/// So much is read before it is looked at the clock and at the socket.
-const TURN: usize = 4 << 20;
+/// So much is read before it is looked at the clock and at the socket: enough for a second thread to be worth it.
+const TURN: usize = 32 << 20;
 /// So much of a region is copied at once.
 const COPY: usize = 64 << 10;
 /// How often the peer hears that its memory is still being read: it has nothing to write meanwhile, so only this shows
 /// it that the connection is not stuck.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
-/// A part that is being read: where it will be in the end.
-pub(super) type Reading = oneshot::Receiver<Result<Filling, ReadFailure>>;
+/// Parts that are being read: where they will be in the end.
+pub(super) type Reading = oneshot::Receiver<Result<Vec<Filling>, ReadFailure>>;
 
 /// Why a part could not be read. Neither is more than the end of the connection.
 #[derive(Debug, thiserror::Error)]
@@ -266,27 +266,31 @@ impl RecvStream {
         }
     }
 
-    /// Begins to read a part out of the peer's memory. Fails if nobody can now.
+    /// Begins to read parts out of the peer's memory. Fails if nobody can now.
     pub(super) fn read_memory(
         &self,
         link: &Arc<Link>,
-        piece: NamedPiece,
+        pieces: Vec<NamedPiece>,
     ) -> Result<Reading, &'static str> {
         let stream = self.this.upgrade().ok_or("the stream is closed")?;
-        let permit = match &piece.source {
-            PieceSource::Memory(_) => {
+        // A region is there, whatever the peer does.
+        let is_memory = |piece: &NamedPiece| matches!(piece.source, PieceSource::Memory(_));
+        let permit = match pieces.iter().any(is_memory) {
+            true => {
                 let permit = link.peer_reads.begin();
                 Some(permit.ok_or("the peer's memory is being read already")?)
             }
-            // A region is there, whatever the peer does.
-            PieceSource::Region(_) => None,
+            false => None,
         };
         let (done, reading) = oneshot::channel();
         let begun = self.spawn(&Arc::downgrade(link), move |link| {
-            let read = stream.read_piece(link, piece);
+            let read: Result<Vec<_>, _> = pieces
+                .into_iter()
+                .map(|piece| stream.read_piece(link, piece))
+                .collect();
             match (&read, &permit) {
-                (Ok(filling), Some(permit)) => {
-                    let bytes = filling.length() as u64;
+                (Ok(fillings), Some(permit)) => {
+                    let bytes = fillings.iter().map(Filling::length).sum::<usize>() as u64;
                     permit.0.bytes.fetch_add(bytes, Ordering::Relaxed);
                 }
                 (Err(ReadFailure::Memory(MemoryError::Unreadable(_))), Some(permit)) => {

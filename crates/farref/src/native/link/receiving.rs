@@ -128,8 +128,8 @@ impl RecvStream {
             let message = user_code::panic_message(&*panic).unwrap_or("a panic");
             Err(StopReason::Panicked(message.to_owned()))
         })?;
-        if let Some(piece) = state.decoder.take_named() {
-            let reading = self.read_memory(link, piece);
+        if let Some(pieces) = state.decoder.take_named() {
+            let reading = self.read_memory(link, pieces);
             state.reading = Some(reading.map_err(|why| StopReason::Lost(why.to_owned()))?);
         }
         Ok(())

@@ -111,11 +111,6 @@ impl RecvState {
         match self.decoder.space() {
             Space::Buffer(buffer) => self.stream.poll_receive(context, buffer),
             Space::Piece(mut piece) => self.stream.poll_read_buf(context, &mut piece),
-            Space::Elements(mut room, filled) => {
-                let read = ready!(self.stream.poll_read_buf(context, &mut room));
-                *filled += read.as_ref().map_or(0, |read| *read);
-                Poll::Ready(read)
-            }
         }
     }
 
@@ -138,22 +133,20 @@ impl RecvState {
         match self.decoder.space() {
             Space::Buffer(buffer) => self.stream.receive_now(buffer, scratch),
             Space::Piece(mut piece) => self.stream.read_now(&mut piece, scratch),
-            Space::Elements(mut room, filled) => {
-                let read = self.stream.read_now(&mut room, scratch)?;
-                *filled += read;
-                Ok(read)
-            }
         }
     }
 
     /// What came of reading the peer's memory counts as read from the stream. None if the thread did not get to it.
-    fn finish_reading(&mut self, read: Option<Result<Filling, ReadFailure>>) -> io::Result<usize> {
+    fn finish_reading(
+        &mut self,
+        read: Option<Result<Vec<Filling>, ReadFailure>>,
+    ) -> io::Result<usize> {
         self.reading = None;
-        let filling = read
+        let fillings = read
             .ok_or_else(|| io::Error::other("nobody reads the peer's memory any more"))?
             .map_err(io::Error::other)?;
-        let length = filling.length();
-        self.decoder.put_named(filling);
+        let length = fillings.iter().map(Filling::length).sum();
+        self.decoder.put_named(fillings);
         Ok(length)
     }
 }

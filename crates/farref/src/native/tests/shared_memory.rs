@@ -443,11 +443,6 @@ impl Intruder {
         let read = match self.decoder.space() {
             Space::Buffer(buffer) => bulk.read.read_buf(buffer).await,
             Space::Piece(mut piece) => bulk.read.read_buf(&mut piece).await,
-            Space::Elements(mut room, filled) => {
-                let read = bulk.read.read_buf(&mut room).await;
-                *filled += read.as_ref().map_or(0, |read| *read);
-                read
-            }
         };
         matches!(read, Ok(1..))
     }
