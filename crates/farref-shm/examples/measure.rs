@@ -114,10 +114,10 @@ mod linux {
             }
             b'f' => {
                 let fresh = region(value)?;
-                send(&*socket, &head, &[fresh.descriptor().ok_or("made here")?])?;
+                send(&*socket, &head, &[fresh.descriptor()])?;
             }
             b'k' | b'r' => {
-                send(&*socket, &head, &[kept.descriptor().ok_or("made here")?])?;
+                send(&*socket, &head, &[kept.descriptor()])?;
             }
             _ => {
                 send(&*socket, &head, &[])?;

@@ -48,8 +48,8 @@ pub fn send(
 /// Reads bytes, and puts the descriptors that came with them into a queue. Returns how many bytes; zero is the end of
 /// the stream.
 ///
-/// Waits if the socket does. After [`ReceiveError::TooMany`] the connection is of no use any more: descriptors are
-/// missing.
+/// Waits if the socket does. After [`ReceiveError::TooMany`] and [`ReceiveError::NoneLeft`] the connection is of no use any
+/// more: descriptors are missing.
 pub fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -61,16 +61,22 @@ pub fn receive(
     let received = recvmsg(socket, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
         .map_err(io::Error::from)?;
     let mut refused = false;
+    let mut opened = 0;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
             for descriptor in descriptors {
                 refused |= !queue.push(descriptor);
+                opened += 1;
             }
         }
     }
-    // Those that had no room were never opened here.
-    if refused || received.flags.contains(ReturnFlags::CTRUNC) {
+    // Those that had no room were never opened here. There was room for so many.
+    let missing = received.flags.contains(ReturnFlags::CTRUNC);
+    if refused || (missing && opened >= MAX_DESCRIPTORS) {
         return Err(ReceiveError::TooMany { most: queue.most });
+    }
+    if missing {
+        return Err(ReceiveError::NoneLeft);
     }
     Ok(received.bytes)
 }
@@ -106,6 +112,15 @@ impl DescriptorQueue {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.descriptors.is_empty()
+    }
+
+    /// Takes all that another one has, as far as there is room; the rest is closed. Says whether there was room.
+    pub fn append(&mut self, other: &mut Self) -> bool {
+        let mut room = true;
+        while let Some(descriptor) = other.next() {
+            room &= self.push(descriptor);
+        }
+        room
     }
 
     /// Says whether there was room.

@@ -53,7 +53,7 @@ pub enum RefusedDescriptor {
     /// Memory for it would be taken only when it is read, and from the reader.
     #[error("a region of shared memory has {actual} bytes of memory for {announced}")]
     Sparse {
-        /// How many bytes it was said to have.
+        /// How many bytes its file has.
         announced: u64,
         /// For how many there is memory.
         actual: u64,
@@ -86,6 +86,9 @@ pub enum ReceiveError {
         /// How many may wait.
         most: usize,
     },
+    /// This process cannot open those that have come: not the peer's fault.
+    #[error("there are no descriptors left for those that a peer sent")]
+    NoneLeft,
     /// The socket's error. `WouldBlock` means that nothing is there.
     #[error(transparent)]
     Socket(#[from] io::Error),

@@ -22,7 +22,6 @@
 //! # #[cfg(target_os = "linux")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::io::{IoSlice, Write};
-//! use std::os::fd::AsFd;
 //! use std::os::unix::net::UnixStream;
 //!
 //! use farref_shm::{DescriptorQueue, MappedRegions, Quota, RegionWriter, receive, send};
@@ -33,8 +32,7 @@
 //! let mut writer = RegionWriter::create(11, &Quota::new(64, 1 << 30))?;
 //! writer.write_all(b"hello world")?;
 //! let kept = writer.seal()?;
-//! let descriptor = kept.descriptor().expect("made here");
-//! send(&here, &[IoSlice::new(b"11")], &[descriptor])?;
+//! send(&here, &[IoSlice::new(b"11")], &[kept.descriptor()])?;
 //!
 //! // Another one reads it where it is.
 //! let mut queue = DescriptorQueue::new(16);
@@ -57,6 +55,8 @@
 //! | [`MappedRegions`] | maps each region once, however often it is received |
 //! | [`Quota`] | how many regions, and of how many bytes, there may be |
 //! | [`send`], [`receive`] | bytes with descriptors over a Unix socket |
+//! | [`PartialVec`] | a vector of numbers that is filled with bytes as they come |
+//! | [`read`] | bytes into memory that nothing was written to yet |
 //! | [`prefer_huge_pages`] | makes fresh memory cheaper |
 //! | [`PeerMemory`], [`Beacon`] | reads the memory of the process at the other end of a Unix socket |
 //! | [`ProcessMemory`] | the same of a process that is known by its number, for other wires |
@@ -72,7 +72,7 @@
 //!   for good; which one is its user's to know.
 //! - **SH-4** Everything that is kept open or mapped is counted against a quota, and given back when it is dropped.
 //!
-//! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and there is nothing.
+//! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and there is nothing but [`PartialVec`] and [`THRESHOLD`].
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(unsafe_code)]
@@ -94,7 +94,6 @@ mod region;
 #[cfg(target_os = "linux")]
 mod sealed;
 // All unsafe code of the crate.
-#[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 mod sys;
 
@@ -114,8 +113,9 @@ pub use quota::Quota;
 pub use region::{Region, RegionWriter};
 #[cfg(target_os = "linux")]
 pub use sealed::SealedFile;
+pub use sys::{Number, PartialVec};
 #[cfg(target_os = "linux")]
-pub use sys::prefer_huge_pages;
+pub use sys::{prefer_huge_pages, read};
 
 /// There are none to ask for.
 #[cfg(not(target_os = "linux"))]

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::RefusedDescriptor;
@@ -33,10 +33,23 @@ struct Regions {
     sweep_at: usize,
 }
 
-/// A region of another process, unmapped when all clones of it are dropped. It is bytes, and may be the owner of some:
+/// A region, unmapped when all clones of it are dropped. It is bytes, and may be the owner of some:
 /// `Bytes::from_owner(region)`.
 #[derive(Clone, Debug)]
 pub struct SharedRegion(Arc<Region>);
+
+impl SharedRegion {
+    /// What to send to another process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+}
+
+impl From<Region> for SharedRegion {
+    fn from(region: Region) -> Self {
+        Self(Arc::new(region))
+    }
+}
 
 impl MappedRegions {
     /// None yet, and at most as many as the quota says.
@@ -47,8 +60,8 @@ impl MappedRegions {
         }
     }
 
-    /// The region of a descriptor that was received, and that was said to have so many bytes. The descriptor is closed
-    /// in any case.
+    /// The region of a descriptor that was received, and that was said to have so many bytes. Of a region that is mapped
+    /// already, and of what is none, the descriptor is closed.
     pub fn map(&self, file: OwnedFd, length: usize) -> Result<SharedRegion, RefusedDescriptor> {
         self.map_sealed(&SealedFile::new(file, length)?)
     }

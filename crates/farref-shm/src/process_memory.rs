@@ -4,7 +4,10 @@
 //! Where both ends are, and the socket between them is a Unix socket, [`PeerMemory`](crate::PeerMemory) makes sure of it.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
 
 use bytes::BufMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,10 +15,16 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, dumpable_behavior, pidfd_open};
 
 use crate::error::PeerError;
-use crate::sys::read_process;
+use crate::sys::{fill_by_two, read_process};
 
 /// So much is read at once: what the system has to remember of each page meanwhile stays in the cache.
 const CALL: usize = 256 << 10;
+
+/// From this size on two threads copy. Measured: they take 0.55 to 0.8 of the time if a core is free, and no longer if none
+/// is.
+const BY_TWO: usize = 8 << 20;
+/// So much one of them takes at a time.
+const PIECE: usize = 1 << 20;
 
 /// The memory of a process that is held on to: if it ends, its number is not taken for another's.
 ///
@@ -75,6 +84,24 @@ impl ProcessMemory {
         length: usize,
         into: &mut impl BufMut,
     ) -> Result<(), PeerError> {
+        if length >= BY_TWO && is_parallel() {
+            let by_two = fill_by_two(into, length, PIECE, |from, mut room| {
+                let address = address.saturating_add(from as u64);
+                self.copy_alone(address, room.len(), &mut room)
+            });
+            if let Some(copied) = by_two {
+                return copied;
+            }
+        }
+        self.copy_alone(address, length, into)
+    }
+
+    fn copy_alone(
+        &self,
+        address: u64,
+        length: usize,
+        into: &mut impl BufMut,
+    ) -> Result<(), PeerError> {
         let mut done = 0;
         while done < length {
             let missing = length - done;
@@ -125,6 +152,12 @@ pub(crate) fn is_quiet(ends: &mut [PollFd<'_>]) -> bool {
             Err(_) => return false,
         }
     }
+}
+
+/// Whether there is more than one core.
+fn is_parallel() -> bool {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| available_parallelism().map_or(1, NonZeroUsize::get)) > 1
 }
 
 fn explain(address: u64, error: io::Error) -> PeerError {

@@ -33,8 +33,7 @@ pub(crate) struct Share {
 }
 
 impl Quota {
-    /// So many regions, and so many bytes in all of them together. Each region of one's own is an open
-    /// descriptor; each one of others is a mapping.
+    /// So many regions, and so many bytes in all of them together. Each region is an open descriptor and a mapping.
     pub fn new(regions: usize, bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             regions,

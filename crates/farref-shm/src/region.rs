@@ -22,28 +22,26 @@ const NAME: &str = "farref";
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
-    /// There if it was made here; it can be sent then.
-    descriptor: Option<OwnedFd>,
+    /// By it others get it.
+    descriptor: Arc<OwnedFd>,
     _share: Share,
 }
 
 impl Region {
-    /// What to send to another process, if it was made by this one.
-    ///
-    /// One that was received has none: descriptors are few, and a mapping needs none.
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.descriptor.as_ref().map(AsFd::as_fd)
+    /// What to send to another process, be it made by this one or received.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 
     /// Maps what another process has made.
     pub(crate) fn received(
-        file: &OwnedFd,
+        file: &Arc<OwnedFd>,
         length: usize,
         share: Share,
     ) -> Result<Self, RefusedDescriptor> {
         Ok(Self {
             mapping: Mapping::new(file.as_fd(), length)?,
-            descriptor: None,
+            descriptor: Arc::clone(file),
             _share: share,
         })
     }
@@ -109,7 +107,7 @@ impl RegionWriter {
         let mapping = Mapping::new(self.file.as_fd(), self.length).map_err(io::Error::other)?;
         Ok(Region {
             mapping,
-            descriptor: Some(self.file),
+            descriptor: Arc::new(self.file),
             _share: self.share,
         })
     }
@@ -156,7 +154,7 @@ mod tests {
             writer.write_all(&bytes).unwrap();
             let region = writer.seal().unwrap();
             assert_eq!(&*region, bytes);
-            let file = region.descriptor().unwrap();
+            let file = region.descriptor();
             assert_eq!(rustix::io::pwrite(file, b"x", 0), Err(Errno::PERM));
             assert_eq!(rustix::fs::ftruncate(file, 0).is_err(), length > 0);
         }

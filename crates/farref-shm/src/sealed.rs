@@ -17,7 +17,7 @@ use crate::sys::check;
 /// wants a vector of its own.
 #[derive(Debug)]
 pub struct SealedFile {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     length: usize,
 }
 
@@ -25,7 +25,10 @@ impl SealedFile {
     /// Takes a descriptor as sealed memory of `length` bytes, if it is that. Otherwise it is closed.
     pub fn new(file: OwnedFd, length: usize) -> Result<Self, RefusedDescriptor> {
         match check(file.as_fd(), length) {
-            Ok(()) => Ok(Self { file, length }),
+            Ok(()) => Ok(Self {
+                file: Arc::new(file),
+                length,
+            }),
             Err(refused) => {
                 close(file);
                 Err(refused)

@@ -41,9 +41,11 @@ pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> Result<(), RefusedDe
     if actual < announced {
         return Err(RefusedDescriptor::TooShort { announced, actual });
     }
-    let actual = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
-    // Holes cannot be made in what is sealed, so what is there stays.
-    if actual < announced {
+    let there = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
+    // Of all of the file, since the system does not say where it has memory. Holes cannot be made in what is sealed, so
+    // what is there stays.
+    if there < actual {
+        let (announced, actual) = (actual, there);
         return Err(RefusedDescriptor::Sparse { announced, actual });
     }
     Ok(())

@@ -195,7 +195,7 @@ pub(crate) fn run() -> Result<()> {
             let region = region(LENGTH)?;
             end.send_region(&region, LENGTH)?;
             end.wait()?;
-            attack(region.descriptor().context("made here")?)?;
+            attack(region.descriptor())?;
             end.socket.write_all(b"!")?;
         }
         "no seals" => end.send_file(&file(LENGTH, SealFlags::empty())?)?,
@@ -211,11 +211,17 @@ pub(crate) fn run() -> Result<()> {
             fcntl_add_seals(&sparse, sealed())?;
             end.send_file(&sparse)?;
         }
+        "sparse, with memory beyond" => {
+            let sparse = memfd_create("farref", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::io::pwrite(&sparse, &pattern(LENGTH), 4 * LENGTH as u64)?;
+            fcntl_add_seals(&sparse, sealed())?;
+            end.send_file(&sparse)?;
+        }
         "a file" => end.send_file(&std::fs::File::open("/proc/self/exe")?.into())?,
         "a socket" => end.send_file(&UnixStream::pair()?.0.into())?,
         "three at once" => {
             let region = region(LENGTH)?;
-            let descriptor = region.descriptor().context("made here")?;
+            let descriptor = region.descriptor();
             end.send(LENGTH, 0, &[descriptor; 3])?;
         }
         "memory" => end.serve_memory(&pattern(LENGTH))?,
@@ -264,7 +270,7 @@ impl Served {
     }
 
     fn send_region(&self, region: &Region, length: usize) -> Result<()> {
-        self.send(length, 0, &[region.descriptor().context("made here")?])
+        self.send(length, 0, &[region.descriptor()])
     }
 
     /// Says that a file is a region of the usual length.

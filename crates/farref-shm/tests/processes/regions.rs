@@ -100,7 +100,7 @@ fn hostile() -> Result<()> {
     let announced = LENGTH as u64;
     let is_unsealed: Expected = |error| matches!(error, RefusedDescriptor::Unsealed);
     let is_no_region: Expected = |error| matches!(error, RefusedDescriptor::NotARegion);
-    let cases: [(&str, Expected); 7] = [
+    let cases: [(&str, Expected); 8] = [
         ("no seals", is_unsealed),
         ("can shrink", is_unsealed),
         ("can write", is_unsealed),
@@ -110,6 +110,9 @@ fn hostile() -> Result<()> {
         }),
         ("sparse", |error| {
             matches!(error, RefusedDescriptor::Sparse { actual: 0, .. })
+        }),
+        ("sparse, with memory beyond", |error| {
+            matches!(error, RefusedDescriptor::Sparse { .. })
         }),
         ("a file", is_no_region),
         ("a socket", is_no_region),
@@ -163,7 +166,7 @@ fn receiver_dies() -> Result<()> {
         let region = writer.seal()?;
         // It never receives anything.
         let mut peer = Peer::start("region")?;
-        let descriptor = region.descriptor().context("made here")?;
+        let descriptor = region.descriptor();
         send(&peer.socket, &[IoSlice::new(b"x")], &[descriptor])?;
         peer.kill()?;
         let another = RegionWriter::create(1, &quota);
@@ -251,7 +254,7 @@ fn order() -> Result<()> {
     // Bytes without descriptors between those with some; read in pieces that fit neither.
     for region in &kept {
         send(&here, &[IoSlice::new(b"abc")], &[])?;
-        let descriptor = region.descriptor().context("made here")?;
+        let descriptor = region.descriptor();
         send(&here, &[IoSlice::new(b"de")], &[descriptor])?;
     }
     let table = table();

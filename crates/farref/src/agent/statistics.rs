@@ -47,6 +47,8 @@ pub struct LinkStatistics {
     pub bytes_received: u64,
     /// Of those, bytes that were read straight out of the peer's memory.
     pub bytes_from_memory: u64,
+    /// And bytes that are read where the peer has put them, in memory that both have: they were not copied.
+    pub bytes_in_place: u64,
     /// Messages sent again after a connection broke.
     pub replayed: u64,
 }
@@ -71,6 +73,7 @@ impl LinkStatistics {
             bytes_sent: 0,
             bytes_received: 0,
             bytes_from_memory: 0,
+            bytes_in_place: 0,
             replayed: 0,
         }
     }

@@ -1,13 +1,18 @@
 //! A buffer that travels beside a value instead of inside it.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 use bytes::Bytes;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::elements::Width;
+use super::error::CodecError;
+use super::part::Part;
 use super::scope;
+use super::shared::SharedBytes;
 
 /// Buffers of this size and above travel out of band; below it, copying is cheaper.
 pub(super) const OUT_OF_BAND: usize = 4096;
@@ -27,10 +32,70 @@ const NAME: &str = "farref::Blob";
 /// assert_eq!(blob.len(), 1 << 20);
 /// assert_eq!(blob.clone().into_bytes()[0], 7);
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Blob(Bytes);
+#[derive(Clone, Default)]
+pub struct Blob {
+    bytes: Bytes,
+    /// The memory that they are in, if others can read it.
+    shared: Option<SharedBytes>,
+}
 
 impl Blob {
+    /// A copy of these bytes that other processes of the same host read where it is.
+    ///
+    /// For what is kept, and asked for again and again: weights, a table, an index. It is copied here, once.
+    /// A worker in another process that gets it over a Unix socket (Linux) gets a view of the same memory: nothing is
+    /// sent but a descriptor, nothing is copied, and both have the memory once. It can hand it on in the same way. Nobody
+    /// can change it any more, neither side and no third one; it is given back when the last process has dropped it,
+    /// or has died. `snapshot().peers[i].bytes_in_place` counts what came that way.
+    ///
+    /// Everywhere else it is as any other blob: on other systems, over TCP, within a process, for a worker that wants
+    /// [no shared memory](crate::WorkerBuilder::shared_memory), in a message of less than 64 KiB, or if there is no such
+    /// memory left: a process makes at most 256 of them at a time, and takes at most 256 of others, because each takes a
+    /// file descriptor. [`is_shared`](Self::is_shared) says what has become of it.
+    ///
+    /// To send something once, this is not worth it: fresh memory of this kind costs more than the copy that it saves.
+    ///
+    /// ```
+    /// use farref::{Blob, RRef};
+    ///
+    /// #[farref::remote]
+    /// fn load_table() -> Blob {
+    ///     Blob::shared(&vec![7; 1 << 20])
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start_named(&["a", "b"]).await?;
+    /// # let owner = cluster.worker(0).peer("b")?;
+    /// let table: RRef<Blob> = load_table::on(&owner).remote();
+    /// // Whoever asks for it in a process on the owner's host has the owner's memory.
+    /// let blob = table.to_here().await?;
+    /// assert_eq!((blob.len(), blob[12345]), (1 << 20, 7));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn shared(bytes: &[u8]) -> Self {
+        match SharedBytes::copy_of(bytes) {
+            Some(shared) => shared.into(),
+            None => Bytes::copy_from_slice(bytes).into(),
+        }
+    }
+
+    /// Whether its bytes are in memory that other processes of the host can read where it is: because it was made
+    /// [so](Self::shared), or because it came from a process that had it so.
+    ///
+    /// ```
+    /// use farref::Blob;
+    ///
+    /// let blob = Blob::shared(b"bytes");
+    /// assert_eq!(blob.is_shared(), cfg!(target_os = "linux"));
+    /// // What is made of the bytes alone is not.
+    /// assert!(!Blob::from(blob.into_bytes()).is_shared());
+    /// ```
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// The bytes.
     ///
     /// ```
@@ -54,7 +119,44 @@ impl Blob {
     /// # }
     /// ```
     pub fn into_bytes(self) -> Bytes {
-        self.0
+        self.bytes
+    }
+
+    fn part(&self) -> Part {
+        match &self.shared {
+            Some(shared) => Part::from_shared(shared.clone(), Width::One),
+            None => self.bytes.clone().into(),
+        }
+    }
+
+    fn from_part(part: Part) -> Result<Self, CodecError> {
+        Ok(match part.shared() {
+            Some(shared) => shared.clone().into(),
+            None => part.into_bytes()?.into(),
+        })
+    }
+}
+
+impl PartialEq for Blob {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Blob {}
+
+impl Hash for Blob {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes.hash(state);
+    }
+}
+
+impl From<SharedBytes> for Blob {
+    fn from(shared: SharedBytes) -> Self {
+        Self {
+            bytes: Bytes::from_owner(shared.clone()),
+            shared: Some(shared),
+        }
     }
 }
 
@@ -62,25 +164,26 @@ impl Deref for Blob {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
-        &self.0
+        &self.bytes
     }
 }
 
 impl From<Bytes> for Blob {
     fn from(bytes: Bytes) -> Self {
-        Self(bytes)
+        let shared = None;
+        Self { bytes, shared }
     }
 }
 
 impl From<Vec<u8>> for Blob {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+        Bytes::from(bytes).into()
     }
 }
 
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Blob({} bytes)", self.0.len())
+        write!(f, "Blob({} bytes)", self.len())
     }
 }
 
@@ -140,12 +243,12 @@ impl<'de> Deserialize<'de> for OwnedBytes {
 
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let part = if self.0.len() < OUT_OF_BAND {
+        let part = if self.len() < OUT_OF_BAND {
             None
         } else {
-            scope::attach(|| self.0.clone().into())
+            scope::attach(|| self.part())
         };
-        let inside = part.map_or(Inside::Here(Raw(&self.0)), Inside::Part);
+        let inside = part.map_or(Inside::Here(Raw(&self.bytes)), Inside::Part);
         serializer.serialize_newtype_struct(NAME, &inside)
     }
 }
@@ -169,10 +272,10 @@ impl<'de> Deserialize<'de> for Blob {
                     Inside::Here(OwnedBytes(bytes)) => Ok(bytes.into()),
                     Inside::Part(index) => {
                         let part = scope::take_attached(index).map_err(D::Error::custom)?;
-                        let bytes = part.into_bytes().map_err(D::Error::custom)?;
+                        let blob = Blob::from_part(part).map_err(D::Error::custom)?;
                         // A blob that is asked for twice is there twice.
-                        scope::put_back(index, bytes.clone().into());
-                        Ok(Blob(bytes))
+                        scope::put_back(index, blob.part());
+                        Ok(blob)
                     }
                 }
             }

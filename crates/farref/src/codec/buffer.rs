@@ -13,6 +13,7 @@ use super::elements::{Elements, Width};
 use super::error::CodecError;
 use super::part::{Owned, Part, PartBytes, Source};
 use super::scope;
+use super::shared::SharedBytes;
 
 /// The name under which codecs see a buffer.
 const NAME: &str = "farref::Buffer";
@@ -104,6 +105,57 @@ impl Buffer {
             Elements::from_vec(values),
             None,
         )))
+    }
+
+    /// A copy of these elements that other processes of the same host read where it is, as [`Blob::shared`] is of
+    /// bytes.
+    ///
+    /// Whoever gets it reads it with [`as_slice`](Self::as_slice): [`into_vec`](Self::into_vec) makes a copy.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// let buffer = Buffer::shared(&[0.5_f32; 10_000]);
+    /// assert_eq!(buffer.is_shared(), cfg!(target_os = "linux"));
+    /// assert_eq!(buffer.as_slice::<f32>(), Some(&[0.5; 10_000][..]));
+    /// ```
+    ///
+    /// [`Blob::shared`]: crate::Blob::shared
+    pub fn shared<T: Pod>(values: &[T]) -> Self {
+        match SharedBytes::copy_of(bytemuck::cast_slice(values)) {
+            Some(shared) => Self(Part::from_shared(shared, Width::of::<T>())),
+            None => Self::from_vec(values.to_vec()),
+        }
+    }
+
+    /// Whether its elements are in memory that other processes of the host can read where it is, as
+    /// [`Blob::is_shared`](crate::Blob::is_shared) says.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// assert!(!Buffer::from_vec(vec![1_u32]).is_shared());
+    /// ```
+    pub fn is_shared(&self) -> bool {
+        self.0.shared().is_some()
+    }
+
+    /// The elements where they are, as any type of plain data.
+    ///
+    /// None if they are a [`Source`]'s, are not aligned to what `T` needs, or are no whole number of it.
+    ///
+    /// ```
+    /// use farref::Buffer;
+    ///
+    /// let buffer = Buffer::from_vec(vec![1_u32, 2, 3]);
+    /// assert_eq!(buffer.as_slice::<i32>(), Some(&[1, 2, 3][..]));
+    /// assert_eq!(buffer.as_slice::<[u32; 2]>(), None);
+    /// ```
+    pub fn as_slice<T: Pod>(&self) -> Option<&[T]> {
+        match self.0.place() {
+            PartBytes::Here(bytes) => bytemuck::try_cast_slice(bytes).ok(),
+            PartBytes::Behind(_) => None,
+        }
     }
 
     /// How many bytes it has.

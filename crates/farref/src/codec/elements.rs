@@ -5,8 +5,6 @@
 //! becomes one of `f32`; one of `u32` does, at no cost. That is why a buffer knows its [`Width`] from
 //! the socket on.
 
-use std::collections::TryReserveError;
-
 use bytemuck::Pod;
 use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 use serde::{Deserialize, Serialize};
@@ -48,6 +46,16 @@ impl Width {
     /// ```
     pub const fn bytes(self) -> usize {
         1 << self.log2()
+    }
+
+    /// That of the numbers that `T` consists of.
+    pub(super) const fn of<T>() -> Self {
+        match align_of::<T>() {
+            1 => Self::One,
+            2 => Self::Two,
+            4 => Self::Four,
+            _ => Self::Eight,
+        }
     }
 
     pub(crate) const fn log2(self) -> u32 {
@@ -111,13 +119,7 @@ impl Elements {
             _ => Err(vector),
         };
         cast.unwrap_or_else(|vector| {
-            let width = match align_of::<T>() {
-                1 => Width::One,
-                2 => Width::Two,
-                4 => Width::Four,
-                _ => Width::Eight,
-            };
-            let mut copy = Self::empty(width);
+            let mut copy = Self::empty(Width::of::<T>());
             let bytes: &[u8] = bytemuck::cast_slice(&vector);
             copy.resize(bytes.len());
             copy.bytes_mut().copy_from_slice(bytes);
@@ -155,17 +157,6 @@ impl Elements {
     /// How many bytes it has memory for.
     pub(crate) fn capacity(&self) -> usize {
         each!(self, vector => vector.capacity()) << self.width().log2()
-    }
-
-    /// Makes room for exactly `bytes` in all, which is a multiple of the width.
-    pub(crate) fn try_reserve_exact(&mut self, bytes: usize) -> Result<(), TryReserveError> {
-        let count = bytes >> self.width().log2();
-        each!(self, vector => vector.try_reserve_exact(count.saturating_sub(vector.len())))
-    }
-
-    /// Has the memory that nothing was written to yet be in huge pages, if there are any.
-    pub(crate) fn prefer_huge_pages(&mut self) {
-        each!(self, vector => farref_shm::prefer_huge_pages(vector.spare_capacity_mut()));
     }
 
     /// Makes it `bytes` long, which is a multiple of the width, with zeros where there was nothing.

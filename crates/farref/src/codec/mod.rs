@@ -32,6 +32,7 @@ mod reader;
 pub(crate) mod scope;
 #[cfg(test)]
 mod serde_tests;
+mod shared;
 mod writer;
 
 pub use blob::Blob;
@@ -43,3 +44,6 @@ pub use forms::{Codec, ValueCodec};
 pub(crate) use part::{BadSource, BufferRecycler, Owned, PartBytes};
 pub use part::{Part, Source};
 pub use payload::Payload;
+#[cfg(target_os = "linux")]
+pub(crate) use shared::ReceivedRegion;
+pub(crate) use shared::SharedBytes;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::elements::{Elements, Width, copied};
 use super::error::CodecError;
+use super::shared::SharedBytes;
 
 /// Bytes that belong to something else and can be looked at for a moment.
 ///
@@ -106,6 +107,7 @@ enum PartKind {
     Bytes(Bytes),
     Owned(Arc<Owned>),
     Source(Seen),
+    Shared(SharedBytes, Width),
 }
 
 /// A source, and what it said of itself when it was first seen: nothing that is announced changes.
@@ -156,6 +158,7 @@ impl Part {
             PartKind::Bytes(bytes) => bytes.len(),
             PartKind::Owned(owned) => owned.elements.bytes().len(),
             PartKind::Source(seen) => seen.len,
+            PartKind::Shared(shared, _) => shared.bytes().len(),
         }
     }
 
@@ -183,6 +186,7 @@ impl Part {
             PartKind::Bytes(_) => Width::One,
             PartKind::Owned(owned) => owned.elements.width(),
             PartKind::Source(seen) => seen.width,
+            PartKind::Shared(_, width) => *width,
         }
     }
 
@@ -202,6 +206,7 @@ impl Part {
             PartKind::Bytes(bytes) => bytes,
             PartKind::Source(seen) => seen.copy::<u8>()?.into(),
             PartKind::Owned(owned) => owned.into_bytes(),
+            PartKind::Shared(shared, _) => Bytes::from_owner(shared),
         })
     }
 
@@ -262,6 +267,19 @@ impl Part {
         Self(PartKind::Owned(owned))
     }
 
+    /// What other processes can read where it is. The length must be a multiple of the width.
+    pub(crate) fn from_shared(shared: SharedBytes, width: Width) -> Self {
+        Self(PartKind::Shared(shared, width))
+    }
+
+    /// Its bytes in memory that other processes can read, if that is where they are.
+    pub(crate) fn shared(&self) -> Option<&SharedBytes> {
+        match &self.0 {
+            PartKind::Shared(shared, _) => Some(shared),
+            PartKind::Bytes(_) | PartKind::Owned(_) | PartKind::Source(_) => None,
+        }
+    }
+
     /// Its elements: the vector itself if it is one and nobody else has it, a copy otherwise.
     pub(crate) fn into_vec<T: Pod>(self) -> Result<Vec<T>, CodecError> {
         let kind = match self.0 {
@@ -274,6 +292,7 @@ impl Part {
         match kind {
             PartKind::Bytes(bytes) => copy(&bytes),
             PartKind::Source(seen) => seen.copy(),
+            PartKind::Shared(shared, _) => copy(shared.bytes()),
             PartKind::Owned(mut owned) => match Arc::get_mut(&mut owned) {
                 Some(only) => take(&mut only.elements)
                     .into_vec()
@@ -289,6 +308,7 @@ impl Part {
             PartKind::Bytes(bytes) => bytes.as_ptr().addr(),
             PartKind::Owned(owned) => owned.elements.bytes().as_ptr().addr(),
             PartKind::Source(seen) => seen.address?,
+            PartKind::Shared(shared, _) => shared.bytes().as_ptr().addr(),
         };
         u64::try_from(address).ok()
     }
@@ -297,7 +317,7 @@ impl Part {
     pub(crate) fn is_programs(&self) -> bool {
         match &self.0 {
             PartKind::Bytes(_) | PartKind::Source(_) => true,
-            PartKind::Owned(_) => false,
+            PartKind::Owned(_) | PartKind::Shared(..) => false,
         }
     }
 
@@ -307,6 +327,7 @@ impl Part {
             PartKind::Bytes(bytes) => PartBytes::Here(bytes),
             PartKind::Owned(owned) => PartBytes::Here(owned.elements.bytes()),
             PartKind::Source(seen) => PartBytes::Behind(seen),
+            PartKind::Shared(shared, _) => PartBytes::Here(shared.bytes()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::BufMut;
 use ring::hmac;
 
-use super::frame::{Decoder, FrameError, Limits, NamedPiece, Recycler, Space};
+use super::frame::{Decoder, FrameError, Limits, NamedPiece, PieceSource, Recycler, Space};
 use super::handshake::{Claim, Conversation, Greeting, Reply};
 use super::transport::{MemoryNetwork, Stream};
 
@@ -33,18 +33,22 @@ fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option
     let mut seen = Vec::new();
     loop {
         let next = decoder.next();
-        if let Some(NamedPiece {
-            address,
-            mut filling,
-        }) = decoder.take_named()
-        {
+        if let Some(pieces) = decoder.take_named() {
             // The peer's memory is its address, over and over.
-            let fill = |_, count, into: &mut dyn BufMut| -> Result<(), FrameError> {
-                into.put_bytes(address as u8, count);
-                Ok(())
+            let read = |NamedPiece {
+                            source,
+                            mut filling,
+                        }: NamedPiece| {
+                let fill = |_, count, into: &mut dyn BufMut| -> Result<(), FrameError> {
+                    if let PieceSource::Memory(address) = source {
+                        into.put_bytes(address as u8, count);
+                    }
+                    Ok(())
+                };
+                while !matches!(filling.read_with(chunk, &fill), Ok(0) | Err(_)) {}
+                filling
             };
-            while !matches!(filling.read_with(chunk, fill), Ok(0) | Err(_)) {}
-            decoder.put_named(filling);
+            decoder.put_named(pieces.into_iter().map(read).collect());
             continue;
         }
         match next {
@@ -60,11 +64,6 @@ fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option
                 match decoder.space() {
                     Space::Buffer(buffer) => put(buffer),
                     Space::Piece(mut piece) => put(&mut piece),
-                    Space::Elements(mut room, filled) => {
-                        let before = room.len();
-                        put(&mut room);
-                        *filled += before - room.len();
-                    }
                 }
             }
             Err(error) => return (seen, Some(error.to_string())),

@@ -44,6 +44,8 @@ struct WatchedStream {
     link: Arc<Link>,
     send: Arc<SendStream>,
     recv: Arc<RecvStream>,
+    /// None if only the system knows.
+    is_readable: Option<bool>,
     readable: bool,
     writable: bool,
 }
@@ -177,8 +179,10 @@ fn streams(links: &LinkTable) -> Vec<WatchedStream> {
     let mut streams = Vec::new();
     for link in links.links() {
         for StreamHalves { send, recv } in link.streams() {
+            let is_readable = recv.is_readable();
             streams.push(WatchedStream {
-                readable: recv.is_readable().unwrap_or(false),
+                is_readable,
+                readable: is_readable.unwrap_or(false),
                 writable: send.write.is_writable().unwrap_or(false),
                 link: Arc::clone(&link),
                 send,
@@ -223,7 +227,9 @@ fn poll_sockets(streams: &mut [WatchedStream]) {
     for (index, answer) in answers {
         if let Some(stream) = streams.get_mut(index) {
             let over = PollFlags::HUP | PollFlags::ERR;
-            stream.readable = answer.intersects(PollFlags::IN | over);
+            // Whose memory is being read is not waited for here.
+            let readable = stream.is_readable.unwrap_or(answer.contains(PollFlags::IN));
+            stream.readable = readable || answer.intersects(over);
             stream.writable = answer.intersects(PollFlags::OUT | over);
         }
     }

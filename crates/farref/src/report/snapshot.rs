@@ -296,6 +296,10 @@ pub struct PeerSnapshot {
     /// Of those, bytes that were read straight out of its memory.
     #[serde(default)]
     pub bytes_from_memory: u64,
+    /// And bytes that are read where [it has put them](crate::Blob::shared), in memory that both have: they were not
+    /// copied.
+    #[serde(default)]
+    pub bytes_in_place: u64,
     /// Calls to it that are not answered.
     pub calls_made: usize,
     /// Of those, the ones that wait because it has enough to do.

@@ -14,11 +14,13 @@ use tokio::sync::oneshot;
 
 use crate::support::lock::lock;
 use crate::support::user_code;
+use crate::support::waiting_threads::WaitingThreads;
 
 /// The thread, for as long as somebody has this.
 #[derive(Debug)]
 pub(crate) struct IoThread {
     handle: Handle,
+    waiting: WaitingThreads,
     /// Dropping it ends the thread.
     _alive: oneshot::Sender<()>,
 }
@@ -43,6 +45,14 @@ impl IoThread {
         Arc::new(Self::start().expect("a thread"))
     }
 
+    /// One that nobody else uses, and beside which no other can be had.
+    #[cfg(test)]
+    pub(crate) fn without_threads() -> Arc<Self> {
+        let thread = Self::alone();
+        thread.waiting.exhaust();
+        thread
+    }
+
     fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -53,11 +63,12 @@ impl IoThread {
                 user_code::reserve_thread();
                 // An error is what is waited for: the sender is gone.
                 let _ = runtime.block_on(over);
-                // What still looks at something on a thread of the runtime's may take its time.
+                // What still resolves a name on a thread of the runtime's may take its time.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
             handle,
+            waiting: WaitingThreads::new(),
             _alive: alive,
         })
     }
@@ -65,6 +76,11 @@ impl IoThread {
     /// The runtime that the thread drives.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Threads for what must not hold this one up.
+    pub(crate) fn waiting_threads(&self) -> &WaitingThreads {
+        &self.waiting
     }
 }
 

@@ -124,6 +124,7 @@ impl Snapshot {
                     bytes_sent: link.map_or(0, |link| link.bytes_sent),
                     bytes_received: link.map_or(0, |link| link.bytes_received),
                     bytes_from_memory: link.map_or(0, |link| link.bytes_from_memory),
+                    bytes_in_place: link.map_or(0, |link| link.bytes_in_place),
                     calls_made: traffic.made,
                     calls_held_back: traffic.parked,
                     calls_served: traffic.served,

@@ -15,6 +15,7 @@ mod launch;
 mod membership;
 mod proxy;
 mod references;
+mod regions;
 mod rendezvous;
 mod scale;
 mod scratch;
@@ -64,6 +65,7 @@ fn main() -> anyhow::Result<()> {
     add(scale::tests());
     add(starving::tests());
     add(shared_memory::tests());
+    add(regions::tests());
     libtest_mimic::run(&arguments, trials).exit()
 }
 

@@ -24,6 +24,7 @@ use crate::agent::Inbound;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
+use crate::support::waiting_threads::NoThread;
 use wire_metrics::WireMetrics;
 
 /// Room for so many messages is kept where messages are gathered that have been acknowledged.
@@ -178,9 +179,10 @@ impl Endpoint {
         self.spawn_on(task, runtime)
     }
 
-    /// Does something that may take long on a thread that neither the program nor anything else here waits for.
-    pub(crate) fn spawn_blocking(&self, job: impl FnOnce() + Send + 'static) {
-        drop(self.io.handle().spawn_blocking(job));
+    /// Does something that may take long on a thread that neither the program nor anything else here waits for, if there
+    /// is one.
+    pub(crate) fn run_waiting(&self, job: impl FnOnce() + Send + 'static) -> Result<(), NoThread> {
+        self.io.waiting_threads().run(job)
     }
 
     fn spawn_on(

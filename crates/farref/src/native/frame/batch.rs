@@ -9,7 +9,10 @@
 //! - **BA-3** The address of a part leaves in its place only where the peer has said that it may, and the message
 //!   that the part is in is stored until the peer acknowledges it, which it does after it has read. What is here need not
 //!   have the part.
+//! - **BA-4** The descriptors of a frame's regions leave with its first byte, which is the first of a write: whoever reads
+//!   what comes before cannot come upon them.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -20,7 +23,8 @@ use farref_proto::{Frame, Time};
 use super::head::{FrameHead, MemoryFrame, PREFIX, Place, map_payload, part_entry};
 use super::packet::{BARE, Packet};
 use super::plain::{self, MAX_PLAIN};
-use crate::codec::{Part, PartBytes};
+use crate::codec::{Part, PartBytes, SharedBytes};
+use crate::native::transport::MOST_PASSED;
 use crate::support::user_code;
 
 /// Pieces up to this size are copied: cheaper than an entry in a vectored write.
@@ -57,6 +61,17 @@ pub(crate) struct Batch {
     /// Whether large parts are named, and how many bytes have been (BA-3).
     may_name: bool,
     named: u64,
+    /// Whether regions leave as descriptors, and those that are to leave with the first byte of a piece (BA-4).
+    may_pass: bool,
+    passing: VecDeque<Passing>,
+}
+
+/// The regions of one frame.
+#[derive(Debug)]
+struct Passing {
+    /// Its first piece.
+    piece: usize,
+    regions: Vec<SharedBytes>,
 }
 
 #[derive(Debug)]
@@ -65,6 +80,20 @@ enum Piece {
     /// What an encoder of this crate's wrote: no code of the program is needed to drop it.
     Body(Bytes),
     Part(Part),
+}
+
+/// Which parts of a frame are in regions that leave with it: the first so many that are in one.
+struct Places {
+    passed: usize,
+}
+
+impl Places {
+    /// Asked of each part in its turn.
+    fn is_passed(&mut self, part: &Part) -> bool {
+        let is_passed = self.passed > 0 && part.shared().is_some();
+        self.passed -= usize::from(is_passed);
+        is_passed
+    }
 }
 
 impl Batch {
@@ -85,6 +114,19 @@ impl Batch {
     /// Appends a frame of the session, to be encoded when the session's lock is released.
     pub(crate) fn push(&mut self, frame: Frame<Packet>) {
         self.frames.push(frame);
+    }
+
+    /// Says whether the peer takes descriptors of regions. It does not until this was said.
+    pub(crate) fn permit_regions(&mut self, may_pass: bool) {
+        self.may_pass = may_pass;
+    }
+
+    /// The regions whose descriptors have to leave with the next write.
+    pub(crate) fn due_regions(&self) -> Vec<SharedBytes> {
+        match self.passing.front() {
+            Some(Passing { piece, regions }) if *piece == self.next => regions.clone(),
+            _ => Vec::new(),
+        }
     }
 
     /// Encodes the frames that were appended. They leave now. `may_name` says whether the peer reads large parts out
@@ -129,7 +171,7 @@ impl Batch {
         self.push_frame_head(&FrameHead::Memory(frame), None);
     }
 
-    /// How many bytes of parts have been named since this was last asked.
+    /// How many bytes of parts have been named, or passed in regions, since this was last asked.
     pub(crate) fn take_named(&mut self) -> u64 {
         std::mem::take(&mut self.named)
     }
@@ -152,6 +194,16 @@ impl Batch {
     /// Appends a message, whose head comes in two pieces.
     fn push_data(&mut self, frame_head: &[u8], head: &[u8], packet: &Packet) {
         let payload = packet.payload();
+        let regions = self.regions(&payload.parts);
+        let passed = regions.len();
+        if passed > 0 {
+            let piece = self.pieces.len();
+            self.passing.push_back(Passing { piece, regions });
+            // A piece of its own.
+            let at = self.copied.len();
+            self.pieces.push(Piece::Copied(at..at));
+        }
+        let mut places = Places { passed };
         self.prefix(
             frame_head.len() + head.len(),
             payload.parts.len(),
@@ -160,9 +212,10 @@ impl Batch {
         self.copy(frame_head);
         self.copy(head);
         for part in &payload.parts {
-            let place = match self.address(part) {
-                Some(_) => Place::Named,
-                None => Place::Inline,
+            let place = match (places.is_passed(part), self.address(part)) {
+                (true, _) => Place::Region,
+                (false, Some(_)) => Place::Named,
+                (false, None) => Place::Inline,
             };
             self.copy(&part_entry(part.len(), part.width(), place).to_le_bytes());
         }
@@ -171,15 +224,26 @@ impl Batch {
         } else {
             self.pieces.push(Piece::Body(payload.body.clone()));
         }
+        let mut places = Places { passed };
         for part in &payload.parts {
-            match self.address(part) {
-                Some(address) => {
+            match (places.is_passed(part), self.address(part)) {
+                (true, _) => self.named += part.len() as u64,
+                (false, Some(address)) => {
                     self.copy(&address.to_le_bytes());
                     self.named += part.len() as u64;
                 }
-                None => self.share(part),
+                (false, None) => self.share(part),
             }
         }
+    }
+
+    /// The regions that the peer gets as such: no more than fit into one write.
+    fn regions(&self, parts: &[Part]) -> Vec<SharedBytes> {
+        if !self.may_pass {
+            return Vec::new();
+        }
+        let shared = parts.iter().filter_map(Part::shared).take(MOST_PASSED);
+        shared.cloned().collect()
     }
 
     /// Where a part is, if the peer is to read it there.
@@ -224,7 +288,13 @@ impl Batch {
         &mut self,
         write: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let pieces = self.pieces.get(self.next..).unwrap_or_default();
+        // BA-4
+        let is_due = |passing: &&Passing| passing.piece > self.next;
+        let end = match self.passing.iter().find(is_due) {
+            Some(passing) => passing.piece,
+            None => self.pieces.len(),
+        };
+        let pieces = self.pieces.get(self.next..end).unwrap_or_default();
         if let [piece] = pieces
             && let PartBytes::Here(bytes) = self.place(piece)
         {
@@ -301,6 +371,12 @@ impl Batch {
             self.next += 1;
         }
         self.offset = left;
+        let has_left = |passing: &Passing| {
+            passing.piece < self.next || (passing.piece == self.next && left > 0)
+        };
+        while self.passing.front().is_some_and(has_left) {
+            self.passing.pop_front();
+        }
         if self.next == self.pieces.len() {
             self.clear();
         }
@@ -323,6 +399,7 @@ impl Batch {
             _ => None,
         });
         self.written.extend(shared);
+        self.passing.clear();
         self.copied.clear();
         self.copied.shrink_to(KEEP);
         self.pieces.shrink_to(1024);

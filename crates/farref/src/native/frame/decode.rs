@@ -1,11 +1,13 @@
 //! Frames out of bytes, in whatever pieces they come. No I/O: whoever reads asks for the
 //! [`space`](Decoder::space) to read into, and then for the frames that are [`next`](Decoder::next). What is to be
 //! read out of the peer's memory is [taken](Decoder::take_named), and [put back](Decoder::put_named) when it was.
+//! Descriptors are [put](Decoder::put_descriptors) before the bytes that they came with are looked at.
 //!
-//! Holds FR-1 to FR-3, FR-5 and the receiver's half of FR-4. Heads and small bodies are read into one
+//! Holds FR-1 to FR-3, FR-5, FR-6 and the receiver's half of FR-4. Heads and small bodies are read into one
 //! buffer; a body is a slice of it. Parts get a buffer of their own each, even small ones: programs
 //! keep them, and a slice would keep the whole buffer alive.
 
+use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,8 @@ use super::limits::Limits;
 use super::packet::{ReceivedMessage, assemble};
 use super::plain;
 use super::recycle::Recycler;
-use crate::codec::{Owned, Part, Payload, Width};
+use crate::codec::{Owned, Part, Payload, SharedBytes, Width};
+use crate::native::transport::{Descriptors, PassedRegion, RegionFault, SealedRegion};
 
 /// The read buffer's size.
 const BUFFER: usize = 64 << 10;
@@ -28,6 +31,8 @@ const BUFFER: usize = 64 << 10;
 const MIN_SPACE: usize = 8 << 10;
 /// So many places of messages are kept.
 const SPARE: usize = 64;
+/// So many parts are read out of the peer's memory at once.
+const NAMED_AT_ONCE: usize = 32;
 /// Bodies above this size get a buffer of their own.
 const INLINE_BODY: usize = 32 << 10;
 
@@ -42,11 +47,20 @@ pub(crate) enum DecodedFrame {
     Memory(MemoryFrame),
 }
 
+/// Where a part is that is not in the stream.
+#[derive(Debug)]
+pub(crate) enum PieceSource {
+    /// At an address in the peer's memory.
+    Memory(u64),
+    /// In a region of which there are too many to read them in place.
+    Region(SealedRegion),
+}
+
 /// A part that is to be read out of the peer's memory.
 #[derive(Debug)]
 pub(crate) struct NamedPiece {
-    /// Where it is there.
-    pub(crate) address: u64,
+    /// Where it is.
+    pub(crate) source: PieceSource,
     /// Where it is to go.
     pub(crate) filling: Filling,
 }
@@ -63,6 +77,10 @@ pub(crate) struct Decoder {
     spare: Vec<ReceivedMessage>,
     /// Whether the peer was told that it may name its memory (FR-5).
     may_be_named: bool,
+    /// Descriptors that came, if the peer was told that it may send some.
+    descriptors: Option<Descriptors>,
+    /// How many bytes of parts are read in place.
+    in_place: u64,
 }
 
 /// A frame as its head announces it.
@@ -95,22 +113,37 @@ struct PartialFrame {
     parts: Vec<Part>,
     /// The body or part that is on its way into a buffer of its own.
     filling: Option<Filling>,
-    /// The part that is read out of the peer's memory.
+    /// The parts that are read out of the peer's memory.
     named: Named,
 }
 
-/// How far a part is that is read out of the peer's memory.
+/// How far parts are that are read out of the peer's memory.
 #[derive(Debug, Default)]
 enum Named {
     /// There is none.
     #[default]
     Nothing,
-    /// Its address has come.
-    Wanted(NamedPiece),
-    /// Somebody reads it.
+    /// Their addresses have come.
+    Wanted(Vec<NamedPiece>),
+    /// Somebody reads them.
     Taken,
-    /// It has been read.
-    Read(Filling),
+    /// They have been read.
+    Read(VecDeque<Filling>),
+}
+
+/// What a frame is put together from.
+struct Intake<'a> {
+    buffer: &'a mut BytesMut,
+    recycler: &'a Arc<Recycler>,
+    descriptors: Option<&'a mut Descriptors>,
+    in_place: &'a mut u64,
+}
+
+/// A part that is in a region.
+enum PassedPart {
+    InPlace(SharedBytes),
+    /// None as long as it is not copied.
+    Copied(Option<Arc<Owned>>),
 }
 
 impl Decoder {
@@ -122,7 +155,39 @@ impl Decoder {
             pending: None,
             spare: Vec::new(),
             may_be_named: false,
+            descriptors: None,
+            in_place: 0,
         }
+    }
+
+    /// The peer may send regions (FR-5).
+    pub(crate) fn permit_regions(&mut self) {
+        self.descriptors = Some(Descriptors::new());
+    }
+
+    /// Takes descriptors that came with what was read last.
+    pub(crate) fn put_descriptors(&mut self, come: &mut Descriptors) -> Result<(), FrameError> {
+        if come.is_empty() {
+            return Ok(());
+        }
+        let waiting = self.descriptors.as_mut();
+        let has_room = waiting.is_some_and(|waiting| waiting.append(come));
+        has_room.then_some(()).ok_or(FrameError::StrayDescriptors)
+    }
+
+    /// How many bytes of parts came in regions that are read in place since this was last asked.
+    pub(crate) fn take_in_place(&mut self) -> u64 {
+        take(&mut self.in_place)
+    }
+
+    /// FR-6: what came with frames that are complete belonged to them.
+    fn check_descriptors(&self) -> Result<(), FrameError> {
+        let left = self.descriptors.as_ref();
+        let is_stray = self.buffer.is_empty() && left.is_some_and(|left| !left.is_empty());
+        if is_stray {
+            return Err(FrameError::StrayDescriptors);
+        }
+        Ok(())
     }
 
     /// From now on the peer may name its memory (FR-5).
@@ -130,13 +195,14 @@ impl Decoder {
         self.may_be_named = true;
     }
 
-    /// The part that is to be read out of the peer's memory before anything else is read, if there is one.
-    pub(crate) fn take_named(&mut self) -> Option<NamedPiece> {
+    /// The parts that are to be read out of the peer's memory before anything else is read, if there are any: as many as
+    /// follow each other.
+    pub(crate) fn take_named(&mut self) -> Option<Vec<NamedPiece>> {
         let named = &mut self.pending.as_mut()?.named;
         match take(named) {
-            Named::Wanted(piece) => {
+            Named::Wanted(pieces) => {
                 *named = Named::Taken;
-                Some(piece)
+                Some(pieces)
             }
             other => {
                 *named = other;
@@ -145,10 +211,10 @@ impl Decoder {
         }
     }
 
-    /// The part that was taken has been read.
-    pub(crate) fn put_named(&mut self, filling: Filling) {
+    /// The parts that were taken have been read.
+    pub(crate) fn put_named(&mut self, fillings: Vec<Filling>) {
         if let Some(pending) = &mut self.pending {
-            pending.named = Named::Read(filling);
+            pending.named = Named::Read(fillings.into());
         }
     }
 
@@ -177,7 +243,7 @@ impl Decoder {
     pub(crate) fn next(&mut self) -> Result<Option<DecodedFrame>, FrameError> {
         if self.pending.is_none() {
             match self.read_head()? {
-                HeadOutcome::Incomplete => return Ok(None),
+                HeadOutcome::Incomplete => return self.check_descriptors().map(|()| None),
                 HeadOutcome::Whole(frame) => return Ok(Some(frame)),
                 HeadOutcome::Partial(partial) => self.pending = Some(partial),
             }
@@ -185,7 +251,13 @@ impl Decoder {
         let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
-        if !pending.collect(&mut self.buffer, &self.recycler)? {
+        let mut intake = Intake {
+            buffer: &mut self.buffer,
+            recycler: &self.recycler,
+            descriptors: self.descriptors.as_mut(),
+            in_place: &mut self.in_place,
+        };
+        if !pending.collect(&mut intake)? {
             return Ok(None);
         }
         let received = pending.finish();
@@ -252,6 +324,9 @@ impl Decoder {
             if place == Place::Named && !self.may_be_named {
                 return Err(FrameError::Unpermitted);
             }
+            if place == Place::Region && self.descriptors.is_none() {
+                return Err(FrameError::RegionUnpermitted);
+            }
             part_table.push((to_size(length)?, width, place));
         }
         let announced = decode_head(head, &mut self.spare)?;
@@ -281,6 +356,13 @@ impl Decoder {
     }
 }
 
+/// The address that stands in the place of a part.
+fn take_address(buffer: &mut BytesMut) -> Option<u64> {
+    let address = buffer.get(..ADDRESS).map(|mut bytes| bytes.get_u64_le())?;
+    buffer.advance(ADDRESS);
+    Some(address)
+}
+
 fn to_size(length: u64) -> Result<usize, FrameError> {
     usize::try_from(length).map_err(|_| FrameError::OutOfMemory(length))
 }
@@ -297,7 +379,7 @@ fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announc
         FrameHead::Session(frame) => Announced::Session(map_payload(frame, |age| {
             let (head, beyond) = postcard::take_from_bytes(rest).map_err(FrameError::BadHead)?;
             rest = beyond;
-            Ok(assemble(
+            Ok::<_, FrameError>(assemble(
                 head,
                 Duration::from_nanos(age.unwrap_or(0)),
                 spare,
@@ -312,19 +394,16 @@ fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announc
 
 impl PartialFrame {
     /// Takes what has come. Says whether that is all.
-    fn collect(
-        &mut self,
-        buffer: &mut BytesMut,
-        recycler: &Arc<Recycler>,
-    ) -> Result<bool, FrameError> {
+    fn collect(&mut self, intake: &mut Intake<'_>) -> Result<bool, FrameError> {
+        let recycler = intake.recycler;
         if self.body.is_none() {
             self.body = if self.body_length == 0 {
                 Some(Bytes::new())
             } else if self.body_length > INLINE_BODY {
-                self.fill(self.body_length, Width::One, buffer, recycler)?
+                self.fill(self.body_length, Width::One, intake.buffer, recycler)?
                     .map(Owned::into_bytes)
-            } else if buffer.len() >= self.body_length {
-                Some(buffer.split_to(self.body_length).freeze())
+            } else if intake.buffer.len() >= self.body_length {
+                Some(intake.buffer.split_to(self.body_length).freeze())
             } else {
                 None
             };
@@ -334,8 +413,16 @@ impl PartialFrame {
         }
         while let Some(&(length, width, place)) = self.part_table.get(self.parts.len()) {
             let part = match place {
-                Place::Inline => self.fill(length, width, buffer, recycler)?,
-                Place::Named => self.fill_named(length, width, buffer, recycler)?,
+                Place::Inline => self.fill(length, width, intake.buffer, recycler)?,
+                Place::Named => self.fill_named(length, width, intake.buffer, recycler)?,
+                Place::Region => match self.take_region(length, width, intake)? {
+                    PassedPart::Copied(part) => part,
+                    PassedPart::InPlace(shared) => {
+                        *intake.in_place += length as u64;
+                        self.parts.push(Part::from_shared(shared, width));
+                        continue;
+                    }
+                },
             };
             let Some(part) = part else {
                 return Ok(false);
@@ -372,23 +459,78 @@ impl PartialFrame {
         buffer: &mut BytesMut,
         recycler: &Arc<Recycler>,
     ) -> Result<Option<Arc<Owned>>, FrameError> {
+        if let Some(filling) = self.next_read() {
+            return Ok(Some(recycler.lend(filling.finish())));
+        }
+        if !matches!(self.named, Named::Nothing) {
+            return Ok(None);
+        }
+        let Some(address) = take_address(buffer) else {
+            return Ok(None);
+        };
+        let filling = Filling::new(length, width, recycler.take(length, width))?;
+        if length == 0 {
+            return Ok(Some(recycler.lend(filling.finish())));
+        }
+        let source = PieceSource::Memory(address);
+        let mut pieces = vec![NamedPiece { source, filling }];
+        // One thread reads them all: to wake one takes as long as to read a small one.
+        let following = self.part_table.iter().skip(self.parts.len() + 1);
+        for &(length, width, place) in following.take(NAMED_AT_ONCE - 1) {
+            if place != Place::Named || length == 0 {
+                break;
+            }
+            let Some(address) = take_address(buffer) else {
+                break;
+            };
+            let source = PieceSource::Memory(address);
+            let filling = Filling::new(length, width, recycler.take(length, width))?;
+            pieces.push(NamedPiece { source, filling });
+        }
+        self.named = Named::Wanted(pieces);
+        Ok(None)
+    }
+
+    /// The next of those parts that have been read.
+    fn next_read(&mut self) -> Option<Filling> {
+        let Named::Read(fillings) = &mut self.named else {
+            return None;
+        };
+        let next = fillings.pop_front();
+        if fillings.is_empty() {
+            self.named = Named::Nothing;
+        }
+        next
+    }
+
+    /// The next part, which is in a region: as such, or if it has been copied.
+    fn take_region(
+        &mut self,
+        length: usize,
+        width: Width,
+        intake: &mut Intake<'_>,
+    ) -> Result<PassedPart, FrameError> {
+        if let Some(filling) = self.next_read() {
+            let part = intake.recycler.lend(filling.finish());
+            return Ok(PassedPart::Copied(Some(part)));
+        }
         match take(&mut self.named) {
-            Named::Read(filling) => return Ok(Some(recycler.lend(filling.finish()))),
             Named::Nothing => {
-                let Some(address) = buffer.get(..ADDRESS).map(|mut bytes| bytes.get_u64_le())
-                else {
-                    return Ok(None);
-                };
-                buffer.advance(ADDRESS);
-                let filling = Filling::new(length, width, recycler.take(length, width))?;
-                if length == 0 {
-                    return Ok(Some(recycler.lend(filling.finish())));
+                let descriptors = intake.descriptors.as_mut();
+                let descriptors = descriptors.ok_or(FrameError::RegionUnpermitted)?;
+                match descriptors.next_region(length)? {
+                    PassedRegion::InPlace(shared) => return Ok(PassedPart::InPlace(shared)),
+                    PassedRegion::ToCopy(region) => {
+                        let used = intake.recycler.take(length, width);
+                        let filling = Filling::new(length, width, used)?;
+                        let source = PieceSource::Region(region);
+                        self.named = Named::Wanted(vec![NamedPiece { source, filling }]);
+                    }
                 }
-                self.named = Named::Wanted(NamedPiece { address, filling });
             }
             under_way => self.named = under_way,
         }
-        Ok(None)
+        Ok(PassedPart::Copied(None))
     }
 
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
@@ -415,4 +557,13 @@ fn finish(announced: Announced, payload: Payload) -> Result<DecodedFrame, FrameE
         message.add_payload(payload)?;
     }
     Ok(DecodedFrame::Session(frame))
+}
+
+impl From<RegionFault> for FrameError {
+    fn from(fault: RegionFault) -> Self {
+        match fault {
+            RegionFault::Peers(why) => Self::BadRegion(why),
+            RegionFault::Ours(why) => Self::RegionUnreadable(why),
+        }
+    }
 }

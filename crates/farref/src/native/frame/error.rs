@@ -17,6 +17,12 @@ pub(crate) enum FrameError {
     UnknownPlace,
     #[error("peer names its memory, which it was not told that it may")]
     Unpermitted,
+    #[error("peer says that a part is in a region, which it was not told that it may")]
+    RegionUnpermitted,
+    #[error("peer sent no region where one belongs: {0}")]
+    BadRegion(String),
+    #[error("peer sent descriptors that belong to nothing")]
+    StrayDescriptors,
     #[error("peer sent a head that cannot be read: {0}")]
     BadHead(postcard::Error),
     #[error("peer sent a head with {0} bytes too many")]
@@ -26,4 +32,7 @@ pub(crate) enum FrameError {
     /// Not the peer's fault, and no less the end of this message.
     #[error("there is no memory for a message of {0} bytes")]
     OutOfMemory(u64),
+    /// Not the peer's fault either.
+    #[error("a region of the peer's cannot be read: {0}")]
+    RegionUnreadable(String),
 }

@@ -1,10 +1,10 @@
 //! A large piece on its way into memory of its own, which grows with what has come of it (FR-2).
 //!
-//! Bytes are read into memory that nothing was written to before. Wider elements are read into zeros,
-//! written a little ahead of what comes, while they are in the cache: a vector of them has no safe way
-//! to be filled otherwise.
+//! Bytes are read into memory that nothing was written to before.
 
-use bytes::{Buf, BufMut, BytesMut, buf};
+use bytes::buf::Limit;
+use bytes::{Buf, BufMut, BytesMut};
+use farref_shm::PartialVec;
 
 use super::error::FrameError;
 use crate::codec::{Elements, Width};
@@ -16,27 +16,52 @@ pub(super) const RESERVE_AHEAD: usize = 64;
 /// From this size on fresh memory is asked for in huge pages: the system hands them out in a third of the time, of which it
 /// takes more than the copy into them. In two of them, at least one is whole.
 const HUGE_FROM: usize = 4 << 20;
-/// How many zeros are written ahead of what comes.
-const ZEROS_AHEAD: usize = 256 << 10;
 
 /// Where the next bytes go.
-#[derive(Debug)]
 pub(crate) enum Space<'a> {
     /// Into the common buffer.
     Buffer(&'a mut BytesMut),
-    /// Into the buffer of one large piece.
-    Piece(buf::Limit<&'a mut Vec<u8>>),
-    /// Into elements of more than one byte. Whoever puts bytes there adds their number to the second.
-    Elements(&'a mut [u8], &'a mut usize),
+    /// Into the memory of one large piece.
+    Piece(Limit<&'a mut (dyn BufMut + Send)>),
 }
 
 /// A large piece on its way into memory of its own.
 #[derive(Debug)]
 pub(crate) struct Filling {
-    elements: Elements,
-    /// How many bytes have come, if the elements are not bytes: those are as many as have come.
-    filled: usize,
+    elements: Partial,
     length: usize,
+}
+
+/// Elements of one width, of which some have come.
+#[derive(Debug)]
+enum Partial {
+    One(PartialVec<u8>),
+    Two(PartialVec<u16>),
+    Four(PartialVec<u32>),
+    Eight(PartialVec<u64>),
+}
+
+/// Does the same with the elements, whatever their width.
+macro_rules! each {
+    ($partial:expr, $elements:ident => $does:expr) => {
+        match $partial {
+            Partial::One($elements) => $does,
+            Partial::Two($elements) => $does,
+            Partial::Four($elements) => $does,
+            Partial::Eight($elements) => $does,
+        }
+    };
+}
+
+impl From<Elements> for Partial {
+    fn from(used: Elements) -> Self {
+        match used {
+            Elements::One(vector) => Self::One(PartialVec::new(vector)),
+            Elements::Two(vector) => Self::Two(PartialVec::new(vector)),
+            Elements::Four(vector) => Self::Four(PartialVec::new(vector)),
+            Elements::Eight(vector) => Self::Eight(PartialVec::new(vector)),
+        }
+    }
 }
 
 impl Filling {
@@ -46,15 +71,8 @@ impl Filling {
         width: Width,
         used: Option<Elements>,
     ) -> Result<Self, FrameError> {
-        let mut elements = used.unwrap_or_else(|| Elements::empty(width));
-        match &mut elements {
-            Elements::One(bytes) => bytes.clear(),
-            // What is left in it is as good as zeros.
-            wider => wider.resize(wider.bytes().len().min(length)),
-        }
         let mut filling = Self {
-            elements,
-            filled: 0,
+            elements: used.unwrap_or_else(|| Elements::empty(width)).into(),
             length,
         };
         filling.grow(FIRST_RESERVE)?;
@@ -63,33 +81,36 @@ impl Filling {
 
     /// What has come, once that is all.
     pub(super) fn finish(self) -> Elements {
-        self.elements
+        match self.elements {
+            Partial::One(elements) => Elements::One(elements.finish()),
+            Partial::Two(elements) => Elements::Two(elements.finish()),
+            Partial::Four(elements) => Elements::Four(elements.finish()),
+            Partial::Eight(elements) => Elements::Eight(elements.finish()),
+        }
     }
 
     fn filled(&self) -> usize {
-        match &self.elements {
-            Elements::One(bytes) => bytes.len(),
-            _ => self.filled,
-        }
+        each!(&self.elements, elements => elements.filled())
+    }
+
+    fn capacity(&self) -> usize {
+        each!(&self.elements, elements => elements.capacity())
     }
 
     /// How much can be put into it now.
     fn room(&self) -> usize {
-        match &self.elements {
-            Elements::One(bytes) => self.length.min(bytes.capacity()) - bytes.len(),
-            wider => wider.bytes().len() - self.filled,
-        }
+        self.length.min(self.capacity()) - self.filled()
     }
 
     /// Makes the memory `capacity` bytes large, or as large as the piece (FR-2).
     fn grow(&mut self, capacity: usize) -> Result<(), FrameError> {
-        let before = self.elements.capacity();
-        self.elements
-            .try_reserve_exact(capacity.min(self.length))
+        let before = self.capacity();
+        let wanted = capacity.min(self.length);
+        each!(&mut self.elements, elements => elements.try_reserve_exact(wanted))
             .map_err(|_| FrameError::OutOfMemory(self.length as u64))?;
-        let now = self.elements.capacity();
+        let now = self.capacity();
         if now > before && now >= HUGE_FROM {
-            self.elements.prefer_huge_pages();
+            each!(&mut self.elements, elements => elements.prefer_huge_pages());
         }
         Ok(())
     }
@@ -105,14 +126,7 @@ impl Filling {
             self.make_room()?;
         }
         let (at, count) = (self.filled(), self.room().min(most));
-        match &mut self.elements {
-            Elements::One(bytes) => read(at, count, &mut bytes.limit(count))?,
-            wider => {
-                let rest = wider.bytes_mut().get_mut(at..).unwrap_or_default();
-                read(at, count, &mut rest.limit(count))?;
-                self.filled += count;
-            }
-        }
+        each!(&mut self.elements, elements => read(at, count, &mut elements.limit(count))?);
         Ok(self.length - self.filled())
     }
 
@@ -123,15 +137,7 @@ impl Filling {
 
     /// Makes room where there is none.
     fn make_room(&mut self) -> Result<(), FrameError> {
-        let filled = self.filled();
-        if filled == self.elements.capacity() {
-            self.grow(filled.saturating_mul(RESERVE_AHEAD))?;
-        }
-        if self.elements.width() != Width::One {
-            let there = self.elements.capacity().min(self.length);
-            self.elements.resize(there.min(filled + ZEROS_AHEAD));
-        }
-        Ok(())
+        self.grow(self.filled().saturating_mul(RESERVE_AHEAD))
     }
 
     /// Takes what the common buffer has of it. Says whether it is complete; if not, there is room.
@@ -139,16 +145,7 @@ impl Filling {
         loop {
             let take = self.room().min(buffer.len());
             let from = buffer.get(..take).unwrap_or_default();
-            match self.space() {
-                Space::Elements(room, filled) => {
-                    if let Some(room) = room.get_mut(..take) {
-                        room.copy_from_slice(from);
-                    }
-                    *filled += take;
-                }
-                Space::Piece(mut piece) => piece.put_slice(from),
-                Space::Buffer(_) => {}
-            }
+            each!(&mut self.elements, elements => elements.put_slice(from));
             buffer.advance(take);
             if self.filled() == self.length {
                 return Ok(true);
@@ -163,12 +160,7 @@ impl Filling {
     /// Where the next bytes go.
     pub(super) fn space(&mut self) -> Space<'_> {
         let room = self.room();
-        match &mut self.elements {
-            Elements::One(bytes) => Space::Piece(bytes.limit(room)),
-            wider => {
-                let rest = wider.bytes_mut().get_mut(self.filled..);
-                Space::Elements(rest.unwrap_or_default(), &mut self.filled)
-            }
-        }
+        let elements: &mut (dyn BufMut + Send) = each!(&mut self.elements, elements => elements);
+        Space::Piece(elements.limit(room))
     }
 }

@@ -2,8 +2,9 @@
 //! table of parts.
 //!
 //! An entry of the table says how long a part is, how wide its elements are, and where it is: the highest two bits are
-//! the width, as a power of two; the next two are 0 if the part's bytes are in the stream, and 1 if the eight bytes there
-//! are their address in the sender's memory; the others are the length in bytes. No limit on messages comes near them.
+//! the width, as a power of two; the next two are 0 if the part's bytes are in the stream, 1 if the eight bytes there are
+//! their address in the sender's memory, and 2 if nothing is there and they are in a region whose descriptor came with the
+//! frame; the others are the length in bytes. No limit on messages comes near them.
 
 use farref_proto::Frame;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub(crate) enum MemoryFrame {
     MayName,
     /// The sender of this is still reading a part that it was given the address of.
     Reading,
+    /// The sender of this takes descriptors of regions: parts that are in one need not be sent.
+    TakesRegions,
 }
 
 /// Where the bytes of a part are.
@@ -44,6 +47,8 @@ pub(super) enum Place {
     Inline,
     /// In the sender's memory; the stream has their address.
     Named,
+    /// In a region, whose descriptor comes with the first byte of the frame.
+    Region,
 }
 
 /// How many bytes an address has in the stream.
@@ -81,6 +86,7 @@ pub(super) fn part_entry(length: usize, width: Width, place: Place) -> u64 {
     let place = match place {
         Place::Inline => 0,
         Place::Named => 1,
+        Place::Region => 2,
     };
     length as u64 | place << PLACE | u64::from(width.log2()) << WIDTH
 }
@@ -96,6 +102,7 @@ pub(super) fn read_part_entry(entry: u64) -> (u64, Width, Option<Place>) {
     let place = match entry >> PLACE & 0b11 {
         0 => Some(Place::Inline),
         1 => Some(Place::Named),
+        2 => Some(Place::Region),
         _ => None,
     };
     (entry & !(u64::MAX << PLACE), width, place)
@@ -109,7 +116,7 @@ mod tests {
     fn an_entry_says_what_was_written() {
         for width in [Width::One, Width::Two, Width::Four, Width::Eight] {
             for length in [0, 8, 1 << 40] {
-                for place in [Place::Inline, Place::Named] {
+                for place in [Place::Inline, Place::Named, Place::Region] {
                     assert_eq!(
                         read_part_entry(part_entry(length, width, place)),
                         (length as u64, width, Some(place))
@@ -122,9 +129,7 @@ mod tests {
             5,
             "bytes are what they always were"
         );
-        for unknown in [2, 3] {
-            let entry = 5 | unknown << PLACE;
-            assert_eq!(read_part_entry(entry), (5, Width::One, None));
-        }
+        let unknown = 5 | 3 << PLACE;
+        assert_eq!(read_part_entry(unknown), (5, Width::One, None));
     }
 }

@@ -186,14 +186,22 @@ impl Link {
         self: &Arc<Self>,
         epoch: u64,
         lanes: &'static [Lane],
-        stream: Stream,
+        mut stream: Stream,
         tasks: &mut Vec<AbortHandle>,
     ) -> StreamHalves {
         let endpoint = &self.endpoint;
+        let shares = lanes == BULK && stream.write.is_local() && endpoint.own_memory.is_some();
+        let takes_regions = shares && self.peer_reads.takes_regions() && {
+            let _runtime = endpoint.runtime.enter();
+            stream.read.take_descriptors()
+        };
         let send = SendStream::new(epoch, lanes, stream.write, &endpoint.user_code);
         let recv = RecvStream::new(epoch, lanes, stream.read, &send, endpoint);
-        if lanes == BULK && send.write.is_local() && endpoint.own_memory.is_some() {
+        if shares {
             send.memory.offer();
+        }
+        if takes_regions {
+            send.memory.take_regions();
         }
         tasks.extend(endpoint.spawn(Arc::clone(&recv).run(Arc::clone(self))));
         tasks.extend(endpoint.spawn(Arc::clone(&send).run(Arc::clone(self))));

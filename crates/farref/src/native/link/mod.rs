@@ -338,6 +338,7 @@ impl Link {
             bytes_sent: self.sent.load(Ordering::Relaxed),
             bytes_received: self.received.load(Ordering::Relaxed),
             bytes_from_memory: self.peer_reads.bytes(),
+            bytes_in_place: self.peer_reads.in_place(),
             replayed: counters.replayed,
         }
     }

@@ -25,6 +25,7 @@ use super::sending::BURST;
 use super::{ConnectionState, Link, LinkState};
 use crate::agent::Message;
 use crate::native::frame::{DecodedFrame, FrameError, ReceivedMessage};
+use crate::native::transport::lacks_descriptors;
 use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
@@ -112,8 +113,14 @@ impl RecvStream {
                 link.received.fetch_add(read as u64, Ordering::Relaxed);
                 link.endpoint.metrics.bytes_received.add(read as u64);
             }
-            Err(error) => return Err(StopReason::Lost(error.to_string())),
+            Err(error) => {
+                if lacks_descriptors(&error) {
+                    link.peer_reads.refuse_regions();
+                }
+                return Err(StopReason::Lost(error.to_string()));
+            }
         }
+        state.sort_descriptors()?;
         let deliver = AssertUnwindSafe(|| self.deliver_all(link, state, delivering));
         // RE-1
         user_code::forbid_during(|| catch_unwind(deliver)).unwrap_or_else(|panic| {
@@ -121,9 +128,9 @@ impl RecvStream {
             let message = user_code::panic_message(&*panic).unwrap_or("a panic");
             Err(StopReason::Panicked(message.to_owned()))
         })?;
-        if let Some(piece) = state.decoder.take_named() {
-            let busy = || StopReason::Lost("the peer's memory is being read already".to_owned());
-            state.reading = Some(self.read_memory(link, piece).ok_or_else(busy)?);
+        if let Some(pieces) = state.decoder.take_named() {
+            let reading = self.read_memory(link, pieces);
+            state.reading = Some(reading.map_err(|why| StopReason::Lost(why.to_owned()))?);
         }
         Ok(())
     }
@@ -200,6 +207,10 @@ impl RecvStream {
         }
         while state.frames.len() < FRAMES_AT_ONCE {
             let Some(received) = state.decoder.next()? else {
+                let in_place = state.decoder.take_in_place();
+                if in_place > 0 {
+                    link.count_in_place(in_place);
+                }
                 return Ok(Progress::All);
             };
             match received {
@@ -309,7 +320,9 @@ impl From<FrameError> for StopReason {
     fn from(error: FrameError) -> Self {
         match error {
             // Ours; the peer may try again when there is memory.
-            FrameError::OutOfMemory(_) => Self::Lost(error.to_string()),
+            FrameError::OutOfMemory(_) | FrameError::RegionUnreadable(_) => {
+                Self::Lost(error.to_string())
+            }
             _ => Self::Misbehaved(error.to_string()),
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::peer_reads::{ReadFailure, Reading};
 use super::send_stream::SendStream;
 use crate::native::endpoint::Endpoint;
-use crate::native::frame::{Decoder, Filling, Packet, ReceivedMessage, Space};
+use crate::native::frame::{Decoder, Filling, FrameError, Packet, ReceivedMessage, Space};
 use crate::native::transport::{PeerMemory, ReadHalf};
 use crate::support::lock::try_lock;
 
@@ -55,11 +55,14 @@ impl RecvStream {
     pub(super) fn new(
         epoch: u64,
         lanes: &'static [Lane],
-        stream: ReadHalf,
+        mut stream: ReadHalf,
         send: &Arc<SendStream>,
         endpoint: &Endpoint,
     ) -> Arc<Self> {
-        let decoder = Decoder::new(endpoint.limits, Arc::clone(&endpoint.recycler));
+        let mut decoder = Decoder::new(endpoint.limits, Arc::clone(&endpoint.recycler));
+        if stream.descriptors().is_some() {
+            decoder.permit_regions();
+        }
         Arc::new_cyclic(|this| Self {
             epoch,
             lanes,
@@ -86,12 +89,15 @@ impl RecvStream {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Whether a pipe within the process has something to read. None if it is no such pipe, or somebody
-    /// reads right now.
+    /// Whether there is something to take from it, as far as the system is not to be asked: a pipe within the process
+    /// knows, and so does a thread that reads the peer's memory, before which nothing else is read. None if it has
+    /// neither, or somebody reads right now.
     pub(crate) fn is_readable(&self) -> Option<bool> {
-        match &try_lock(&self.state)?.stream {
-            ReadHalf::Memory(pipe) => Some(pipe.is_readable()),
-            _ => None,
+        let state = try_lock(&self.state)?;
+        match (&state.reading, &state.stream) {
+            (Some(reading), _) => Some(!reading.is_empty()),
+            (None, ReadHalf::Memory(pipe)) => Some(pipe.is_readable()),
+            (None, _) => None,
         }
     }
 }
@@ -103,13 +109,16 @@ impl RecvState {
             return Poll::Ready(self.finish_reading(read.ok()));
         }
         match self.decoder.space() {
-            Space::Buffer(buffer) => self.stream.poll_read_buf(context, buffer),
+            Space::Buffer(buffer) => self.stream.poll_receive(context, buffer),
             Space::Piece(mut piece) => self.stream.poll_read_buf(context, &mut piece),
-            Space::Elements(mut room, filled) => {
-                let read = ready!(self.stream.poll_read_buf(context, &mut room));
-                *filled += read.as_ref().map_or(0, |read| *read);
-                Poll::Ready(read)
-            }
+        }
+    }
+
+    /// Takes descriptors that came with what was read.
+    pub(super) fn sort_descriptors(&mut self) -> Result<(), FrameError> {
+        match self.stream.descriptors() {
+            Some(come) => self.decoder.put_descriptors(come),
+            None => Ok(()),
         }
     }
 
@@ -122,24 +131,22 @@ impl RecvState {
             };
         }
         match self.decoder.space() {
-            Space::Buffer(buffer) => self.stream.read_now(buffer, scratch),
+            Space::Buffer(buffer) => self.stream.receive_now(buffer, scratch),
             Space::Piece(mut piece) => self.stream.read_now(&mut piece, scratch),
-            Space::Elements(mut room, filled) => {
-                let read = self.stream.read_now(&mut room, scratch)?;
-                *filled += read;
-                Ok(read)
-            }
         }
     }
 
     /// What came of reading the peer's memory counts as read from the stream. None if the thread did not get to it.
-    fn finish_reading(&mut self, read: Option<Result<Filling, ReadFailure>>) -> io::Result<usize> {
+    fn finish_reading(
+        &mut self,
+        read: Option<Result<Vec<Filling>, ReadFailure>>,
+    ) -> io::Result<usize> {
         self.reading = None;
-        let filling = read
+        let fillings = read
             .ok_or_else(|| io::Error::other("nobody reads the peer's memory any more"))?
             .map_err(io::Error::other)?;
-        let length = filling.length();
-        self.decoder.put_named(filling);
+        let length = fillings.iter().map(Filling::length).sum();
+        self.decoder.put_named(fillings);
         Ok(length)
     }
 }

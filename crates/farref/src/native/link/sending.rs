@@ -200,7 +200,12 @@ impl SendStream {
                     continue;
                 }
             }
-            match batch.write(|slices| write(&self.write, slices)) {
+            let regions = batch.due_regions();
+            let written_bytes = batch.write(|slices| match &*regions {
+                [] => write(&self.write, slices),
+                regions => self.write.try_pass(slices, regions),
+            });
+            match written_bytes {
                 Ok(0) => return WriteOutcome::Closed,
                 Ok(bytes) => {
                     link.wrote(self, bytes, batch.is_under_way());
@@ -219,6 +224,13 @@ impl SendStream {
                         link.lose_connection(self.epoch, &error);
                         return WriteOutcome::Closed;
                     }
+                    _ if !regions.is_empty() && !is_over(&error) => {
+                        // PM-5: more of them are on their way than the system allows, say.
+                        drop(batch);
+                        link.peer_reads.stop_passing();
+                        link.lose_connection(self.epoch, &error);
+                        return WriteOutcome::Closed;
+                    }
                     // The reader notices too, and ends the connection once it has delivered what
                     // came before.
                     _ => return WriteOutcome::Closed,
@@ -226,6 +238,12 @@ impl SendStream {
             }
         }
     }
+}
+
+/// Whether the peer has closed the stream.
+fn is_over(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 fn is_caused_by<E: Error + 'static>(error: &io::Error) -> bool {
@@ -305,6 +323,7 @@ impl Link {
         for frame in stream.memory.take_owed(&self.endpoint) {
             batch.push_memory(frame);
         }
+        batch.permit_regions(stream.memory.may_pass());
         batch.encode(now, stream.memory.may_name());
         let named = batch.take_named();
         if named > 0 {

@@ -3,10 +3,12 @@
 mod closing;
 mod delivery;
 mod failures;
+mod few_threads;
 mod fixture;
 mod memory;
 mod proxy;
 mod refusals;
+mod regions;
 mod shared_memory;
 mod sources;
 mod starvation;

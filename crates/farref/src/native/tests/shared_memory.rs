@@ -25,10 +25,10 @@ use crate::native::transport::{OwnMemory, Stream};
 use crate::rendezvous::Address;
 use crate::support::lock::lock;
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 /// Two workers that talk by Unix sockets; whether either is willing to share its memory.
-async fn pair(willing: [bool; 2]) -> [Side; 2] {
+pub(super) async fn pair(willing: [bool; 2]) -> [Side; 2] {
     let book = Arc::default();
     let side = |worker: u32| {
         let mut setup = Setup::new(worker, BindOptions::default(), &book);
@@ -39,14 +39,14 @@ async fn pair(willing: [bool; 2]) -> [Side; 2] {
 }
 
 /// How many bytes one has read out of the other's memory.
-fn read_by(reader: &Side, of: &Side) -> u64 {
+pub(super) fn read_by(reader: &Side, of: &Side) -> u64 {
     let link = reader.link_to(of);
     link.map_or(0, |link| link.bytes_from_memory)
 }
 
 /// Sends large parts until one is read out of the sender's memory: what one end may is for the other to say. Returns
 /// how many messages that took.
-async fn acquaint(from: &Side, to: &Side) -> usize {
+pub(super) async fn acquaint(from: &Side, to: &Side) -> usize {
     let before = read_by(to, from);
     let deadline = Instant::now() + Duration::from_secs(60);
     for sent in 1.. {
@@ -64,18 +64,18 @@ async fn acquaint(from: &Side, to: &Side) -> usize {
 }
 
 /// Numbers that no shift leaves as they are.
-fn numbers(count: usize, seed: u64) -> Vec<u64> {
+pub(super) fn numbers(count: usize, seed: u64) -> Vec<u64> {
     let mix = |index: u64| (seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..count as u64).map(mix).collect()
 }
 
 /// A numbered message with a megabyte that depends on the number.
-fn large(number: u64) -> Message {
+pub(super) fn large(number: u64) -> Message {
     let part = Part::from_vec(numbers(MIB / 8, number));
     with_parts(number, Bytes::new(), vec![part])
 }
 
-fn parts(message: Message) -> Vec<Part> {
+pub(super) fn parts(message: Message) -> Vec<Part> {
     match message {
         Message::Call(call) => call.arguments.parts,
         other => panic!("not a call: {other:?}"),
@@ -273,8 +273,8 @@ async fn nothing_is_left_of_parts_that_were_read() {
 }
 
 /// One who speaks the wire, and does what no worker does.
-struct Intruder {
-    node: NodeId,
+pub(super) struct Intruder {
+    pub(super) node: NodeId,
     epoch: u64,
     main: Option<Stream>,
     bulk: Option<Stream>,
@@ -285,7 +285,7 @@ struct Intruder {
 }
 
 impl Intruder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             node: NodeId::new(9, 1),
             epoch: 0,
@@ -298,7 +298,7 @@ impl Intruder {
     }
 
     /// Makes a connection with both its streams.
-    async fn connect(&mut self, to: &Side, unix: bool) {
+    pub(super) async fn connect(&mut self, to: &Side, unix: bool) {
         self.epoch += 1000;
         let hello = SessionHello {
             epoch: self.epoch,
@@ -353,38 +353,50 @@ impl Intruder {
         (stream, connection_id(&nonce), verdict)
     }
 
-    fn bulk(&mut self) -> &mut Stream {
+    pub(super) fn bulk(&mut self) -> &mut Stream {
         self.bulk.as_mut().expect("it is connected")
     }
 
-    async fn write(&mut self, mut batch: Batch) {
-        let mut bytes = Vec::new();
-        while !batch.is_empty() {
-            let written = batch.write(|slices| {
-                slices
-                    .iter()
-                    .for_each(|slice| bytes.extend_from_slice(slice));
-                Ok(slices.iter().map(|slice| slice.len()).sum())
-            });
-            assert!(written.is_ok());
-        }
+    async fn write(&mut self, batch: Batch) {
+        let bytes = written(batch);
         // It may be cut off before it has said all.
         let _ = self.bulk().write.write_all(&bytes).await;
     }
 
-    async fn say(&mut self, frame: MemoryFrame) {
+    pub(super) async fn say(&mut self, frame: MemoryFrame) {
         let mut batch = Batch::default();
         batch.push_memory(frame);
         self.write(batch).await;
     }
 
+    pub(super) async fn say_on_main(&mut self, frame: MemoryFrame) {
+        let mut batch = Batch::default();
+        batch.push_memory(frame);
+        let main = self.main.as_mut().expect("it is connected");
+        main.write.write_all(&written(batch)).await.expect("said");
+    }
+
     /// Sends a call with one part, whose address stands in its place if it is named.
-    async fn call(&mut self, number: u64, part: Part, named: bool, to: &Side) {
+    pub(super) async fn call(&mut self, number: u64, part: Part, named: bool, to: &Side) {
         self.call_with(number, vec![part], named, to).await;
     }
 
     async fn call_with(&mut self, number: u64, parts: Vec<Part>, named: bool, to: &Side) {
         self.kept.extend(parts.iter().cloned());
+        let mut batch = self.batch(number, parts, to);
+        batch.encode(Time(0), named);
+        self.write(batch).await;
+    }
+
+    /// The bytes of a call with these parts, of which those in regions are said to be there.
+    pub(super) fn passed(&mut self, number: u64, parts: Vec<Part>, to: &Side) -> Vec<u8> {
+        let mut batch = self.batch(number, parts, to);
+        batch.permit_regions(true);
+        batch.encode(Time(0), false);
+        written(batch)
+    }
+
+    fn batch(&mut self, number: u64, parts: Vec<Part>, to: &Side) -> Batch {
         let message = with_parts(number, Bytes::new(), parts);
         let limits = &to.agent.links.endpoint.limits;
         let packet = Packet::new(message, || Time(0), limits).expect("within the limits");
@@ -396,8 +408,7 @@ impl Intruder {
             payload: packet,
         });
         self.seq += 1;
-        batch.encode(Time(0), named);
-        self.write(batch).await;
+        batch
     }
 
     /// The next thing that is said to it on the stream for bulk data. None if it is hung up on.
@@ -432,11 +443,6 @@ impl Intruder {
         let read = match self.decoder.space() {
             Space::Buffer(buffer) => bulk.read.read_buf(buffer).await,
             Space::Piece(mut piece) => bulk.read.read_buf(&mut piece).await,
-            Space::Elements(mut room, filled) => {
-                let read = bulk.read.read_buf(&mut room).await;
-                *filled += read.as_ref().map_or(0, |read| *read);
-                read
-            }
         };
         matches!(read, Ok(1..))
     }
@@ -454,7 +460,7 @@ impl Intruder {
     }
 
     /// Whether it is hung up on before it hears that it may name anything.
-    async fn is_hung_up_on(&mut self) -> bool {
+    pub(super) async fn is_hung_up_on(&mut self) -> bool {
         while let Some(frame) = self.hear().await {
             if matches!(frame, DecodedFrame::Memory(MemoryFrame::MayName)) {
                 return false;
@@ -462,6 +468,21 @@ impl Intruder {
         }
         true
     }
+}
+
+/// All bytes of a batch.
+fn written(mut batch: Batch) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !batch.is_empty() {
+        let written = batch.write(|slices| {
+            slices
+                .iter()
+                .for_each(|slice| bytes.extend_from_slice(slice));
+            Ok(slices.iter().map(|slice| slice.len()).sum())
+        });
+        assert!(written.is_ok());
+    }
+    bytes
 }
 
 fn decoder() -> Decoder {
@@ -477,13 +498,13 @@ fn decoder() -> Decoder {
 }
 
 /// A worker, and somebody who has a good link to it and is disturbed by nothing.
-async fn watched() -> [Side; 2] {
+pub(super) async fn watched() -> [Side; 2] {
     let [right, bystander] = pair([true; 2]).await;
     acquaint(&bystander, &right).await;
     [right, bystander]
 }
 
-async fn is_undisturbed(bystander: &Side, right: &Side) {
+pub(super) async fn is_undisturbed(bystander: &Side, right: &Side) {
     let (before, received) = (read_by(right, bystander), right.received_count());
     bystander.send(right, large(1));
     eventually("it arrives", || right.received_count() > received).await;

@@ -100,6 +100,41 @@ async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_w
     }
 }
 
+/// ST-1, PM-1: a thread reads it, and nobody else would notice that it has.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_was_read_out_of_a_peers_memory_is_taken_in_while_the_runtime_does_not_run() {
+    const LARGE: u64 = 8 << 20;
+    let setup = |worker, book: &Arc<Book>| {
+        let mut setup = Setup::new(worker, BindOptions::default(), book);
+        // A slow machine is not to be taken for a stuck connection.
+        setup.config.peer_timeout = Duration::from_secs(20);
+        setup
+    };
+    let [book, others]: [Arc<Book>; 2] = Default::default();
+    let left = setup(1, &others).start().await;
+    let (right, over) = undriven(setup(2, &book));
+    introduce(&left, &others, &right, &book);
+    left.meet(&right).await;
+    let read = || {
+        right
+            .link_to(&left)
+            .map_or(0, |link| link.bytes_from_memory)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for number in 2.. {
+        let part = Part::from(vec![number as u8; LARGE as usize]);
+        left.send(&right, with_parts(number, Bytes::new(), vec![part]));
+        eventually("it arrives", || right.received_count() as u64 == number).await;
+        if read() >= 3 * LARGE {
+            break;
+        }
+        assert!(Instant::now() < deadline, "memory is never read");
+    }
+    assert_eq!(left.link_to(&right).expect("a link").connections, 1);
+    drop(over);
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_nothing_more_comes() {

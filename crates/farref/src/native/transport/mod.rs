@@ -1,5 +1,8 @@
 //! Streams of bytes between workers: TCP, Unix sockets, pipes within the process, and what listens for them.
 
+#[cfg(target_os = "linux")]
+mod descriptor_reader;
+mod descriptors;
 mod listener;
 mod memory;
 mod peer_memory;
@@ -8,6 +11,9 @@ mod stream;
 #[cfg(unix)]
 mod unix_socket;
 
+pub(crate) use descriptors::{
+    Descriptors, MOST_PASSED, PassedRegion, RegionFault, SealedRegion, lacks_descriptors,
+};
 pub(crate) use listener::{BindOptions, Bound, Listener};
 pub use memory::MemoryNetwork;
 pub(crate) use peer_memory::{MemoryClaim, MemoryError, OwnMemory, PeerMemory};

@@ -20,10 +20,14 @@ use tokio::net::UnixStream;
 use tokio::net::{TcpStream, tcp};
 use tokio::runtime::Handle;
 
+#[cfg(target_os = "linux")]
+use super::descriptor_reader::DescriptorReader;
+use super::descriptors::Descriptors;
 use super::memory::MemoryNetwork;
 use super::pipe::{PipeReader, PipeWriter};
 #[cfg(unix)]
 use super::unix_socket::{self, UnixReader, UnixWriter};
+use crate::codec::SharedBytes;
 use crate::rendezvous::{Address, Card};
 
 /// Both halves of a fresh stream and what carries it.
@@ -189,13 +193,61 @@ impl ReadHalf {
             #[cfg(unix)]
             Self::Tcp(read) => receive(read.as_ref().as_fd(), buffer, scratch),
             #[cfg(unix)]
-            Self::Unix(read) => receive(read.as_ref().as_fd(), buffer, scratch),
+            Self::Unix(read) => receive(read.as_fd(), buffer, scratch),
             #[cfg(not(unix))]
             Self::Tcp(_) => {
                 let _ = scratch;
                 Err(io::ErrorKind::WouldBlock.into())
             }
             Self::Memory(read) => read.read_now(buffer),
+        }
+    }
+
+    /// From now on takes descriptors, too, if that is possible. Says whether it is. To be called within the runtime that
+    /// watches it.
+    pub(crate) fn take_descriptors(&mut self) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Self::Unix(read) = self
+            && let Ok(reader) = DescriptorReader::new(read.as_fd())
+        {
+            *read = UnixReader::Descriptors(Box::new(reader));
+            return true;
+        }
+        false
+    }
+
+    /// The descriptors that came with what was read last, if any are taken.
+    pub(crate) fn descriptors(&mut self) -> Option<&mut Descriptors> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unix(UnixReader::Descriptors(read)) => Some(&mut read.come),
+            _ => None,
+        }
+    }
+
+    /// Reads what is there where a frame may begin: descriptors come along.
+    pub(crate) fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut impl BufMut,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unix(UnixReader::Descriptors(read)) => read.poll_receive(context, buffer),
+            other => other.poll_read_buf(context, buffer),
+        }
+    }
+
+    /// The same without waiting, as [`read_now`](Self::read_now) is.
+    pub(crate) fn receive_now(
+        &mut self,
+        buffer: &mut impl BufMut,
+        scratch: &mut [u8],
+    ) -> io::Result<usize> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unix(UnixReader::Descriptors(read)) => read.receive_now(buffer),
+            other => other.read_now(buffer, scratch),
         }
     }
 
@@ -243,7 +295,23 @@ impl WriteHalf {
         }
     }
 
-    /// The same, whatever the runtime believes of the stream.
+    /// The same, and hands over regions with the first byte.
+    pub(crate) fn try_pass(
+        &self,
+        slices: &[IoSlice<'_>],
+        regions: &[SharedBytes],
+    ) -> io::Result<usize> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unix(write) => write.pass(slices, regions),
+            _ => {
+                let _ = (slices, regions);
+                Err(io::ErrorKind::Unsupported.into())
+            }
+        }
+    }
+
+    /// As [`try_write_vectored`](Self::try_write_vectored), whatever the runtime believes of the stream.
     pub(crate) fn try_write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             #[cfg(unix)]

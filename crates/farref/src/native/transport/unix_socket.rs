@@ -19,12 +19,23 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::sleep;
 
+#[cfg(target_os = "linux")]
+use super::descriptor_reader::DescriptorReader;
+#[cfg(target_os = "linux")]
+use crate::codec::SharedBytes;
+
 /// A socket that cannot be watched is asked again after this time.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// The half that is read from.
 #[derive(Debug)]
-pub(crate) struct UnixReader(pipe::Receiver);
+pub(crate) enum UnixReader {
+    /// Of bytes alone: descriptors that come beside them are thrown away by the system.
+    Bytes(pipe::Receiver),
+    /// Of bytes, and of descriptors beside them.
+    #[cfg(target_os = "linux")]
+    Descriptors(Box<DescriptorReader>),
+}
 
 /// The half that is written to. Dropping it tells the other end that nothing more comes.
 #[derive(Debug)]
@@ -39,7 +50,8 @@ impl UnixReader {
     fn new(socket: &UnixStream) -> io::Result<Self> {
         // What tokio has for one direction is called a pipe; it reads both in the same way.
         let read = OwnedFd::from(socket.try_clone()?);
-        Ok(Self(pipe::Receiver::from_owned_fd_unchecked(read)?))
+        let read = pipe::Receiver::from_owned_fd_unchecked(read)?;
+        Ok(Self::Bytes(read))
     }
 
     /// Reads what is there; whoever gets nothing is woken when there is something.
@@ -48,14 +60,22 @@ impl UnixReader {
         context: &mut Context<'_>,
         buffer: &mut impl BufMut,
     ) -> Poll<io::Result<usize>> {
-        // Who waits is kept with the socket, not in the future.
-        pin!(self.0.read_buf(buffer)).poll(context)
+        match self {
+            // Who waits is kept with the socket, not in the future.
+            Self::Bytes(read) => pin!(read.read_buf(buffer)).poll(context),
+            #[cfg(target_os = "linux")]
+            Self::Descriptors(read) => read.poll_read_buf(context, buffer),
+        }
     }
 }
 
-impl AsRef<pipe::Receiver> for UnixReader {
-    fn as_ref(&self) -> &pipe::Receiver {
-        &self.0
+impl AsFd for UnixReader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Bytes(read) => read.as_fd(),
+            #[cfg(target_os = "linux")]
+            Self::Descriptors(read) => read.as_fd(),
+        }
     }
 }
 
@@ -80,6 +100,17 @@ impl UnixWriter {
     fn watch_for_room(&self) -> io::Result<pipe::Sender> {
         let watched = OwnedFd::from(self.0.try_clone()?);
         pipe::Sender::from_owned_fd_unchecked(watched)
+    }
+
+    /// Writes some bytes, and descriptors with the first of them, without waiting.
+    #[cfg(target_os = "linux")]
+    pub(super) fn pass(
+        &self,
+        slices: &[IoSlice<'_>],
+        regions: &[SharedBytes],
+    ) -> io::Result<usize> {
+        let descriptors: Vec<_> = regions.iter().map(SharedBytes::descriptor).collect();
+        farref_shm::send(&self.0, slices, &descriptors)
     }
 
     /// The same socket, watched by the runtime that this is called in.
@@ -156,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_is_woken_because_the_other_end_has_read() {
         let ((read, write), _theirs) = pair();
-        let watched = watched_for(read.as_ref());
+        let watched = watched_for(&read);
         let is_woken = |events: &u32| events & ROOM_TO_WRITE != 0;
         assert!(
             !watched.is_empty() && !watched.iter().any(is_woken),

@@ -116,7 +116,7 @@ impl WorkerBuilder {
     /// work of a socket. Nothing else changes. Where it cannot be done, because only one side wants it, or the
     /// processes are in containers of their own, or the system restricts who may look at a process (Yama's
     /// `ptrace_scope`), values go through the socket. `snapshot().peers[i].bytes_from_memory` says how many bytes came that
-    /// way.
+    /// way. What is kept in [shared memory](crate::Blob::shared) is not even copied, if both sides want it.
     ///
     /// ```
     /// use farref::{Blob, StoreServer, Worker};

@@ -182,12 +182,6 @@ fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<DecodedFrame>, Option<Fram
                 piece.put_slice(&bytes[..take]);
                 take
             }
-            Space::Elements(room, filled) => {
-                let take = want.min(room.len());
-                room[..take].copy_from_slice(&bytes[..take]);
-                *filled += take;
-                take
-            }
         };
         assert!(taken > 0, "there is always space");
         bytes = &bytes[taken..];
@@ -407,18 +401,10 @@ fn announcing_a_large_part_costs_no_more_than_a_constant() {
                     (buffer.capacity(), take)
                 }
                 Space::Piece(mut piece) => {
-                    let room = piece.get_ref().capacity();
+                    let room = fed + piece.get_ref().remaining_mut();
                     let take = piece.remaining_mut().min(bytes.len() - fed);
                     piece.put_slice(&bytes[fed..fed + take]);
                     (room, take)
-                }
-                Space::Elements(room, filled) => {
-                    // These are touched, not only reserved.
-                    assert!(room.len() <= 1 << 20, "{} zeros", room.len());
-                    let take = room.len().min(bytes.len() - fed);
-                    room[..take].copy_from_slice(&bytes[fed..fed + take]);
-                    *filled += take;
-                    (0, take)
                 }
             };
             let bound = (1 << 20) + filling::RESERVE_AHEAD * fed.max(1);

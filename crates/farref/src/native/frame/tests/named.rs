@@ -77,20 +77,25 @@ fn decode_split(bytes: &[u8], piece: usize, memory: impl Fn(u64) -> Vec<u8>) -> 
         while let Some(frame) = decoder.next().expect("nothing is wrong") {
             received.push(parts(frame));
         }
-        if let Some(NamedPiece {
-            address,
-            mut filling,
-        }) = decoder.take_named()
-        {
+        if let Some(pieces) = decoder.take_named() {
             assert!(decoder.take_named().is_none(), "once only");
             assert!(matches!(decoder.next(), Ok(None)), "it is not there yet");
-            let there = memory(address);
-            let read = |from: usize, count: usize, into: &mut dyn BufMut| {
-                into.put_slice(&there[from..from + count]);
-                Ok::<_, FrameError>(())
+            let read = |NamedPiece {
+                            source,
+                            mut filling,
+                        }: NamedPiece| {
+                let PieceSource::Memory(address) = source else {
+                    panic!("there are no regions");
+                };
+                let there = memory(address);
+                let read = |from: usize, count: usize, into: &mut dyn BufMut| {
+                    into.put_slice(&there[from..from + count]);
+                    Ok::<_, FrameError>(())
+                };
+                while filling.read_with(piece, read).expect("there is memory") > 0 {}
+                filling
             };
-            while filling.read_with(piece, read).expect("there is memory") > 0 {}
-            decoder.put_named(filling);
+            decoder.put_named(pieces.into_iter().map(read).collect());
         } else if rest.is_empty() {
             return received;
         } else {
@@ -105,7 +110,6 @@ fn decode_split(bytes: &[u8], piece: usize, memory: impl Fn(u64) -> Vec<u8>) -> 
                     space.put_slice(&rest[..take]);
                     take
                 }
-                Space::Elements(..) => panic!("all wide ones are large"),
             };
             rest = &rest[take..];
         }
@@ -125,14 +129,12 @@ fn a_name_where_none_may_be_is_refused() {
 #[test]
 fn a_place_that_nobody_knows_is_refused() {
     // FR-3
-    for place in [2, 3] {
-        let parts = vec![Part::from(vec![1; 0x1234])];
-        let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
-        let bytes = announce(bytes, 0x1234, 0x1234 | place << 60);
-        let (received, error) = decode(&bytes, &[usize::MAX]);
-        assert!(received.is_empty());
-        assert_eq!(error, Some(FrameError::UnknownPlace));
-    }
+    let parts = vec![Part::from(vec![1; 0x1234])];
+    let bytes = encode([data(0, call(Bytes::new(), parts, None))], Time(5));
+    let bytes = announce(bytes, 0x1234, 0x1234 | 3 << 60);
+    let (received, error) = decode(&bytes, &[usize::MAX]);
+    assert!(received.is_empty());
+    assert_eq!(error, Some(FrameError::UnknownPlace));
 }
 
 #[test]
@@ -165,10 +167,48 @@ fn naming_a_large_part_costs_no_more_than_a_constant() {
     };
     buffer.put_slice(&bytes);
     assert!(matches!(decoder.next(), Ok(None)));
-    let mut piece = decoder.take_named().expect("it is to be read");
-    let failed = piece.filling.read_with(usize::MAX, |_, count, _| {
+    let mut pieces = decoder.take_named().expect("it is to be read");
+    let failed = pieces[0].filling.read_with(usize::MAX, |_, count, _| {
         assert!(count <= 1 << 20, "{count} bytes of room");
         Err(FrameError::Unpermitted)
     });
     assert_eq!(failed, Err(FrameError::Unpermitted));
+}
+
+#[test]
+fn parts_that_are_named_one_after_the_other_are_read_at_once() {
+    let large = |seed: u8| Part::from(vec![seed; NAME_FROM]);
+    let parts: Vec<_> = (0..50).map(large).chain([Part::from(vec![1])]).collect();
+    let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
+    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
+    decoder.permit_names();
+    let Space::Buffer(buffer) = decoder.space() else {
+        panic!("nothing has come");
+    };
+    buffer.put_slice(&bytes);
+    let mut taken = Vec::new();
+    let frame = loop {
+        if let Some(frame) = decoder.next().expect("nothing is wrong") {
+            break frame;
+        }
+        let pieces = decoder.take_named().expect("all is there");
+        taken.push(pieces.len());
+        let fill = |mut piece: NamedPiece| {
+            let filled = piece.filling.read_with(usize::MAX, |_, count, into| {
+                into.put_bytes(5, count);
+                Ok::<_, FrameError>(())
+            });
+            assert_eq!(filled, Ok(0));
+            piece.filling
+        };
+        decoder.put_named(pieces.into_iter().map(fill).collect());
+    };
+    assert_eq!(taken, [32, 18]);
+    let DecodedFrame::Session(Frame::Data { payload, .. }) = frame else {
+        panic!("not data: {frame:?}");
+    };
+    let Message::Call(call) = *payload.0 else {
+        panic!("not a call");
+    };
+    assert_eq!(call.arguments.parts.len(), 51);
 }

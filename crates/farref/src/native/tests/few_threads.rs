@@ -1,0 +1,51 @@
+//! What becomes of large values where no thread can be had to read a peer's memory: PM-1, PM-4.
+#![cfg(target_os = "linux")]
+
+use farref_proto::Lane;
+
+use super::fixture::Setup;
+use super::shared_memory::{acquaint, large, read_by};
+use super::*;
+use crate::support::lock::lock;
+
+/// Two workers that talk by Unix sockets, of which the second has this thread.
+async fn pair(io: Arc<IoThread>) -> [Side; 2] {
+    let book = Arc::default();
+    let left = Setup::new(1, BindOptions::default(), &book).start().await;
+    let mut right = Setup::new(2, BindOptions::default(), &book);
+    right.io = io;
+    [left, right.start().await]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_can_have_no_thread_takes_large_values_through_the_socket() {
+    let [left, right] = pair(IoThread::without_threads()).await;
+    for number in 0..20 {
+        left.send(&right, large(number));
+        eventually("it arrives", || right.received_count() as u64 > number).await;
+    }
+    assert_eq!(right.received_on(Lane::Bulk), Vec::from_iter(0..20));
+    assert_eq!(read_by(&right, &left), 0);
+    assert_eq!(right.link_to(&left).expect("a link").connections, 1);
+    assert!(lock(&right.inbound.misbehaved).is_empty());
+}
+
+/// PM-4: also when it has said before that it would read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_runs_out_of_threads_loses_a_connection_and_then_takes_all_through_the_socket() {
+    let io = IoThread::alone();
+    let [left, right] = pair(Arc::clone(&io)).await;
+    let before = acquaint(&left, &right).await as u64;
+    let read = read_by(&right, &left);
+    io.waiting_threads().exhaust();
+    for number in 0..20 {
+        left.send(&right, large(number));
+        eventually("it arrives", || {
+            right.received_count() as u64 > before + number
+        })
+        .await;
+    }
+    assert_eq!(read_by(&right, &left), read);
+    assert_eq!(right.link_to(&left).expect("a link").connections, 2);
+    assert!(lock(&right.inbound.misbehaved).is_empty());
+}

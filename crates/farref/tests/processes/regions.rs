@@ -1,0 +1,248 @@
+//! Values that are kept in shared memory are read in place by other processes: on Linux, over Unix sockets.
+
+use std::fs::File;
+use std::sync::Mutex;
+
+use anyhow::{Context as _, ensure};
+use farref::{Blob, Buffer, RRef};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::Tests;
+use crate::group::{Group, Options, run};
+
+const MIB: usize = 1 << 20;
+
+pub(crate) fn tests() -> Tests {
+    let tests: Tests = vec![
+        (
+            "a_value_kept_in_shared_memory_is_read_in_place_and_never_copied",
+            read_in_place,
+        ),
+        (
+            "what_is_in_shared_memory_outlives_the_process_that_made_it",
+            outlives_its_owner,
+        ),
+        (
+            "no_more_regions_are_open_than_allowed_and_the_rest_is_copied",
+            too_many,
+        ),
+        (
+            "a_process_without_descriptors_left_takes_values_through_the_socket",
+            no_descriptors,
+        ),
+    ];
+    if cfg!(target_os = "linux") {
+        tests
+    } else {
+        Vec::new()
+    }
+}
+
+/// Numbers that no shift leaves as they are.
+fn numbers(count: usize, seed: u64) -> Vec<u64> {
+    let mix = |index: u64| (seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..count as u64).map(mix).collect()
+}
+
+fn pattern(size: usize, seed: u64) -> Vec<u8> {
+    numbers(size / 8, seed)
+        .into_iter()
+        .flat_map(u64::to_ne_bytes)
+        .collect()
+}
+
+#[farref::remote]
+fn keep(size: usize, seed: u64) -> Blob {
+    Blob::shared(&pattern(size, seed))
+}
+
+#[farref::remote]
+fn keep_numbers(count: usize, seed: u64) -> Buffer {
+    Buffer::shared(&numbers(count, seed))
+}
+
+/// What came, and whether it is where its maker has put it.
+#[farref::remote]
+fn look_at(blob: Blob, seed: u64) -> (bool, bool) {
+    (blob[..] == pattern(blob.len(), seed), blob.is_shared())
+}
+
+/// How many bytes the driver reads in a worker's memory, and that one in the driver's.
+async fn in_place(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
+    let snapshots = [
+        (group.me.snapshot(), name),
+        (group.peer(name)?.snapshot().await?, "driver"),
+    ];
+    let mut read = [0; 2];
+    for (read, (snapshot, peer)) in read.iter_mut().zip(snapshots) {
+        let link = snapshot.peers.iter().find(|known| known.name == peer);
+        *read = link.context("no such peer")?.bytes_in_place;
+    }
+    Ok(read)
+}
+
+/// Sends values until both ends read each other's in place.
+async fn acquaint(group: &Group, name: &str) -> anyhow::Result<()> {
+    let peer = group.peer(name)?;
+    let sent = Blob::shared(&pattern(MIB, 1));
+    group
+        .eventually("values are read in place", async || {
+            ensure!(look_at::on(&peer, sent.clone(), 1).await?.0);
+            ensure!(keep::on(&peer, MIB, 2).await?[..] == pattern(MIB, 2));
+            let read = in_place(group, name).await?;
+            Ok(read.iter().all(|bytes| *bytes > 0))
+        })
+        .await
+}
+
+/// The mappings of shared memory in this process that an address is in.
+fn mapping_of(address: usize) -> anyhow::Result<Option<String>> {
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let (from, to) = range.context("a range")?;
+        let range = usize::from_str_radix(from, 16)?..usize::from_str_radix(to, 16)?;
+        if range.contains(&address) {
+            return Ok(line.contains("/memfd:farref").then(|| line.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+fn read_in_place() -> anyhow::Result<()> {
+    run(Options::default(), &["a", "b"], async |group| {
+        acquaint(group, "a").await?;
+        acquaint(group, "b").await?;
+        const SIZE: usize = 64 * MIB;
+        let owner = group.peer("a")?;
+        let kept: RRef<Blob> = keep::on(&owner, SIZE, 7).remote();
+        let before = in_place(group, "a").await?;
+        let first = kept.to_here().await?;
+        let after = in_place(group, "a").await?;
+        ensure!(after[0] == before[0] + SIZE as u64, "{before:?} {after:?}");
+        ensure!(first.is_shared() && first[..] == pattern(SIZE, 7));
+        // It is the owner's memory that is read, by way of a mapping; all of it.
+        let at = first.as_ptr().addr();
+        let mapping = mapping_of(at)?.context("it is elsewhere")?;
+        ensure!(mapping_of(at + SIZE - 1)? == Some(mapping));
+        // However often it is asked for, it is there once.
+        let again = kept.to_here().await?;
+        ensure!(again.as_ptr().addr() == at);
+        // It is handed on as what it is.
+        let before = in_place(group, "b").await?;
+        let other = group.peer("b")?;
+        ensure!(look_at::on(&other, again, 7).await? == (true, true));
+        let after = in_place(group, "b").await?;
+        ensure!(after[1] == before[1] + SIZE as u64, "{before:?} {after:?}");
+        drop((first, kept));
+        group
+            .eventually("it is unmapped", async || Ok(mapping_of(at)?.is_none()))
+            .await?;
+        // Numbers are read in place, too.
+        let buffer = keep_numbers::on(&owner, MIB, 3).await?;
+        ensure!(buffer.is_shared() && buffer.as_slice() == Some(&numbers(MIB, 3)[..]));
+        Ok(())
+    })
+}
+
+fn outlives_its_owner() -> anyhow::Result<()> {
+    run(Options::default(), &["a", "b"], async |group| {
+        acquaint(group, "a").await?;
+        acquaint(group, "b").await?;
+        let blob = keep::on(&group.peer("a")?, 8 * MIB, 5).await?;
+        ensure!(blob.is_shared());
+        group.kill("a")?;
+        ensure!(look_at::on(&group.peer("b")?, blob.clone(), 5).await? == (true, true));
+        ensure!(blob[..] == pattern(8 * MIB, 5));
+        Ok(())
+    })
+}
+
+fn too_many() -> anyhow::Result<()> {
+    const SIZE: usize = 128 << 10;
+    run(Options::default(), &["a", "b"], async |group| {
+        let mut kept = Vec::new();
+        for name in ["a", "b"] {
+            acquaint(group, name).await?;
+            let peer = group.peer(name)?;
+            for seed in 0..200 {
+                kept.push((seed, keep::on(&peer, SIZE, seed).await?));
+            }
+        }
+        let (shared, copied): (Vec<_>, Vec<_>) =
+            kept.iter().partition(|(_, blob)| blob.is_shared());
+        ensure!(shared.len() <= 256 && copied.len() >= 400 - 256);
+        ensure!(shared.len() > 200, "{} are", shared.len());
+        for (seed, blob) in &kept {
+            ensure!(blob[..] == pattern(SIZE, *seed), "{seed}");
+        }
+        // There is room again for others.
+        kept.clear();
+        group
+            .eventually("there is room", async || {
+                Ok(keep::on(&group.peer("a")?, SIZE, 1).await?.is_shared())
+            })
+            .await
+    })
+}
+
+/// What uses descriptors up.
+static OPEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+
+fn set_most_descriptors(most: u64) -> anyhow::Result<()> {
+    let limit = Rlimit {
+        current: Some(most),
+        ..getrlimit(Resource::Nofile)
+    };
+    Ok(setrlimit(Resource::Nofile, limit)?)
+}
+
+/// Opens files until no more can be opened.
+#[farref::remote]
+fn use_up_descriptors() -> Result<(), String> {
+    let use_up = || -> anyhow::Result<()> {
+        let mut most = 0;
+        for entry in std::fs::read_dir("/proc/self/fd")? {
+            let number = entry?.file_name().to_string_lossy().parse()?;
+            most = most.max(number);
+        }
+        set_most_descriptors(most + 1)?;
+        let mut open = OPEN.lock().expect("nobody panics");
+        while let Ok(file) = File::open("/dev/null") {
+            open.push(file);
+        }
+        Ok(())
+    };
+    use_up().map_err(|error| error.to_string())
+}
+
+#[farref::remote]
+fn give_descriptors_back() -> Result<(), String> {
+    OPEN.lock().expect("nobody panics").clear();
+    set_most_descriptors(1024).map_err(|error| error.to_string())
+}
+
+fn no_descriptors() -> anyhow::Result<()> {
+    run(Options::default(), &["a"], async |group| {
+        acquaint(group, "a").await?;
+        let peer = group.peer("a")?;
+        let before = in_place(group, "a").await?[1];
+        use_up_descriptors::on(&peer).await?;
+        // A new region: one that it has already takes no descriptor for long.
+        for seed in 10..20 {
+            let blob = Blob::shared(&pattern(MIB, seed));
+            let (is_right, is_shared) = look_at::on(&peer, blob, seed).await?;
+            ensure!(is_right && !is_shared, "{seed}");
+        }
+        give_descriptors_back::on(&peer).await?;
+        ensure!(in_place(group, "a").await?[1] == before);
+        // The other direction is as it was.
+        group
+            .eventually("values are read in place", async || {
+                Ok(keep::on(&peer, MIB, 2).await?.is_shared())
+            })
+            .await
+    })
+}
