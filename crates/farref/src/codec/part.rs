@@ -108,6 +108,16 @@ enum PartKind {
     Owned(Arc<Owned>),
     Source(Seen),
     Shared(SharedBytes, Width),
+    /// It was not taken in.
+    Refused(Arc<Refusal>),
+}
+
+/// Why a payload was not taken in.
+#[derive(Debug)]
+struct Refusal {
+    /// How many bytes it had.
+    bytes: usize,
+    why: String,
 }
 
 /// A source, and what it said of itself when it was first seen: nothing that is announced changes.
@@ -159,6 +169,7 @@ impl Part {
             PartKind::Owned(owned) => owned.elements.bytes().len(),
             PartKind::Source(seen) => seen.len,
             PartKind::Shared(shared, _) => shared.bytes().len(),
+            PartKind::Refused(refusal) => refusal.bytes,
         }
     }
 
@@ -183,7 +194,7 @@ impl Part {
     /// ```
     pub fn width(&self) -> Width {
         match &self.0 {
-            PartKind::Bytes(_) => Width::One,
+            PartKind::Bytes(_) | PartKind::Refused(_) => Width::One,
             PartKind::Owned(owned) => owned.elements.width(),
             PartKind::Source(seen) => seen.width,
             PartKind::Shared(_, width) => *width,
@@ -207,6 +218,7 @@ impl Part {
             PartKind::Source(seen) => seen.copy::<u8>()?.into(),
             PartKind::Owned(owned) => owned.into_bytes(),
             PartKind::Shared(shared, _) => Bytes::from_owner(shared),
+            PartKind::Refused(refusal) => return Err(CodecError::new(&refusal.why)),
         })
     }
 
@@ -267,6 +279,19 @@ impl Part {
         Self(PartKind::Owned(owned))
     }
 
+    /// Stands for a payload of so many bytes that was not taken in. Whoever reads it is told why.
+    pub(crate) fn refused(bytes: usize, why: String) -> Self {
+        Self(PartKind::Refused(Arc::new(Refusal { bytes, why })))
+    }
+
+    /// Why it was not taken in, if it was not.
+    pub(crate) fn why_refused(&self) -> Option<&str> {
+        match &self.0 {
+            PartKind::Refused(refusal) => Some(&refusal.why),
+            _ => None,
+        }
+    }
+
     /// What other processes can read where it is. The length must be a multiple of the width.
     pub(crate) fn from_shared(shared: SharedBytes, width: Width) -> Self {
         Self(PartKind::Shared(shared, width))
@@ -276,7 +301,10 @@ impl Part {
     pub(crate) fn shared(&self) -> Option<&SharedBytes> {
         match &self.0 {
             PartKind::Shared(shared, _) => Some(shared),
-            PartKind::Bytes(_) | PartKind::Owned(_) | PartKind::Source(_) => None,
+            PartKind::Bytes(_)
+            | PartKind::Owned(_)
+            | PartKind::Source(_)
+            | PartKind::Refused(_) => None,
         }
     }
 
@@ -293,6 +321,7 @@ impl Part {
             PartKind::Bytes(bytes) => copy(&bytes),
             PartKind::Source(seen) => seen.copy(),
             PartKind::Shared(shared, _) => copy(shared.bytes()),
+            PartKind::Refused(refusal) => Err(CodecError::new(&refusal.why)),
             PartKind::Owned(mut owned) => match Arc::get_mut(&mut owned) {
                 Some(only) => take(&mut only.elements)
                     .into_vec()
@@ -309,6 +338,7 @@ impl Part {
             PartKind::Owned(owned) => owned.elements.bytes().as_ptr().addr(),
             PartKind::Source(seen) => seen.address?,
             PartKind::Shared(shared, _) => shared.bytes().as_ptr().addr(),
+            PartKind::Refused(_) => return None,
         };
         u64::try_from(address).ok()
     }
@@ -317,7 +347,7 @@ impl Part {
     pub(crate) fn is_programs(&self) -> bool {
         match &self.0 {
             PartKind::Bytes(_) | PartKind::Source(_) => true,
-            PartKind::Owned(_) | PartKind::Shared(..) => false,
+            PartKind::Owned(_) | PartKind::Shared(..) | PartKind::Refused(_) => false,
         }
     }
 
@@ -328,6 +358,7 @@ impl Part {
             PartKind::Owned(owned) => PartBytes::Here(owned.elements.bytes()),
             PartKind::Source(seen) => PartBytes::Behind(seen),
             PartKind::Shared(shared, _) => PartBytes::Here(shared.bytes()),
+            PartKind::Refused(_) => PartBytes::Here(&[]),
         }
     }
 }

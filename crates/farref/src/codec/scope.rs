@@ -64,6 +64,9 @@ pub(crate) fn read<T>(
     decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
     let Payload { body, parts } = payload;
+    if let Some(why) = parts.first().and_then(Part::why_refused) {
+        return Err(CodecError::new(why));
+    }
     let scope = Entered::new(
         &SCOPES,
         Scope::Reading {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use farref::Error;
 use farref::testing::Cluster;
+use farref::{Blob, Error};
 
 use crate::PATIENCE;
 use crate::cluster::finish;
@@ -36,6 +36,49 @@ async fn a_time_limit_may_be_as_long_as_there_is() -> Result<()> {
         finish(cluster).await?;
     }
     Ok(())
+}
+
+#[farref::remote(name = "limits::size")]
+async fn size(blob: Blob) -> usize {
+    blob.len()
+}
+
+#[farref::remote(name = "limits::make")]
+async fn make(size: usize) -> Blob {
+    vec![1; size].into()
+}
+
+/// FR-7: how much a worker takes is its own business, and nobody is thrown out for not knowing it.
+#[tokio::test]
+async fn what_is_larger_than_a_worker_takes_fails_its_call_alone() -> Result<()> {
+    const MIB: usize = 1 << 20;
+    let built = std::cell::Cell::new(0);
+    let cluster = Cluster::start_with(2, |builder| {
+        built.set(built.get() + 1);
+        builder.max_message_bytes(MIB as u64 * if built.get() == 1 { 64 } else { 1 })
+    })
+    .await?;
+    let large = cluster.worker(0).peer("worker1")?;
+    let refused = size::on(&large, vec![0; 4 * MIB].into()).await;
+    assert!(
+        matches!(&refused, Err(Error::Codec { what: "the arguments", reason, .. })
+            if reason.to_string().contains("max_message_bytes")),
+        "{refused:?}"
+    );
+    let never_made = size::on(&large, vec![0; 4 * MIB].into()).remote();
+    assert!(never_made.to_here().await.is_err());
+    drop(never_made);
+    assert_eq!(size::on(&large, vec![0; MIB / 2].into()).await?, MIB / 2);
+
+    let small = cluster.worker(1).peer("worker0")?;
+    let refused = make::on(&small, 4 * MIB).await;
+    assert!(
+        matches!(&refused, Err(Error::Codec { what: "the result", reason, .. })
+            if reason.to_string().contains("max_message_bytes")),
+        "{refused:?}"
+    );
+    assert_eq!(make::on(&small, MIB / 2).await?.len(), MIB / 2);
+    finish(cluster).await
 }
 
 #[farref::remote]

@@ -15,6 +15,7 @@ mod launch;
 mod membership;
 mod proxy;
 mod references;
+mod refusals;
 mod regions;
 mod rendezvous;
 mod scale;
@@ -66,6 +67,7 @@ fn main() -> anyhow::Result<()> {
     add(starving::tests());
     add(shared_memory::tests());
     add(regions::tests());
+    add(refusals::tests());
     libtest_mimic::run(&arguments, trials).exit()
 }
 

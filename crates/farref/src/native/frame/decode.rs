@@ -115,6 +115,18 @@ struct PartialFrame {
     filling: Option<Filling>,
     /// The parts that are read out of the peer's memory.
     named: Named,
+    /// Set if its payload is not taken in (FR-7).
+    refused: Option<RefusedPayload>,
+}
+
+/// A payload that is not taken in.
+#[derive(Debug)]
+struct RefusedPayload {
+    why: String,
+    /// How many bytes it has.
+    bytes: usize,
+    /// How many of the stream's bytes belong to it and have not come.
+    left: usize,
 }
 
 /// How far parts are that are read out of the peer's memory.
@@ -290,15 +302,9 @@ impl Decoder {
                 limit: most_parts,
             });
         }
-        let too_large = FrameError::MessageTooLarge {
-            limit: message_bytes,
-        };
         let table_length = size_of::<u64>() as u64 * u64::from(parts);
         let mut total = u64::from(head_length) + table_length;
-        total = total.checked_add(body).ok_or_else(|| too_large.clone())?;
-        if total > message_bytes {
-            return Err(too_large);
-        }
+        total = total.checked_add(body).ok_or(FrameError::BeyondAll)?;
 
         let Some((head, rest)) = rest.split_at_checked(head_length as usize) else {
             return Ok(HeadOutcome::Incomplete);
@@ -312,10 +318,7 @@ impl Decoder {
         let mut part_table = Vec::with_capacity(parts as usize);
         while table.has_remaining() {
             let (length, width, place) = read_part_entry(table.get_u64_le());
-            total = total.checked_add(length).ok_or_else(|| too_large.clone())?;
-            if total > message_bytes {
-                return Err(too_large);
-            }
+            total = total.checked_add(length).ok_or(FrameError::BeyondAll)?;
             if !length.is_multiple_of(width.bytes() as u64) {
                 return Err(FrameError::UnevenPart { length, width });
             }
@@ -335,7 +338,8 @@ impl Decoder {
             return Err(FrameError::UnexpectedPayload);
         }
         self.buffer.advance(consumed);
-        if is_whole {
+        let is_too_large = total > message_bytes;
+        if is_whole && !is_too_large {
             // Nearly all are.
             let body = match body_length {
                 0 => Bytes::new(),
@@ -344,7 +348,7 @@ impl Decoder {
             let parts = Vec::new();
             return finish(announced, Payload { body, parts }).map(HeadOutcome::Whole);
         }
-        Ok(HeadOutcome::Partial(PartialFrame {
+        let mut partial = PartialFrame {
             announced,
             body_length,
             body: None,
@@ -352,7 +356,16 @@ impl Decoder {
             part_table,
             filling: None,
             named: Named::Nothing,
-        }))
+            refused: None,
+        };
+        if is_too_large {
+            // A worker's limit is its own: whoever sends more need not know it.
+            partial.refuse(format!(
+                "it has {total} bytes, and the worker that it was sent to takes at most {message_bytes} in one message \
+                 (`max_message_bytes`)"
+            ));
+        }
+        Ok(HeadOutcome::Partial(partial))
     }
 }
 
@@ -395,6 +408,71 @@ fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announc
 impl PartialFrame {
     /// Takes what has come. Says whether that is all.
     fn collect(&mut self, intake: &mut Intake<'_>) -> Result<bool, FrameError> {
+        if self.refused.is_none() {
+            match self.take_in(intake) {
+                Err(FrameError::OutOfMemory(bytes)) if self.is_inline() => {
+                    self.refuse(format!("there is no memory for {bytes} of its bytes"));
+                }
+                taken => return taken,
+            }
+        }
+        self.discard(intake)
+    }
+
+    /// Whether the piece that comes next is in the stream.
+    fn is_inline(&self) -> bool {
+        let next = self.part_table.get(self.parts.len());
+        self.body.is_none() || next.is_some_and(|(.., place)| *place == Place::Inline)
+    }
+
+    /// FR-7: from now on what comes of its payload is not kept.
+    fn refuse(&mut self, why: String) {
+        let come = self.filling.take().map_or(0, |filling| filling.filled());
+        let body = match self.body {
+            Some(_) => 0,
+            None => self.body_length,
+        };
+        let missing = self.part_table.iter().skip(self.parts.len());
+        let left = missing.map(|(length, _, place)| match place {
+            Place::Inline => *length,
+            Place::Named => ADDRESS,
+            Place::Region => 0,
+        });
+        let lengths = self.part_table.iter().map(|(length, ..)| *length);
+        self.refused = Some(RefusedPayload {
+            why,
+            bytes: lengths.fold(self.body_length, usize::saturating_add),
+            left: left.fold(body, usize::saturating_add) - come,
+        });
+        // Those whose descriptors are still to be taken.
+        self.part_table.drain(..self.parts.len());
+        self.part_table
+            .retain(|(.., place)| *place == Place::Region);
+        self.parts = Vec::new();
+        self.body = None;
+    }
+
+    /// Lets what has come of a payload go that is not taken in. Says whether that is all.
+    fn discard(&mut self, intake: &mut Intake<'_>) -> Result<bool, FrameError> {
+        let Some(refused) = &mut self.refused else {
+            return Ok(true);
+        };
+        let gone = refused.left.min(intake.buffer.len());
+        intake.buffer.advance(gone);
+        refused.left -= gone;
+        if refused.left > 0 {
+            return Ok(false);
+        }
+        for (length, ..) in self.part_table.drain(..) {
+            let descriptors = intake.descriptors.as_mut();
+            let descriptors = descriptors.ok_or(FrameError::RegionUnpermitted)?;
+            drop(descriptors.next_region(length)?);
+        }
+        Ok(true)
+    }
+
+    /// Takes what has come in. Says whether that is all.
+    fn take_in(&mut self, intake: &mut Intake<'_>) -> Result<bool, FrameError> {
         let recycler = intake.recycler;
         if self.body.is_none() {
             self.body = if self.body_length == 0 {
@@ -444,11 +522,12 @@ impl PartialFrame {
             Some(filling) => filling,
             None => Filling::new(length, width, recycler.take(length, width))?,
         };
-        if filling.take_from(buffer)? {
+        let taken = filling.take_from(buffer);
+        if taken == Ok(true) {
             return Ok(Some(recycler.lend(filling.finish())));
         }
         self.filling = Some(filling);
-        Ok(None)
+        taken.map(|_| None)
     }
 
     /// The next part, if it has been read out of the peer's memory.
@@ -535,9 +614,15 @@ impl PartialFrame {
 
     /// What it brought. It is of no use afterwards; taken by reference because it is large.
     fn finish(&mut self) -> Result<DecodedFrame, FrameError> {
-        let payload = Payload {
-            body: self.body.take().unwrap_or_default(),
-            parts: take(&mut self.parts),
+        let payload = match self.refused.take() {
+            None => Payload {
+                body: self.body.take().unwrap_or_default(),
+                parts: take(&mut self.parts),
+            },
+            Some(refused) => Payload {
+                body: Bytes::new(),
+                parts: vec![Part::refused(refused.bytes, refused.why)],
+            },
         };
         let nothing = Announced::Own(DecodedFrame::OpenBulk);
         finish(std::mem::replace(&mut self.announced, nothing), payload)

@@ -9,8 +9,8 @@ pub(crate) enum FrameError {
     HeadTooLarge { length: u32, limit: u32 },
     #[error("peer announces a message of {parts} parts, at most {limit} are taken")]
     TooManyParts { parts: u32, limit: u32 },
-    #[error("peer announces a message of more than {limit} bytes")]
-    MessageTooLarge { limit: u64 },
+    #[error("peer announces a message of more bytes than there are numbers for")]
+    BeyondAll,
     #[error("peer announces a part of {length} bytes with elements of {}", width.bytes())]
     UnevenPart { length: u64, width: Width },
     #[error("peer announces a part in a place that nobody knows")]

@@ -89,7 +89,8 @@ impl Filling {
         }
     }
 
-    fn filled(&self) -> usize {
+    /// How many bytes have come.
+    pub(super) fn filled(&self) -> usize {
         each!(&self.elements, elements => elements.filled())
     }
 

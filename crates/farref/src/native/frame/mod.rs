@@ -27,6 +27,8 @@
 //!   so. On all other streams a part that is said to be there is a fault of the peer's.
 //! - **FR-6** For each part that is in a region one descriptor has come with the frame, in the order of the parts, and no
 //!   others come. What is not sealed memory of that length, all of it there, is a fault of the peer's.
+//! - **FR-7** A payload that is larger than this worker takes, or that there is no memory for, is passed over as it comes.
+//!   Its message arrives, and whoever reads it is told why: only its call fails, and what follows it is as good as ever.
 //!
 //! [`RESERVE_AHEAD`]: filling::RESERVE_AHEAD
 

@@ -221,6 +221,9 @@ impl WorkerBuilder {
 
     /// The largest message that is sent or taken in. 4 GiB by default.
     ///
+    /// Workers need not have the same limit: what is too large for the one that gets it is passed over as it comes, and its
+    /// call is an [`Error::Codec`](crate::Error::Codec) that says so.
+    ///
     /// ```
     /// use farref::Error;
     /// use farref::testing::Cluster;

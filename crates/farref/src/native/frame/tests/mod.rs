@@ -13,7 +13,6 @@ use farref_proto::{
 use proptest::prelude::*;
 
 use super::head::{FrameHead, Place, part_entry};
-use super::packet::MessageHead;
 use super::*;
 use crate::agent::{
     AnswerMessage, CallMessage, Failure, FunctionRef, Message, Origins, TraceContext,
@@ -328,18 +327,7 @@ fn lengths_beyond_the_limits_are_refused_before_anything_else_has_come() {
                 limit: LIMITS.parts,
             },
         ),
-        (
-            prefix(1, 0, LIMITS.message_bytes),
-            FrameError::MessageTooLarge {
-                limit: LIMITS.message_bytes,
-            },
-        ),
-        (
-            prefix(1, 0, u64::MAX),
-            FrameError::MessageTooLarge {
-                limit: LIMITS.message_bytes,
-            },
-        ),
+        (prefix(1, 0, u64::MAX), FrameError::BeyondAll),
     ];
     for (bytes, expected) in cases {
         let (received, error) = decode(&bytes, &[usize::MAX]);
@@ -348,24 +336,58 @@ fn lengths_beyond_the_limits_are_refused_before_anything_else_has_come() {
     }
 }
 
+/// FR-7, in whatever pieces it comes.
 #[test]
-fn parts_that_are_too_large_together_are_refused() {
-    // FR-1
-    let mut head = postcard::to_allocvec(&FrameHead::Session(Frame::Data {
+fn a_payload_that_is_too_large_is_passed_over_and_what_follows_is_not() {
+    let generous = Limits {
+        message_bytes: 1 << 30,
+        ..LIMITS
+    };
+    let large = |body: usize, parts: &[usize]| Frame::Data {
         lane: Lane::Bulk,
         seq: 0,
         acks: acks(),
-        payload: None,
-    }))
-    .expect("encodes");
-    head.extend(postcard::to_allocvec(&MessageHead::Cancel(MessageId(1))).expect("encodes"));
-    for lengths in [[5 << 20, 5 << 20], [u64::MAX, 2]] {
-        let mut bytes = prefix(head.len() as u32, 2, 0);
-        bytes.extend(&head);
-        bytes.extend(lengths.iter().flat_map(|length: &u64| length.to_le_bytes()));
-        let (_, error) = decode(&bytes, &[usize::MAX]);
-        let limit = LIMITS.message_bytes;
-        assert_eq!(error, Some(FrameError::MessageTooLarge { limit }));
+        payload: Packet::new(
+            call(
+                vec![1; body].into(),
+                parts.iter().map(|size| vec![2; *size].into()).collect(),
+                None,
+            ),
+            || Time(5),
+            &generous,
+        )
+        .expect("within the limits of the sender"),
+    };
+    for (body, parts) in [
+        (9 << 20, &[][..]),
+        (10, &[5 << 20, 5 << 20]),
+        (5 << 20, &[10, 5 << 20, 0]),
+    ] {
+        let next = call(vec![3; 100].into(), vec![vec![4; 100].into()], None);
+        let bytes = encode([large(body, parts), data(1, next)], Time(5));
+        for pieces in [&[usize::MAX][..], &[1000, 70_001], &[20; 20]] {
+            let (received, error) = decode(&bytes, pieces);
+            assert_eq!(error, None);
+            let payloads: Vec<_> = received.into_iter().map(arguments).collect();
+            let [refused, next] = &payloads[..] else {
+                panic!("two messages, not {}", payloads.len());
+            };
+            assert_eq!(refused.len(), body + parts.iter().sum::<usize>());
+            let why = refused.parts[0].why_refused().expect("it was refused");
+            assert!(why.contains("max_message_bytes"), "{why}");
+            assert_eq!(next.body, [3; 100][..]);
+            assert_eq!(next.parts.len(), 1);
+        }
+    }
+}
+
+fn arguments(frame: DecodedFrame) -> Payload {
+    match frame {
+        DecodedFrame::Session(Frame::Data { mut payload, .. }) => match payload.take() {
+            Message::Call(call) => call.arguments,
+            other => panic!("no call: {other:?}"),
+        },
+        other => panic!("no message: {other:?}"),
     }
 }
 

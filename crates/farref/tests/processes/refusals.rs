@@ -1,0 +1,79 @@
+//! What a worker cannot take in is an error of that call, and of nothing else.
+
+use anyhow::ensure;
+use farref::{Blob, Error};
+
+use crate::Tests;
+use crate::group::{Group, Options, run};
+
+const MIB: usize = 1 << 20;
+
+pub(crate) fn tests() -> Tests {
+    let tests: Tests = vec![(
+        "a_value_that_there_is_no_memory_for_fails_its_call_alone",
+        no_memory,
+    )];
+    if cfg!(target_os = "linux") {
+        tests
+    } else {
+        Vec::new()
+    }
+}
+
+#[farref::remote(name = "refusals::size")]
+async fn size(blob: Blob) -> usize {
+    blob.len()
+}
+
+#[farref::remote(name = "refusals::make")]
+async fn make(size: usize) -> Blob {
+    vec![1; size].into()
+}
+
+/// How much more memory the process may have than it has, or as much as it likes.
+#[farref::remote]
+async fn limit_memory(more: Option<u64>) -> anyhow::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let has = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = has.split(' ').next().unwrap_or_default().parse()?;
+    let mut limit = getrlimit(Resource::As);
+    limit.current = more.map(|more| pages * 4096 + more);
+    Ok(setrlimit(Resource::As, limit)?)
+}
+
+async fn links(group: &Group) -> Vec<(String, u64)> {
+    let peers = group.me.snapshot().peers;
+    let links = peers
+        .iter()
+        .map(|peer| (peer.name.clone(), peer.connections));
+    links.collect()
+}
+
+fn no_memory() -> anyhow::Result<()> {
+    let options = Options {
+        unix_sockets: false,
+        ..Options::default()
+    };
+    run(options, &["a"], async |group| {
+        let peer = group.peer("a")?;
+        ensure!(size::on(&peer, vec![0; MIB].into()).await? == MIB);
+        let before = links(group).await;
+
+        limit_memory::on(&peer, Some(64 << 20)).await?;
+        let large = Blob::from(vec![1; 512 * MIB]);
+        let refused = size::on(&peer, large).await;
+        ensure!(
+            matches!(&refused, Err(Error::Codec { reason, .. }) if reason.to_string().contains("no memory")),
+            "{refused:?}"
+        );
+        for _ in 0..3 {
+            ensure!(size::on(&peer, vec![0; MIB].into()).await? == MIB);
+        }
+        limit_memory::on(&peer, None).await?;
+        ensure!(make::on(&peer, 100).await?.len() == 100);
+        let after = links(group).await;
+        ensure!(before == after, "{before:?}, then {after:?}");
+        Ok(())
+    })
+}
