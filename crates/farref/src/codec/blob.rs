@@ -71,6 +71,7 @@ impl Blob {
     /// // Whoever asks for it in a process on the owner's host has the owner's memory.
     /// let blob = table.to_here().await?;
     /// assert_eq!((blob.len(), blob[12345]), (1 << 20, 7));
+    /// # drop(table);
     /// # cluster.shutdown().await
     /// # }
     /// ```

@@ -28,7 +28,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::BufMut;
@@ -42,6 +42,7 @@ use super::send_stream::{BULK, SendStream};
 use crate::native::endpoint::Endpoint;
 use crate::native::frame::{Filling, FrameError, MemoryFrame, NamedPiece, PieceSource};
 use crate::native::transport::{MemoryClaim, MemoryError, PeerMemory, SealedRegion};
+use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::support::waiting_threads::NoThread;
 
@@ -74,6 +75,8 @@ pub(super) struct PeerReads {
     is_busy: AtomicBool,
     /// Whether it turned out to be unreadable (PM-4).
     is_refused: AtomicBool,
+    /// A stream whose peer has offered its memory, until a thread looks at that.
+    offered: Mutex<Option<(Weak<RecvStream>, MemoryClaim)>>,
     /// How many bytes were read.
     bytes: AtomicU64,
     /// Whether descriptors could not be taken, or sent: regions go another way then (PM-5).
@@ -110,9 +113,24 @@ impl PeerReads {
         self.sends_no_regions.store(true, Ordering::SeqCst);
     }
 
+    /// A peer's memory is to be looked at, as that of a later connection than any before.
+    fn offer(&self, stream: Weak<RecvStream>, claim: MemoryClaim) {
+        *lock(&self.offered) = Some((stream, claim));
+    }
+
     fn begin(self: &Arc<Self>) -> Option<ReadPermit> {
         let was_busy = self.is_busy.swap(true, Ordering::SeqCst);
         (!was_busy).then(|| ReadPermit(Arc::clone(self)))
+    }
+}
+
+impl ReadPermit {
+    /// Gives it back, and to whoever waits for it: a connection may be made while a thread still reads for the one before.
+    fn give_back(self, link: &Weak<Link>) {
+        drop(self);
+        if let Some(link) = link.upgrade() {
+            link.confirm_offered();
+        }
     }
 }
 
@@ -200,7 +218,8 @@ impl RecvStream {
                 }
                 // The socket may be a Unix socket at the peer's end only.
                 if self.send.write.is_local() && link.endpoint.own_memory.is_some() {
-                    self.confirm(link, claim);
+                    link.peer_reads.offer(Weak::clone(&self.this), claim);
+                    link.confirm_offered();
                 }
             }
             MemoryFrame::MayName => {
@@ -233,13 +252,8 @@ impl RecvStream {
     }
 
     /// Looks whether the peer's memory can be read and is the peer's, and tells it so.
-    fn confirm(&self, link: &Arc<Link>, claim: MemoryClaim) {
-        let reads = &link.peer_reads;
-        if reads.is_refused.load(Ordering::SeqCst) {
-            return;
-        }
-        // PM-2: without it this connection makes do with the socket.
-        let (Some(stream), Some(permit)) = (self.this.upgrade(), reads.begin()) else {
+    fn confirm(&self, link: &Arc<Link>, claim: MemoryClaim, permit: ReadPermit) {
+        let Some(stream) = self.this.upgrade() else {
             return;
         };
         let peer = link.peer;
@@ -247,7 +261,7 @@ impl RecvStream {
         // PM-1
         let begun = self.spawn(&link, move |link| {
             let confirmed = PeerMemory::confirm(&stream.send.write, &claim);
-            drop(permit);
+            permit.give_back(link);
             match confirmed {
                 Ok(memory) => {
                     // Before the peer hears of it.
@@ -300,7 +314,9 @@ impl RecvStream {
                 _ => {}
             }
             // Before the next one is asked for.
-            drop(permit);
+            if let Some(permit) = permit {
+                permit.give_back(link);
+            }
             // Nobody waits any more if the connection is over.
             let _ = done.send(read);
         });
@@ -367,6 +383,27 @@ impl RecvStream {
 }
 
 impl Link {
+    /// Has a thread look at the memory that the peer has offered. Where one is at it (PM-2), it sees to that when it is done;
+    /// until then the connection makes do with the socket.
+    fn confirm_offered(self: &Arc<Self>) {
+        let reads = &self.peer_reads;
+        while let Some(permit) = reads.begin() {
+            let offered = lock(&reads.offered).take();
+            match offered {
+                Some(_) if reads.is_refused.load(Ordering::SeqCst) => return,
+                Some((stream, claim)) => match stream.upgrade() {
+                    Some(stream) => return stream.confirm(self, claim, permit),
+                    None => drop(permit),
+                },
+                None => drop(permit),
+            }
+            // Somebody may have come meanwhile, and found it busy.
+            if lock(&reads.offered).is_none() {
+                return;
+            }
+        }
+    }
+
     /// So many bytes came that are read in place: they count as received.
     pub(super) fn count_in_place(&self, bytes: u64) {
         self.peer_reads.in_place.fetch_add(bytes, Ordering::Relaxed);
