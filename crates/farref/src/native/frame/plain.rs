@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - **PL-1** What is written here is what postcard writes for the same [`FrameHead`](super::head::FrameHead) and
-//!   [`MessageHead`], byte for byte.
+//!   [`MessageHead`](super::packet::MessageHead), byte for byte.
 //! - **PL-2** What is read here is what postcard reads, and whatever is not understood here is left to it: also
 //!   what is wrong with a head is for postcard to say.
 
@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use farref_proto::{Acks, AnswerHead, CallHead, Fingerprint, Frame, Lane, MessageId, Target};
 
-use super::packet::{MessageHead, ReceivedMessage, assemble};
-use crate::agent::{FunctionRef, Origins, TraceContext};
+use super::packet::{ReceivedMessage, SHORT};
+use crate::agent::{AnswerMessage, CallMessage, FunctionRef, Message, Origins, TraceContext};
+use crate::codec::Payload;
 
-/// No head that is written here is longer.
-pub(super) const MAX_PLAIN: usize = 160;
+/// No [`DataHead`] takes more: two tags, a lane, an option and five numbers.
+pub(super) const MAX_DATA: usize = 4 + 5 * LONGEST;
 
 /// No number takes more bytes.
 const LONGEST: usize = 10;
@@ -36,11 +37,10 @@ const SOME: u8 = 1;
 /// message has waited, if that matters.
 pub(super) type DataHead = (Lane, u64, Acks, Option<u64>);
 
-/// Writes the head of a frame and of its message, if that is a plain one. Says how long it is.
-pub(super) fn write(
+/// Writes the head of a frame of data, which that of its message follows. Says how long it is.
+pub(super) fn write_data(
     (lane, seq, acks, age): DataHead,
-    message: &MessageHead,
-    buffer: &mut [u8; MAX_PLAIN],
+    buffer: &mut [u8; MAX_DATA],
 ) -> Option<usize> {
     let mut to = Writer { buffer, at: 0 };
     to.bytes(&DATA)?;
@@ -56,8 +56,14 @@ pub(super) fn write(
             to.number(age)?;
         }
     }
+    Some(to.at)
+}
+
+/// Writes the head of a message, if that is a plain one. Says how long it is.
+pub(super) fn write_message(message: &Message, buffer: &mut [u8; SHORT]) -> Option<usize> {
+    let mut to = Writer { buffer, at: 0 };
     match message {
-        MessageHead::Call {
+        Message::Call(CallMessage {
             head:
                 CallHead {
                     target: Target::Answer(request),
@@ -69,7 +75,8 @@ pub(super) fn write(
             trace,
             callers,
             origins,
-        } if carried.is_empty() && callers.is_empty() && origins.is_empty() => {
+            ..
+        }) if carried.is_empty() && callers.is_empty() && origins.is_empty() => {
             to.bytes(&[CALL, 0])?;
             to.number(request.0)?;
             // No context, nothing carried.
@@ -90,11 +97,11 @@ pub(super) fn write(
             // No callers, no origins.
             to.bytes(&[0, 0, 0])?;
         }
-        MessageHead::Answer {
+        Message::Answer(AnswerMessage {
             head: AnswerHead { id, carried },
             origins,
-            failure: None,
-        } if carried.is_empty() && origins.is_empty() => {
+            outcome: Ok(_),
+        }) if carried.is_empty() && origins.is_empty() => {
             to.byte(ANSWER)?;
             to.number(id.0)?;
             // Nothing carried, no origins, no failure.
@@ -115,11 +122,11 @@ pub(super) fn read(
     let lane = *Lane::ALL.get(usize::from(from.byte()?))?;
     let seq = from.number()?;
     let acks = Acks([from.number()?, from.number()?, from.number()?]);
-    let age = match from.byte()? {
+    let age = Duration::from_nanos(match from.byte()? {
         NONE => 0,
         SOME => from.number()?,
         _ => return None,
-    };
+    });
     let message = match from.byte()? {
         CALL => {
             from.expect(&[0])?;
@@ -149,30 +156,31 @@ pub(super) fn read(
                 span: from.number()?,
             };
             from.expect(&[0, 0, 0])?;
-            MessageHead::Call {
+            Message::Call(CallMessage {
                 head: CallHead {
                     target: Target::Answer(request),
                     context: None,
                     carried: Vec::new(),
                 },
                 function: Some(function),
-                remaining,
+                remaining: remaining.map(|remaining| remaining.saturating_sub(age)),
                 trace,
                 callers: Vec::new(),
                 origins: Origins::default(),
-            }
+                arguments: Payload::default(),
+            })
         }
         ANSWER => {
             let id = MessageId(from.number()?);
             from.expect(&[0, 0, 0, NONE])?;
-            MessageHead::Answer {
+            Message::Answer(AnswerMessage {
                 head: AnswerHead {
                     id,
                     carried: Vec::new(),
                 },
                 origins: Origins::default(),
-                failure: None,
-            }
+                outcome: Ok(Payload::default()),
+            })
         }
         _ => return None,
     };
@@ -183,12 +191,12 @@ pub(super) fn read(
         lane,
         seq,
         acks,
-        payload: assemble(message, Duration::from_nanos(age), spare),
+        payload: ReceivedMessage::place(message, spare),
     })
 }
 
 struct Writer<'a> {
-    buffer: &'a mut [u8; MAX_PLAIN],
+    buffer: &'a mut [u8],
     at: usize,
 }
 
@@ -207,23 +215,52 @@ impl Writer<'_> {
     }
 
     /// Seven bits a byte, the lowest first.
-    fn number(&mut self, mut number: u64) -> Option<()> {
-        // As much as the longest may take, so that it is looked for once: MAX_PLAIN has it to spare.
-        let room = self
-            .buffer
-            .get_mut(self.at..)?
-            .first_chunk_mut::<LONGEST>()?;
-        for (length, byte) in (1..).zip(room) {
-            if number < 0x80 {
-                *byte = number as u8;
-                self.at += length;
-                return Some(());
-            }
-            *byte = number as u8 | 0x80;
-            number >>= 7;
+    #[inline]
+    fn number(&mut self, number: u64) -> Option<()> {
+        let room = self.buffer.get_mut(self.at..)?;
+        if number < 0x80 {
+            *room.first_mut()? = number as u8;
+            self.at += 1;
+            return Some(());
         }
-        None
+        // As much as the longest may take, so that it is looked for once: there is that much to spare.
+        let room = room.first_chunk_mut::<LONGEST>()?;
+        let length = (70 - number.leading_zeros() as usize) / 7;
+        // All but the last say that there is more.
+        let more = |bytes: usize| MORE & !(u64::MAX << (8 * bytes - 1));
+        let (low, high) = room.split_first_chunk_mut::<8>()?;
+        if length <= 8 {
+            *low = (spread(number) | more(length)).to_le_bytes();
+        } else {
+            *low = (spread(number & LOW_56) | MORE).to_le_bytes();
+            let rest = number >> 56;
+            let [ninth, tenth] = high.first_chunk_mut::<2>()?;
+            *ninth = rest as u8 | if length > 9 { 0x80 } else { 0 };
+            *tenth = (rest >> 7) as u8;
+        }
+        self.at += length;
+        Some(())
     }
+}
+
+/// What eight bytes of a number hold, and the mark of each that says that there is more.
+const LOW_56: u64 = (1 << 56) - 1;
+const MORE: u64 = 0x8080_8080_8080_8080;
+
+/// The lowest 56 bits, seven in each byte.
+#[inline]
+fn spread(number: u64) -> u64 {
+    let number = number & 0x0fff_ffff | (number & 0xff_ffff_f000_0000) << 4;
+    let number = number & 0x0000_3fff_0000_3fff | (number & 0x0fff_c000_0fff_c000) << 2;
+    number & 0x007f_007f_007f_007f | (number & 0x3f80_3f80_3f80_3f80) << 1
+}
+
+/// The other way round, whatever the highest bits of the bytes are.
+#[inline]
+fn gather(bytes: u64) -> u64 {
+    let number = bytes & 0x007f_007f_007f_007f | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
+    let number = number & 0x0000_3fff_0000_3fff | (number & 0x3fff_0000_3fff_0000) >> 2;
+    number & 0x0fff_ffff | (number & 0x0fff_ffff_0000_0000) >> 4
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -248,23 +285,45 @@ impl Reader<'_> {
         }
     }
 
+    #[inline]
     fn number(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first()?;
         if *first < 0x80 {
             self.0 = rest;
             return Some(u64::from(*first));
         }
-        let mut number = u64::from(*first & 0x7f);
-        let mut shift = 7;
-        for (at, byte) in (1..).zip(rest.iter().take(LONGEST - 1)) {
-            number |= u64::from(byte & 0x7f) << shift;
+        let Some((low, high)) = self.0.split_first_chunk::<8>() else {
+            return self.number_at_the_end();
+        };
+        let low = u64::from_le_bytes(*low);
+        let ends = !low & MORE;
+        if ends != 0 {
+            let bits = ends.trailing_zeros() + 1;
+            self.0 = self.0.get(bits as usize / 8..)?;
+            return Some(gather(low & u64::MAX >> (64 - bits)));
+        }
+        let (ninth, high) = high.split_first()?;
+        let number = gather(low) | u64::from(*ninth & 0x7f) << 56;
+        if *ninth < 0x80 {
+            self.0 = high;
+            return Some(number);
+        }
+        // The last of the longest has one bit left.
+        let (tenth, high) = high.split_first()?;
+        self.0 = high;
+        (*tenth <= 1).then(|| number | u64::from(*tenth) << 63)
+    }
+
+    /// One that fewer than eight bytes are left for.
+    #[cold]
+    fn number_at_the_end(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for (at, byte) in self.0.iter().enumerate() {
+            number |= u64::from(byte & 0x7f) << (7 * at);
             if *byte < 0x80 {
-                // The last of the longest has one bit left.
-                let is_fine = shift < 63 || *byte <= 1;
-                self.0 = rest.get(at..)?;
-                return is_fine.then_some(number);
+                self.0 = self.0.get(at + 1..)?;
+                return Some(number);
             }
-            shift += 7;
         }
         None
     }
@@ -275,6 +334,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::super::head::{FrameHead, map_payload};
+    use super::super::packet::{HeadOf, MessageHead, assemble};
     use super::*;
     use crate::agent::{Caller, Failure};
 
@@ -289,7 +349,7 @@ mod tests {
         }
     }
 
-    fn encoded((lane, seq, acks, payload): DataHead, message: &MessageHead) -> Vec<u8> {
+    fn encoded((lane, seq, acks, payload): DataHead, message: &Message) -> Vec<u8> {
         let head = FrameHead::Session(Frame::Data {
             lane,
             seq,
@@ -297,11 +357,22 @@ mod tests {
             payload,
         });
         let bytes = postcard::to_extend(&head, Vec::new()).unwrap();
-        postcard::to_extend(message, bytes).unwrap()
+        postcard::to_extend(&HeadOf::new(message), bytes).unwrap()
     }
 
-    fn call(next: &mut impl FnMut() -> u64) -> MessageHead {
-        MessageHead::Call {
+    /// What is written here.
+    fn written(data: DataHead, message: &Message) -> Option<Vec<u8>> {
+        let mut buffer = [0; MAX_DATA];
+        let length = write_data(data, &mut buffer).unwrap();
+        let mut bytes = buffer[..length].to_vec();
+        let mut buffer = [0; SHORT];
+        let length = write_message(message, &mut buffer)?;
+        bytes.extend(&buffer[..length]);
+        Some(bytes)
+    }
+
+    fn call(next: &mut impl FnMut() -> u64) -> Message {
+        Message::Call(CallMessage {
             head: CallHead {
                 target: Target::Answer(MessageId(next())),
                 context: None,
@@ -320,18 +391,19 @@ mod tests {
             },
             callers: Vec::new(),
             origins: Origins::default(),
-        }
+            arguments: Payload::default(),
+        })
     }
 
-    fn answer(next: &mut impl FnMut() -> u64) -> MessageHead {
-        MessageHead::Answer {
+    fn answer(next: &mut impl FnMut() -> u64) -> Message {
+        Message::Answer(AnswerMessage {
             head: AnswerHead {
                 id: MessageId(next()),
                 carried: Vec::new(),
             },
             origins: Origins::default(),
-            failure: None,
-        }
+            outcome: Ok(Payload::default()),
+        })
     }
 
     /// PL-1, PL-2
@@ -348,9 +420,8 @@ mod tests {
                 _ => answer(&mut next),
             };
             let expected = encoded(data, &message);
-            let mut buffer = [0; MAX_PLAIN];
-            let length = write(data, &message, &mut buffer).unwrap();
-            assert_eq!(buffer[..length], expected);
+            assert_eq!(written(data, &message), Some(expected.clone()));
+            let length = expected.len();
 
             let Some(Frame::Data {
                 lane: read_lane,
@@ -362,12 +433,16 @@ mod tests {
                 panic!("{message:?} is not read");
             };
             assert_eq!((read_lane, seq, acks), (data.0, data.1, data.2));
-            let assembled = assemble(
-                message,
-                Duration::from_nanos(age.unwrap_or(0)),
-                &mut Vec::new(),
+            let mut message = message;
+            if let Message::Call(call) = &mut message
+                && let Some(remaining) = &mut call.remaining
+            {
+                *remaining = remaining.saturating_sub(Duration::from_nanos(age.unwrap_or(0)));
+            }
+            assert_eq!(
+                format!("{payload:?}"),
+                format!("ReceivedMessage({message:?})")
             );
-            assert_eq!(format!("{payload:?}"), format!("{assembled:?}"));
             // The next one takes its place.
             spare.push(payload);
             // What is cut off or goes on is nothing that is understood here.
@@ -419,23 +494,23 @@ mod tests {
         let mut next = numbers();
         let data = (Lane::Call, 1, Acks([2, 3, 4]), None);
         let mut waited_for = call(&mut next);
-        if let MessageHead::Call { callers, .. } = &mut waited_for {
-            callers.push(Caller {
+        if let Message::Call(call) = &mut waited_for {
+            call.callers.push(Caller {
                 function: 1,
                 value: None,
                 exclusive: false,
             });
         }
-        let failed = MessageHead::Answer {
+        let failed = Message::Answer(AnswerMessage {
             head: AnswerHead {
                 id: MessageId(1),
                 carried: Vec::new(),
             },
             origins: Origins::default(),
-            failure: Some(Failure::Cancelled),
-        };
-        for message in [waited_for, failed, MessageHead::Cancel(MessageId(1))] {
-            assert!(write(data, &message, &mut [0; MAX_PLAIN]).is_none());
+            outcome: Err(Failure::Cancelled),
+        });
+        for message in [waited_for, failed, Message::Cancel(MessageId(1))] {
+            assert!(written(data, &message).is_none());
             assert!(read(&encoded(data, &message), &mut Vec::new()).is_none());
         }
     }

@@ -30,12 +30,12 @@ fn acks() -> farref_proto::Acks {
     farref_proto::Acks([3, 1 << 40, 5])
 }
 
-fn data(seq: u64, message: Message) -> Frame<Packet> {
+fn data(seq: u64, mut message: Message) -> Frame<Packet> {
     Frame::Data {
         lane: Lane::Call,
         seq,
         acks: acks(),
-        payload: Packet::new(message, || Time(5), &LIMITS).expect("within the limits"),
+        payload: Packet::new(&mut message, || Time(5), &LIMITS).expect("within the limits"),
     }
 }
 
@@ -114,7 +114,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                 refused += 1;
                 continue;
             }
-            let message = Message::Call(CallMessage {
+            let mut message = Message::Call(CallMessage {
                 head: head.clone(),
                 function: Some(FunctionRef {
                     id: u64::MAX,
@@ -130,7 +130,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                 origins: Origins::default(),
                 arguments: arguments.clone(),
             });
-            let packet = Packet::new(message, || Time(5), &limits);
+            let packet = Packet::new(&mut message, || Time(5), &limits);
             assert!(packet.is_ok(), "{target:?} with {references}: {packet:?}");
         }
     }
