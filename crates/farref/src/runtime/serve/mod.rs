@@ -15,6 +15,7 @@ mod blocking;
 mod registration;
 mod responder;
 mod running;
+mod task_pool;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use self::alone::run_alone;
 use self::blocking::run_blocking;
 use self::responder::{Responder, span_of};
 use self::running::{Packed, run, supervise, wait_for_receiver};
+use self::task_pool::GivenCall;
+pub(crate) use self::task_pool::TaskPool;
 use super::core::Core;
 use super::function::{Function, Mode};
 use super::job::Job;
@@ -34,7 +37,7 @@ use crate::values::{Access as _, ValueGuard, ValueTicket};
 
 impl Job {
     pub(crate) fn start(self) {
-        match self.entry {
+        match self.call.entry {
             Some(entry) => entry.serve(self),
             None => self.fetch(),
         }
@@ -91,16 +94,18 @@ impl Job {
 pub(crate) fn serve<F: Function>(job: Job) {
     let (responder, packed, ticket) = split(job);
     let span = span_of(&responder);
-    let runtime = &responder.core().runtime.clone();
     match F::MODE {
         // Most functions are on no value, and most programs have no subscriber: smaller tasks for those.
         Mode::Task if !F::Access::NEEDS_RECEIVER && span.is_disabled() => {
-            drop(runtime.spawn(run_alone::<F>(responder, packed)));
+            GivenCall { responder, packed }.run(run_alone::<F>);
         }
-        Mode::Task => drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span))),
+        Mode::Task => {
+            let runtime = responder.core().runtime.clone();
+            drop(runtime.spawn(run::<F>(responder, ticket, packed).instrument(span)));
+        }
         Mode::Blocking => match ticket {
             None => run_blocking::<F>(responder, None, packed, span, None),
-            Some(ticket) => drop(runtime.spawn(async move {
+            Some(ticket) => drop(responder.core().runtime.clone().spawn(async move {
                 let admitted = {
                     let admitting = pin!(Some(async {
                         let room = responder.room(responder.reserve_for_function()).await;
@@ -122,10 +127,8 @@ pub(crate) fn serve<F: Function>(job: Job) {
 /// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.
 fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
     let responder = Responder {
-        entry: job.entry,
-        target: Some(job.target),
         call: job.call,
-        began: job.began,
+        answered: false,
     };
     let packed = Packed {
         arguments: job.arguments,
