@@ -213,6 +213,7 @@ impl Built {
             encoded,
             deadline,
             now: made.at,
+            remaining: deadline.map(|at| at.saturating_duration_since(made.at)),
             trace: trace::of_call(current.as_deref()),
             callers: Vec::new(),
             context,
@@ -409,13 +410,18 @@ impl Built {
     fn prepare(&mut self, awaited: bool) -> Result<Prepared> {
         let (core, to) = self.to.clone()?;
         let began = Instant::now();
-        let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
+        let limit = self.limit(&core);
+        let own = limit.and_then(|limit| began.checked_add(limit));
         let (current, context) = Current::and_context_of(&core);
         let context = context.or(self.context);
         let inherited = current.as_ref().and_then(|current| current.deadline);
-        let deadline = match (own, inherited) {
-            (Some(own), Some(inherited)) => Some(own.min(inherited)),
-            (own, inherited) => own.or(inherited),
+        let (deadline, remaining) = match (own, inherited) {
+            (own, Some(inherited)) if own.is_none_or(|own| inherited < own) => {
+                let left = inherited.saturating_duration_since(began);
+                (Some(inherited), Some(left))
+            }
+            (None, _) => (None, None),
+            (own, _) => (own, limit),
         };
         let trace = trace::of_call(current.as_deref());
         tracing::trace!(
@@ -436,6 +442,7 @@ impl Built {
             encoded,
             deadline,
             now: began,
+            remaining,
             trace,
             callers: match &current {
                 Some(current) if awaited && Arc::ptr_eq(&current.core, &core) => {

@@ -158,7 +158,7 @@ impl<T> Pending<T> {
                 if let PendingState::NoPlace(mut prepared, waits) =
                     std::mem::replace(&mut self.state, PendingState::Done)
                 {
-                    prepared.request.now = Instant::now();
+                    prepared.request.made_at(Instant::now());
                     self.state = prepared.begin();
                     if matches!(self.state, PendingState::Failed(_)) {
                         // The place is still there.
@@ -231,13 +231,13 @@ impl<T: Returned> Future for Pending<T> {
         if outcome.is_err() {
             metrics.failed.add(1);
         }
-        let limit = begun
-            .deadline
-            .map(|at| at.saturating_duration_since(begun.began));
+        let (deadline, began) = (begun.deadline, begun.began);
         // It is answered: there is nothing to cancel.
         this.state = PendingState::Done;
-        let name = || this.name.clone();
-        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.entry, limit)))
+        Poll::Ready(outcome.map_err(|error| {
+            let limit = deadline.map(|at| at.saturating_duration_since(began));
+            complete(error, this.name.clone(), this.entry, limit)
+        }))
     }
 }
 

@@ -201,6 +201,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    #[inline(always)]
     fn byte(&mut self, byte: u8) -> Option<()> {
         *self.buffer.get_mut(self.at)? = byte;
         self.at += 1;
@@ -215,15 +216,18 @@ impl Writer<'_> {
     }
 
     /// Seven bits a byte, the lowest first.
-    #[inline]
+    #[inline(always)]
     fn number(&mut self, number: u64) -> Option<()> {
-        let room = self.buffer.get_mut(self.at..)?;
-        if number < 0x80 {
-            *room.first_mut()? = number as u8;
-            self.at += 1;
-            return Some(());
+        match u8::try_from(number) {
+            Ok(small @ 0..0x80) => self.byte(small),
+            _ => self.long_number(number),
         }
+    }
+
+    #[inline(never)]
+    fn long_number(&mut self, number: u64) -> Option<()> {
         // As much as the longest may take, so that it is looked for once: there is that much to spare.
+        let room = self.buffer.get_mut(self.at..)?;
         let room = room.first_chunk_mut::<LONGEST>()?;
         let length = (70 - number.leading_zeros() as usize) / 7;
         // All but the last say that there is more.
@@ -266,6 +270,7 @@ fn gather(bytes: u64) -> u64 {
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
+    #[inline(always)]
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -285,13 +290,19 @@ impl Reader<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn number(&mut self) -> Option<u64> {
-        let (first, rest) = self.0.split_first()?;
-        if *first < 0x80 {
-            self.0 = rest;
-            return Some(u64::from(*first));
+        match self.0.split_first()? {
+            (first @ 0..0x80, rest) => {
+                self.0 = rest;
+                Some(u64::from(*first))
+            }
+            _ => self.long_number(),
         }
+    }
+
+    #[inline(never)]
+    fn long_number(&mut self) -> Option<u64> {
         let Some((low, high)) = self.0.split_first_chunk::<8>() else {
             return self.number_at_the_end();
         };

@@ -33,8 +33,9 @@ pub(crate) struct CallSpec {
     pub(crate) receiver: Option<Arc<Handle>>,
     pub(crate) encoded: Encoded,
     pub(crate) deadline: Option<Instant>,
-    /// When it is made.
+    /// When it is made, and how much time is left then.
     pub(crate) now: Instant,
+    pub(crate) remaining: Option<Duration>,
     pub(crate) trace: TraceContext,
     /// Those who wait for it.
     pub(crate) callers: Vec<Caller>,
@@ -43,6 +44,12 @@ pub(crate) struct CallSpec {
 }
 
 impl CallSpec {
+    /// It is made now, and not when it was to be.
+    pub(crate) fn made_at(&mut self, now: Instant) {
+        self.now = now;
+        self.remaining = self.deadline.map(|at| at.saturating_duration_since(now));
+    }
+
     /// Lets go of the references that it was made with.
     fn let_go(&mut self) {
         if !self.encoded.references.is_empty() {
@@ -131,9 +138,7 @@ impl Core {
             let message = Message::Call(CallMessage {
                 head,
                 function: call.function,
-                remaining: call
-                    .deadline
-                    .map(|at| at.saturating_duration_since(call.now)),
+                remaining: call.remaining,
                 trace: call.trace,
                 callers: take(&mut call.callers),
                 origins,
@@ -283,9 +288,7 @@ impl Core {
             arguments: take(&mut call.encoded.payload),
         };
         if to == self.me {
-            message.remaining = call
-                .deadline
-                .map(|at| at.saturating_duration_since(call.now));
+            message.remaining = call.remaining;
             work.loopback.push(Message::Call(message));
         } else {
             let parked = Parked {
