@@ -229,37 +229,24 @@ impl Writer<'_> {
         // As much as the longest may take, so that it is looked for once: there is that much to spare.
         let room = self.buffer.get_mut(self.at..)?;
         let room = room.first_chunk_mut::<LONGEST>()?;
-        let length = (70 - number.leading_zeros() as usize) / 7;
-        // All but the last say that there is more.
-        let more = |bytes: usize| MORE & !(u64::MAX << (8 * bytes - 1));
-        let (low, high) = room.split_first_chunk_mut::<8>()?;
-        if length <= 8 {
-            *low = (spread(number) | more(length)).to_le_bytes();
-        } else {
-            *low = (spread(number & LOW_56) | MORE).to_le_bytes();
-            let rest = number >> 56;
-            let [ninth, tenth] = high.first_chunk_mut::<2>()?;
-            *ninth = rest as u8 | if length > 9 { 0x80 } else { 0 };
-            *tenth = (rest >> 7) as u8;
+        let mut rest = number;
+        for (length, byte) in (1..).zip(room) {
+            if rest < 0x80 {
+                *byte = rest as u8;
+                self.at += length;
+                return Some(());
+            }
+            *byte = rest as u8 | 0x80;
+            rest >>= 7;
         }
-        self.at += length;
-        Some(())
+        None
     }
 }
 
-/// What eight bytes of a number hold, and the mark of each that says that there is more.
-const LOW_56: u64 = (1 << 56) - 1;
+/// The mark of each byte of a number that says that there is more.
 const MORE: u64 = 0x8080_8080_8080_8080;
 
-/// The lowest 56 bits, seven in each byte.
-#[inline]
-fn spread(number: u64) -> u64 {
-    let number = number & 0x0fff_ffff | (number & 0xff_ffff_f000_0000) << 4;
-    let number = number & 0x0000_3fff_0000_3fff | (number & 0x0fff_c000_0fff_c000) << 2;
-    number & 0x007f_007f_007f_007f | (number & 0x3f80_3f80_3f80_3f80) << 1
-}
-
-/// The other way round, whatever the highest bits of the bytes are.
+/// The lowest seven bits of each byte.
 #[inline]
 fn gather(bytes: u64) -> u64 {
     let number = bytes & 0x007f_007f_007f_007f | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
