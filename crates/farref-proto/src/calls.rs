@@ -10,6 +10,8 @@
 //! - **CA-3** Slots that only a crowd of calls needed are given back, at a cost that does not grow with
 //!   the crowd.
 
+use std::collections::hash_map::Entry;
+
 use crate::error::PeerMisbehaved;
 use crate::hash::{IdMap, id_map, in_order};
 use crate::ids::{ContextId, MessageId, RRefId};
@@ -164,11 +166,13 @@ impl<O, I> Calls<O, I> {
         request: MessageId,
         call: IncomingRequest<I>,
     ) -> Result<(), PeerMisbehaved> {
-        if self.incoming.contains_key(&request) {
-            return Err(PeerMisbehaved::RequestTwice { request });
+        match self.incoming.entry(request) {
+            Entry::Occupied(_) => Err(PeerMisbehaved::RequestTwice { request }),
+            Entry::Vacant(place) => {
+                place.insert(call);
+                Ok(())
+            }
         }
-        self.incoming.insert(request, call);
-        Ok(())
     }
 
     pub(crate) fn incoming(&self, request: MessageId) -> Option<&IncomingRequest<I>> {

@@ -145,6 +145,31 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         context: Option<ContextId>,
         out: &mut Outbox<V>,
     ) -> Result<CallHead, CallError> {
+        self.prepare_call(to, want, arguments, context, None, out)
+    }
+
+    /// Prepares a call that is answered, and [keeps](Self::keep_outgoing) something for it.
+    pub fn call_with_record(
+        &mut self,
+        to: NodeId,
+        want: Want,
+        arguments: &[RRefId],
+        context: Option<ContextId>,
+        record: O,
+        out: &mut Outbox<V>,
+    ) -> Result<CallHead, CallError> {
+        self.prepare_call(to, want, arguments, context, Some(record), out)
+    }
+
+    fn prepare_call(
+        &mut self,
+        to: NodeId,
+        want: Want,
+        arguments: &[RRefId],
+        context: Option<ContextId>,
+        record: Option<O>,
+        out: &mut Outbox<V>,
+    ) -> Result<CallHead, CallError> {
         self.activity.0 += 1;
         let phase = self.membership.phase();
         if phase != Phase::Member {
@@ -195,7 +220,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         let outgoing = OutgoingRequest {
             wanted: true,
             fetches,
-            record: None,
+            record,
         };
         let target = match want {
             Want::Answer => Target::Answer(self.calls_with_peer(to).start(outgoing)),
@@ -267,6 +292,27 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         head: &CallHead,
         out: &mut Outbox<V>,
     ) -> Result<Arrival<V>, PeerMisbehaved> {
+        self.take_call(from, head, None, out)
+    }
+
+    /// A call arrived that is to be answered. Something is [kept](Self::keep_incoming) for it if it is to run.
+    pub fn receive_call_with_record(
+        &mut self,
+        from: NodeId,
+        head: &CallHead,
+        record: I,
+        out: &mut Outbox<V>,
+    ) -> Result<Arrival<V>, PeerMisbehaved> {
+        self.take_call(from, head, Some(record), out)
+    }
+
+    fn take_call(
+        &mut self,
+        from: NodeId,
+        head: &CallHead,
+        record: Option<I>,
+        out: &mut Outbox<V>,
+    ) -> Result<Arrival<V>, PeerMisbehaved> {
         let joining = self.membership.phase() == Phase::Joining;
         if !self.listens_to(from) || joining || self.is_over() {
             return Ok(Arrival::Ignored);
@@ -277,7 +323,8 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.receive_all(from, &head.carried, out)?;
         let admitted = match head.target {
             Target::Answer(request) => {
-                let call = IncomingRequest::new(context, None);
+                let mut call = IncomingRequest::new(context, None);
+                call.record = record;
                 self.calls_with_peer(from).receive(request, call)
             }
             Target::Fetch(request, rref, _) => {
@@ -357,19 +404,16 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         out: &mut Outbox<V>,
     ) -> Result<Option<AnswerHead>, RefError> {
         self.activity.0 += 1;
-        let Some(call) = self
-            .calls
-            .get(&to)
-            .and_then(|calls| calls.incoming(request))
-        else {
+        let calls = self.calls.get(&to);
+        if !results.is_empty() && calls.is_none_or(|calls| calls.incoming(request).is_none()) {
+            return Ok(None);
+        }
+        let carried = self.fork_all(results, to, out)?;
+        let calls = self.calls.get_mut(&to);
+        let Some(call) = calls.and_then(|calls| calls.answered(request)) else {
             return Ok(None);
         };
-        let context = call.context;
-        let carried = self.fork_all(results, to, out)?;
-        if let Some(calls) = self.calls.get_mut(&to) {
-            calls.answered(request);
-        }
-        if let Some(context) = context {
+        if let Some(context) = call.context {
             self.context_table(context).finish_call(context, to, out);
         }
         self.loop_back(out);
@@ -422,25 +466,28 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.membership.heard(from);
         self.activity.0 += 1;
         let request = head.id;
-        if self.open_outgoing(from, request).is_none() {
-            return Err(PeerMisbehaved::UnexpectedAnswer { request });
+        let unexpected = PeerMisbehaved::UnexpectedAnswer { request };
+        // What is carried is taken in while the call is open.
+        if !head.carried.is_empty() {
+            if self.open_outgoing(from, request).is_none() {
+                return Err(unexpected);
+            }
+            self.receive_all(from, &head.carried, out)?;
         }
-        self.receive_all(from, &head.carried, out)?;
-        let call = self
-            .calls
-            .get_mut(&from)
-            .and_then(|calls| calls.finish(request));
-        let wanted = call.as_ref().is_some_and(|call| call.wanted);
-        if !wanted {
+        let calls = self.calls.get_mut(&from);
+        let Some(call) = calls.and_then(|calls| calls.finish(request)) else {
+            return Err(unexpected);
+        };
+        if !call.wanted {
             self.drop_all(&head.carried, out);
         }
-        if let Some(rref) = call.as_ref().and_then(|call| call.fetches) {
+        if let Some(rref) = call.fetches {
             self.table(rref).end_fetch(rref, out);
         }
         self.loop_back(out);
         Ok(Answered {
-            wanted,
-            record: call.and_then(|call| call.record),
+            wanted: call.wanted,
+            record: call.record,
         })
     }
 

@@ -28,13 +28,16 @@ impl<F: Clone> Session<F> {
             return None;
         }
         let leads = lanes.contains(&Lane::Control);
-        if leads && let Some(frame) = self.poll_own(now) {
+        if leads
+            && self.owes_frame(now)
+            && let Some(frame) = self.poll_own(now)
+        {
             return Some(frame);
         }
-        let (lane, outgoing) = Lane::ALL
+        let lane = Lane::ALL
             .into_iter()
-            .filter(|lane| lanes.contains(lane))
-            .find_map(|lane| Some((lane, self.outboxes[lane.index()].transmit()?)))?;
+            .find(|lane| self.outboxes[lane.index()].has_more() && lanes.contains(lane))?;
+        let outgoing = self.outboxes[lane.index()].transmit()?;
         if outgoing.replayed {
             self.tally.0.replayed += 1;
         } else {
@@ -181,6 +184,10 @@ impl<F> Session<F> {
         let mut progress = false;
         for lane in Lane::ALL {
             let outbox = &mut self.outboxes[lane.index()];
+            // Most frames acknowledge something of one lane, if at all.
+            if acks.expected(lane) <= outbox.first() {
+                continue;
+            }
             if outbox.acknowledge(acks.expected(lane), &mut acknowledged) {
                 progress = true;
                 self.unacked_since[lane.index()] = outbox.in_flight().then_some(now);

@@ -67,6 +67,11 @@ impl<F> Outbox<F> {
         self.cursor > self.first
     }
 
+    /// Whether there is something that the present connection has not carried.
+    pub(super) fn has_more(&self) -> bool {
+        (self.cursor - self.first) < self.stored.len() as u64
+    }
+
     pub(super) fn push(&mut self, payload: F, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.stored.push_back(Stored { payload, bytes });

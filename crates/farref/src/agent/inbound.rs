@@ -107,14 +107,16 @@ pub trait Inbound: Send + Sync + 'static {
     /// many messages hands them over together. After an error the peer is to be cut off, and what followed
     /// the message at fault has been thrown away.
     ///
+    /// What is in them is taken out of their places; what is left there is of no use.
+    ///
     /// The runtime asks for each next message while its tables are locked: `messages` must neither block nor call back.
-    fn receive_all(
+    fn receive_all<'a>(
         self: Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = Message>,
+        messages: &mut dyn Iterator<Item = &'a mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         for message in messages {
-            Arc::clone(&self).receive(from, message)?;
+            Arc::clone(&self).receive(from, message.take())?;
         }
         Ok(())
     }

@@ -46,6 +46,13 @@ pub enum Message {
     },
 }
 
+impl Message {
+    /// The message, of which nothing is left here.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Cancel(MessageId(0)))
+    }
+}
+
 /// A call as it travels.
 ///
 /// ```

@@ -208,6 +208,7 @@ impl Built {
             encoded,
             deadline,
             now,
+            remaining: deadline.map(|at| at.saturating_duration_since(now)),
             trace: trace::of_call(current.as_deref()),
             callers: Vec::new(),
             context,
@@ -387,12 +388,11 @@ impl Built {
         }
     }
 
-    fn make<T>(self, awaited: bool) -> Pending<T> {
-        let name = self.name.clone();
-        let entry = self.entry;
+    /// Makes the call. What it sends is taken out.
+    fn make<T>(&mut self, awaited: bool) -> Pending<T> {
         Pending {
-            name,
-            entry,
+            name: self.name.clone(),
+            entry: self.entry,
             state: match self.prepare(awaited) {
                 Ok(prepared) => prepared.begin(),
                 Err(error) => PendingState::Failed(error),
@@ -402,16 +402,21 @@ impl Built {
     }
 
     /// All that making the call takes. `awaited`: whoever makes it goes on only when it is answered.
-    fn prepare(self, awaited: bool) -> Result<Prepared> {
+    fn prepare(&mut self, awaited: bool) -> Result<Prepared> {
         let (core, to) = self.to.clone()?;
         let began = Instant::now();
-        let own = self.limit(&core).and_then(|limit| began.checked_add(limit));
+        let limit = self.limit(&core);
+        let own = limit.and_then(|limit| began.checked_add(limit));
         let (current, context) = Current::and_context_of(&core);
         let context = context.or(self.context);
         let inherited = current.as_ref().and_then(|current| current.deadline);
-        let deadline = match (own, inherited) {
-            (Some(own), Some(inherited)) => Some(own.min(inherited)),
-            (own, inherited) => own.or(inherited),
+        let (deadline, remaining) = match (own, inherited) {
+            (own, Some(inherited)) if own.is_none_or(|own| inherited < own) => {
+                let left = inherited.saturating_duration_since(began);
+                (Some(inherited), Some(left))
+            }
+            (None, _) => (None, None),
+            (own, _) => (own, limit),
         };
         let trace = trace::of_call(current.as_deref());
         tracing::trace!(
@@ -422,15 +427,17 @@ impl Built {
             parent = trace.span,
             "call"
         );
-        let mut encoded = self.encoded?;
+        let mut encoded =
+            std::mem::replace(&mut self.encoded, Ok(value_scope::Encoded::default()))?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
             function: self.entry.map(FunctionEntry::reference),
-            name: self.name,
-            receiver: self.receiver,
+            name: self.name.clone(),
+            receiver: self.receiver.take(),
             encoded,
             deadline,
             now: began,
+            remaining,
             trace,
             callers: match &current {
                 Some(current) if awaited && Arc::ptr_eq(&current.core, &core) => {
@@ -480,7 +487,7 @@ impl<T: Returned> Call<T> {
     /// # }
     /// ```
     pub fn start(self) -> Pending<T> {
-        let built = match self.stage.build() {
+        let mut built = match self.stage.build() {
             CallStage::Built(built) => built,
             CallStage::Made(pending) => return pending,
             CallStage::Deferred(_) | CallStage::Taken => {
@@ -534,7 +541,7 @@ impl<T: Returned> Call<T> {
     /// ```
     #[track_caller]
     pub fn wait(self) -> Result<T> {
-        let CallStage::Built(built) = self.stage.build() else {
+        let CallStage::Built(mut built) = self.stage.build() else {
             return Err(awaited_before());
         };
         let runtime = match &built.to {
@@ -561,9 +568,7 @@ impl<T: Returned> Future for Call<T> {
         if let CallStage::Deferred(_) = this.stage {
             this.stage = std::mem::replace(&mut this.stage, CallStage::Taken).build();
         }
-        if let CallStage::Built(_) = this.stage
-            && let CallStage::Built(built) = std::mem::replace(&mut this.stage, CallStage::Taken)
-        {
+        if let CallStage::Built(built) = &mut this.stage {
             this.stage = CallStage::Made(built.make(true));
         }
         match &mut this.stage {

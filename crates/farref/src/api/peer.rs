@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use farref_proto::{NodeId, WorkerId};
+use farref_proto::{Incarnation, NodeId, WorkerId};
 
 use crate::error::{Error, FunctionName, Result};
 use crate::runtime::Core;
@@ -32,11 +33,23 @@ use crate::runtime::Core;
 /// # cluster.shutdown().await
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct Peer {
     pub(crate) core: Arc<Core>,
     worker: WorkerId,
     name: Arc<str>,
+    /// The life that was found last, and in its upper half the number of the view in which it was.
+    life: AtomicU64,
+}
+
+impl Clone for Peer {
+    fn clone(&self) -> Self {
+        Self {
+            core: Arc::clone(&self.core),
+            worker: self.worker,
+            name: Arc::clone(&self.name),
+            life: AtomicU64::new(self.life.load(Ordering::Relaxed)),
+        }
+    }
 }
 
 impl Peer {
@@ -45,6 +58,7 @@ impl Peer {
             core: Arc::clone(core),
             worker: node.worker,
             name: core.name_of(node),
+            life: AtomicU64::new(0),
         }
     }
 
@@ -126,7 +140,21 @@ impl Peer {
 
     /// The life that a call would go to.
     pub(crate) fn life(&self, function: FunctionName) -> Result<NodeId> {
-        self.core.current_life(self.worker).ok_or_else(|| {
+        // First, so that what is found is never taken for newer than it is.
+        let view = self.core.view_number() << 32;
+        let known = self.life.load(Ordering::Relaxed);
+        if view != 0 && known & !u64::from(u32::MAX) == view {
+            return Ok(NodeId {
+                worker: self.worker,
+                incarnation: Incarnation(known as u32),
+            });
+        }
+        let found = self.core.current_life(self.worker);
+        if let Some(life) = found {
+            let known = view | u64::from(life.incarnation.0);
+            self.life.store(known, Ordering::Relaxed);
+        }
+        found.ok_or_else(|| {
             let stage = *self.core.stage.borrow();
             if stage == crate::runtime::WorkerStage::Member {
                 Error::PeerLost {

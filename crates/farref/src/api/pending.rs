@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use farref_proto::{ContextId, NodeId};
@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
@@ -98,9 +97,9 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn begin(self) -> PendingState {
+    pub(super) fn begin(mut self) -> PendingState {
         let context = self.request.context;
-        match self.core.begin(self.to, self.request) {
+        match self.core.begin(self.to, &mut self.request) {
             Ok(receipt) => PendingState::Begun(Begun {
                 core: self.core,
                 context,
@@ -109,14 +108,13 @@ impl Prepared {
                 began: self.began,
             }),
             Err(NotMade::Failed(error)) => PendingState::Failed(error),
-            Err(NotMade::NoPlace(request, told)) => {
+            Err(NotMade::NoPlace(told)) => {
                 let waits = AwaitsPlace {
                     core: Arc::clone(&self.core),
                     to: self.to,
                     told,
                 };
-                let request = *request;
-                PendingState::NoPlace(Box::new(Self { request, ..self }), waits)
+                PendingState::NoPlace(Box::new(self), waits)
             }
         }
     }
@@ -160,7 +158,7 @@ impl<T> Pending<T> {
                 if let PendingState::NoPlace(mut prepared, waits) =
                     std::mem::replace(&mut self.state, PendingState::Done)
                 {
-                    prepared.request.now = Instant::now();
+                    prepared.request.made_at(Instant::now());
                     self.state = prepared.begin();
                     if matches!(self.state, PendingState::Failed(_)) {
                         // The place is still there.
@@ -198,20 +196,22 @@ impl<T: Returned> Future for Pending<T> {
         if this.poll_made(context).is_pending() {
             return Poll::Pending;
         }
-        let outcome = match &mut this.state {
-            PendingState::Begun(begun) => match begun.poll(context) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => return Poll::Pending,
-            },
-            PendingState::Failed(error) => Err(error.clone()),
-            PendingState::NoPlace(..) | PendingState::Done => Err(awaited_before()),
+        let begun = match &mut this.state {
+            PendingState::Begun(begun) => begun,
+            state => {
+                return Poll::Ready(Err(match std::mem::replace(state, PendingState::Done) {
+                    PendingState::Failed(error) => error,
+                    _ => awaited_before(),
+                }));
+            }
         };
-        let state = std::mem::replace(&mut this.state, PendingState::Done);
-        let PendingState::Begun(begun) = state else {
-            return Poll::Ready(outcome.and_then(|_| unreachable_result(this.name.clone())));
+        let (outcome, came) = ready!(begun.poll(context));
+        let took = match came {
+            Some(came) => came.saturating_duration_since(begun.began),
+            None => begun.began.elapsed(),
         };
         let metrics = &begun.core.metrics;
-        metrics.call_seconds.record(begun.began.elapsed());
+        metrics.call_seconds.record(took);
         let outcome = outcome.and_then(|(payload, references)| {
             let origin = begun
                 .context
@@ -231,28 +231,25 @@ impl<T: Returned> Future for Pending<T> {
         if outcome.is_err() {
             metrics.failed.add(1);
         }
-        let limit = begun
-            .deadline
-            .map(|at| at.saturating_duration_since(begun.began));
-        let name = || this.name.clone();
-        Poll::Ready(outcome.map_err(|error| complete(error, name(), this.entry, limit)))
+        let (deadline, began) = (begun.deadline, begun.began);
+        // It is answered: there is nothing to cancel.
+        this.state = PendingState::Done;
+        Poll::Ready(outcome.map_err(|error| {
+            let limit = deadline.map(|at| at.saturating_duration_since(began));
+            complete(error, this.name.clone(), this.entry, limit)
+        }))
     }
 }
 
-fn unreachable_result<T>(function: FunctionName) -> Result<T> {
-    Err(Error::Codec {
-        what: "the result",
-        function,
-        action: "read",
-        reason: CodecError::new("there is none"),
-    })
-}
-
 impl Begun {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Reply> {
+    /// The reply, and when it came.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Reply, Option<Instant>)> {
         let reply = Pin::new(&mut self.receipt.reply).poll(context);
-        // The sender goes without a word only if this worker is being torn down.
-        reply.map(|reply| reply.unwrap_or_else(|_| Err(self.core.not_member())))
+        reply.map(|reply| match reply {
+            Some((reply, came)) => (reply, Some(came)),
+            // The sender goes without a word only if this worker is being torn down.
+            None => (Err(self.core.not_member()), None),
+        })
     }
 }
 

@@ -12,17 +12,23 @@ impl Hash {
     }
 
     /// Adds text, and its length first: "ab" and "c" are not "a" and "bc".
-    pub(super) fn part(self, text: &str) -> Self {
+    pub(super) const fn part(self, text: &str) -> Self {
         self.number(text.len() as u64).bytes(text.as_bytes())
     }
 
-    pub(super) fn number(self, number: u64) -> Self {
+    pub(super) const fn number(self, number: u64) -> Self {
         self.bytes(&number.to_le_bytes())
     }
 
-    pub(super) fn bytes(self, bytes: &[u8]) -> Self {
-        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        Self(bytes.iter().fold(self.0, step))
+    pub(super) const fn bytes(self, bytes: &[u8]) -> Self {
+        let mut hash = self.0;
+        // Not an iterator: names are hashed when they are compiled.
+        let mut rest = bytes;
+        while let [byte, others @ ..] = rest {
+            hash = (hash ^ *byte as u64).wrapping_mul(0x100_0000_01b3);
+            rest = others;
+        }
+        Self(hash)
     }
 
     pub(super) fn fingerprint(self) -> Fingerprint {

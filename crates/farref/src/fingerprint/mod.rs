@@ -117,7 +117,7 @@ fn shape(id: TypeId, shape: fn() -> Shape) -> (u64, Arc<str>) {
 }
 
 /// The hash of a function's name, by which calls name it.
-pub(crate) fn of_name(name: &str) -> u64 {
+pub(crate) const fn of_name(name: &str) -> u64 {
     let Hash(hash) = Hash::new().part("name").part(name);
     hash
 }

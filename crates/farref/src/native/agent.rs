@@ -85,9 +85,9 @@ impl Agent for NativeAgent {
         self.enqueue_needs_flush(to, message);
     }
 
-    fn enqueue_needs_flush(&self, to: NodeId, message: Message) -> bool {
+    fn enqueue_needs_flush(&self, to: NodeId, mut message: Message) -> bool {
         match self.links.link_or_new(to) {
-            Some(link) => link.enqueue(message),
+            Some(link) => link.enqueue(&mut message),
             None => {
                 let payload = match message {
                     Message::Call(call) => Some(call.arguments),

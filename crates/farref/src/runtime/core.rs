@@ -16,6 +16,8 @@ use tokio::time::Sleep;
 use super::handle::Handle;
 use super::job::ArrivedCall;
 use super::registry::Registry;
+use super::reply::ReplySender;
+use super::serve::TaskPool;
 use super::settings::Settings;
 use crate::agent::Agent;
 use crate::codec::Payload;
@@ -51,6 +53,8 @@ pub(crate) struct Core {
     io: Arc<IoThread>,
     pub(super) clock: Clock,
     pub(crate) pool: BlockingPool,
+    /// Tasks that wait for calls.
+    pub(super) tasks: TaskPool,
     pub(crate) answers: Answers,
     /// Where code of the program runs that came up where it must not.
     pub(crate) user_code: Arc<UserCode>,
@@ -64,6 +68,9 @@ pub(crate) struct Core {
     pub(crate) stage: watch::Sender<WorkerStage>,
     pub(super) agent: OnceLock<Arc<dyn Agent>>,
     pub(super) state: Mutex<ProtocolState>,
+    /// The [number](farref_proto::View::number) of the node's view, for those who only want to know whether it has
+    /// changed. Set while the lock is held.
+    pub(super) view_number: AtomicU64,
     /// Wakes the clock (`worker/background`): there are control messages that nobody has queued yet.
     pub(crate) wake_clock: Notify,
     /// Members that this worker could not reach, for as long as they are not known to be gone.
@@ -155,7 +162,7 @@ pub(crate) struct OutgoingCall {
     /// When its time is up.
     pub(super) deadline: Option<Instant>,
     /// Who waits for the answer; nobody if the call was cancelled.
-    pub(super) reply: Option<oneshot::Sender<Reply>>,
+    pub(super) reply: Option<ReplySender>,
 }
 
 /// What a caller gets: the encoded result with its references, or why there is none.
@@ -191,12 +198,14 @@ impl Core {
             farref_proto::Phase::Member => WorkerStage::Member,
             _ => WorkerStage::Joining,
         };
+        let view_number = AtomicU64::new(membership.view().number());
         let began = Instant::now();
         let core = Arc::new(Self {
             me,
             metrics: WorkerMetrics::new(&name),
             name,
             pool: BlockingPool::new(settings.blocking_threads),
+            tasks: TaskPool::new(registry.len()),
             answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
             settings,
             user_code: Arc::new(UserCode::new(runtime.clone())),
@@ -220,6 +229,7 @@ impl Core {
                 confirmations: HashMap::default(),
                 releases: HashMap::new(),
             }),
+            view_number,
             wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
             store_lost: Notify::new(),
@@ -298,6 +308,11 @@ impl Core {
             };
             node.membership().view().is_member(life).then_some(life)
         })
+    }
+
+    /// A number that changes whenever [`current_life`](Self::current_life) may have.
+    pub(crate) fn view_number(&self) -> u64 {
+        self.view_number.load(Ordering::Acquire)
     }
 
     /// What a worker is called, for errors.

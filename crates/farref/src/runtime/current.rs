@@ -13,6 +13,8 @@ use farref_proto::{ContextId, MessageId, NodeId};
 use crate::agent::{Failure, TraceContext};
 use crate::runtime::Core;
 use crate::runtime::callers::CallChain;
+use crate::runtime::job::Destination;
+use crate::runtime::registry::FunctionEntry;
 use crate::support::signal::{CancelSignal, Cancellable};
 use crate::support::thread_scope::{Entered, Scopes, innermost};
 
@@ -38,8 +40,10 @@ impl Ambient {
 pub(crate) struct Current {
     pub(crate) core: Arc<Core>,
     pub(crate) caller: NodeId,
-    /// What the caller knows the call by; none if its result stays here.
-    pub(crate) request: Option<MessageId>,
+    /// What becomes of its result.
+    pub(crate) target: Destination,
+    /// When it was taken up.
+    pub(crate) began: Instant,
     /// Nested calls inherit it (D3).
     pub(crate) deadline: Option<Instant>,
     /// The caller's trace and span.
@@ -51,8 +55,8 @@ pub(crate) struct Current {
     pub(crate) context: Option<ContextId>,
     /// It, and the calls that wait for it.
     pub(crate) chain: CallChain,
-    /// What runs, by its id.
-    pub(crate) function: u64,
+    /// What runs; none if a value is fetched.
+    pub(crate) entry: Option<&'static FunctionEntry>,
     /// Tells it that nobody wants its answer any more.
     pub(crate) signal: CancelSignal,
 }
@@ -64,6 +68,19 @@ impl Cancellable for Current {
 }
 
 impl Current {
+    /// What the caller knows the call by; none if its result stays here.
+    pub(crate) fn request(&self) -> Option<MessageId> {
+        match self.target {
+            Destination::Answer(request) => Some(request),
+            Destination::Stay { .. } => None,
+        }
+    }
+
+    /// What runs, by its id; zero if a value is fetched.
+    pub(crate) fn function(&self) -> u64 {
+        self.entry.map_or(0, FunctionEntry::id)
+    }
+
     /// What this code runs for, if it runs inside a remote function.
     pub(crate) fn get() -> Option<Arc<Self>> {
         innermost(&AMBIENT, |ambient| ambient.current.clone()).flatten()
@@ -82,14 +99,17 @@ impl Current {
         let context = self
             .context
             .map(|context| (Arc::clone(&self.core), context));
-        let _restore = Entered::new(
+        let entered = Entered::new(
             &AMBIENT,
             Ambient {
                 current: Some(Arc::clone(self)),
                 context,
             },
         );
-        f()
+        let result = f();
+        // A panic leaves it, too.
+        drop(entered.leave());
+        result
     }
 
     /// Whether it may still be begun.

@@ -1,6 +1,7 @@
 //! Calls that have arrived, and what becomes of their results.
 
 use std::fmt;
+use std::mem::take;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::core::Core;
 use super::current::Current;
 use super::handle::Handle;
 use super::registry::{Callee, FunctionEntry};
-use crate::agent::{Caller, Failure, TraceContext, Unmade};
+use crate::agent::{CallMessage, Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
 use crate::support::signal::{CancelSignal, Cancellable};
 use crate::values::{Value, ValueTicket};
@@ -79,9 +80,6 @@ pub(crate) struct ArrivedCall {
 /// A call that may run now.
 pub(crate) struct Job {
     pub(super) call: Arc<Current>,
-    pub(crate) target: Destination,
-    pub(crate) began: Instant,
-    pub(super) entry: Option<&'static FunctionEntry>,
     pub(super) arguments: Payload,
     pub(super) references: Vec<Arc<Handle>>,
     pub(super) ticket: Option<ValueTicket>,
@@ -98,10 +96,8 @@ impl Job {
         let call = Current {
             core,
             caller: arrived.from,
-            request: match arrived.target {
-                Destination::Answer(request) => Some(request),
-                Destination::Stay { .. } => None,
-            },
+            target: arrived.target,
+            began,
             deadline: arrived.deadline,
             caller_trace: arrived.trace,
             trace: OnceLock::new(),
@@ -111,17 +107,44 @@ impl Job {
                 entry.map(FunctionEntry::called),
                 arrived.on,
             ),
-            function: entry.map_or(0, FunctionEntry::id),
+            entry,
             signal: CancelSignal::default(),
         };
         Self {
             call: Arc::new(call),
-            target: arrived.target,
-            began,
-            entry,
             arguments: arrived.arguments,
             references: arrived.references,
             ticket,
+        }
+    }
+
+    /// A call that carries nothing but its arguments and is on no value, as nearly all are.
+    pub(super) fn plain(
+        core: &Arc<Core>,
+        from: NodeId,
+        request: MessageId,
+        entry: &'static FunctionEntry,
+        message: &mut CallMessage,
+        began: Instant,
+    ) -> Self {
+        let call = Current {
+            core: Arc::clone(core),
+            caller: from,
+            target: Destination::Answer(request),
+            began,
+            deadline: message.remaining.and_then(|left| began.checked_add(left)),
+            caller_trace: message.trace,
+            trace: OnceLock::new(),
+            context: None,
+            chain: CallChain::new(take(&mut message.callers), Some(entry.called()), None),
+            entry: Some(entry),
+            signal: CancelSignal::default(),
+        };
+        Self {
+            call: Arc::new(call),
+            arguments: take(&mut message.arguments),
+            references: Vec::new(),
+            ticket: None,
         }
     }
 
@@ -135,7 +158,7 @@ impl Job {
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
-            .field("function", &self.entry.map(FunctionEntry::name))
+            .field("function", &self.call.entry.map(FunctionEntry::name))
             .field("from", &self.call.caller)
             .finish_non_exhaustive()
     }

@@ -24,6 +24,7 @@ pub(crate) mod handle;
 mod job;
 mod protocol;
 pub(crate) mod registry;
+mod reply;
 pub(crate) mod serve;
 pub(crate) mod settings;
 mod status;

@@ -82,6 +82,8 @@ pub(crate) struct FunctionEntry {
     registration: &'static FunctionRegistration,
     /// A hash of its name.
     id: u64,
+    /// Which of all functions it is, counted from zero.
+    number: usize,
     signature: Fingerprint,
     answers: Expected,
 }
@@ -142,6 +144,11 @@ impl FunctionEntry {
         self.id
     }
 
+    /// Which of all functions it is: less than how many there are.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
     /// How the calls that it makes name it.
     pub(crate) fn called(&self) -> CalledFunction {
         CalledFunction {
@@ -181,6 +188,7 @@ impl Registry {
             let entry = FunctionEntry {
                 registration,
                 id,
+                number: by_id.len(),
                 signature: (registration.fingerprint)(),
                 answers: Expected::default(),
             };
@@ -277,7 +285,7 @@ impl Registry {
 
     /// The entry of a function of this program.
     pub(crate) fn entry<F: Function>(&self) -> Option<&FunctionEntry> {
-        self.by_id.get(&fingerprint::of_name(F::NAME))
+        self.by_id.get(const { &fingerprint::of_name(F::NAME) })
     }
 }
 

@@ -114,11 +114,23 @@ impl Flow {
 
     /// Whether a call with so many bytes of arguments leaves or can be parked (FL-4).
     pub(crate) fn has_place(&self, bytes: u64, most: usize) -> bool {
-        if self.line(bytes).calls.is_empty() && self.may_leave(bytes) {
+        if self.leaves_at_once(bytes) {
             return true;
         }
         let parked = self.parked();
         parked == 0 || (parked < most && self.parked_bytes + bytes <= MAX_PARKED_BYTES)
+    }
+
+    /// Whether a call with so many bytes of arguments need not be parked.
+    pub(crate) fn leaves_at_once(&self, bytes: u64) -> bool {
+        // Whatever is parked may not leave now, or it would have.
+        self.line(bytes).calls.is_empty() && self.may_leave(bytes)
+    }
+
+    /// A call with so many bytes of arguments [leaves](Self::leaves_at_once).
+    pub(crate) fn left(&mut self, bytes: u64) {
+        self.open_calls += 1;
+        self.open_bytes += weigh(bytes);
     }
 
     /// The line that a call with so many bytes of arguments waits in.
@@ -178,8 +190,7 @@ impl Flow {
     /// Takes a call that is made. Gives it back if it may leave at once; or else it is parked, and
     /// [`next`](Self::next) gives it back when it may. It is made now.
     pub(crate) fn offer(&mut self, call: Parked, now: Instant) -> Option<Message> {
-        // Whatever is parked may not leave now, or it would have.
-        if self.line(call.weight()).calls.is_empty() && self.may_leave(call.weight()) {
+        if self.leaves_at_once(call.weight()) {
             return Some(self.leave(call, now));
         }
         let number = self.next_number;
@@ -233,8 +244,7 @@ impl Flow {
     }
 
     fn leave(&mut self, call: Parked, now: Instant) -> Message {
-        self.open_calls += 1;
-        self.open_bytes += weigh(call.weight());
+        self.left(call.weight());
         let Parked {
             mut message,
             deadline,
@@ -247,6 +257,11 @@ impl Flow {
     pub(crate) fn release(&mut self, calls: u32, bytes: u64) {
         self.open_calls = self.open_calls.saturating_sub(calls);
         self.open_bytes = self.open_bytes.saturating_sub(bytes);
+    }
+
+    /// Whether calls wait for room, or somebody for a place among those.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.parked() > 0 || !self.waiting_for_room.is_empty()
     }
 
     /// Takes a parked call out again, if it has not left.

@@ -366,7 +366,7 @@ impl Worker {
         let began = Instant::now();
         // The call that this is part of would wait for itself.
         let current = Current::get().filter(|current| Arc::ptr_eq(&current.core, core));
-        let mine = current.and_then(|current| Some((current.caller, current.request?)));
+        let mine = current.and_then(|current| Some((current.caller, current.request()?)));
         // First the calls that are there. Whatever they need of this worker is served, and so is all
         // else. Then what has come meanwhile, and nothing new, so that there is an end.
         for refuses in [false, true] {

@@ -18,6 +18,7 @@ mod nested;
 mod observing;
 mod origins;
 mod panics;
+mod plain_calls;
 mod pytorch_defects;
 mod serving;
 mod signatures;

@@ -21,8 +21,8 @@ use bytes::Bytes;
 use farref_proto::{Frame, Time};
 
 use super::head::{FrameHead, MemoryFrame, PREFIX, Place, map_payload, part_entry};
-use super::packet::{BARE, Packet};
-use super::plain::{self, MAX_PLAIN};
+use super::packet::Packet;
+use super::plain::{self, DataHead, MAX_DATA};
 use crate::codec::{Part, PartBytes, SharedBytes};
 use crate::native::transport::MOST_PASSED;
 use crate::support::user_code;
@@ -38,7 +38,7 @@ const LOOK_LIMIT: usize = 1 << 20;
 pub(super) const NAME_FROM: usize = farref_shm::THRESHOLD;
 /// A copy buffer above this size is not kept.
 const KEEP: usize = 256 << 10;
-/// No [`FrameHead`] is longer: two tags, a lane, an age and four or five numbers; or an address and a beacon.
+/// No [`FrameHead`] without data is longer: two tags and four numbers; or an address and a beacon.
 const MAX_FRAME_HEAD: usize = 96;
 
 /// What comes next is behind a source, which this thread must not look at (BA-2).
@@ -72,6 +72,15 @@ struct Passing {
     /// Its first piece.
     piece: usize,
     regions: Vec<SharedBytes>,
+}
+
+/// The lengths fit: a packet keeps to limits that are of these types.
+fn prefix(head: usize, parts: usize, body: usize) -> [u8; PREFIX] {
+    let mut prefix = [0; PREFIX];
+    prefix[..4].copy_from_slice(&(head as u32).to_le_bytes());
+    prefix[4..8].copy_from_slice(&(parts as u32).to_le_bytes());
+    prefix[8..].copy_from_slice(&(body as u64).to_le_bytes());
+    prefix
 }
 
 #[derive(Debug)]
@@ -141,34 +150,27 @@ impl Batch {
     }
 
     fn encode_frame(&mut self, frame: Frame<Packet>, now: Time) {
-        if let Frame::Data {
-            lane,
-            seq,
-            acks,
-            payload: packet,
-        } = &frame
-            && let Some(message) = packet.bare_head()
-        {
-            let mut buffer = [0; MAX_PLAIN];
-            let data = (*lane, *seq, *acks, packet.age(now));
-            if let Some(head) = plain::write(data, message, &mut buffer) {
-                return self.push_data(buffer.get(..head).unwrap_or_default(), &[], packet);
-            }
-        }
-        let mut packet = None;
-        let age = |payload: Packet| Ok::<_, Infallible>(packet.insert(payload).age(now));
-        let Ok(frame) = map_payload(frame, age);
-        self.push_frame_head(&FrameHead::Session(frame), packet.as_ref());
+        let frame = match frame {
+            Frame::Data {
+                lane,
+                seq,
+                acks,
+                payload: packet,
+            } => return self.push_data((lane, seq, acks, packet.age(now)), &packet),
+            other => other,
+        };
+        let Ok(frame) = map_payload(frame, |_| Ok::<_, Infallible>(None));
+        self.push_frame_head(&FrameHead::Session(frame));
     }
 
     /// Appends the request for a stream for bulk data.
     pub(crate) fn push_open_bulk(&mut self) {
-        self.push_frame_head(&FrameHead::OpenBulk, None);
+        self.push_frame_head(&FrameHead::OpenBulk);
     }
 
     /// Appends something about the memory of either end.
     pub(crate) fn push_memory(&mut self, frame: MemoryFrame) {
-        self.push_frame_head(&FrameHead::Memory(frame), None);
+        self.push_frame_head(&FrameHead::Memory(frame));
     }
 
     /// How many bytes of parts have been named, or passed in regions, since this was last asked.
@@ -176,23 +178,28 @@ impl Batch {
         std::mem::take(&mut self.named)
     }
 
-    fn push_frame_head(&mut self, frame_head: &FrameHead, packet: Option<&Packet>) {
+    fn push_frame_head(&mut self, frame_head: &FrameHead) {
         let mut buffer = [0; MAX_FRAME_HEAD];
         let Ok(frame_head) = postcard::to_slice(frame_head, &mut buffer) else {
             debug_assert!(false, "MAX_FRAME_HEAD is too small");
             return;
         };
-        let Some(packet) = packet else {
-            self.prefix(frame_head.len(), 0, 0);
-            self.copy(frame_head);
-            return;
-        };
-        let mut head_buffer = [0; BARE];
-        self.push_data(frame_head, packet.head(&mut head_buffer), packet);
+        self.copy(&prefix(frame_head.len(), 0, 0));
+        self.copy(frame_head);
     }
 
-    /// Appends a message, whose head comes in two pieces.
-    fn push_data(&mut self, frame_head: &[u8], head: &[u8], packet: &Packet) {
+    /// Appends a message.
+    fn push_data(&mut self, data: DataHead, packet: &Packet) {
+        let mut buffer = [0; PREFIX + MAX_DATA];
+        let Some((before, data_head)) = buffer.split_first_chunk_mut::<PREFIX>() else {
+            return;
+        };
+        let data_head = data_head.first_chunk_mut::<MAX_DATA>();
+        let Some(length) = data_head.and_then(|buffer| plain::write_data(data, buffer)) else {
+            debug_assert!(false, "MAX_DATA is too small");
+            return;
+        };
+        let head = packet.head();
         let payload = packet.payload();
         let regions = self.regions(&payload.parts);
         let passed = regions.len();
@@ -204,12 +211,8 @@ impl Batch {
             self.pieces.push(Piece::Copied(at..at));
         }
         let mut places = Places { passed };
-        self.prefix(
-            frame_head.len() + head.len(),
-            payload.parts.len(),
-            payload.body.len(),
-        );
-        self.copy(frame_head);
+        *before = prefix(length + head.len(), payload.parts.len(), payload.body.len());
+        self.copy(buffer.get(..PREFIX + length).unwrap_or_default());
         self.copy(head);
         for part in &payload.parts {
             let place = match (places.is_passed(part), self.address(part)) {
@@ -219,10 +222,10 @@ impl Batch {
             };
             self.copy(&part_entry(part.len(), part.width(), place).to_le_bytes());
         }
-        if payload.body.len() <= COPY_LIMIT {
-            self.copy(&payload.body);
-        } else {
-            self.pieces.push(Piece::Body(payload.body.clone()));
+        match payload.body.len() {
+            0 => {}
+            ..=COPY_LIMIT => self.copy(&payload.body),
+            _ => self.pieces.push(Piece::Body(payload.body.clone())),
         }
         let mut places = Places { passed };
         for part in &payload.parts {
@@ -252,15 +255,6 @@ impl Batch {
             return None;
         }
         part.address()
-    }
-
-    /// The lengths fit: a packet keeps to limits that are of these types.
-    fn prefix(&mut self, head: usize, parts: usize, body: usize) {
-        let mut prefix = [0; PREFIX];
-        prefix[..4].copy_from_slice(&(head as u32).to_le_bytes());
-        prefix[4..8].copy_from_slice(&(parts as u32).to_le_bytes());
-        prefix[8..].copy_from_slice(&(body as u64).to_le_bytes());
-        self.copy(&prefix);
     }
 
     fn copy(&mut self, bytes: &[u8]) {

@@ -230,10 +230,14 @@ impl Decoder {
         }
     }
 
-    /// Takes back what [messages](ReceivedMessage::take) came in that have been delivered.
+    /// Takes back what messages came in that have been delivered.
     pub(crate) fn reclaim(&mut self, delivered: impl Iterator<Item = ReceivedMessage>) {
         let room = SPARE.saturating_sub(self.spare.len());
-        self.spare.extend(delivered.take(room));
+        let emptied = delivered.take(room).map(|mut place| {
+            place.empty();
+            place
+        });
+        self.spare.extend(emptied);
     }
 
     /// Where to put what is read next. Has room for at least one byte.
@@ -254,6 +258,9 @@ impl Decoder {
     /// The next frame that has come in full.
     pub(crate) fn next(&mut self) -> Result<Option<DecodedFrame>, FrameError> {
         if self.pending.is_none() {
+            if let Some(frame) = self.next_plain() {
+                return Ok(Some(DecodedFrame::Session(frame)));
+            }
             match self.read_head()? {
                 HeadOutcome::Incomplete => return self.check_descriptors().map(|()| None),
                 HeadOutcome::Whole(frame) => return Ok(Some(frame)),
@@ -275,6 +282,38 @@ impl Decoder {
         let received = pending.finish();
         self.pending = None;
         received.map(Some)
+    }
+
+    /// The next frame, if it has come in full and brings a plain message: as nearly all do. What is wrong with one is
+    /// for others to say.
+    fn next_plain(&mut self) -> Option<Frame<ReceivedMessage>> {
+        let (mut prefix, rest) = self.buffer.split_at_checked(PREFIX)?;
+        let head_length = prefix.get_u32_le();
+        let parts = prefix.get_u32_le();
+        let body = prefix.get_u64_le();
+        // FR-1
+        if parts > 0
+            || head_length > self.limits.head_bytes
+            || body > INLINE_BODY as u64
+            || body + u64::from(head_length) > self.limits.message_bytes
+        {
+            return None;
+        }
+        let (head_length, body_length) = (head_length as usize, body as usize);
+        if rest.len() < head_length + body_length {
+            return None;
+        }
+        let mut frame = plain::read(rest.get(..head_length)?, &mut self.spare)?;
+        self.buffer.advance(PREFIX + head_length);
+        if body_length > 0
+            && let Frame::Data { payload, .. } = &mut frame
+        {
+            let body = self.buffer.split_to(body_length).freeze();
+            let parts = Vec::new();
+            // Plain messages have payloads.
+            payload.add_payload(Payload { body, parts }).ok()?;
+        }
+        Some(frame)
     }
 
     fn read_head(&mut self) -> Result<HeadOutcome, FrameError> {
@@ -332,7 +371,14 @@ impl Decoder {
             }
             part_table.push((to_size(length)?, width, place));
         }
-        let announced = decode_head(head, &mut self.spare)?;
+        // What is whole was found not to be plain.
+        let announced = match (!is_whole)
+            .then(|| plain::read(head, &mut self.spare))
+            .flatten()
+        {
+            Some(frame) => Announced::Session(frame),
+            None => decode_head(head, &mut self.spare)?,
+        };
         let is_data = matches!(announced, Announced::Session(Frame::Data { .. }));
         if !is_data && total > u64::from(head_length) {
             return Err(FrameError::UnexpectedPayload);
@@ -382,9 +428,6 @@ fn to_size(length: u64) -> Result<usize, FrameError> {
 
 /// Both parts of a head. Only data has the second.
 fn decode_head(bytes: &[u8], spare: &mut Vec<ReceivedMessage>) -> Result<Announced, FrameError> {
-    if let Some(frame) = plain::read(bytes, spare) {
-        return Ok(Announced::Session(frame));
-    }
     let (wire, mut rest) = postcard::take_from_bytes(bytes).map_err(FrameError::BadHead)?;
     let announced = match wire {
         FrameHead::OpenBulk => Announced::Own(DecodedFrame::OpenBulk),

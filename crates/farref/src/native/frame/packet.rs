@@ -13,23 +13,26 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::FrameError;
 use super::limits::Limits;
-use super::plain::{FEW, FEW_CARRIED, SHORT_FILE};
+use super::plain::{self, FEW_CARRIED};
 use crate::agent::{
     AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
-    SourceLine, TraceContext,
+    TraceContext,
 };
 use crate::codec::Payload;
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
 
-/// What a head has at most that is made of a few numbers only: that of a call, say, that carries one reference.
-pub(super) const BARE: usize = 256;
+/// A head of up to this length needs no memory of its own: that of a call, say, that carries one reference.
+pub(super) const SHORT: usize = 192;
+
+/// What a head has at most that carries no references and says nothing that only helps people.
+const BARE: usize = 256;
 
 /// What a reference takes of a head at most: nine numbers of 64 and 32 bits, of ten and five bytes.
 const LONGEST_CARRIED: usize = 3 * 10 + 6 * 5;
 
-/// All of a message but its payload.
+/// All of a message but its payload, as it is read.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum MessageHead {
     Control(Control),
@@ -54,46 +57,76 @@ pub(super) enum MessageHead {
     },
 }
 
-impl MessageHead {
-    /// Whether it has hardly anything of any length.
-    pub(super) fn is_bare(&self) -> bool {
-        match self {
-            Self::Control(Control::Confirm(shares))
-            | Self::Control(Control::Release(shares))
-            | Self::Control(Control::Accept(shares)) => shares.len() <= FEW,
-            Self::Control(Control::Register(registrations)) => registrations.len() <= FEW,
-            Self::Control(_) => false,
-            Self::Call {
-                head,
-                callers,
-                origins,
-                ..
-            } => head.carried.len() <= FEW_CARRIED && callers.is_empty() && is_short(origins),
-            Self::Answer {
-                head,
-                origins,
-                failure,
-            } => head.carried.len() <= FEW_CARRIED && is_short(origins) && failure.is_none(),
-            Self::Cancel(_) | Self::Credit { .. } => true,
-        }
-    }
+/// The same of a message that is here, as it is written.
+#[derive(Serialize)]
+pub(super) enum HeadOf<'a> {
+    Control(&'a Control),
+    Call {
+        head: &'a CallHead,
+        function: &'a Option<FunctionRef>,
+        remaining: &'a Option<Duration>,
+        trace: &'a TraceContext,
+        callers: &'a [Caller],
+        origins: &'a Origins,
+    },
+    Answer {
+        head: &'a AnswerHead,
+        origins: &'a Origins,
+        failure: Option<&'a Failure>,
+    },
+    Cancel(MessageId),
+    Credit {
+        calls: u32,
+        bytes: u64,
+    },
+}
 
-    /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
-    fn drop_diagnostics(&mut self) -> bool {
-        match self {
-            Self::Call {
-                callers, origins, ..
-            } => !take(callers).is_empty() | !take(origins).is_empty(),
-            Self::Answer { origins, .. } => !take(origins).is_empty(),
-            Self::Control(_) | Self::Cancel(_) | Self::Credit { .. } => false,
+impl<'a> HeadOf<'a> {
+    pub(super) fn new(message: &'a Message) -> Self {
+        match message {
+            Message::Control(control) => Self::Control(control),
+            Message::Call(call) => Self::Call {
+                head: &call.head,
+                function: &call.function,
+                remaining: &call.remaining,
+                trace: &call.trace,
+                callers: &call.callers,
+                origins: &call.origins,
+            },
+            Message::Answer(answer) => Self::Answer {
+                head: &answer.head,
+                origins: &answer.origins,
+                failure: answer.outcome.as_ref().err(),
+            },
+            Message::Cancel(id) => Self::Cancel(*id),
+            Message::Credit { calls, bytes } => Self::Credit {
+                calls: *calls,
+                bytes: *bytes,
+            },
         }
     }
 }
 
-/// Whether it names one line at most, of a file with a short name.
-fn is_short(origins: &Origins) -> bool {
-    let is_short = |line: &SourceLine| line.parts().0.len() <= SHORT_FILE;
-    origins.is_empty() || origins.of_one().is_some_and(is_short)
+/// Leaves out what only helps people, if there is any: no message fails for want of room for that.
+fn drop_diagnostics(message: &mut Message) -> bool {
+    match message {
+        Message::Call(call) => {
+            !take(&mut call.callers).is_empty() | !take(&mut call.origins).is_empty()
+        }
+        Message::Answer(answer) => !take(&mut answer.origins).is_empty(),
+        Message::Control(_) | Message::Cancel(_) | Message::Credit { .. } => false,
+    }
+}
+
+/// Takes what goes beside the head.
+fn take_payload(message: &mut Message) -> Payload {
+    match message {
+        Message::Call(call) => take(&mut call.arguments),
+        Message::Answer(AnswerMessage {
+            outcome: Ok(value), ..
+        }) => take(value),
+        _ => Payload::default(),
+    }
 }
 
 /// FR-2: reads no more callers than any correct peer sends.
@@ -136,17 +169,54 @@ pub(crate) struct Packet(Arc<Stored>);
 struct Stored {
     head: StoredHead,
     payload: Payload,
-    /// At most so many bytes.
+    /// So many bytes, but for the frame's own.
     size: usize,
     /// When it was queued, if the time it waits counts against a deadline.
     queued: Option<Time>,
 }
 
-/// The head of a stored message.
+/// The head of a stored message, encoded.
 enum StoredHead {
-    /// Of a few numbers, so that it is at most [`BARE`] long: encoded when it leaves, into what leaves.
-    Bare(MessageHead),
-    Encoded(Vec<u8>),
+    Short { bytes: [u8; SHORT], length: usize },
+    Long(Vec<u8>),
+}
+
+impl StoredHead {
+    const EMPTY: Self = Self::Short {
+        bytes: [0; SHORT],
+        length: 0,
+    };
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { bytes, length } => bytes.get(..*length).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    /// Encodes the head of a message. Says whether it could be.
+    fn write(&mut self, message: &Message) -> bool {
+        if let Self::Long(_) = self {
+            *self = Self::EMPTY;
+        }
+        let Self::Short { bytes, length } = self else {
+            return false;
+        };
+        if let Some(written) = plain::write_message(message, bytes) {
+            *length = written;
+            return true;
+        }
+        let head = HeadOf::new(message);
+        match postcard::to_slice(&head, bytes) {
+            Ok(written) => *length = written.len(),
+            // Our own types always encode; an error would be one of ours to find.
+            Err(_) => match postcard::to_extend(&head, Vec::with_capacity(2 * SHORT)) {
+                Ok(written) => *self = Self::Long(written),
+                Err(_) => return false,
+            },
+        }
+        true
+    }
 }
 
 /// A message that no peer would take in.
@@ -159,67 +229,58 @@ pub(crate) struct TooLarge {
 
 impl Packet {
     /// Encodes a message that is queued now. The clock is asked only if that matters. What cannot be sent
-    /// is given back: its buffers may be the program's.
-    #[inline]
+    /// is given back: its buffers may be the program's. Of the message only the protocol's part is left.
     pub(crate) fn new(
-        message: Message,
+        message: &mut Message,
         now: impl FnOnce() -> Time,
         limits: &Limits,
     ) -> Result<Self, (TooLarge, Payload)> {
-        let (mut head, payload) = disassemble(message);
-        let timed = matches!(&head, MessageHead::Call { remaining, .. } if remaining.is_some());
+        let timed = matches!(message, Message::Call(call) if call.remaining.is_some());
+        let payload = take_payload(message);
         let parts = payload.parts.len();
         let beside = payload.len() + size_of::<u64>() * parts;
-        if head.is_bare() && limits.allow(BARE, parts, BARE + beside) {
-            return Ok(Self::store(Stored {
-                head: StoredHead::Bare(head),
-                payload,
-                size: BARE + beside,
-                queued: timed.then(now),
-            }));
+        let mut packet = Self::place();
+        let Some(stored) = Arc::get_mut(&mut packet.0) else {
+            // A place is nobody else's.
+            return Err((TooLarge { size: 0, parts }, payload));
+        };
+        let fits = |stored: &Stored| {
+            let head = stored.head.bytes().len();
+            limits.allow(head, parts, head + beside)
+        };
+        let mut written = stored.head.write(message);
+        if written && !fits(stored) && drop_diagnostics(message) {
+            written = stored.head.write(message);
         }
-        let size_of = |bytes: &Result<Vec<u8>, _>| bytes.as_ref().map_or(0, Vec::len) + beside;
-        let mut bytes = postcard::to_extend(&head, Vec::with_capacity(96));
-        if let Ok(encoded) = &bytes
-            && !limits.allow(encoded.len(), parts, size_of(&bytes))
-            && head.drop_diagnostics()
-        {
-            bytes = postcard::to_extend(&head, Vec::with_capacity(96));
+        let size = stored.head.bytes().len() + beside;
+        if !written || !fits(stored) {
+            let size = size as u64;
+            return Err((TooLarge { size, parts }, payload));
         }
-        let size = size_of(&bytes);
-        match bytes {
-            Ok(head) if limits.allow(head.len(), parts, size) => Ok(Self(Arc::new(Stored {
-                head: StoredHead::Encoded(head),
-                payload,
-                size,
-                queued: timed.then(now),
-            }))),
-            // Our own types always encode; an error would be one of ours to find.
-            _ => {
-                let size = size as u64;
-                Err((TooLarge { size, parts }, payload))
-            }
-        }
+        stored.size = size;
+        stored.queued = timed.then(now);
+        stored.payload = payload;
+        Ok(packet)
     }
 
-    /// Puts a message in the place of one that is not needed any more, if there is one.
-    #[inline(always)]
-    fn store(stored: Stored) -> Self {
+    /// The place of a message that is not needed any more, if there is one, or a new one.
+    fn place() -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-        if let Ok(Some(mut packet)) = spare
-            && let Some(place) = Arc::get_mut(&mut packet.0)
-        {
-            *place = stored;
-            return packet;
-        }
-        Self(Arc::new(stored))
+        spare.ok().flatten().unwrap_or_else(|| {
+            Self(Arc::new(Stored {
+                head: StoredHead::EMPTY,
+                payload: Payload::default(),
+                size: 0,
+                queued: None,
+            }))
+        })
     }
 
     /// Drops a message, which has nothing of the program's, and may leave its place to another of this thread's.
     pub(crate) fn recycle(mut self) {
         // A head that was encoded may be long.
         if let Some(stored) = Arc::get_mut(&mut self.0)
-            && matches!(stored.head, StoredHead::Bare(_))
+            && matches!(stored.head, StoredHead::Short { .. })
         {
             stored.payload = Payload::default();
             // An error: this thread is about to end.
@@ -257,33 +318,16 @@ impl Packet {
         }
     }
 
-    /// Its head, unless it is encoded already.
-    pub(super) fn bare_head(&self) -> Option<&MessageHead> {
-        match &self.0.head {
-            StoredHead::Bare(head) => Some(head),
-            StoredHead::Encoded(_) => None,
-        }
-    }
-
-    /// Its head, which may have to be written into this buffer.
-    pub(super) fn head<'a>(&'a self, buffer: &'a mut [u8; BARE]) -> &'a [u8] {
-        match &self.0.head {
-            StoredHead::Encoded(head) => head,
-            StoredHead::Bare(head) => match postcard::to_slice(head, buffer) {
-                Ok(head) => head,
-                Err(error) => {
-                    debug_assert!(false, "BARE is too small: {error}");
-                    &[]
-                }
-            },
-        }
+    /// Its head.
+    pub(super) fn head(&self) -> &[u8] {
+        self.0.head.bytes()
     }
 
     pub(super) fn payload(&self) -> &Payload {
         &self.0.payload
     }
 
-    /// How many bytes it has on the wire at most, but for the frame's own.
+    /// How many bytes it has on the wire, but for the frame's own.
     pub(crate) fn size(&self) -> usize {
         self.0.size
     }
@@ -313,52 +357,6 @@ impl fmt::Debug for Packet {
 /// A message that has arrived. On the heap, because it is large and passed on a lot.
 #[derive(Debug)]
 pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
-
-#[inline(always)]
-fn disassemble(message: Message) -> (MessageHead, Payload) {
-    match message {
-        Message::Control(control) => (MessageHead::Control(control), Payload::default()),
-        Message::Cancel(id) => (MessageHead::Cancel(id), Payload::default()),
-        Message::Credit { calls, bytes } => {
-            (MessageHead::Credit { calls, bytes }, Payload::default())
-        }
-        Message::Call(CallMessage {
-            head,
-            function,
-            remaining,
-            trace,
-            callers,
-            origins,
-            arguments,
-        }) => (
-            MessageHead::Call {
-                head,
-                function,
-                remaining,
-                trace,
-                callers,
-                origins,
-            },
-            arguments,
-        ),
-        Message::Answer(AnswerMessage {
-            head,
-            origins,
-            outcome,
-        }) => {
-            let (failure, payload) = match outcome {
-                Ok(payload) => (None, payload),
-                Err(failure) => (Some(failure), Payload::default()),
-            };
-            let head = MessageHead::Answer {
-                head,
-                origins,
-                failure,
-            };
-            (head, payload)
-        }
-    }
-}
 
 /// The message that a peer sent `age` after it had been queued, without its payload, in the place of one that has
 /// been delivered if there is one.
@@ -398,19 +396,42 @@ pub(super) fn assemble(
         MessageHead::Cancel(id) => Message::Cancel(id),
         MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
     };
-    match spare.pop() {
-        Some(mut place) => {
-            *place.0 = message;
-            place
-        }
-        None => ReceivedMessage(Box::new(message)),
-    }
+    ReceivedMessage::place(message, spare)
 }
 
 impl ReceivedMessage {
-    /// The message, which is delivered. What is left is a place for another.
-    pub(crate) fn take(&mut self) -> Message {
-        std::mem::replace(&mut self.0, Message::Cancel(MessageId(0)))
+    /// Puts a message in the place of one that has been delivered, if there is one.
+    #[inline(always)]
+    pub(super) fn place(message: Message, spare: &mut Vec<Self>) -> Self {
+        match spare.pop() {
+            Some(mut place) => {
+                *place.0 = message;
+                place
+            }
+            None => Self(Box::new(message)),
+        }
+    }
+
+    /// Lets go of what is left of a message that has been delivered, if that is more than a place.
+    pub(super) fn empty(&mut self) {
+        let is_empty = match &*self.0 {
+            Message::Call(call) => {
+                call.head.carried.capacity() == 0
+                    && call.callers.capacity() == 0
+                    && call.origins.is_empty()
+                    && call.arguments.is_empty()
+            }
+            Message::Answer(AnswerMessage {
+                head,
+                origins,
+                outcome: Ok(value),
+            }) => head.carried.capacity() == 0 && origins.is_empty() && value.is_empty(),
+            Message::Cancel(_) | Message::Credit { .. } => true,
+            Message::Answer(_) | Message::Control(_) => false,
+        };
+        if !is_empty {
+            drop(self.0.take());
+        }
     }
 
     /// Adds the payload, which has come after the head.

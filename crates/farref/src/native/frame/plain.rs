@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - **PL-1** What is written here is what postcard writes for the same [`FrameHead`](super::head::FrameHead) and
-//!   [`MessageHead`], byte for byte.
+//!   [`MessageHead`](super::packet::MessageHead), byte for byte.
 //! - **PL-2** What is read here is what postcard reads, and whatever is not understood here is left to it: also
 //!   what is wrong with a head is for postcard to say.
 
@@ -18,12 +18,13 @@ use farref_proto::{
     Registration, Target,
 };
 
-use super::packet::{MessageHead, ReceivedMessage, assemble};
-use super::varint::{Reader, Writer};
-use crate::agent::{FunctionRef, Origins, TraceContext};
+use super::packet::{ReceivedMessage, SHORT};
+use super::varint::{LONGEST, Reader, Writer};
+use crate::agent::{AnswerMessage, CallMessage, FunctionRef, Message, Origins, TraceContext};
+use crate::codec::Payload;
 
-/// No head that is written here is longer.
-pub(super) const MAX_PLAIN: usize = 320;
+/// No [`DataHead`] takes more: two tags, a lane, an option and five numbers.
+pub(super) const MAX_DATA: usize = 4 + 5 * LONGEST;
 
 /// So many references at most are in a list that is written or read here.
 pub(super) const FEW: usize = 4;
@@ -55,11 +56,10 @@ const SOME: u8 = 1;
 /// message has waited, if that matters.
 pub(super) type DataHead = (Lane, u64, Acks, Option<u64>);
 
-/// Writes the head of a frame and of its message, if that is a plain one. Says how long it is.
-pub(super) fn write(
+/// Writes the head of a frame of data, which that of its message follows. Says how long it is.
+pub(super) fn write_data(
     (lane, seq, acks, age): DataHead,
-    message: &MessageHead,
-    buffer: &mut [u8; MAX_PLAIN],
+    buffer: &mut [u8; MAX_DATA],
 ) -> Option<usize> {
     let mut to = Writer::new(buffer);
     to.bytes(&DATA)?;
@@ -75,8 +75,14 @@ pub(super) fn write(
             to.number(age)?;
         }
     }
+    Some(to.len())
+}
+
+/// Writes the head of a message, if that is a plain one and has room. Says how long it is.
+pub(super) fn write_message(message: &Message, buffer: &mut [u8; SHORT]) -> Option<usize> {
+    let mut to = Writer::new(buffer);
     match message {
-        MessageHead::Call {
+        Message::Call(CallMessage {
             head:
                 CallHead {
                     target,
@@ -88,7 +94,8 @@ pub(super) fn write(
             trace,
             callers,
             origins,
-        } if callers.is_empty() => {
+            ..
+        }) if callers.is_empty() => {
             to.byte(CALL)?;
             write_target(&mut to, target)?;
             to.byte(NONE)?;
@@ -116,18 +123,18 @@ pub(super) fn write(
             to.byte(0)?;
             write_origins(&mut to, origins)?;
         }
-        MessageHead::Answer {
+        Message::Answer(AnswerMessage {
             head: AnswerHead { id, carried },
             origins,
-            failure: None,
-        } => {
+            outcome: Ok(_),
+        }) => {
             to.byte(ANSWER)?;
             to.number(id.0)?;
             write_carried(&mut to, carried)?;
             write_origins(&mut to, origins)?;
             to.byte(NONE)?;
         }
-        MessageHead::Control(control) => write_control(&mut to, control)?,
+        Message::Control(control) => write_control(&mut to, control)?,
         _ => return None,
     }
     Some(to.len())
@@ -220,25 +227,25 @@ pub(super) fn read(
     let lane = *Lane::ALL.get(usize::from(from.byte()?))?;
     let seq = from.number()?;
     let acks = Acks([from.number()?, from.number()?, from.number()?]);
-    let age = match from.byte()? {
+    let age = Duration::from_nanos(match from.byte()? {
         NONE => 0,
         SOME => from.number()?,
         _ => return None,
-    };
+    });
     let message = match from.byte()? {
-        CALL => read_call(&mut from)?,
+        CALL => Message::Call(read_call(&mut from, age)?),
         ANSWER => {
             let id = MessageId(from.number()?);
             let carried = read_carried(&mut from)?;
             let origins = read_origins(&mut from)?;
             from.expect(&[NONE])?;
-            MessageHead::Answer {
+            Message::Answer(AnswerMessage {
                 head: AnswerHead { id, carried },
                 origins,
-                failure: None,
-            }
+                outcome: Ok(Payload::default()),
+            })
         }
-        CONTROL => MessageHead::Control(read_control(&mut from)?),
+        CONTROL => Message::Control(read_control(&mut from)?),
         _ => return None,
     };
     if !from.is_at_end() {
@@ -248,12 +255,13 @@ pub(super) fn read(
         lane,
         seq,
         acks,
-        payload: assemble(message, Duration::from_nanos(age), spare),
+        payload: ReceivedMessage::place(message, spare),
     })
 }
 
+/// A call that was sent `age` after it had been queued.
 #[inline(always)]
-fn read_call(from: &mut Reader<'_>) -> Option<MessageHead> {
+fn read_call(from: &mut Reader<'_>, age: Duration) -> Option<CallMessage> {
     let target = match from.byte()? {
         TO_ANSWER => Target::Answer(MessageId(from.number()?)),
         FETCH => {
@@ -292,17 +300,18 @@ fn read_call(from: &mut Reader<'_>) -> Option<MessageHead> {
         span: from.number()?,
     };
     from.expect(&[0])?;
-    Some(MessageHead::Call {
+    Some(CallMessage {
         head: CallHead {
             target,
             context: None,
             carried,
         },
         function,
-        remaining,
+        remaining: remaining.map(|remaining: Duration| remaining.saturating_sub(age)),
         trace,
         callers: Vec::new(),
         origins: read_origins(from)?,
+        arguments: Payload::default(),
     })
 }
 
@@ -366,10 +375,10 @@ fn read_control(from: &mut Reader<'_>) -> Option<Control> {
 mod tests {
     use std::convert::Infallible;
 
-    use farref_proto::{ContextId, ForkId, NodeId, RRefId, Share};
+    use farref_proto::{ForkId, NodeId, RRefId, Share};
 
     use super::super::head::{FrameHead, map_payload};
-    use super::super::packet::BARE;
+    use super::super::packet::{HeadOf, MessageHead, assemble};
     use super::*;
     use crate::agent::{Caller, Failure};
 
@@ -384,7 +393,7 @@ mod tests {
         }
     }
 
-    fn encoded((lane, seq, acks, payload): DataHead, message: &MessageHead) -> Vec<u8> {
+    fn encoded((lane, seq, acks, payload): DataHead, message: &Message) -> Vec<u8> {
         let head = FrameHead::Session(Frame::Data {
             lane,
             seq,
@@ -392,7 +401,18 @@ mod tests {
             payload,
         });
         let bytes = postcard::to_extend(&head, Vec::new()).unwrap();
-        postcard::to_extend(message, bytes).unwrap()
+        postcard::to_extend(&HeadOf::new(message), bytes).unwrap()
+    }
+
+    /// What is written here.
+    fn written(data: DataHead, message: &Message) -> Option<Vec<u8>> {
+        let mut buffer = [0; MAX_DATA];
+        let length = write_data(data, &mut buffer).unwrap();
+        let mut bytes = buffer[..length].to_vec();
+        let mut buffer = [0; SHORT];
+        let length = write_message(message, &mut buffer)?;
+        bytes.extend(&buffer[..length]);
+        Some(bytes)
     }
 
     fn node(next: &mut impl FnMut() -> u64) -> NodeId {
@@ -436,8 +456,8 @@ mod tests {
         }
     }
 
-    fn control(next: &mut impl FnMut() -> u64) -> MessageHead {
-        MessageHead::Control(match next() % 4 {
+    fn control(next: &mut impl FnMut() -> u64) -> Message {
+        Message::Control(match next() % 4 {
             0 => Control::Confirm(few(next, |mut next| share(&mut next))),
             1 => Control::Release(few(next, |mut next| share(&mut next))),
             2 => Control::Accept(few(next, |mut next| share(&mut next))),
@@ -448,9 +468,9 @@ mod tests {
         })
     }
 
-    fn call(next: &mut impl FnMut() -> u64) -> MessageHead {
+    fn call(next: &mut impl FnMut() -> u64) -> Message {
         let (carried, origins) = carried(next);
-        MessageHead::Call {
+        Message::Call(CallMessage {
             head: CallHead {
                 target: match next() % 3 {
                     0 => Target::Answer(MessageId(next())),
@@ -476,19 +496,20 @@ mod tests {
             },
             callers: Vec::new(),
             origins,
-        }
+            arguments: Payload::default(),
+        })
     }
 
-    fn answer(next: &mut impl FnMut() -> u64) -> MessageHead {
+    fn answer(next: &mut impl FnMut() -> u64) -> Message {
         let (carried, origins) = carried(next);
-        MessageHead::Answer {
+        Message::Answer(AnswerMessage {
             head: AnswerHead {
                 id: MessageId(next()),
                 carried,
             },
             origins,
-            failure: None,
-        }
+            outcome: Ok(Payload::default()),
+        })
     }
 
     /// PL-1, PL-2
@@ -506,9 +527,12 @@ mod tests {
                 _ => control(&mut next),
             };
             let expected = encoded(data, &message);
-            let mut buffer = [0; MAX_PLAIN];
-            let length = write(data, &message, &mut buffer).unwrap();
-            assert_eq!(buffer[..length], expected);
+            let length = expected.len();
+            match written(data, &message) {
+                Some(written) => assert_eq!(written, expected),
+                // The longest are left to postcard, too.
+                None => assert!(length > SHORT - LONGEST, "{message:?} is not written"),
+            }
 
             let Some(Frame::Data {
                 lane: read_lane,
@@ -520,71 +544,21 @@ mod tests {
                 panic!("{message:?} is not read");
             };
             assert_eq!((read_lane, seq, acks), (data.0, data.1, data.2));
-            let assembled = assemble(
-                message,
-                Duration::from_nanos(age.unwrap_or(0)),
-                &mut Vec::new(),
+            let mut message = message;
+            if let Message::Call(call) = &mut message
+                && let Some(remaining) = &mut call.remaining
+            {
+                *remaining = remaining.saturating_sub(Duration::from_nanos(age.unwrap_or(0)));
+            }
+            assert_eq!(
+                format!("{payload:?}"),
+                format!("ReceivedMessage({message:?})")
             );
-            assert_eq!(format!("{payload:?}"), format!("{assembled:?}"));
             // The next one takes its place.
             spare.push(payload);
             // What is cut off or goes on is nothing that is understood here.
             assert!(read(&expected[..length - 1], &mut spare).is_none());
             assert!(read(&[&expected[..], &[0]].concat(), &mut spare).is_none());
-        }
-    }
-
-    /// What is kept as numbers until it leaves has room where it is put, whatever the numbers are.
-    #[test]
-    fn the_longest_plain_heads_have_room() {
-        let mut most = || u64::MAX;
-        let (file, long) = ("f".repeat(SHORT_FILE), u32::MAX);
-        let carried = vec![
-            Carried {
-                share: share(&mut most),
-                owner: node(&mut most),
-                fingerprint: Fingerprint(u64::MAX),
-            };
-            FEW_CARRIED
-        ];
-        let target = Target::Stay(Creation {
-            share: share(&mut most),
-            fingerprint: Fingerprint(u64::MAX),
-        });
-        let registration = Registration {
-            share: share(&mut most),
-            fingerprint: Fingerprint(u64::MAX),
-        };
-        let call = |context| MessageHead::Call {
-            head: CallHead {
-                target,
-                context,
-                carried: carried.clone(),
-            },
-            function: Some(FunctionRef {
-                id: u64::MAX,
-                signature: Fingerprint(u64::MAX),
-                on_first_reference: true,
-            }),
-            remaining: Some(Duration::new(u64::MAX, 999_999_999)),
-            trace: TraceContext {
-                trace: u64::MAX,
-                span: u64::MAX,
-            },
-            callers: Vec::new(),
-            origins: Origins::of_line(&file, long, long).unwrap(),
-        };
-        let in_context = call(Some(ContextId::new(node(&mut most), u64::MAX)));
-        let list = MessageHead::Control(Control::Register(vec![registration; FEW]));
-        let data = (Lane::Call, u64::MAX, Acks([u64::MAX; 3]), Some(u64::MAX));
-        for message in [call(None), in_context, list] {
-            assert!(message.is_bare());
-            let length = postcard::to_allocvec(&message).unwrap().len();
-            assert!(length <= BARE, "{length} bytes: {message:?}");
-            let in_a_context =
-                matches!(&message, MessageHead::Call { head, .. } if head.context.is_some());
-            let written = write(data, &message, &mut [0; MAX_PLAIN]);
-            assert_eq!(written.is_none(), in_a_context);
         }
     }
 
@@ -632,31 +606,31 @@ mod tests {
         let mut next = numbers();
         let data = (Lane::Call, 1, Acks([2, 3, 4]), None);
         let mut waited_for = call(&mut next);
-        if let MessageHead::Call { callers, .. } = &mut waited_for {
-            callers.push(Caller {
+        if let Message::Call(call) = &mut waited_for {
+            call.callers.push(Caller {
                 function: 1,
                 value: None,
                 exclusive: false,
             });
         }
-        let failed = MessageHead::Answer {
+        let failed = Message::Answer(AnswerMessage {
             head: AnswerHead {
                 id: MessageId(1),
                 carried: Vec::new(),
             },
             origins: Origins::default(),
-            failure: Some(Failure::Cancelled),
-        };
+            outcome: Err(Failure::Cancelled),
+        });
         let many = vec![share(&mut next); FEW + 1];
         let others = [
             waited_for,
             failed,
-            MessageHead::Cancel(MessageId(1)),
-            MessageHead::Control(Control::Release(many)),
-            MessageHead::Control(Control::Finish),
+            Message::Cancel(MessageId(1)),
+            Message::Control(Control::Release(many)),
+            Message::Control(Control::Finish),
         ];
         for message in others {
-            assert!(write(data, &message, &mut [0; MAX_PLAIN]).is_none());
+            assert!(written(data, &message).is_none());
             assert!(read(&encoded(data, &message), &mut Vec::new()).is_none());
         }
     }

@@ -2,20 +2,18 @@
 
 use farref_proto::{Carried, Fingerprint, ForkId, NodeId, RRefId, Share};
 
-use super::plain::MAX_PLAIN;
-
 /// No number takes more bytes.
-const LONGEST: usize = 10;
+pub(super) const LONGEST: usize = 10;
 /// None of 32 bits.
 const LONGEST_SHORT: usize = 5;
 
 pub(super) struct Writer<'a> {
-    buffer: &'a mut [u8; MAX_PLAIN],
+    buffer: &'a mut [u8],
     at: usize,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(buffer: &'a mut [u8; MAX_PLAIN]) -> Self {
+    pub(super) fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, at: 0 }
     }
 
@@ -49,7 +47,8 @@ impl<'a> Writer<'a> {
     /// One of several bytes.
     #[inline(never)]
     fn long_number(&mut self, mut number: u64) -> Option<()> {
-        // As much as the longest may take, so that it is looked for once: MAX_PLAIN has it to spare.
+        // As much as the longest may take, so that it is looked for once. Who has less left has it written by
+        // postcard.
         let room = self
             .buffer
             .get_mut(self.at..)?

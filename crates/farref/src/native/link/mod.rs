@@ -41,7 +41,7 @@ use tracing::error;
 
 use super::endpoint::Endpoint;
 use super::frame::Packet;
-use crate::agent::{AnswerMessage, Failure, LinkStatistics, Message, Origins};
+use crate::agent::{Failure, LinkStatistics, Message, Origins};
 use crate::rendezvous::Card;
 use crate::support::lock::lock;
 use crate::support::user_code;
@@ -170,8 +170,8 @@ impl Link {
 
     /// Queues a message and sees to it that there will be a connection. Says whether it is to be
     /// [flushed](Self::flush_queued): whoever was told so before, and has not begun to, flushes this one too.
-    pub(super) fn enqueue(self: &Arc<Self>, message: Message) -> bool {
-        let kind = MessageKind::of(&message);
+    pub(super) fn enqueue(self: &Arc<Self>, message: &mut Message) -> bool {
+        let kind = MessageKind::of(message);
         let Some(packet) = self.encode(message) else {
             return false;
         };
@@ -214,12 +214,8 @@ impl Link {
 
     /// Encodes a message. An answer that no peer would take is replaced; what calls may have, the
     /// runtime has asked for first ([`Packet::check_call`]).
-    fn encode(&self, message: Message) -> Option<Packet> {
+    fn encode(&self, message: &mut Message) -> Option<Packet> {
         let now = || self.endpoint.now();
-        let answer = match &message {
-            Message::Answer(answer) => Some(answer.head.clone()),
-            _ => None,
-        };
         let (error, unsent) = match Packet::new(message, now, &self.endpoint.limits) {
             Ok(packet) => return Some(packet),
             Err(error) => error,
@@ -229,12 +225,12 @@ impl Link {
             self.endpoint.user_code.defer(move || drop(unsent));
         }
         error!(peer = %self.peer, %error, "a message cannot be sent");
-        let failure = Message::Answer(AnswerMessage {
-            head: answer?,
-            origins: Origins::default(),
-            outcome: Err(Failure::BadResult(error.to_string())),
-        });
-        Packet::new(failure, now, &self.endpoint.limits).ok()
+        let Message::Answer(answer) = message else {
+            return None;
+        };
+        answer.origins = Origins::default();
+        answer.outcome = Err(Failure::BadResult(error.to_string()));
+        Packet::new(message, now, &self.endpoint.limits).ok()
     }
 
     /// The streams of the connection, if it is established.

@@ -311,7 +311,7 @@ fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopR
     inbound
         .receive_all(
             link.peer,
-            &mut messages.iter_mut().map(ReceivedMessage::take),
+            &mut messages.iter_mut().map(|message| &mut *message.0),
         )
         .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }

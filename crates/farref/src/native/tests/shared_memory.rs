@@ -397,9 +397,9 @@ impl Intruder {
     }
 
     fn batch(&mut self, number: u64, parts: Vec<Part>, to: &Side) -> Batch {
-        let message = with_parts(number, Bytes::new(), parts);
+        let mut message = with_parts(number, Bytes::new(), parts);
         let limits = &to.agent.links.endpoint.limits;
-        let packet = Packet::new(message, || Time(0), limits).expect("within the limits");
+        let packet = Packet::new(&mut message, || Time(0), limits).expect("within the limits");
         let mut batch = Batch::default();
         batch.push(Frame::Data {
             lane: Lane::Bulk,

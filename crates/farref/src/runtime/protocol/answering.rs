@@ -56,6 +56,9 @@ impl Core {
             Ok(encoded) => (Ok(encoded.payload), encoded.references),
             Err(failure) => (Err(failure), Vec::new()),
         };
+        if references.is_empty() && to != self.me {
+            return self.respond_plainly(to, request, outcome);
+        }
         let carried: Vec<RRefId> = references
             .iter()
             .filter_map(|handle| Some(handle.held().ok()?.rref))
@@ -67,6 +70,46 @@ impl Core {
         self.answer(&mut state, to, request, outcome, carried, &mut work);
         self.finish_input(state, work);
         drop(references);
+    }
+
+    /// The same for an answer that carries no references, to another worker: nearly all are such.
+    fn respond_plainly(
+        self: &Arc<Self>,
+        to: NodeId,
+        request: MessageId,
+        outcome: Result<Payload, Failure>,
+    ) {
+        let mut state = self.lock();
+        let ProtocolState { node, out, .. } = &mut *state;
+        // Only references can be at fault, and without a head the asker is gone.
+        let Ok(Some(head)) = node.answer(to, request, &[], out) else {
+            let mut work = Work::new();
+            self.nobody_asks(&state, to, outcome, &mut work);
+            return self.finish_input(state, work);
+        };
+        let message = Message::Answer(AnswerMessage {
+            head,
+            origins: Origins::default(),
+            outcome,
+        });
+        let needs_flush = self.agent().enqueue_needs_flush(to, message);
+        self.finish_message(state, to, needs_flush);
+    }
+
+    /// An answer has nobody to go to.
+    fn nobody_asks(
+        &self,
+        state: &ProtocolState,
+        to: NodeId,
+        outcome: Result<Payload, Failure>,
+        work: &mut Work,
+    ) {
+        drop_after_unlock(outcome, work);
+        if state.node.membership().view().is_gone(to) {
+            // The answer may have asked for a budget anew.
+            work.woken
+                .push(Box::new(move |core| core.answers.forget(to)));
+        }
     }
 
     fn answer(
@@ -103,12 +146,7 @@ impl Core {
                 self.send(to, message, work);
             }
         } else {
-            drop_after_unlock(outcome, work);
-            if state.node.membership().view().is_gone(to) {
-                // The answer may have asked for a budget anew.
-                work.woken
-                    .push(Box::new(move |core| core.answers.forget(to)));
-            }
+            self.nobody_asks(state, to, outcome, work);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, FunctionName};
 use crate::runtime::core::{
     Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
-use crate::runtime::job::{ArrivedCall, Destination, Job};
+use crate::runtime::job::{ArrivedCall, Job};
 use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, callers, failure};
 use crate::tables::extensions::ContextListener;
@@ -258,12 +258,12 @@ impl Core {
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(ValueTicket::number)));
         let from = arrived.from;
         let job = Job::new(Arc::clone(self), arrived, entry, ticket, work.now());
-        if let Destination::Answer(request) = job.target {
+        if let Some(request) = job.call.request() {
             let running = IncomingCall::Running {
                 call: job.cancellable(),
                 taken: StartedCall {
                     function: user.function,
-                    since: job.began,
+                    since: job.call.began,
                     on,
                 },
             };

@@ -1,22 +1,24 @@
 //! What peers say: control messages, calls, answers, cancellations, credit.
 
 use std::iter;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
 use farref_proto::{
-    Arrival, Control, Departure, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
+    Arrival, Control, Departure, MessageId, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
 };
 
 use super::answering::drop_after_unlock;
 use super::work::Work;
 use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, request_of};
+use crate::codec::Payload;
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{
-    Core, IncomingCall, Peers, ProtocolState, ValueWaiter, WorkerNode, WorkerStage,
+    Core, IncomingCall, Peers, ProtocolState, StartedCall, ValueWaiter, WorkerNode, WorkerStage,
 };
-use crate::runtime::job::{ArrivedCall, Destination};
-use crate::runtime::registry::Callee;
+use crate::runtime::job::{ArrivedCall, Destination, Job};
+use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, failure};
 use crate::support::user_code;
 
@@ -26,14 +28,14 @@ const MESSAGES_AT_ONCE: usize = 64;
 /// Whoever brings something in here reads from a connection or keeps time, and does not wait for code of
 /// the program (UC-1).
 impl Inbound for Core {
-    fn receive(self: Arc<Self>, from: NodeId, message: Message) -> Result<(), PeerMisbehaved> {
-        user_code::forbid_during(|| self.take_in(from, &mut iter::once(message)))
+    fn receive(self: Arc<Self>, from: NodeId, mut message: Message) -> Result<(), PeerMisbehaved> {
+        user_code::forbid_during(|| self.take_in(from, &mut iter::once(&mut message)))
     }
 
-    fn receive_all(
+    fn receive_all<'a>(
         self: Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = Message>,
+        messages: &mut dyn Iterator<Item = &'a mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         user_code::forbid_during(|| self.take_in(from, messages))
     }
@@ -124,10 +126,10 @@ impl Core {
 
     /// Takes in messages of a peer, or of this worker to itself: many under one lock, and what follows from
     /// them is carried out together.
-    pub(super) fn take_in(
+    pub(super) fn take_in<'a>(
         self: &Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = Message>,
+        messages: &mut dyn Iterator<Item = &'a mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         let mut next = messages.next();
         while next.is_some() {
@@ -156,11 +158,16 @@ impl Core {
         self: &Arc<Self>,
         state: &mut ProtocolState,
         from: NodeId,
-        message: Message,
+        message: &mut Message,
         work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
         match message {
-            Message::Control(control) => {
+            Message::Call(call) => self.receive_call(state, from, call, work),
+            Message::Answer(answer) => self.receive_answer(state, from, answer, work),
+            Message::Control(_) => {
+                let Message::Control(control) = message.take() else {
+                    return Ok(());
+                };
                 // The first to ask for a shutdown starts the leader's clock, which `run_clock` keeps.
                 if matches!(control, Control::Report { round: 0, .. }) {
                     work.woken
@@ -169,16 +176,14 @@ impl Core {
                 let ProtocolState { node, out, .. } = state;
                 node.handle(from, control, out)
             }
-            Message::Call(call) => self.receive_call(state, from, call, work),
-            Message::Answer(answer) => self.receive_answer(state, from, answer, work),
             Message::Cancel(request) => {
                 let ProtocolState { node, out, .. } = state;
-                node.receive_cancel(from, request, out);
+                node.receive_cancel(from, *request, out);
                 Ok(())
             }
             Message::Credit { calls, bytes } => {
                 if let Some(peer) = state.peers.get_mut(&from) {
-                    peer.flow.release(calls, bytes);
+                    peer.flow.release(*calls, *bytes);
                     self.unpark(state, from, work);
                 }
                 Ok(())
@@ -190,9 +195,20 @@ impl Core {
         self: &Arc<Self>,
         state: &mut ProtocolState,
         from: NodeId,
-        message: CallMessage,
+        message: &mut CallMessage,
         work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
+        if let Target::Answer(request) = message.head.target
+            && message.head.context.is_none()
+            && message.head.carried.is_empty()
+            && let Some(function) = message.function
+            && !function.on_first_reference
+            && let Ok(Callee::Function(entry)) = self.registry.find(&function)
+            && !entry.needs_receiver()
+            && (!state.refuses || from == self.me)
+        {
+            return self.receive_plain_call(state, from, request, entry, message, work);
+        }
         let CallMessage {
             head,
             function,
@@ -202,6 +218,7 @@ impl Core {
             origins,
             arguments,
         } = message;
+        let (function, remaining) = (*function, *remaining);
         let entry = function.map(|function| self.registry.find(&function));
         let on_first = function.is_some_and(|function| function.on_first_reference);
         let bytes = arguments.len() as u64;
@@ -210,10 +227,10 @@ impl Core {
         } = state;
         let arrival = self
             .check_window(node, peers, from)
-            .and_then(|()| node.receive_call(from, &head, out));
+            .and_then(|()| node.receive_call(from, head, out));
         if let Err(_) | Ok(Arrival::Ignored) = arrival {
             // Those of a call of this worker to itself are the program's.
-            work.dropped.push(Box::new(arguments));
+            work.dropped.push(Box::new(take(arguments)));
             return arrival.map(drop);
         }
         let arrival = arrival?;
@@ -238,11 +255,11 @@ impl Core {
                 Target::Fetch(_, rref, _) => Some(rref),
                 _ => None,
             },
-            arguments,
+            arguments: take(arguments),
             references: Vec::new(),
             deadline: remaining.and_then(|left| work.now().checked_add(left)),
-            trace,
-            callers,
+            trace: *trace,
+            callers: take(callers),
             context: head.context,
         };
         if let Arrival::Failed(error) = arrival {
@@ -258,7 +275,7 @@ impl Core {
         arrived.references = self.receive_references(
             &mut state.node,
             &head.carried,
-            &origins,
+            origins,
             (from, receiver, false),
             work,
         );
@@ -272,7 +289,7 @@ impl Core {
                 if is_fetch && let Arrival::Waiting = arrival {
                     // It is answered now; the value must not wake it.
                     let ProtocolState { node, out, .. } = state;
-                    if let Some(request) = request_of(&head) {
+                    if let Some(request) = request_of(head) {
                         node.receive_cancel(from, request, out);
                     }
                 }
@@ -285,7 +302,7 @@ impl Core {
                         self.admit(state, arrived, Some(value), work);
                     }
                     Arrival::Waiting => {
-                        if let Some(request) = request_of(&head) {
+                        if let Some(request) = request_of(head) {
                             let waiter = ValueWaiter::Call(arrived).detached();
                             let record = IncomingCall::Waiting(Box::new(waiter), work.now());
                             state.node.keep_incoming(from, request, record);
@@ -297,6 +314,45 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// The same for a call that carries nothing but its arguments, of a function that is on no value: it can begin.
+    fn receive_plain_call(
+        self: &Arc<Self>,
+        state: &mut ProtocolState,
+        from: NodeId,
+        request: MessageId,
+        entry: &'static FunctionEntry,
+        message: &mut CallMessage,
+        work: &mut Work,
+    ) -> Result<(), PeerMisbehaved> {
+        let ProtocolState {
+            node, out, peers, ..
+        } = state;
+        let began = work.now();
+        let job = Job::plain(self, from, request, entry, message, began);
+        let running = IncomingCall::Running {
+            call: job.cancellable(),
+            taken: StartedCall {
+                function: entry.name(),
+                since: began,
+                on: None,
+            },
+        };
+        let arrival = self
+            .check_window(node, peers, from)
+            .and_then(|()| node.receive_call_with_record(from, &message.head, running, out));
+        match arrival {
+            Ok(Arrival::Run) => {
+                work.jobs.push(job);
+                Ok(())
+            }
+            // Its arguments are the program's, if it is a call of this worker to itself.
+            other => {
+                work.dropped.push(Box::new(job));
+                other.map(drop)
+            }
+        }
     }
 
     /// The first reference of a call whose result stays is what it is called on.
@@ -353,36 +409,40 @@ impl Core {
         self: &Arc<Self>,
         state: &mut ProtocolState,
         from: NodeId,
-        answer: AnswerMessage,
+        answer: &mut AnswerMessage,
         work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
-        let AnswerMessage {
-            head,
-            origins,
-            outcome,
-        } = answer;
+        let AnswerMessage { head, origins, .. } = answer;
+        let outcome = std::mem::replace(&mut answer.outcome, Ok(Payload::default()));
         let ProtocolState { node, out, .. } = state;
-        let answered = match node.receive_answer(from, &head, out) {
+        let answered = match node.receive_answer(from, head, out) {
             Ok(answered) => answered,
             Err(error) => {
                 drop_after_unlock(outcome, work);
                 return Err(error);
             }
         };
+        // Whether somebody waits for the room that there is now.
+        let mut is_awaited = true;
         let (function, waiter) = match answered.record {
             Some(call) => {
                 if let Some(peer) = state.peers.get_mut(&from) {
                     peer.flow.release(1, call.bytes);
+                    is_awaited = peer.flow.is_awaited();
                 }
                 (call.function, call.reply)
             }
             None => (0, None),
         };
         if answered.wanted {
-            let function = self.registry.name_of(function).unwrap_or(FETCH);
-            let source = (from, function, true);
-            let references =
-                self.receive_references(&mut state.node, &head.carried, &origins, source, work);
+            let references = match head.carried.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let function = self.registry.name_of(function).unwrap_or(FETCH);
+                    let source = (from, function, true);
+                    self.receive_references(&mut state.node, &head.carried, origins, source, work)
+                }
+            };
             let reply = match outcome {
                 Ok(payload) => Ok((payload, references)),
                 Err(failure) => {
@@ -397,7 +457,9 @@ impl Core {
         } else {
             drop_after_unlock(outcome, work);
         }
-        self.unpark(state, from, work);
+        if is_awaited {
+            self.unpark(state, from, work);
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Bringing inputs to the node, and carrying out what follows from them.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -58,8 +59,33 @@ impl Core {
         while let Some((to, control)) = state.out.pop_control() {
             self.send(to, Message::Control(control), &mut work);
         }
+        let view = state.node.membership().view().number();
+        if self.view_number.load(Ordering::Relaxed) != view {
+            self.view_number.store(view, Ordering::Release);
+        }
         drop(state);
         self.carry_out(work);
+    }
+
+    /// Ends an input that led to no more than one message, which has been queued.
+    pub(super) fn finish_message(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, ProtocolState>,
+        to: NodeId,
+        needs_flush: bool,
+    ) {
+        if state.out.is_empty() {
+            drop(state);
+            if needs_flush {
+                self.agent().flush(to);
+            }
+            return;
+        }
+        let mut work = Work::new();
+        if needs_flush {
+            work.flush(to);
+        }
+        self.finish_input(state, work);
     }
 
     /// Queues a message. It leaves when the lock is given back, if the wire does not see to that itself.
@@ -79,12 +105,15 @@ impl Core {
         }
         // Most calls and answers.
         if work.only_flushes() {
-            return work.recycle();
+            return work.keep();
         }
-        for (sender, reply) in work.replies.drain(..) {
-            // Whoever waited may have gone; what came for it is then let go.
-            if let Err(unwanted) = sender.send(reply) {
-                self.user_code.run(move || drop(unwanted));
+        if !work.replies.is_empty() {
+            let came = work.now();
+            for (sender, reply) in work.replies.drain(..) {
+                // Whoever waited may have gone; what came for it is then let go.
+                if let Err(unwanted) = sender.send(reply, came) {
+                    self.user_code.run(move || drop(unwanted));
+                }
             }
         }
         for job in work.jobs.drain(..) {
@@ -122,8 +151,8 @@ impl Core {
     }
 
     /// Hands a message of this worker to itself.
-    pub(super) fn loop_back(self: &Arc<Self>, message: Message) {
-        if let Err(error) = self.take_in(self.me, &mut std::iter::once(message)) {
+    pub(super) fn loop_back(self: &Arc<Self>, mut message: Message) {
+        if let Err(error) = self.take_in(self.me, &mut std::iter::once(&mut message)) {
             tracing::error!(worker = %self.name, %error, "a call of this worker to itself failed");
         }
     }

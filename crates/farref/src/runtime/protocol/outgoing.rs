@@ -1,5 +1,6 @@
 //! Calls that this worker makes: sent, parked, cancelled, looped back.
 
+use std::mem::take;
 use std::panic::Location;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -16,9 +17,10 @@ use crate::agent::{
     CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
 };
 use crate::error::{Error, FunctionName, ReferenceError, Result};
-use crate::runtime::core::{Core, OutgoingCall, ProtocolState, Reply};
+use crate::runtime::core::{Core, OutgoingCall, ProtocolState};
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
+use crate::runtime::reply::{ReplyReceiver, ReplySender, reply_channel};
 use crate::runtime::value_scope::Encoded;
 use crate::support::deadlines::HasDeadlines;
 use crate::tables::flow_control::Parked;
@@ -32,8 +34,9 @@ pub(crate) struct CallSpec {
     pub(crate) receiver: Option<Arc<Handle>>,
     pub(crate) encoded: Encoded,
     pub(crate) deadline: Option<Instant>,
-    /// When it is made.
+    /// When it is made, and how much time is left then.
     pub(crate) now: Instant,
+    pub(crate) remaining: Option<Duration>,
     pub(crate) trace: TraceContext,
     /// Those who wait for it.
     pub(crate) callers: Vec<Caller>,
@@ -41,12 +44,28 @@ pub(crate) struct CallSpec {
     pub(crate) context: Option<ContextId>,
 }
 
+impl CallSpec {
+    /// It is made now, and not when it was to be.
+    pub(crate) fn made_at(&mut self, now: Instant) {
+        self.now = now;
+        self.remaining = self.deadline.map(|at| at.saturating_duration_since(now));
+    }
+
+    /// Lets go of the references that it was made with.
+    fn let_go(&mut self) {
+        if !self.encoded.references.is_empty() {
+            drop(take(&mut self.encoded.references));
+        }
+        self.receiver = None;
+    }
+}
+
 /// A call that has been made.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     pub(crate) peer: NodeId,
     pub(crate) request: MessageId,
-    pub(crate) reply: oneshot::Receiver<Reply>,
+    pub(crate) reply: ReplyReceiver,
 }
 
 /// A call that has not been made.
@@ -54,7 +73,7 @@ pub(crate) enum NotMade {
     /// It cannot be.
     Failed(Error),
     /// Too many wait already (FL-4). It is worth trying again when this is ready.
-    NoPlace(Box<CallSpec>, oneshot::Receiver<()>),
+    NoPlace(oneshot::Receiver<()>),
 }
 
 impl From<Error> for NotMade {
@@ -64,14 +83,15 @@ impl From<Error> for NotMade {
 }
 
 impl Core {
-    /// Makes a call whose result, or value, comes back.
+    /// Makes a call whose result, or value, comes back. What it sends is taken out of `call`; if there is no place for
+    /// it, nothing is.
     pub(crate) fn begin(
         self: &Arc<Self>,
         to: NodeId,
-        call: CallSpec,
+        call: &mut CallSpec,
     ) -> std::result::Result<OpenCall, NotMade> {
         self.check_member()?;
-        self.check_size(to, &call)?;
+        self.check_size(to, call)?;
         let want = match &call.receiver {
             Some(receiver) => {
                 let held = receiver.held()?;
@@ -80,45 +100,61 @@ impl Core {
             None => Want::Answer,
         };
         let carried = ids(&call.encoded.references)?;
+        let bytes = call.encoded.payload.len() as u64;
         let mut state = self.lock();
-        if !self.has_place(&state, to, &call) {
+        let leaves = self.leaves_at_once(&state, to, bytes);
+        if !leaves && !self.has_place(&state, to, call) {
             // Once it is out of the group nobody tells.
             self.check_member()?;
             let (told, gave_up) = state.peer(to).flow.wait_for_room();
             drop(state);
             drop(gave_up);
-            return Err(NotMade::NoPlace(Box::new(call), told));
+            return Err(NotMade::NoPlace(told));
         }
         let origins = origins(&state.node, &carried);
-        let ProtocolState { node, out, .. } = &mut *state;
-        let head = match node.call(to, want, &carried, call.context, out) {
-            Ok(head) => head,
-            Err(error) => {
-                self.finish_input(state, Work::new());
-                let error = self.cannot_call(to, call.name, call.receiver.is_some(), error);
-                return Err(error.into());
-            }
-        };
-        if let Err(error) = self.check_wire(to, &head, &call) {
-            return Err(self.take_back(state, to, &head, error).into());
-        }
-        let request = request_of(&head).unwrap_or(MessageId(0));
-        let (sender, reply) = oneshot::channel();
-        let bytes = weigh(call.encoded.payload.len() as u64);
+        let (sender, reply) = reply_channel();
         let record = OutgoingCall {
             function: call.function.map_or(0, |function| function.id),
-            bytes,
+            bytes: weigh(bytes),
             deadline: call.deadline,
             reply: Some(sender),
         };
-        state.node.keep_outgoing(to, request, record);
-        let mut work = Work::new();
-        let deadline = call.deadline;
+        let ProtocolState { node, out, .. } = &mut *state;
+        let head = match node.call_with_record(to, want, &carried, call.context, record, out) {
+            Ok(head) => head,
+            Err(error) => {
+                self.finish_input(state, Work::new());
+                let error = self.cannot_call(to, call.name.clone(), call.receiver.is_some(), error);
+                return Err(error.into());
+            }
+        };
+        if let Err(error) = self.check_wire(to, &head, call) {
+            return Err(self.take_back(state, to, &head, error).into());
+        }
+        let request = request_of(&head).unwrap_or(MessageId(0));
+        if leaves {
+            self.metrics.calls.add(1);
+            self.metrics.shared.add(head.carried.len() as u64);
+            state.peer(to).flow.left(bytes);
+            let message = Message::Call(CallMessage {
+                head,
+                function: call.function,
+                remaining: call.remaining,
+                trace: call.trace,
+                callers: take(&mut call.callers),
+                origins,
+                arguments: take(&mut call.encoded.payload),
+            });
+            let needs_flush = self.agent().enqueue_needs_flush(to, message);
+            self.finish_message(state, to, needs_flush);
+        } else {
+            let mut work = Work::new();
+            self.submit(&mut state, to, head, origins, call, &mut work);
+            self.finish_input(state, work);
+        }
         // The forks are made: the handles may go, but not under the lock.
-        let references = self.submit(&mut state, to, head, origins, call, &mut work);
-        self.finish_input(state, work);
-        drop(references);
-        if let Some(deadline) = deadline {
+        call.let_go();
+        if let Some(deadline) = call.deadline {
             self.clock.note(deadline);
         }
         Ok(OpenCall {
@@ -126,6 +162,13 @@ impl Core {
             request,
             reply,
         })
+    }
+
+    /// Whether a call with so many bytes of arguments leaves as soon as it is made: it goes to another worker, and need
+    /// not be parked.
+    fn leaves_at_once(&self, state: &ProtocolState, to: NodeId, bytes: u64) -> bool {
+        let peer = state.peers.get(&to);
+        to != self.me && peer.is_some_and(|peer| peer.flow.leaves_at_once(bytes))
     }
 
     /// Makes a call whose result stays with the callee, and a handle on it.
@@ -177,9 +220,9 @@ impl Core {
         };
         state.node.keep_hold(rref, hold);
         let mut work = Work::new();
-        let references = self.submit(&mut state, to, head, origins, call, &mut work);
+        self.submit(&mut state, to, head, origins, &mut call, &mut work);
         self.finish_input(state, work);
-        drop(references);
+        call.let_go();
         self.metrics.created.add(1);
         Ok(Handle::counted(self, rref, to, output))
     }
@@ -205,7 +248,7 @@ impl Core {
         to: NodeId,
         request: MessageId,
         work: &mut Work,
-    ) -> Option<oneshot::Sender<Reply>> {
+    ) -> Option<ReplySender> {
         let open = state.node.outgoing_record(to, request);
         let waiter = open?.reply.take()?;
         let peer = state.peers.get_mut(&to);
@@ -226,36 +269,30 @@ impl Core {
         Some(waiter)
     }
 
-    /// Sends a call, or parks it until there is room. Gives back what it held on to so far.
+    /// Sends a call, or parks it until there is room. What it holds on to is left to be [let go](CallSpec::let_go) of.
     fn submit(
         self: &Arc<Self>,
         state: &mut ProtocolState,
         to: NodeId,
         head: CallHead,
         origins: Origins,
-        call: CallSpec,
+        call: &mut CallSpec,
         work: &mut Work,
-    ) -> (Vec<Arc<Handle>>, Option<Arc<Handle>>) {
+    ) {
         self.metrics.calls.add(1);
         self.metrics.shared.add(head.carried.len() as u64);
-        let message = CallMessage {
+        let mut message = CallMessage {
             head,
             function: call.function,
             remaining: None,
             trace: call.trace,
-            callers: call.callers,
+            callers: take(&mut call.callers),
             origins,
-            arguments: call.encoded.payload,
+            arguments: take(&mut call.encoded.payload),
         };
         if to == self.me {
-            let remaining = call
-                .deadline
-                .map(|at| at.saturating_duration_since(call.now));
-            let message = Message::Call(CallMessage {
-                remaining,
-                ..message
-            });
-            work.loopback.push(message);
+            message.remaining = call.remaining;
+            work.loopback.push(Message::Call(message));
         } else {
             let parked = Parked {
                 message,
@@ -266,7 +303,6 @@ impl Core {
                 self.send(to, message, work);
             }
         }
-        (call.encoded.references, call.receiver)
     }
 
     /// Whether the wire takes a call, now that it is known to the last byte.

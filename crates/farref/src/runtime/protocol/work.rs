@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use farref_proto::{Departure, NodeId};
-use tokio::sync::oneshot;
 
 use crate::agent::Message;
 use crate::runtime::core::{Core, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::job::Job;
+use crate::runtime::reply::ReplySender;
 use crate::support::signal::Cancellable;
 use crate::support::spare;
 use crate::values::Value;
@@ -27,7 +27,7 @@ pub(super) struct Work {
     /// Peers that something was queued for. Nearly always one.
     pub(super) first: Option<NodeId>,
     pub(super) others: Vec<NodeId>,
-    pub(super) replies: Vec<(oneshot::Sender<Reply>, Reply)>,
+    pub(super) replies: Vec<(ReplySender, Reply)>,
     pub(super) jobs: Vec<Job>,
     /// Messages of this worker to itself.
     pub(super) loopback: Vec<Message>,
@@ -77,6 +77,13 @@ impl Work {
             && self.callbacks.is_empty()
             && self.freed.is_empty()
             && self.dropped.is_empty()
+    }
+
+    /// Nothing had to be done: the lists are as they were.
+    pub(super) fn keep(mut self: Box<Self>) {
+        debug_assert!(self.only_flushes() && self.first.is_none() && self.others.is_empty());
+        self.now = None;
+        spare::keep(&SPARE, Some(self));
     }
 
     /// All is done: the lists can be used again.

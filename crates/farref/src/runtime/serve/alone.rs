@@ -80,8 +80,7 @@ where
                     match responder.reserve_for_function() {
                         Ok(room) => *this.room = room,
                         Err(reserve) => {
-                            let target = responder.target;
-                            let wait = wait_for_room(Arc::clone(call), target, reserve);
+                            let wait = wait_for_room(Arc::clone(call), reserve);
                             *this.waits = Some(Box::pin(wait));
                         }
                     }

@@ -15,17 +15,21 @@ mod blocking;
 mod registration;
 mod responder;
 mod running;
+mod task_pool;
 
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tracing::{Instrument as _, Span};
 
 use self::alone::run_alone;
 use self::blocking::BlockingCall;
 use self::responder::{Responder, span_of};
 use self::running::{Packed, run, supervise, wait_for_receiver};
+use self::task_pool::GivenCall;
+pub(crate) use self::task_pool::TaskPool;
 use super::core::Core;
 use super::function::{Function, Mode};
 use super::job::Job;
@@ -35,7 +39,7 @@ use crate::values::{Access as _, ValueGuard, ValueTicket};
 
 impl Job {
     pub(crate) fn start(self) {
-        match self.entry {
+        match self.call.entry {
             Some(entry) => entry.serve(self),
             None => self.fetch(),
         }
@@ -96,10 +100,13 @@ pub(crate) fn serve<F: Function>(job: Job) {
         return BlockingCall::new::<F>(responder, packed, span).start(ticket);
     }
     let runtime = responder.core().runtime.clone();
-    if Kind::<F>::IS_ALONE {
-        spawn(&runtime, span, run_alone::<F>(responder, packed));
-    } else {
+    if !Kind::<F>::IS_ALONE {
         spawn(&runtime, span, run::<F>(responder, ticket, packed));
+    } else if span.is_disabled() {
+        // Most functions are on no value, and most programs have no subscriber.
+        GivenCall { responder, packed }.run(run_alone::<F>);
+    } else {
+        spawn_instrumented(&runtime, span, run_alone::<F>(responder, packed));
     }
 }
 
@@ -111,28 +118,28 @@ impl<F: Function> Kind<F> {
     const IS_ALONE: bool = !F::Access::NEEDS_RECEIVER;
 }
 
-fn spawn(
-    runtime: &tokio::runtime::Handle,
+fn spawn(runtime: &Handle, span: Span, call: impl Future<Output = ()> + Send + 'static) {
+    match span.is_disabled() {
+        true => drop(runtime.spawn(call)),
+        false => spawn_instrumented(runtime, span, call),
+    }
+}
+
+/// Boxed: one kind of task for the functions of a program, and not one for each.
+fn spawn_instrumented(
+    runtime: &Handle,
     span: Span,
     call: impl Future<Output = ()> + Send + 'static,
 ) {
-    if span.is_disabled() {
-        drop(runtime.spawn(call));
-    } else {
-        // Boxed: one kind of task for the functions of a program and not one for each, and most programs have no
-        // subscriber.
-        let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
-        drop(runtime.spawn(call.instrument(span)));
-    }
+    let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
+    drop(runtime.spawn(call.instrument(span)));
 }
 
 /// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.
 fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
     let responder = Responder {
-        entry: job.entry,
-        target: Some(job.target),
         call: job.call,
-        began: job.began,
+        answered: false,
     };
     let packed = Packed {
         arguments: job.arguments,

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
 use farref_proto::{MessageId, NodeId};
 
@@ -22,15 +21,23 @@ use crate::values::{Encode, Value};
 /// Answers one call, at the latest when it is dropped.
 pub(super) struct Responder {
     pub(super) call: Arc<Current>,
-    /// None when it has been answered.
-    pub(super) target: Option<Destination>,
-    pub(super) entry: Option<&'static FunctionEntry>,
-    pub(super) began: Instant,
+    pub(super) answered: bool,
 }
 
 impl Responder {
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.call.core
+    }
+
+    /// What is called; none if a value is fetched.
+    pub(super) fn entry(&self) -> Option<&'static FunctionEntry> {
+        self.call.entry
+    }
+
+    /// What becomes of the result, asked once: whoever asks answers.
+    fn take_target(&mut self) -> Option<Destination> {
+        let answered = std::mem::replace(&mut self.answered, true);
+        (!answered).then_some(self.call.target)
     }
 
     fn from(&self) -> NodeId {
@@ -39,7 +46,7 @@ impl Responder {
 
     /// Says that the call was cancelled, unless it is answered.
     pub(super) fn give_up(&mut self) {
-        match self.target.take() {
+        match self.take_target() {
             Some(Destination::Answer(request)) => {
                 let outcome = Err(Failure::Cancelled);
                 self.core().respond(self.from(), request, outcome);
@@ -60,7 +67,7 @@ impl Responder {
     ) -> Result<Option<Reservation>, ReserveFuture> {
         let bytes = expected.bytes();
         let is_sent =
-            matches!(self.target, Some(Destination::Answer(_))) && self.from() != self.core().me;
+            !self.answered && self.call.request().is_some() && self.from() != self.core().me;
         if bytes == 0 || !is_sent {
             return Ok(None);
         }
@@ -73,7 +80,7 @@ impl Responder {
 
     /// The same for an answer of the function.
     pub(super) fn reserve_for_function(&self) -> Result<Option<Reservation>, ReserveFuture> {
-        match self.entry {
+        match self.entry() {
             Some(entry) => self.reserve(entry.answers()),
             None => Ok(None),
         }
@@ -86,7 +93,7 @@ impl Responder {
     ) -> Option<Reservation> {
         match reserved {
             Ok(room) => room,
-            Err(reserve) => Some(wait_for_room(Arc::clone(&self.call), self.target, reserve).await),
+            Err(reserve) => Some(wait_for_room(Arc::clone(&self.call), reserve).await),
         }
     }
 
@@ -117,7 +124,7 @@ impl Responder {
         outcome: Result<(T, Option<Reservation>), Failure>,
         encode: Option<Encode<T>>,
     ) {
-        let Some(target) = self.target.take() else {
+        let Some(target) = self.take_target() else {
             return;
         };
         // D3: what a function says of calls of its own that ran out of its time comes too late. That
@@ -134,7 +141,7 @@ impl Responder {
                     Ok((value, room)) => (encoded(&self, value, encode), room),
                     Err(failure) => (Err(failure), None),
                 };
-                let expected = self.entry.map(FunctionEntry::answers);
+                let expected = self.entry().map(FunctionEntry::answers);
                 self.answer(request, outcome, expected, room);
             }
             Destination::Stay { .. } => {
@@ -154,7 +161,7 @@ impl Responder {
     ) where
         W: FnOnce(&Arc<Core>) -> Result<value_scope::Encoded, Failure>,
     {
-        if let Some(Destination::Answer(request)) = self.target.take() {
+        if let Some(Destination::Answer(request)) = self.take_target() {
             self.measure(outcome.is_ok());
             match outcome {
                 Ok((write, expected, room)) => {
@@ -173,22 +180,14 @@ impl Responder {
         if !good {
             metrics.served_failed.add(1);
         }
-        metrics.serve_seconds.record(self.began.elapsed());
+        metrics.serve_seconds.record(self.call.began.elapsed());
     }
 }
 
 /// Waits for room for an answer. Who waits is listed meanwhile.
-pub(super) async fn wait_for_room(
-    call: Arc<Current>,
-    target: Option<Destination>,
-    reserve: ReserveFuture,
-) -> Reservation {
-    let _listed = match target {
-        Some(Destination::Answer(request)) => {
-            Some(call.core.answers.hold_back(call.caller, request))
-        }
-        _ => None,
-    };
+pub(super) async fn wait_for_room(call: Arc<Current>, reserve: ReserveFuture) -> Reservation {
+    let request = call.request();
+    let _listed = request.map(|request| call.core.answers.hold_back(call.caller, request));
     reserve.await
 }
 
@@ -230,7 +229,7 @@ pub(super) fn span_of(responder: &Responder) -> tracing::Span {
     let span = tracing::debug_span!(
         "farref.serve",
         worker = %responder.core().name,
-        function = responder.entry.map_or(FETCH, FunctionEntry::name),
+        function = responder.entry().map_or(FETCH, FunctionEntry::name),
         caller = tracing::field::Empty,
         trace = trace::of(&responder.call).trace,
         span = trace::of(&responder.call).span,

@@ -107,7 +107,7 @@ impl Supervision {
         poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T, Failure>>,
     ) -> Poll<Result<T, Failure>> {
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            polled::polling(call.function, || call.enter(|| poll(context)))
+            polled::polling(call.function(), || call.enter(|| poll(context)))
         }));
         match polled {
             Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),

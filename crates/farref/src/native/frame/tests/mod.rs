@@ -29,12 +29,12 @@ fn acks() -> farref_proto::Acks {
     farref_proto::Acks([3, 1 << 40, 5])
 }
 
-fn data(seq: u64, message: Message) -> Frame<Packet> {
+fn data(seq: u64, mut message: Message) -> Frame<Packet> {
     Frame::Data {
         lane: Lane::Call,
         seq,
         acks: acks(),
-        payload: Packet::new(message, || Time(5), &LIMITS).expect("within the limits"),
+        payload: Packet::new(&mut message, || Time(5), &LIMITS).expect("within the limits"),
     }
 }
 
@@ -113,7 +113,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                 refused += 1;
                 continue;
             }
-            let message = Message::Call(CallMessage {
+            let mut message = Message::Call(CallMessage {
                 head: head.clone(),
                 function: Some(FunctionRef {
                     id: u64::MAX,
@@ -129,7 +129,7 @@ fn a_call_that_passed_the_check_can_be_encoded() {
                 origins: Origins::default(),
                 arguments: arguments.clone(),
             });
-            let packet = Packet::new(message, || Time(5), &limits);
+            let packet = Packet::new(&mut message, || Time(5), &limits);
             assert!(packet.is_ok(), "{target:?} with {references}: {packet:?}");
         }
     }
@@ -348,7 +348,7 @@ fn a_payload_that_is_too_large_is_passed_over_and_what_follows_is_not() {
         seq: 0,
         acks: acks(),
         payload: Packet::new(
-            call(
+            &mut call(
                 vec![1; body].into(),
                 parts.iter().map(|size| vec![2; *size].into()).collect(),
                 None,
@@ -383,7 +383,7 @@ fn a_payload_that_is_too_large_is_passed_over_and_what_follows_is_not() {
 
 fn arguments(frame: DecodedFrame) -> Payload {
     match frame {
-        DecodedFrame::Session(Frame::Data { mut payload, .. }) => match payload.take() {
+        DecodedFrame::Session(Frame::Data { payload, .. }) => match *payload.0 {
             Message::Call(call) => call.arguments,
             other => panic!("no call: {other:?}"),
         },

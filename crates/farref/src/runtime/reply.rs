@@ -1,0 +1,257 @@
+//! How an answer gets to whoever waits for it.
+//!
+//! Like a channel for one value, whose memory is used again: each thread keeps some of what its calls waited in.
+//!
+//! # Invariants
+//!
+//! - **RP-1** Whoever waits gets the reply, or learns that there will be none because the sender is gone.
+//! - **RP-2** A reply that nobody waits for any more is given back to who sends it.
+//! - **RP-3** Wakers are woken and dropped, and replies dropped, without any lock: they are the program's.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use super::core::Reply;
+use crate::support::lock::lock;
+
+/// So many places are kept by a thread.
+const SPARE_PLACES: usize = 256;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Arc<Place>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What both ends share.
+#[derive(Default)]
+struct Place(Mutex<Progress>);
+
+enum Progress {
+    /// Nothing has come. Who is to be woken, if somebody is.
+    Open(Option<Waker>),
+    /// Came then.
+    Replied(Reply, Instant),
+    /// One of the ends is gone.
+    Closed,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Open(None)
+    }
+}
+
+impl Place {
+    /// Goes on to another state. What it was is to be dropped without the lock (RP-3).
+    fn become_closed(&self) -> Progress {
+        std::mem::replace(&mut lock(&self.0), Progress::Closed)
+    }
+}
+
+/// The two ends for one reply.
+pub(crate) fn reply_channel() -> (ReplySender, ReplyReceiver) {
+    let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+    let place = spare.ok().flatten().unwrap_or_default();
+    (
+        ReplySender(Some(Arc::clone(&place))),
+        ReplyReceiver(Some(place)),
+    )
+}
+
+/// The end that the reply comes in at.
+pub(crate) struct ReplySender(Option<Arc<Place>>);
+
+impl ReplySender {
+    /// Says the reply, which came then. It is given back if nobody waits (RP-2).
+    pub(crate) fn send(mut self, reply: Reply, at: Instant) -> Result<(), Reply> {
+        let Some(place) = self.0.take() else {
+            return Err(reply);
+        };
+        let waker = {
+            let mut progress = lock(&place.0);
+            match &mut *progress {
+                Progress::Open(waker) => {
+                    let waker = waker.take();
+                    *progress = Progress::Replied(reply, at);
+                    waker
+                }
+                Progress::Replied(..) | Progress::Closed => return Err(reply),
+            }
+        };
+        // First, so that the place can be used again.
+        drop(place);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
+/// RP-1
+impl Drop for ReplySender {
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take()
+            && let Progress::Open(Some(waker)) = place.become_closed()
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// The end that waits. Ready with nothing if there will be no reply.
+pub(crate) struct ReplyReceiver(Option<Arc<Place>>);
+
+impl Future for ReplyReceiver {
+    type Output = Option<(Reply, Instant)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(place) = &self.0 else {
+            return Poll::Ready(None);
+        };
+        let mut progress = lock(&place.0);
+        let outdated = match &mut *progress {
+            Progress::Open(Some(waker)) if waker.will_wake(context.waker()) => None,
+            Progress::Open(waker) => waker.replace(context.waker().clone()),
+            Progress::Replied(..) => {
+                let replied = std::mem::take(&mut *progress);
+                drop(progress);
+                self.recycle();
+                return Poll::Ready(match replied {
+                    Progress::Replied(reply, at) => Some((reply, at)),
+                    Progress::Open(_) | Progress::Closed => None,
+                });
+            }
+            Progress::Closed => return Poll::Ready(None),
+        };
+        drop(progress);
+        drop(outdated);
+        Poll::Pending
+    }
+}
+
+impl ReplyReceiver {
+    /// The reply is here: the place, which is open again, may be used by another call.
+    fn recycle(&mut self) {
+        if let Some(mut place) = self.0.take()
+            && Arc::get_mut(&mut place).is_some()
+        {
+            // An error: this thread is about to end.
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARE_PLACES {
+                    spare.push(place);
+                }
+            });
+        }
+    }
+}
+
+/// RP-2, RP-3
+impl Drop for ReplyReceiver {
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take() {
+            drop(place.become_closed());
+        }
+    }
+}
+
+impl std::fmt::Debug for ReplySender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReplySender")
+    }
+}
+
+impl std::fmt::Debug for ReplyReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReplyReceiver")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::codec::Payload;
+
+    fn poll(receiver: &mut ReplyReceiver, waker: &Waker) -> Poll<Option<(Reply, Instant)>> {
+        Pin::new(receiver).poll(&mut Context::from_waker(waker))
+    }
+
+    fn reply(byte: u8) -> Reply {
+        let payload = Payload {
+            body: vec![byte].into(),
+            parts: Vec::new(),
+        };
+        Ok((payload, Vec::new()))
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// RP-1: each gets its own, also in a place that was used before.
+    #[test]
+    fn who_waits_gets_the_reply_to_its_own_call() {
+        for round in 0..10 {
+            let count = Arc::new(Count::default());
+            let waker = Waker::from(Arc::clone(&count));
+            let mut ends: Vec<_> = (0..3).map(|_| reply_channel()).collect();
+            for (_, receiver) in &mut ends {
+                assert!(poll(receiver, &waker).is_pending());
+                assert!(poll(receiver, &waker).is_pending());
+            }
+            for (number, (sender, mut receiver)) in ends.into_iter().enumerate() {
+                let at = Instant::now();
+                let byte = (10 * round + number) as u8;
+                assert!(sender.send(reply(byte), at).is_ok());
+                assert_eq!(count.0.load(Ordering::SeqCst), number + 1);
+                let Poll::Ready(Some((Ok((payload, _)), came))) = poll(&mut receiver, &waker)
+                else {
+                    panic!("no reply");
+                };
+                assert_eq!((&payload.body[..], came), (&[byte][..], at));
+                assert!(matches!(poll(&mut receiver, &waker), Poll::Ready(None)));
+            }
+        }
+    }
+
+    /// RP-1
+    #[test]
+    fn who_waits_learns_that_there_will_be_no_reply() {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let (sender, mut receiver) = reply_channel();
+        assert!(poll(&mut receiver, &waker).is_pending());
+        drop(sender);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert!(matches!(poll(&mut receiver, &waker), Poll::Ready(None)));
+    }
+
+    /// RP-2
+    #[test]
+    fn a_reply_that_nobody_waits_for_is_given_back() {
+        let (sender, receiver) = reply_channel();
+        drop(receiver);
+        let unwanted = sender.send(reply(1), Instant::now());
+        assert!(matches!(unwanted, Err(Ok((payload, _))) if payload.body[..] == [1]));
+    }
+
+    /// RP-1: a place is not used again while somebody may still answer into it.
+    #[test]
+    fn a_reply_that_was_given_up_reaches_nobody_else() {
+        let (late, receiver) = reply_channel();
+        drop(receiver);
+        let (_sender, mut other) = reply_channel();
+        assert!(late.send(reply(1), Instant::now()).is_err());
+        assert!(poll(&mut other, Waker::noop()).is_pending());
+    }
+}
