@@ -131,12 +131,13 @@ impl Owner {
         self.shards.iter().map(|shard| shard.len() as u64).sum()
     }
 
-    /// What tables of the present sizes need that were never larger: a power of two of buckets, at
-    /// most seven eighths of them full, and one byte beside each.
+    /// What tables of the present sizes need that were never larger: an entry for each reference, and an index with a
+    /// power of two of buckets of eight bytes, at most seven eighths of them full, and one byte beside each.
     fn computed_bytes(&self) -> f64 {
-        let bucket = size_of::<(RRefId, shape::Owner)>() + 1;
+        let entry = size_of::<(RRefId, shape::Owner)>();
         let buckets = |shard: &RefTable<u64>| (shard.len() * 8).div_ceil(7).next_power_of_two();
-        (self.shards.iter().map(buckets).sum::<usize>() * bucket) as f64
+        let bytes = |shard: &RefTable<u64>| shard.len() * entry + buckets(shard) * 9;
+        self.shards.iter().map(bytes).sum::<usize>() as f64
     }
 }
 
@@ -146,7 +147,7 @@ mod shape {
     use farref_proto::{Fingerprint, ForkId, NodeId};
 
     #[expect(dead_code, reason = "only its size is of interest")]
-    pub(super) struct Owner(Slot, Forks, Fingerprint, u32);
+    pub(super) struct Owner(Slot, Forks, Fingerprint, u32, Option<Box<()>>);
 
     #[expect(dead_code, reason = "only its size is of interest")]
     enum Slot {

@@ -1,7 +1,7 @@
 //! A map for millions of entries, keyed by ids: each takes its own size and a few bytes more.
 //!
 //! A hash map doubles, so between one and two thirds of its buckets are empty, each as large as an entry. Here only
-//! an index of four bytes an entry does that. Entries lie in pages, which are never moved and never more than one
+//! an index of eight bytes an entry does that. Entries lie in pages, which are never moved and never more than one
 //! page too many.
 //!
 //! # Invariants
@@ -28,12 +28,25 @@ const NOWHERE: u32 = u32::MAX;
 /// nothing may let its iteration order out.
 #[derive(Clone)]
 pub(crate) struct SlabMap<K, T> {
-    /// Where each key's entry is.
-    index: HashTable<u32>,
+    index: HashTable<Indexed>,
     pages: Vec<Vec<Place<K, T>>>,
     /// The first of the places that are free, each of which names the next.
     free: u32,
     hasher: FixedState,
+}
+
+/// Where an entry is, and the hash of its key: an index that grows looks at no entry.
+#[derive(Clone, Copy)]
+struct Indexed {
+    place: u32,
+    hash: u32,
+}
+
+impl Indexed {
+    /// The table looks at the highest bits and at the lowest.
+    fn hash(self) -> u64 {
+        u64::from(self.hash) << 32 | u64::from(self.hash)
+    }
 }
 
 #[derive(Clone)]
@@ -65,10 +78,22 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
         if self.index.is_empty() {
             return None;
         }
-        let hash = self.hasher.hash_one(key);
+        let wanted = self.indexed(key, NOWHERE);
+        let found = self.index.find(wanted.hash(), self.is_of(key, wanted));
+        found.map(|found| found.place)
+    }
+
+    fn indexed(&self, key: &K, place: u32) -> Indexed {
+        let hash = self.hasher.hash_one(key) as u32;
+        Indexed { place, hash }
+    }
+
+    fn is_of(&self, key: &K, wanted: Indexed) -> impl Fn(&Indexed) -> bool {
         let pages = &self.pages;
-        let same = |place: &u32| matches!(at(pages, *place), Some((other, _)) if other == key);
-        self.index.find(hash, same).copied()
+        move |found| {
+            found.hash == wanted.hash
+                && matches!(at(pages, found.place), Some((other, _)) if other == key)
+        }
     }
 
     pub(crate) fn contains_key(&self, key: &K) -> bool {
@@ -103,15 +128,9 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
         } else {
             self.push(entry)
         };
-        let Self {
-            index,
-            pages,
-            hasher,
-            ..
-        } = self;
-        index.insert_unique(hasher.hash_one(key), place, |place| {
-            at(pages, *place).map_or(0, |(key, _)| hasher.hash_one(key))
-        });
+        let indexed = self.indexed(&key, place);
+        let hash_of = |known: &Indexed| known.hash();
+        self.index.insert_unique(indexed.hash(), indexed, hash_of);
         None
     }
 
@@ -132,10 +151,10 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<T> {
-        let hash = self.hasher.hash_one(key);
-        let pages = &self.pages;
-        let same = |place: &u32| matches!(at(pages, *place), Some((other, _)) if other == key);
-        let (place, _) = self.index.find_entry(hash, same).ok()?.remove();
+        let wanted = self.indexed(key, self.find(key)?);
+        let same = |found: &Indexed| found.place == wanted.place;
+        let found = self.index.find_entry(wanted.hash(), same).ok()?;
+        let Indexed { place, .. } = found.remove().0;
         let free = Place::Free { next: self.free };
         let removed = std::mem::replace(place_mut(&mut self.pages, place)?, free);
         self.free = place;
@@ -151,7 +170,7 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
     /// SL-1: lays out what is left anew, in as little room as it needs.
     fn pack(&mut self) {
         let pages = std::mem::take(&mut self.pages);
-        self.index = HashTable::with_capacity(self.index.len());
+        self.index = HashTable::new();
         self.free = NOWHERE;
         for entry in pages.into_iter().flatten() {
             if let Place::Taken { key, value } = entry {
@@ -272,6 +291,39 @@ mod tests {
             listed.sort_unstable();
             prop_assert_eq!(listed, map.into_iter().collect::<Vec<_>>());
         }
+    }
+
+    /// SL-1: the same over many pages, which fill and empty in turn.
+    #[test]
+    fn it_behaves_like_a_map_also_when_it_is_packed() {
+        const RANGE: u64 = 20_000;
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut slab = SlabMap::new(7);
+        let mut map = BTreeMap::new();
+        let [mut most, mut least] = [0, usize::MAX];
+        for step in 0..400_000 {
+            let (key, value) = (next() % RANGE, next());
+            let fills = step / 100_000 % 2 == 0;
+            if next() % 20 < if fills { 18 } else { 1 } {
+                assert_eq!(slab.insert(key, value), map.insert(key, value));
+            } else {
+                assert_eq!(slab.remove(&key), map.remove(&key));
+            }
+            assert_eq!((slab.len(), slab.get(&key)), (map.len(), map.get(&key)));
+            most = most.max(slab.pages.len());
+            if most > SMALL / PAGE {
+                least = least.min(slab.pages.len());
+            }
+        }
+        assert!(least < most, "it was never packed: {most} pages");
+        let listed = sorted_keys(&slab, |key, value| map.get(key) == Some(value));
+        assert_eq!(listed, map.into_keys().collect::<Vec<_>>());
     }
 
     fn hash_of(map: &SlabMap<u64, u64>) -> u64 {
