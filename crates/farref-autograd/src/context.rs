@@ -166,8 +166,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A backward pass that is to be made: await it, alone or beside others (`join!`, `select!`). Dropping it while it
-/// runs cancels it.
+/// A backward pass that is to be made: await it, alone or beside others (`join!`, `select!`). It gets on while it is
+/// polled. Dropping it while it runs cancels it.
 ///
 /// ```
 /// # use farref_autograd::{Context, Parameter, Tensor};

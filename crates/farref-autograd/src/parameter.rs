@@ -166,6 +166,11 @@ impl Observer<Tensor> for SharedParameter {
         }
         Ok(gradient)
     }
+
+    fn is_quick(&self) -> bool {
+        let hooks = self.hooks.lock();
+        hooks.unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
 }
 
 impl fmt::Debug for Parameter {

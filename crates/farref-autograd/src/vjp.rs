@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, TensorId};
 use farref::{Call, Peer};
 
-use crate::engine::{Backend, Observer, Parcel, PassId, Receipt};
+use crate::engine::{Backend, Observer, Parcel, PassId, Reach, Receipt};
 use crate::owners;
 use crate::stack;
 use crate::tensor::{Candle, Tensor};
@@ -16,11 +16,15 @@ impl Backend for Candle {
     type Tensor = Tensor;
     type Leaf = TensorId;
 
-    fn reach(root: &Tensor) -> Vec<TensorId> {
+    fn reach(root: &Tensor) -> Reach<TensorId> {
         // `sorted_nodes` stops at variables, which parameters and received tensors are.
         let nodes = root.sorted_nodes();
-        let leaves = nodes.into_iter().filter(|node| node.is_variable());
-        leaves.map(|node| node.id()).collect()
+        let leaves = nodes.iter().filter(|node| node.is_variable());
+        Reach {
+            leaves: leaves.map(|node| node.id()).collect(),
+            nodes: nodes.len(),
+            elements: nodes.iter().map(|node| node.elem_count()).sum(),
+        }
     }
 
     fn vjp(

@@ -18,8 +18,8 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// Names a leaf of the graph: a parameter or a received tensor.
     type Leaf: Copy + Eq + Hash + Debug + Send + Sync + 'static;
 
-    /// The leaves that a tensor was computed from.
-    fn reach(root: &Self::Tensor) -> Vec<Self::Leaf>;
+    /// Looks at the graph that a tensor was computed by.
+    fn reach(root: &Self::Tensor) -> Reach<Self::Leaf>;
 
     /// Runs the graph backward from several roots at once, each with its gradient, and says what came
     /// out at the leaves in `wanted`. The graph can be run again.
@@ -54,6 +54,18 @@ pub trait Backend: Send + Sync + Sized + 'static {
     }
 }
 
+/// What there is between a tensor and the leaves that it was computed from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reach<L> {
+    /// The leaves.
+    pub leaves: Vec<L>,
+    /// How many steps the computation has.
+    pub nodes: usize,
+    /// How many numbers are in all of these together. By both, graphs are known that took little when they were last
+    /// run: these are run by the task that waits for them, others on a thread that may take long.
+    pub elements: usize,
+}
+
 /// What came out at leaves.
 pub type AtLeaves<B> = Vec<(<B as Backend>::Leaf, <B as Backend>::Tensor)>;
 
@@ -65,6 +77,11 @@ pub trait Observer<T>: Send + Sync + 'static {
     /// A pass has the final gradient, that of all leaves with the key together: what is to be added to the
     /// context's?
     fn on_gradient(&self, gradient: T) -> Result<T, String>;
+
+    /// Whether that takes no time, because it runs none of the program's code.
+    fn is_quick(&self) -> bool {
+        false
+    }
 }
 
 /// An observer that several share.

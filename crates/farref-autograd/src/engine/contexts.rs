@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use farref::Worker;
 use farref::context::{ContextId, ContextScope, Extension, NodeId};
-use tokio::sync::oneshot;
 
 use super::backend::Backend;
 use super::carrier::Carrier;
-use super::parcel::{Parcel, PassId, Receipt};
-use super::passes::{Input, MAX_PASSES, Outcome, Passes};
+use super::parcel::PassId;
+use super::passes::{Input, Passes};
 use super::records::{Counts, Records};
+use super::timings::Timings;
 use crate::failure::{Cause, PassFailure};
 
 /// What the engine keeps for one worker: the contexts that it takes part in.
@@ -20,6 +19,7 @@ pub struct Engine<B: Backend> {
     contexts: Mutex<HashMap<ContextId, Arc<Participation<B>>>>,
     /// Set if parcels travel in messages of the wire's own.
     pub(super) carrier: OnceLock<Arc<dyn Carrier<B>>>,
+    timings: Arc<Timings>,
 }
 
 /// A worker's part in one context.
@@ -29,6 +29,8 @@ pub(crate) struct Participation<B: Backend> {
     pub(super) passes: Mutex<Passes<B>>,
     /// Held by the own pass that runs, on a wire that names no passes.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// How long graphs take on this worker, in any context.
+    pub(super) timings: Arc<Timings>,
 }
 
 impl<B: Backend> Default for Engine<B> {
@@ -36,6 +38,7 @@ impl<B: Backend> Default for Engine<B> {
         Self {
             contexts: Mutex::default(),
             carrier: OnceLock::new(),
+            timings: Arc::default(),
         }
     }
 }
@@ -53,10 +56,18 @@ impl<B: Backend> Extension for Engine<B> {
         let closed = lock(&self.contexts).remove(&context);
         // EN-5: the passes end with their inboxes. Whatever holds graphs goes on a stack of its own.
         if let Some(closed) = closed {
-            lock(&closed.passes).running.clear();
+            let passes = std::mem::take(&mut lock(&closed.passes).running);
             let records = std::mem::take(&mut *lock(&closed.records));
-            B::let_go(records);
+            B::let_go((passes, records));
         }
+    }
+
+    /// If there are no graphs.
+    fn closes_quickly(&self, context: ContextId) -> bool {
+        let place = self.find(context);
+        place.is_none_or(|place| {
+            lock(&place.records).has_no_graphs() && !lock(&place.passes).has_graphs()
+        })
     }
 
     fn context_failed(&self, worker: &Worker, context: ContextId, lost: NodeId) {
@@ -68,8 +79,8 @@ impl<B: Backend> Extension for Engine<B> {
             cause: Cause::WorkerLost,
         };
         let mut passes = lock(&place.passes);
-        for inbox in passes.running.values() {
-            drop(inbox.send(Input::Fail(failure.clone())));
+        for running in passes.running.values() {
+            drop(running.inbox.send(Input::Fail(failure.clone())));
         }
         passes.lost = Some(failure);
     }
@@ -112,6 +123,7 @@ impl<B: Backend> Engine<B> {
             records: Mutex::default(),
             passes: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            timings: Arc::clone(&self.timings),
         });
         contexts.insert(scope.id(), Arc::clone(&place));
         Some(place)
@@ -123,37 +135,11 @@ impl<B: Backend> Participation<B> {
         f(&mut lock(&self.records))
     }
 
-    /// Runs a pass from `roots`, each with the gradient of the loss with respect to it.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        roots: Vec<(B::Tensor, B::Tensor)>,
-        retain_graph: bool,
-        patience: Option<Duration>,
-    ) -> Result<oneshot::Receiver<Outcome>, PassFailure> {
-        let (done, outcome) = oneshot::channel();
-        let mut passes = lock(&self.passes);
-        if let Some(lost) = &passes.lost {
-            return Err(lost.clone());
-        }
-        let me = self.scope.worker().node();
-        let Passes { running, own, .. } = &mut *passes;
-        // Those that have ended are of no use any more.
-        running.retain(|id, _| id.origin != me || own.contains(&id.counter));
-        let counter = passes.next;
-        passes.next += 1;
-        passes.own.insert(counter);
-        let id = PassId {
-            origin: me,
-            counter,
-        };
-        let inbox = self.spawn(&mut passes, id, retain_graph, patience);
-        drop(inbox.send(Input::Begin { roots, done }));
-        Ok(outcome)
-    }
-
     /// An own pass has ended, be it well or badly.
     pub(crate) fn ended(&self, id: PassId) {
-        lock(&self.passes).own.remove(&id.counter);
+        let mut passes = lock(&self.passes);
+        passes.own.remove(&id.counter);
+        passes.running.remove(&id);
     }
 
     /// All passes of an origin below this are over, as far as this worker has heard: only the origin knows.
@@ -166,54 +152,6 @@ impl<B: Backend> Participation<B> {
         }
     }
 
-    /// A parcel of a pass arrived.
-    pub(crate) async fn receive(
-        self: &Arc<Self>,
-        from: NodeId,
-        parcel: Parcel<B::Tensor>,
-    ) -> Receipt {
-        let accepted = self.accept(&mut lock(&self.passes), from, parcel);
-        match accepted {
-            Ok(receipt) => self.receipt(receipt).await,
-            Err(failure) => Receipt::failed(failure),
-        }
-    }
-
-    /// Hands a parcel to its pass, which acknowledges it.
-    pub(super) fn accept(
-        self: &Arc<Self>,
-        passes: &mut Passes<B>,
-        from: NodeId,
-        parcel: Parcel<B::Tensor>,
-    ) -> Result<oneshot::Receiver<Receipt>, PassFailure> {
-        if let Some(lost) = &passes.lost {
-            return Err(lost.clone());
-        }
-        let id = parcel.pass;
-        if passes.is_over(id, parcel.ended_below, self.scope.worker().node()) {
-            return Err(self.failure(Cause::Cancelled));
-        }
-        let inbox = match passes.running.get(&id) {
-            Some(inbox) => inbox.clone(),
-            None if passes.running.len() >= MAX_PASSES => {
-                return Err(self.failure(Cause::TooManyPasses));
-            }
-            None => self.spawn(passes, id, parcel.retain_graph, parcel.patience),
-        };
-        let (reply, receipt) = oneshot::channel();
-        drop(inbox.send(Input::Parcel {
-            from,
-            parcel,
-            reply,
-        }));
-        Ok(receipt)
-    }
-
-    pub(super) async fn receipt(&self, receipt: oneshot::Receiver<Receipt>) -> Receipt {
-        let receipt = receipt.await;
-        receipt.unwrap_or_else(|_| Receipt::failed(self.failure(Cause::Released)))
-    }
-
     pub(super) fn failure(&self, cause: Cause) -> PassFailure {
         PassFailure {
             worker: self.scope.worker().name().to_owned(),
@@ -223,8 +161,10 @@ impl<B: Backend> Participation<B> {
 
     /// A worker that this one has drawn in reports that it is getting on.
     pub(crate) fn progressed(&self, id: PassId) {
-        if let Some(inbox) = lock(&self.passes).running.get(&id) {
-            drop(inbox.send(Input::Progress));
+        if let Some(running) = lock(&self.passes).running.get(&id)
+            && running.resting.is_none()
+        {
+            drop(running.inbox.send(Input::Progress));
         }
     }
 }

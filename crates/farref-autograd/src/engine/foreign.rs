@@ -15,12 +15,13 @@
 use std::sync::Arc;
 
 use farref::context::{ContextScope, NodeId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::backend::Backend;
 use super::carrier::Carrier;
 use super::contexts::{Engine, Participation, lock};
-use super::parcel::{ForSend, Parcel, PassId, Receipt};
+use super::driver::Awaited;
+use super::parcel::{ForSend, Parcel, PassId};
 use super::passes::Input;
 use crate::failure::{Cause, PassFailure};
 
@@ -34,9 +35,9 @@ impl<B: Backend> Engine<B> {
 
 /// Gradients that a pass has taken.
 struct Taken<B: Backend> {
-    receipt: oneshot::Receiver<Receipt>,
+    receipt: Awaited<B>,
     /// The pass of elsewhere that is over because of them, and its last word.
-    before: Option<(mpsc::UnboundedSender<Input<B>>, oneshot::Receiver<Receipt>)>,
+    before: Option<(mpsc::UnboundedSender<Input<B>>, Awaited<B>)>,
 }
 
 impl<B: Backend> Participation<B> {
@@ -59,8 +60,8 @@ impl<B: Backend> Participation<B> {
         if !sends.contains(&message) {
             return Err(self.failure(Cause::GraphFreed));
         }
-        let mut passes = lock(&self.passes);
         let mut before = None;
+        let mut passes = lock(&self.passes);
         let (pass, ended_below) = match passes.own.last() {
             Some(&counter) => {
                 let origin = self.scope.worker().node();
@@ -79,10 +80,13 @@ impl<B: Backend> Participation<B> {
             retain_graph,
             ended_below,
             patience: None,
-            sends: None,
+            messages: None,
             gradients: vec![gradients],
         };
-        let receipt = self.accept(&mut passes, from, parcel)?;
+        let accepted = self.accept(&mut passes, from, parcel);
+        // Before a pass is let go of, which needs the lock.
+        drop(passes);
+        let receipt = accepted?;
         Ok(Taken { receipt, before })
     }
 }
@@ -102,12 +106,13 @@ pub async fn receive_gradients<B: Backend>(
         });
     };
     let taken = place.take(from, gradients, retain_graph)?;
-    let mut failures = Vec::new();
-    if let Some((inbox, closed)) = taken.before {
-        failures.push(place.receipt(closed).await.failure);
+    let before = async {
+        let (inbox, closed) = taken.before?;
+        let failure = place.receipt(closed).await.failure;
         // The pass ends with its inbox.
         drop(inbox);
-    }
-    failures.push(place.receipt(taken.receipt).await.failure);
-    failures.into_iter().flatten().next().map_or(Ok(()), Err)
+        failure
+    };
+    let (before, receipt) = tokio::join!(before, place.receipt(taken.receipt));
+    before.or(receipt.failure).map_or(Ok(()), Err)
 }

@@ -1,13 +1,16 @@
 //! The graph of one worker in one pass. All that may take long is here: looking at the graph, running it,
-//! hooks, adding gradients up, freeing it.
+//! hooks, adding gradients up, freeing it. What takes little (`timings`) is done by the task that waits for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::backend::Backend;
+use super::backend::{AtLeaves, Backend};
 use super::contexts::Participation;
 use super::leaves::{Complete, Leaves};
 use super::records::Snapshot;
-use super::task::{Final, Root, Task};
+use super::task::{Final, Root, Run, Task};
+use super::timings::Size;
 use crate::failure::Cause;
 
 /// Gradients for a root, by the index of its tensors.
@@ -22,6 +25,12 @@ pub(crate) struct Graph<B: Backend> {
     /// Without roots before they are looked at and after all have been run.
     task: Task<B>,
     leaves: Leaves<B>,
+    /// Gradients that it has not been fed with.
+    queue: Vec<Feed<B>>,
+    /// Leaves that are final and have not been settled.
+    finals: Vec<Final<B>>,
+    /// A run of that size that a task did not get through with.
+    unfinished: Option<(Run<B>, Size)>,
 }
 
 impl<B: Backend> Graph<B> {
@@ -43,6 +52,9 @@ impl<B: Backend> Graph<B> {
                     .collect(),
             ),
             task: Task::default(),
+            queue: Vec::new(),
+            finals: Vec::new(),
+            unfinished: None,
         }
     }
 
@@ -53,21 +65,87 @@ impl<B: Backend> Graph<B> {
         }
     }
 
+    /// Gradients that have come, for the next [advance](Self::advance).
+    pub(crate) fn queue(&mut self, feeds: Vec<Feed<B>>) {
+        self.queue.extend(feeds);
+    }
+
+    /// Advances if that takes no longer than a task may. None: somebody has to [advance](Self::advance) it who may take
+    /// long.
+    pub(crate) fn advance_quickly(&mut self) -> Option<Result<Vec<Complete<B>>, Cause>> {
+        let timings = Arc::clone(&self.place.timings);
+        if self.fresh.is_some() && !timings.may_look() {
+            return None;
+        }
+        if let Err(cause) = self.feed_all() {
+            return Some(Err(cause));
+        }
+        let may_run = timings.may_run(self.task.pending_size()) && self.leaves.are_quick();
+        if !may_run {
+            return None;
+        }
+        let begun = Instant::now();
+        let size = self.task.pending_size();
+        while let Some(run) = self.task.next_run() {
+            // An operation of the program's may have wanted to wait for something, which a task must not.
+            let Ok(computed) = catch_unwind(AssertUnwindSafe(|| run.compute())) else {
+                self.unfinished = Some((run, size));
+                return None;
+            };
+            if let Err(cause) = self.finish(run, computed) {
+                return Some(Err(cause));
+            }
+        }
+        timings.ran(size, begun.elapsed());
+        Some(self.settle())
+    }
+
     /// Feeds the graph and runs it as far as that is worth it. Says which received messages have all their
     /// gradients now.
-    pub(crate) fn advance(&mut self, feeds: Vec<Feed<B>>) -> Result<Vec<Complete<B>>, Cause> {
-        let mut finals = self.look()?;
-        for (root, gradients) in feeds {
-            finals.extend(self.feed(root, gradients)?);
+    pub(crate) fn advance(&mut self) -> Result<Vec<Complete<B>>, Cause> {
+        self.feed_all()?;
+        if let Some((run, size)) = self.unfinished.take() {
+            self.place.timings.ran(size, Duration::MAX);
+            let computed = run.compute();
+            self.finish(run, computed)?;
         }
+        let begun = Instant::now();
+        let size = self.task.pending_size();
         while let Some(run) = self.task.next_run() {
-            let gradients = run.compute().map_err(Cause::Compute)?;
-            let more = self.task.finish(run.done, gradients);
-            finals.extend(more.map_err(Cause::Compute)?);
+            let computed = run.compute();
+            self.finish(run, computed)?;
         }
+        self.place.timings.ran(size, begun.elapsed());
+        self.settle()
+    }
+
+    fn finish(&mut self, run: Run<B>, computed: Result<AtLeaves<B>, String>) -> Result<(), Cause> {
+        let gradients = computed.map_err(Cause::Compute)?;
+        let finals = self.task.finish(run.done, gradients);
+        self.finals.extend(finals.map_err(Cause::Compute)?);
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<Vec<Complete<B>>, Cause> {
+        let finals = std::mem::take(&mut self.finals);
         let complete = self.leaves.settle(finals)?;
         self.end();
         Ok(complete)
+    }
+
+    fn feed_all(&mut self) -> Result<(), Cause> {
+        let unreached = self.look()?;
+        self.finals.extend(unreached);
+        for (root, gradients) in std::mem::take(&mut self.queue) {
+            let finals = self.feed(root, gradients)?;
+            self.finals.extend(finals);
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing in it that has not been run.
+    pub(crate) fn is_done(&self) -> bool {
+        self.fresh.is_none() && self.unfinished.is_none() && self.task.is_done()
     }
 
     /// The roots whose gradients have not come.
@@ -82,6 +160,7 @@ impl<B: Backend> Graph<B> {
         };
         let received = self.leaves.received();
         self.task = Task::new(roots, &received, self.eager);
+        self.place.timings.looked_at(self.task.size());
         // No need to run anything to know this.
         if self.leaves.any_freed(self.task.reach(Root::Loss)) {
             return Err(Cause::GraphFreed);

@@ -117,6 +117,12 @@ impl<B: Backend> Leaves<B> {
         }
     }
 
+    /// Whether nobody who gets a gradient takes long over it.
+    pub(crate) fn are_quick(&self) -> bool {
+        let mut observers = self.own.values().filter_map(|own| own.observer.as_ref());
+        observers.all(|observer| observer.is_quick())
+    }
+
     /// Whether one of these was received in a message that an earlier pass has freed. What is in this pass's
     /// own snapshot may have been freed by another since: it is still here.
     pub(crate) fn any_freed(&self, leaves: impl IntoIterator<Item = B::Leaf>) -> bool {

@@ -26,6 +26,7 @@
 mod backend;
 mod carrier;
 mod contexts;
+mod driver;
 mod foreign;
 mod graph;
 mod leaves;
@@ -35,12 +36,13 @@ mod passes;
 mod records;
 mod seam;
 mod task;
+mod timings;
 
-pub use backend::{AtLeaves, Backend, Observer};
+pub use backend::{AtLeaves, Backend, Observer, Reach};
 pub use carrier::{Carrier, Delivery};
 pub use contexts::Engine;
 pub use foreign::receive_gradients;
-pub use parcel::{ForSend, Parcel, PassId, Receipt};
+pub use parcel::{ForSend, Messages, Parcel, PassId, Receipt};
 pub use records::Counts;
 pub use seam::{Link, backward, gradient, observe, progressed, receive, record_recv, record_send};
 

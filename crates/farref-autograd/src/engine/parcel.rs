@@ -28,12 +28,21 @@ pub struct Parcel<T> {
     pub ended_below: u64,
     /// How long the pass may go without any progress.
     pub patience: Option<Duration>,
-    /// The first parcel to a worker says which messages were sent to it: one that it never got is
-    /// answered in the [`Receipt`] (EN-1).
-    pub sends: Option<Vec<u64>>,
+    /// The first parcel to a worker says which messages went between the two (EN-1).
+    pub messages: Option<Messages>,
     /// For messages of the receiver: the gradients of their tensors, by index; nothing for a tensor
     /// that the loss does not depend on.
     pub gradients: Vec<ForSend<T>>,
+}
+
+/// The messages with tensors between the sender of a parcel and its receiver, as far as the sender knows them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Messages {
+    /// Those that it sent: one that the receiver never got is answered in the [`Receipt`].
+    pub sent: Vec<u64>,
+    /// Those that it received: no gradients will come for others that the receiver has sent to it, which therefore need
+    /// not ask.
+    pub received: Vec<u64>,
 }
 
 /// The gradients of the tensors of one message, by its number and their index.
@@ -42,7 +51,7 @@ pub type ForSend<T> = (u64, Vec<Option<T>>);
 /// How a parcel is acknowledged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Those of the parcel's sends that were not received before the pass began: no gradients will
+    /// Those of the parcel's messages that were not received before the pass began: no gradients will
     /// come for them.
     pub unknown: Vec<u64>,
     /// The pass has failed.

@@ -1,24 +1,27 @@
 //! One backward pass on one worker: takes parcels in, has the graph run, sends parcels out.
 //!
-//! An actor of its own: everything that happens to the pass here comes through its inbox, and whatever
-//! it waits for (the graph, acknowledgements) is in its one set of jobs. It is at rest when that set is
-//! empty and nothing is queued (EN-3).
+//! An actor: everything that happens to the pass here comes through its inbox. It is at rest when it waits neither for
+//! the graph nor for acknowledgements, and nothing is queued (EN-3). Who makes it get on is in `driver`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use farref::context::NodeId;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle};
 
 use super::backend::Backend;
 use super::carrier::Carrier;
 use super::contexts::{Engine, Participation};
 use super::graph::{Feed, Graph};
 use super::leaves::Complete;
-use super::parcel::{ForSend, Parcel, PassId, Receipt};
-use super::passes::{ELSEWHERE, Input, Outcome, Passes};
+use super::parcel::{ForSend, Messages, Parcel, PassId, Receipt};
+use super::passes::{ELSEWHERE, Input, Outcome, Resting};
 use super::records::{RecvId, Snapshot};
 use super::task::Root;
 use crate::failure::{Cause, PassFailure};
@@ -26,13 +29,14 @@ use crate::failure::{Cause, PassFailure};
 /// How often a worker that was drawn in reports, at most.
 const REPORT: Duration = Duration::from_millis(10);
 
-/// What the actor waits for.
-enum Job<B: Backend> {
-    /// The graph was fed, and run as far as that goes.
-    Computed(Box<Graph<B>>, Result<Vec<Complete<B>>, Cause>),
-    /// A parcel was acknowledged.
-    Acknowledged(NodeId, farref::Result<Receipt>),
-}
+/// The graph, fed and run as far as that goes.
+type Advanced<B> = (Box<Graph<B>>, Result<Vec<Complete<B>>, Cause>);
+
+/// A parcel that was sent and not acknowledged.
+type Unacknowledged = (
+    NodeId,
+    Pin<Box<dyn Future<Output = farref::Result<Receipt>> + Send>>,
+);
 
 /// Whom this worker owes the word that it is at rest.
 enum Engaged {
@@ -49,8 +53,13 @@ pub(crate) struct Actor<B: Backend> {
     id: PassId,
     retain_graph: bool,
     patience: Option<Duration>,
-    jobs: JoinSet<Job<B>>,
-    /// Not there while it is being run, nor after a failure.
+    inbox: mpsc::UnboundedReceiver<Input<B>>,
+    /// The context is over.
+    over: bool,
+    /// The graph that a thread is at.
+    computing: Option<JoinHandle<Advanced<B>>>,
+    unacknowledged: Vec<Unacknowledged>,
+    /// Not there while a thread is at it, nor after a failure.
     graph: Option<Box<Graph<B>>>,
     /// Whether it has been looked at.
     begun: bool,
@@ -63,7 +72,6 @@ pub(crate) struct Actor<B: Backend> {
     untold: HashSet<NodeId>,
     /// Gradients to be sent.
     outbox: BTreeMap<NodeId, Vec<ForSend<B::Tensor>>>,
-    unacknowledged: BTreeMap<NodeId, usize>,
     engaged: Option<Engaged>,
     failure: Option<PassFailure>,
     /// Whether it is one of elsewhere for which nothing more comes.
@@ -82,6 +90,7 @@ impl<B: Backend> Actor<B> {
         retain_graph: bool,
         patience: Option<Duration>,
         snapshot: Snapshot<B>,
+        inbox: mpsc::UnboundedReceiver<Input<B>>,
     ) -> Self {
         let worker = place.scope.worker();
         let me = worker.node();
@@ -105,7 +114,10 @@ impl<B: Backend> Actor<B> {
             id,
             retain_graph,
             patience,
-            jobs: JoinSet::new(),
+            inbox,
+            over: false,
+            computing: None,
+            unacknowledged: Vec::new(),
             graph: Some(Box::new(Graph::new(
                 Arc::clone(&place),
                 snapshot,
@@ -119,7 +131,6 @@ impl<B: Backend> Actor<B> {
             known,
             untold,
             outbox: BTreeMap::new(),
-            unacknowledged: BTreeMap::new(),
             engaged: None,
             failure: None,
             closing: false,
@@ -129,23 +140,60 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    /// Lives until the context is over: a late parcel must find somebody who knows what was.
-    pub(crate) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Input<B>>) {
-        loop {
-            let tick = self.next_tick();
-            tokio::select! {
-                biased;
-                Some(job) = self.jobs.join_next() => self.finished(job),
-                input = inbox.recv() => match input {
-                    Some(input) => self.take(input),
-                    None => break,
-                },
-                () = until(tick) => self.tick(),
-                () = given_up(self.engaged.as_mut()) => self.fail(Cause::Cancelled),
-            }
+    /// Waits for the next that happens, and does what can be done then. `false`: the context is over. Nothing is lost if
+    /// this is dropped while it waits.
+    pub(super) async fn next(&mut self) -> bool {
+        let tick = self.next_tick().map(|tick| {
+            let runtime = self.place.scope.worker().runtime().clone();
+            let _inside = runtime.enter();
+            tokio::time::sleep_until(tick.into())
+        });
+        tokio::select! {
+            biased;
+            advanced = computed(self.computing.as_mut()) => self.finished(advanced),
+            (by, receipt) = acknowledged(&mut self.unacknowledged) => self.acknowledged(by, receipt),
+            input = self.inbox.recv() => match input {
+                Some(input) => self.take(input),
+                None => {
+                    self.over = true;
+                    return false;
+                }
+            },
+            () = until(tick) => self.tick(),
+        }
+        self.go_on();
+        true
+    }
+
+    pub(super) fn place(&self) -> &Arc<Participation<B>> {
+        &self.place
+    }
+
+    pub(super) fn id(&self) -> PassId {
+        self.id
+    }
+
+    /// Whether there is nothing to do before something comes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.engaged.is_none() && !self.waits() && self.inbox.is_empty()
+    }
+
+    /// Whether nothing can come any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over || self.inbox.is_closed()
+    }
+
+    /// The program no longer waits for the pass, if it did.
+    pub(super) fn given_up(&mut self) {
+        if matches!(self.engaged, Some(Engaged::Root(_))) {
+            self.fail(Cause::Cancelled);
             self.go_on();
         }
-        B::let_go((self.graph, self.queue));
+    }
+
+    /// Whether it waits for the graph or for acknowledgements.
+    fn waits(&self) -> bool {
+        self.computing.is_some() || !self.unacknowledged.is_empty()
     }
 
     fn take(&mut self, input: Input<B>) {
@@ -179,18 +227,28 @@ impl<B: Backend> Actor<B> {
         parcel: Parcel<B::Tensor>,
         reply: oneshot::Sender<Receipt>,
     ) {
-        // Whoever sends a parcel knows of the pass. It must still hear what was sent to it.
-        if !self.sent.contains_key(&from) {
-            self.untold.remove(&from);
-        }
-        let sends = parcel.sends.unwrap_or_default().into_iter();
+        let told = parcel.messages.is_some();
+        let Messages { sent, received } = parcel.messages.unwrap_or_default();
+        let sent = sent.into_iter();
         let receipt = Receipt {
-            unknown: sends
+            unknown: sent
                 .filter(|&number| !self.known.contains(&(from, number)))
                 .collect(),
             failure: None,
         };
+        // Whoever sends a parcel knows of the pass. It must still hear what was sent to it, unless it has said what
+        // it received.
+        if told || !self.sent.contains_key(&from) {
+            self.untold.remove(&from);
+        }
         if self.failure.is_none() {
+            if told {
+                let received: HashSet<u64> = received.into_iter().collect();
+                let sent = self.sent.get(&from).into_iter().flatten();
+                let lost = sent.filter(|number| !received.contains(number));
+                self.queue
+                    .extend(lost.map(|&number| (Root::Send(number), Vec::new())));
+            }
             let gradients = parcel.gradients.into_iter();
             self.queue
                 .extend(gradients.map(|(number, gradients)| (Root::Send(number), gradients)));
@@ -211,28 +269,31 @@ impl<B: Backend> Actor<B> {
         }
     }
 
-    fn finished(&mut self, job: Result<Job<B>, JoinError>) {
+    fn finished(&mut self, advanced: Result<Advanced<B>, JoinError>) {
+        self.computing = None;
         self.step();
-        match job {
-            Ok(Job::Computed(graph, outcome)) => {
-                self.graph = Some(graph);
-                match outcome {
-                    Ok(complete) => self.computed(complete),
-                    Err(cause) => self.fail(cause),
-                }
-            }
-            Ok(Job::Acknowledged(by, receipt)) => self.acknowledged(by, receipt),
-            Err(error) if error.is_panic() => {
-                let panic = error.into_panic();
-                let message = panic
-                    .downcast_ref::<&str>()
-                    .map(|text| (*text).to_owned())
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_default();
-                self.fail(Cause::Compute(format!("it panicked: {message}")));
-            }
+        match advanced {
+            Ok(advanced) => self.advanced(advanced),
+            Err(error) if error.is_panic() => self.panicked(&*error.into_panic()),
             Err(_) => self.fail(Cause::Cancelled),
         }
+    }
+
+    fn advanced(&mut self, (graph, outcome): Advanced<B>) {
+        self.graph = Some(graph);
+        match outcome {
+            Ok(complete) => self.computed(complete),
+            Err(cause) => self.fail(cause),
+        }
+    }
+
+    fn panicked(&mut self, panic: &(dyn Any + Send)) {
+        let message = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or_default();
+        self.fail(Cause::Compute(format!("it panicked: {message}")));
     }
 
     fn computed(&mut self, complete: Vec<Complete<B>>) {
@@ -247,12 +308,7 @@ impl<B: Backend> Actor<B> {
     }
 
     fn acknowledged(&mut self, by: NodeId, receipt: farref::Result<Receipt>) {
-        if let Some(open) = self.unacknowledged.get_mut(&by) {
-            *open -= 1;
-            if *open == 0 {
-                self.unacknowledged.remove(&by);
-            }
-        }
+        self.step();
         match receipt {
             Ok(Receipt {
                 failure: Some(failure),
@@ -279,18 +335,20 @@ impl<B: Backend> Actor<B> {
 
     /// Does what can be done now.
     fn go_on(&mut self) {
-        if self.failure.is_none() && self.engaged.is_some() {
-            self.compute();
-            // Parcels wait for a run that is under way, to go out together.
-            if self.graph.is_some() && self.begun {
-                self.send();
+        loop {
+            if self.failure.is_none() && self.engaged.is_some() {
+                self.compute();
+                // Parcels wait for a run that is under way, to go out together.
+                if self.graph.is_some() && self.begun {
+                    self.send();
+                }
             }
-        }
-        if self.jobs.is_empty() && (self.queue.is_empty() || self.failure.is_some()) {
-            if self.close_open_ends() {
-                return self.go_on();
+            if self.waits() || !self.queue.is_empty() && self.failure.is_none() {
+                return;
             }
-            self.disengage();
+            if !self.close_open_ends() {
+                return self.disengage();
+            }
         }
     }
 
@@ -311,19 +369,31 @@ impl<B: Backend> Actor<B> {
         !self.queue.is_empty()
     }
 
+    /// Runs the graph as far as that is worth it: here, if that takes no longer than a task may, else on a thread.
     fn compute(&mut self) {
-        if self.begun && self.queue.is_empty() {
-            return;
+        while self.failure.is_none() && !(self.begun && self.queue.is_empty()) {
+            let Some(mut graph) = self.graph.take() else {
+                return;
+            };
+            self.begun = true;
+            graph.queue(std::mem::take(&mut self.queue));
+            let here = catch_unwind(AssertUnwindSafe(|| {
+                let outcome = B::with_room(|| graph.advance_quickly());
+                (graph, outcome)
+            }));
+            match here {
+                Ok((graph, Some(outcome))) => self.advanced((graph, outcome)),
+                Ok((mut graph, None)) => {
+                    let runtime = self.place.scope.worker().runtime().clone();
+                    self.computing = Some(runtime.spawn_blocking(move || {
+                        let outcome = B::with_room(|| graph.advance());
+                        (graph, outcome)
+                    }));
+                    return;
+                }
+                Err(panic) => self.panicked(&*panic),
+            }
         }
-        let Some(mut graph) = self.graph.take() else {
-            return;
-        };
-        self.begun = true;
-        let feeds = std::mem::take(&mut self.queue);
-        self.jobs.spawn_blocking(move || {
-            let outcome = B::with_room(|| graph.advance(feeds));
-            Job::Computed(graph, outcome)
-        });
     }
 
     fn send(&mut self) {
@@ -338,24 +408,30 @@ impl<B: Backend> Actor<B> {
                 retain_graph: self.retain_graph,
                 ended_below: self.place.ended_below(self.id.origin),
                 patience: self.patience,
-                sends: first.then(|| self.sent.get(&to).cloned().unwrap_or_default()),
+                messages: first.then(|| self.messages_with(to)),
                 gradients,
             };
             let scope = &self.place.scope;
             let peer = scope.worker().peer_of(to);
-            *self.unacknowledged.entry(to).or_default() += 1;
-            if let Some(carrier) = &self.carrier {
-                let delivery = carrier.deliver(scope, &peer, parcel);
-                self.jobs
-                    .spawn(async move { Job::Acknowledged(to, delivery.await) });
-                continue;
-            }
-            let call = scope.enter(|| {
-                // How long a pass takes is for its patience to say.
-                B::deliver(&peer, parcel).timeout(None).start()
-            });
-            self.jobs
-                .spawn(async move { Job::Acknowledged(to, call.await) });
+            let delivery: Pin<Box<_>> = match &self.carrier {
+                Some(carrier) => carrier.deliver(scope, &peer, parcel),
+                None => Box::pin(scope.enter(|| {
+                    // How long a pass takes is for its patience to say.
+                    B::deliver(&peer, parcel).timeout(None).start()
+                })),
+            };
+            self.unacknowledged.push((to, delivery));
+        }
+    }
+
+    /// What went between this worker and another, in the snapshot.
+    fn messages_with(&self, peer: NodeId) -> Messages {
+        let received = self.known.iter().filter(|(from, _)| *from == peer);
+        let mut received: Vec<u64> = received.map(|(_, number)| *number).collect();
+        received.sort_unstable();
+        Messages {
+            sent: self.sent.get(&peer).cloned().unwrap_or_default(),
+            received,
         }
     }
 
@@ -385,8 +461,9 @@ impl<B: Backend> Actor<B> {
         }
         tracing::debug!(pass = ?self.id, %failure, "a backward pass failed");
         self.failure = Some(failure);
-        self.jobs.abort_all();
-        self.jobs.detach_all();
+        if let Some(computing) = self.computing.take() {
+            computing.abort();
+        }
         self.unacknowledged.clear();
         B::let_go((self.graph.take(), std::mem::take(&mut self.queue)));
         self.outbox.clear();
@@ -415,17 +492,16 @@ impl<B: Backend> Actor<B> {
                 let id = self.id;
                 if self.carrier.is_none() {
                     let report = self.place.scope.enter(|| B::progressed(&peer, id).start());
-                    tokio::spawn(report);
+                    self.place.scope.worker().runtime().spawn(report);
                 }
                 self.to_report = false;
                 self.reported = Instant::now();
             }
             (Some(Engaged::Root(_)), Some(patience)) if self.stepped.elapsed() >= patience => {
-                let mut waiting_for: Vec<_> = self
-                    .unacknowledged
-                    .keys()
-                    .map(|&node| self.name_of(node))
-                    .collect();
+                let nodes = self.unacknowledged.iter().map(|(node, _)| *node);
+                let nodes: BTreeSet<_> = nodes.collect();
+                let mut waiting_for: Vec<_> =
+                    nodes.into_iter().map(|node| self.name_of(node)).collect();
                 if waiting_for.is_empty() {
                     waiting_for.push(self.place.scope.worker().name().to_owned());
                 }
@@ -443,37 +519,51 @@ impl<B: Backend> Actor<B> {
     }
 }
 
-impl<B: Backend> Participation<B> {
-    /// Begins to take part in a pass.
-    pub(super) fn spawn(
-        self: &Arc<Self>,
-        passes: &mut Passes<B>,
-        id: PassId,
-        retain_graph: bool,
-        patience: Option<Duration>,
-    ) -> mpsc::UnboundedSender<Input<B>> {
-        let (inbox, inputs) = mpsc::unbounded_channel();
-        passes.running.insert(id, inbox.clone());
-        // The snapshot is taken here, before anything of this pass can be answered.
-        let snapshot = self.records(|records| records.snapshot());
-        let actor = Actor::new(Arc::clone(self), id, retain_graph, patience, snapshot);
-        self.scope.worker().runtime().spawn(actor.run(inputs));
-        inbox
+impl<B: Backend> Resting for Actor<B> {
+    fn has_graph(&self) -> bool {
+        self.graph.as_ref().is_some_and(|graph| !graph.is_done())
     }
 }
 
-/// Done at that time; never, if there is none.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time.into()).await,
+/// Done when the thread is, if there is one.
+async fn computed<B: Backend>(
+    computing: Option<&mut JoinHandle<Advanced<B>>>,
+) -> Result<Advanced<B>, JoinError> {
+    match computing {
+        Some(computing) => computing.await,
         None => std::future::pending().await,
     }
 }
 
-/// Done when the program no longer waits for the pass.
-async fn given_up(engaged: Option<&mut Engaged>) {
-    match engaged {
-        Some(Engaged::Root(done)) => done.closed().await,
-        _ => std::future::pending().await,
+/// The next parcel that is acknowledged.
+async fn acknowledged(
+    unacknowledged: &mut Vec<Unacknowledged>,
+) -> (NodeId, farref::Result<Receipt>) {
+    std::future::poll_fn(|context| {
+        // They are few: those to one peer mostly travel together.
+        let done = unacknowledged.iter_mut().enumerate();
+        let mut done =
+            done.filter_map(
+                |(index, (by, parcel))| match parcel.as_mut().poll(context) {
+                    Poll::Ready(receipt) => Some((index, *by, receipt)),
+                    Poll::Pending => None,
+                },
+            );
+        match done.next() {
+            Some((index, by, receipt)) => {
+                drop(unacknowledged.swap_remove(index));
+                Poll::Ready((by, receipt))
+            }
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Done at that time; never, if there is none.
+async fn until(time: Option<tokio::time::Sleep>) {
+    match time {
+        Some(time) => time.await,
+        None => std::future::pending().await,
     }
 }

@@ -1,5 +1,6 @@
 //! The passes of one context that a worker takes part in: which run, which are over, what can happen to one.
 
+use std::any::Any;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use farref::context::NodeId;
@@ -43,10 +44,23 @@ pub(crate) enum Input<B: Backend> {
     Fail(PassFailure),
 }
 
+/// A pass that is at rest, to those who only keep it.
+pub(super) trait Resting: Any + Send {
+    /// Whether it keeps the graph of something that has not been run.
+    fn has_graph(&self) -> bool;
+}
+
+/// The way to a pass.
+pub(super) struct Running<B: Backend> {
+    pub(super) inbox: mpsc::UnboundedSender<Input<B>>,
+    /// The pass, while it is at rest: whoever brings it something drives it.
+    pub(super) resting: Option<Box<dyn Resting>>,
+}
+
 /// Those of one context on one worker.
 pub(super) struct Passes<B: Backend> {
     pub(super) next: u64,
-    pub(super) running: HashMap<PassId, mpsc::UnboundedSender<Input<B>>>,
+    pub(super) running: HashMap<PassId, Running<B>>,
     /// Own passes that have not ended.
     pub(super) own: BTreeSet<u64>,
     /// Passes of other workers below these are over.
@@ -71,6 +85,12 @@ impl<B: Backend> Default for Passes<B> {
 }
 
 impl<B: Backend> Passes<B> {
+    /// Whether one of those that are at rest may keep a graph.
+    pub(super) fn has_graphs(&self) -> bool {
+        let mut resting = self.running.values().filter_map(|it| it.resting.as_ref());
+        resting.any(|pass| pass.has_graph())
+    }
+
     /// Whether a parcel is too late for its pass, whose origin says that all below some are over.
     pub(super) fn is_over(&mut self, id: PassId, below: u64, me: NodeId) -> bool {
         if id.origin == me {
@@ -83,22 +103,6 @@ impl<B: Backend> Passes<B> {
                 .retain(|other, _| other.origin != id.origin || other.counter >= below);
         }
         id.counter < *over
-    }
-
-    /// Nothing more comes for a pass of elsewhere.
-    pub(super) fn close_elsewhere(
-        &mut self,
-        counter: u64,
-        by: NodeId,
-    ) -> Option<(mpsc::UnboundedSender<Input<B>>, oneshot::Receiver<Receipt>)> {
-        let pass = PassId {
-            origin: ELSEWHERE,
-            counter,
-        };
-        let inbox = self.running.remove(&pass)?;
-        let (reply, closed) = oneshot::channel();
-        drop(inbox.send(Input::Close { by, reply }));
-        Some((inbox, closed))
     }
 }
 

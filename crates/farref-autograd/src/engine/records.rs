@@ -151,6 +151,11 @@ impl<B: Backend> Records<B> {
         self.sends.keys().copied().collect()
     }
 
+    /// Whether nothing of what is kept hangs on a graph: gradients do not.
+    pub(crate) fn has_no_graphs(&self) -> bool {
+        self.sends.is_empty()
+    }
+
     /// Whether the leaf belongs to a message that an earlier pass has freed.
     pub(crate) fn is_freed(&self, leaf: &B::Leaf) -> bool {
         self.freed.contains(leaf)

@@ -96,11 +96,11 @@ pub async fn backward<B: Backend>(
     let place = here::<B>(scope).ok_or(farref::Error::ContextReleased)?;
     let _turn = place.turn().await;
     scope.check()?;
-    let outcome = place.start(roots, retain_graph, patience)?;
-    match outcome.await {
-        Ok(outcome) => Ok(outcome?),
+    let (driver, outcome) = place.start(roots, retain_graph, patience)?;
+    match driver.drive(outcome).await {
+        Some(outcome) => Ok(outcome?),
         // The pass went with its context.
-        Err(_) => Err(farref::Error::ContextReleased.into()),
+        None => Err(farref::Error::ContextReleased.into()),
     }
 }
 

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::backend::{AtLeaves, Backend};
+use super::timings::Size;
 
 /// Where gradients come in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -39,6 +40,7 @@ pub(crate) struct Task<B: Backend> {
 struct RootState<B: Backend> {
     tensors: Vec<B::Tensor>,
     reach: HashSet<B::Leaf>,
+    size: Size,
     /// What it was fed with and has not been run with.
     gradients: Vec<Vec<Option<B::Tensor>>>,
     fed: bool,
@@ -107,7 +109,17 @@ impl<B: Backend> Task<B> {
     }
 
     fn add(&mut self, root: Root, tensors: Vec<B::Tensor>, received: &HashSet<B::Leaf>, fed: bool) {
-        let reach: HashSet<_> = tensors.iter().flat_map(B::reach).collect();
+        let mut reach = HashSet::new();
+        let mut size = Size::default();
+        for tensor in &tensors {
+            let found = B::reach(tensor);
+            reach.extend(found.leaves);
+            size.add(Size {
+                roots: 1,
+                nodes: found.nodes,
+                elements: found.elements,
+            });
+        }
         for &leaf in &reach {
             self.leaves.entry(leaf).or_insert_with(|| LeafState {
                 received: received.contains(&leaf),
@@ -119,6 +131,7 @@ impl<B: Backend> Task<B> {
         let state = RootState {
             tensors,
             reach,
+            size,
             gradients: Vec::new(),
             fed,
             used: false,
@@ -193,6 +206,21 @@ impl<B: Backend> Task<B> {
         state.gradients.push(gradients);
         self.pending.push(root);
         Vec::new()
+    }
+
+    /// How large the graph is that was looked at.
+    pub(crate) fn size(&self) -> Size {
+        let mut size = Size::default();
+        self.roots.values().for_each(|root| size.add(root.size));
+        size
+    }
+
+    /// How large that part of it is that waits to be run.
+    pub(crate) fn pending_size(&self) -> Size {
+        let mut size = Size::default();
+        let pending = self.pending.iter().filter_map(|root| self.roots.get(root));
+        pending.for_each(|root| size.add(root.size));
+        size
     }
 
     /// What to run now, if it is time.

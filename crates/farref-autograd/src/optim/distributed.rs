@@ -60,6 +60,17 @@ pub struct DistributedOptimizer {
 struct Owner {
     name: String,
     optimizer: RRef<LocalOptimizer>,
+    /// Whether its steps take no longer than a task may.
+    is_small: bool,
+}
+
+impl Owner {
+    fn step(&self) -> Call<(usize, usize)> {
+        match self.is_small {
+            true => self.optimizer.step_small(),
+            false => self.optimizer.step_here(),
+        }
+    }
 }
 
 impl DistributedOptimizer {
@@ -97,13 +108,18 @@ impl DistributedOptimizer {
         let owners = groups.into_values().map(|(peer, group)| Owner {
             name: peer.name().to_owned(),
             optimizer: LocalOptimizer::of_references_on(&peer, config.clone(), group).remote(),
+            is_small: false,
         });
-        let this = Self {
+        let mut this = Self {
             owners: owners.collect(),
         };
         // A parameter that cannot be had, or is there twice, is told of now and not at the first step.
         let layouts = this.on_all(FarOptimizer::get_layout).await?;
         merge(layouts)?;
+        let small = this.on_all(FarOptimizer::is_small).await?;
+        for (owner, is_small) in this.owners.iter_mut().zip(small) {
+            owner.is_small = is_small;
+        }
         Ok(this)
     }
 
@@ -118,7 +134,7 @@ impl DistributedOptimizer {
     pub async fn step(&self, context: &Context) -> Result<()> {
         let owners = self.owners.iter();
         let steps: Vec<_> = context.enter(|| {
-            let steps = owners.map(|owner| (&owner.name, owner.optimizer.step_here().start()));
+            let steps = owners.map(|owner| (&owner.name, owner.step().start()));
             steps.collect()
         });
         let mut failed = Vec::new();

@@ -17,6 +17,11 @@ use crate::state::{self, Layout, StateDict};
 /// The entry of a state that belongs to no parameter.
 pub(super) const LEARNING_RATE: &str = "learning_rate";
 
+/// A step of an optimizer that has less to do is made by a task: some hundred microseconds at most, in elements.
+const SMALL_WORK: usize = 32 << 10;
+/// What a parameter costs, however small it is.
+const PARAMETER_WORK: usize = 512;
+
 /// Takes steps with parameters of this worker.
 ///
 /// ```
@@ -283,6 +288,21 @@ impl LocalOptimizer {
     pub(crate) fn step_here(&mut self) -> Result<(usize, usize)> {
         let context = Context::current().ok_or(Error::NoContext)?;
         Ok((self.step_all(&context)?, self.entries.len()))
+    }
+
+    /// The same on a task, for one that [`is_small`](Self::is_small): that saves the way to a thread.
+    pub(crate) async fn step_small(&mut self) -> Result<(usize, usize)> {
+        self.step_here()
+    }
+
+    /// Whether a step takes no longer than a task may.
+    pub(crate) fn is_small(&self) -> bool {
+        let slots = rules::slots(&self.config).len();
+        let tensors = self.entries.iter().map(|entry| entry.parameter.value());
+        let work: usize = tensors
+            .map(|tensor| PARAMETER_WORK + (1 + slots) * tensor.elem_count())
+            .sum();
+        work <= SMALL_WORK
     }
 
     pub(crate) fn change_learning_rate(&mut self, learning_rate: f64) -> Result<()> {

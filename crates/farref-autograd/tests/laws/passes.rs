@@ -1,7 +1,7 @@
 //! A4: several passes of one context, one after the other and side by side: what they leave, what they free,
 //! what they refuse.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::common::{Group, elements, parameter};
@@ -109,6 +109,30 @@ fn ensure_freed(outcome: &Result<(), Error>) -> Result<()> {
         matches!(outcome, Err(Error::Backward(failure)) if failure.cause == Cause::GraphFreed);
     ensure!(freed, "{outcome:?}");
     Ok(())
+}
+
+/// A2 costs nothing here: who asks for gradients says what it has received, so nobody need ask back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a2_a_pass_through_one_far_layer_is_one_parcel() -> Result<()> {
+    let group = Group::start(2).await?;
+    let layer = Layer::new_on(&group.peer(1)?, vec![2.0, 3.0]).remote();
+    let x = Tensor::from_vec(vec![5.0, 7.0], 2)?;
+    let served = |worker: usize| group.worker(worker).snapshot().totals.served;
+    let context = Context::new(group.worker(0))?;
+    let (loss, unused) = context
+        .run(async {
+            let loss = sum(&layer.forward(x.clone()).await?)?;
+            let unused = layer.forward(x.clone()).await?;
+            anyhow::Ok((loss, unused))
+        })
+        .await?;
+    let before = [served(0), served(1)];
+    context.backward(&[&loss]).await?;
+    assert_eq!([served(0), served(1)], [before[0], before[1] + 1]);
+    assert_eq!(gradient_there(&context, &layer).await?, [5.0, 7.0]);
+    drop((loss, unused, layer));
+    context.release().await?;
+    group.finish(2).await
 }
 
 /// Micro-batches: two results of one far layer, each with a loss and a pass of its own.
@@ -300,4 +324,54 @@ async fn a4_a_pass_may_be_given_any_patience() -> Result<()> {
     drop((loss, layer));
     context.release().await?;
     group.finish(2).await
+}
+
+/// Scales by a parameter of this test's own.
+#[farref::remote]
+async fn scale(x: Tensor) -> Result<Tensor, Error> {
+    let weight = SCALE.get().ok_or(Error::NoContext)?;
+    Ok((&*x * &*weight.tensor())?.into())
+}
+
+/// Has another worker do it.
+#[farref::remote]
+async fn have_scaled(x: Tensor, by: String) -> Result<Tensor, Error> {
+    let me = Worker::current().ok_or(Error::NoContext)?;
+    Ok(scale::on(&me.peer(&by)?, x).await?)
+}
+
+static SCALE: OnceLock<Parameter> = OnceLock::new();
+
+/// DR-1: whoever waits for a pass drives it. When the program gives it up, the workers that it has drawn in, which wait
+/// for each other, find an end all the same, and nothing is left of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_a_pass_that_is_given_up_half_way_leaves_nothing() -> Result<()> {
+    let group = Group::start(3).await?;
+    let weight = SCALE.get_or_init(|| parameter(&[2.0, 3.0], 2).expect("a parameter"));
+    let (there, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    weight.on_gradient(move |gradient| {
+        let _nobody_waits = there.send(());
+        let _the_gate_is_gone = gate.lock().unwrap().recv();
+        Ok(gradient)
+    });
+    let x = parameter(&[5.0, 7.0], 2)?;
+    let context = Context::new(group.worker(0))?;
+    let peer = group.peer(1)?;
+    let loss = context
+        .run(async { sum(&have_scaled::on(&peer, x.tensor(), "worker2".to_owned()).await?) })
+        .await?;
+    let mut pass = context.backward(&[&loss]);
+    tokio::select! {
+        outcome = &mut pass => anyhow::bail!("nobody has let it: {outcome:?}"),
+        _ = arrived.recv() => {}
+    }
+    drop(pass);
+    drop(go_on);
+    let again = context.backward(&[&loss]).await;
+    ensure!(!matches!(again, Err(Error::Farref(_))), "{again:?}");
+    drop(loss);
+    context.release().await?;
+    group.finish(3).await
 }

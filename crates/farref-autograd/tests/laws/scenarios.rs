@@ -372,6 +372,113 @@ async fn f4_an_error_in_the_pass_reaches_the_root_with_its_worker() -> Result<()
     group.finish(3).await
 }
 
+/// Panics when it is run backward.
+struct Panics;
+
+impl candle::CustomOp1 for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &candle::CpuStorage,
+        layout: &candle::Layout,
+    ) -> candle::Result<(candle::CpuStorage, candle::Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+    ) -> candle::Result<Option<candle::Tensor>> {
+        panic!("on the way back")
+    }
+}
+
+#[farref::remote]
+async fn panic_backward(x: Tensor) -> Result<Tensor, Error> {
+    Ok(x.apply_op1(Panics)?.into())
+}
+
+/// Whether the task runs the graph that waits for it, or a thread does because it is large.
+#[tokio::test]
+async fn f4_a_panic_in_the_pass_reaches_the_root_with_its_worker() -> Result<()> {
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    for elements in [1, 100_000] {
+        let a = parameter(&vec![1.0; elements], elements)?;
+        let context = Context::new(group.worker(0))?;
+        let loss = context
+            .run(async { sum(&panic_backward::on(&peer, a.tensor()).await?) })
+            .await?;
+        let failed = context.backward(&[&loss]).await;
+        let Err(Error::Backward(failure)) = failed else {
+            anyhow::bail!("{failed:?}");
+        };
+        assert_eq!(failure.worker, "worker1");
+        ensure!(failure.to_string().contains("on the way back"), "{failure}");
+        drop(loss);
+        context.release().await?;
+    }
+    group.finish(2).await
+}
+
+/// Calls somebody when it is run backward, and waits.
+struct Waits(farref::Peer);
+
+impl candle::CustomOp1 for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &candle::CpuStorage,
+        layout: &candle::Layout,
+    ) -> candle::Result<(candle::CpuStorage, candle::Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+        gradient: &candle::Tensor,
+    ) -> candle::Result<Option<candle::Tensor>> {
+        let there = twice::on(&self.0, Tensor::from(gradient.clone())).wait();
+        Ok(Some(there.map_err(candle::Error::wrap)?.into_candle()))
+    }
+}
+
+#[farref::remote]
+async fn twice(x: Tensor) -> Result<Tensor, Error> {
+    Ok((&*x * 2.0)?.into())
+}
+
+/// Whatever graphs have taken little before: one with an operation that waits is run where that may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_an_operation_may_wait_for_a_call_when_it_is_run_backward() -> Result<()> {
+    let group = Group::start(2).await?;
+    let a = parameter(&[3.0], 1)?;
+    for round in 0..20 {
+        let context = Context::new(group.worker(0))?;
+        let x = a.tensor();
+        let (scaled, factor) = match round % 4 {
+            3 => (x.apply_op1(Waits(group.peer(1)?))?, 2.0),
+            _ => (x.affine(4.0, 0.0)?, 4.0),
+        };
+        let loss = sum(&scaled.into())?;
+        context.backward(&[&loss]).await?;
+        assert_eq!(gradient(&context, &a)?, [factor]);
+        drop(loss);
+        context.release().await?;
+    }
+    group.finish(2).await
+}
+
 #[tokio::test]
 async fn f2_a_worker_that_dies_fails_the_contexts_it_took_part_in() -> Result<()> {
     let group = Group::start(3).await?;
@@ -654,24 +761,62 @@ async fn a1_a_long_pass_is_no_timeout_but_a_stuck_one_is() -> Result<()> {
     group.finish(4).await
 }
 
+#[farref::remote]
+async fn deep(x: Tensor, nodes: usize) -> Result<Tensor, Error> {
+    let mut x = x.into_candle();
+    for _ in 0..nodes {
+        x = (x + 0.0)?;
+    }
+    Ok(x.into())
+}
+
+/// TG-1, TG-2: a graph is looked at by the task that waits for it if the last one had up to 1024 nodes, and run by it if one
+/// of its size took little; else on a thread.
+#[tokio::test]
+async fn a1_small_and_large_graphs_by_turns_have_their_gradients() -> Result<()> {
+    let group = Group::start(2).await?;
+    let peer = group.peer(1)?;
+    let once = [
+        (1, 0),
+        (1, 1021),
+        (1, 1022),
+        (1, 1023),
+        (1, 1024),
+        (1, 1025),
+        (1, 20_000),
+        (1, 1),
+        (1, 30_000),
+        (100_000, 3),
+        (8, 2),
+    ];
+    let elements_and_nodes = once.into_iter().flat_map(|of_one_size| [of_one_size; 3]);
+    for (elements, nodes) in elements_and_nodes {
+        let a = parameter(&vec![1.0; elements], elements)?;
+        let context = Context::new(group.worker(0))?;
+        let loss = context
+            .run(async { sum(&deep::on(&peer, a.tensor(), nodes).await?) })
+            .await?;
+        context.backward(&[&loss]).await?;
+        assert_eq!(
+            gradient(&context, &a)?,
+            vec![1.0; elements],
+            "{nodes} nodes"
+        );
+        drop(loss);
+        context.release().await?;
+    }
+    group.finish(2).await
+}
+
 /// The graph of 100,000 nodes is looked at, run and dropped, on whatever thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_a_graph_may_be_deep() -> Result<()> {
-    #[farref::remote]
-    async fn deep(x: Tensor) -> Result<Tensor, Error> {
-        let mut x = x.into_candle();
-        for _ in 0..100_000 {
-            x = (x + 0.0)?;
-        }
-        Ok(x.into())
-    }
-
     let group = Group::start(2).await?;
     let a = parameter(&[1.0], 1)?;
     let context = Context::new(group.worker(0))?;
     let peer = group.peer(1)?;
     let loss = context
-        .run(async { sum(&deep::on(&peer, a.tensor()).await?) })
+        .run(async { sum(&deep::on(&peer, a.tensor(), 100_000).await?) })
         .await?;
     context.backward(&[&loss]).await?;
     assert_eq!(gradient(&context, &a)?, [1.0]);

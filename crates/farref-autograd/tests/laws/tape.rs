@@ -16,7 +16,7 @@ use farref::context::ContextScope;
 use farref::testing::Cluster;
 use farref::{Call, Peer, RRef, Worker};
 use farref_autograd::engine::{
-    self, Backend, Counts, Engine, Link, Parcel, PassId, Receipt, record_recv, record_send,
+    self, Backend, Counts, Engine, Link, Parcel, PassId, Reach, Receipt, record_recv, record_send,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -135,13 +135,18 @@ impl Backend for Tape {
     type Tensor = Number;
     type Leaf = u64;
 
-    fn reach(root: &Number) -> Vec<u64> {
+    fn reach(root: &Number) -> Reach<u64> {
         let mut nodes = Vec::new();
         root.nodes(&mut HashSet::new(), &mut nodes);
         let leaves = nodes
             .iter()
             .filter(|node| matches!(node.0.origin, Origin::Leaf));
-        leaves.map(|leaf| leaf.0.id).collect()
+        Reach {
+            leaves: leaves.map(|leaf| leaf.0.id).collect(),
+            nodes: nodes.len(),
+            // Some graphs are taken for others, and are run where they are, others on a thread.
+            elements: fastrand::usize(..4),
+        }
     }
 
     fn vjp(

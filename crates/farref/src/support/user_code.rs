@@ -89,6 +89,11 @@ impl UserCode {
         }
     }
 
+    /// Runs something of which somebody says that it takes no time, also where code of the program must not run.
+    pub(crate) fn run_here(&self, f: impl FnOnce()) {
+        guarded(f);
+    }
+
     /// Runs code of the program, but not now.
     pub(crate) fn defer(&self, f: impl FnOnce() + Send + 'static) {
         self.submit([f]);

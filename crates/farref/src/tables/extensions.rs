@@ -13,6 +13,9 @@ pub(crate) trait ContextListener<W>: Send + Sync {
     /// The context is over on this worker.
     fn context_closed(&self, worker: &Arc<W>, context: ContextId);
 
+    /// Whether that takes no time, and runs nothing of the program's code.
+    fn closes_quickly(&self, context: ContextId) -> bool;
+
     /// A worker that took part in the context is gone.
     fn context_failed(&self, worker: &Arc<W>, context: ContextId, lost: NodeId);
 }

@@ -324,6 +324,13 @@ pub trait Extension: Any + Send + Sync {
         let _ = (worker, context);
     }
 
+    /// Whether [`context_closed`](Self::context_closed) takes next to no time for this context, runs no code of others, and
+    /// may therefore be called where the worker reads messages. Otherwise it is called on a thread, which costs more.
+    fn closes_quickly(&self, context: ContextId) -> bool {
+        let _ = context;
+        false
+    }
+
     /// A worker that took part in the context is gone. The context is still to be released.
     ///
     /// ```
@@ -378,6 +385,10 @@ struct ExtensionListener<T>(Arc<T>);
 impl<T: Extension> ContextListener<Core> for ExtensionListener<T> {
     fn context_closed(&self, core: &Arc<Core>, context: ContextId) {
         self.0.context_closed(&Worker::of(core), context);
+    }
+
+    fn closes_quickly(&self, context: ContextId) -> bool {
+        self.0.closes_quickly(context)
     }
 
     fn context_failed(&self, core: &Arc<Core>, context: ContextId, lost: NodeId) {

@@ -163,8 +163,12 @@ impl RecvStream {
             let is_all = !matches!(read, Ok(Progress::More));
             frames += state.frames.len();
             let handled = self.handle_frames(link, now, state);
-            // Answers to several messages, and what follows from several answers, are gathered.
-            let burst = if state.messages.len() > 1 { BURST } else { 0 };
+            // Answers to several calls, and what follows from several answers, are gathered. Nothing follows from what the
+            // protocol says to itself beside them.
+            let calls = state.messages.iter().filter(|message| {
+                !matches!(*message.0, Message::Control(_) | Message::Credit { .. })
+            });
+            let burst = if calls.take(2).count() > 1 { BURST } else { 0 };
             link.burst.store(burst, Ordering::Relaxed);
             deliver(link, &mut state.messages)?;
             state.decoder.reclaim(state.messages.drain(..));

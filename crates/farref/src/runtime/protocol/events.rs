@@ -106,16 +106,31 @@ impl Core {
             }
             Event::Departed => self.reach(WorkerStage::Departed),
             Event::ShutdownComplete => self.reach(WorkerStage::ShutDown),
-            Event::ContextClosed(context) => self.tell_extensions(work, move |listener, core| {
-                listener.context_closed(core, context);
-            }),
+            Event::ContextClosed(context) => {
+                for listener in self.extensions.listeners() {
+                    // Asked without the lock.
+                    let told = Arc::clone(self);
+                    work.woken.push(Box::new(move |core| {
+                        let is_quick = listener.closes_quickly(context);
+                        let tell = move || listener.context_closed(&told, context);
+                        match is_quick {
+                            true => core.user_code.run_here(tell),
+                            false => core.user_code.run(tell),
+                        }
+                    }));
+                }
+            }
             Event::ContextFailed { context, node } => {
                 self.tell_extensions(work, move |listener, core| {
                     listener.context_failed(core, context, node);
                 });
             }
             Event::ContextReleased(context) => {
-                let waiters = state.releases.remove(&context).unwrap_or_default();
+                let mut waiters = state.releases.remove(&context).unwrap_or_default();
+                waiters.retain(|waiter| !waiter.is_closed());
+                if waiters.is_empty() {
+                    return;
+                }
                 let wake = move || {
                     for waiter in waiters {
                         waiter.send(()).unwrap_or_default();
