@@ -110,10 +110,10 @@ pub trait Inbound: Send + Sync + 'static {
     /// What is in them is taken out of their places; what is left there is of no use.
     ///
     /// The runtime asks for each next message while its tables are locked: `messages` must neither block nor call back.
-    fn receive_all<'a>(
+    fn receive_all(
         self: Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = &'a mut Message>,
+        messages: &mut dyn Iterator<Item = &mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         for message in messages {
             Arc::clone(&self).receive(from, message.take())?;

@@ -45,7 +45,7 @@ fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option
                     }
                     Ok(())
                 };
-                while !matches!(filling.read_with(chunk, &fill), Ok(0) | Err(_)) {}
+                while !matches!(filling.read_with(chunk, fill), Ok(0) | Err(_)) {}
                 filling
             };
             decoder.put_named(pieces.into_iter().map(read).collect());

@@ -228,7 +228,9 @@ fn poll_sockets(streams: &mut [WatchedStream]) {
         if let Some(stream) = streams.get_mut(index) {
             let over = PollFlags::HUP | PollFlags::ERR;
             // Whose memory is being read is not waited for here.
-            let readable = stream.is_readable.unwrap_or(answer.contains(PollFlags::IN));
+            let readable = stream
+                .is_readable
+                .unwrap_or_else(|| answer.contains(PollFlags::IN));
             stream.readable = readable || answer.intersects(over);
             stream.writable = answer.intersects(PollFlags::OUT | over);
         }

@@ -224,7 +224,7 @@ impl Batch {
         }
         match payload.body.len() {
             0 => {}
-            ..=COPY_LIMIT => self.copy(&payload.body),
+            1..=COPY_LIMIT => self.copy(&payload.body),
             _ => self.pieces.push(Piece::Body(payload.body.clone())),
         }
         let mut places = Places { passed };

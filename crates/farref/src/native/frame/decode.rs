@@ -93,6 +93,10 @@ enum Announced {
 }
 
 /// What came of reading a head.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is made"
+)]
 enum HeadOutcome {
     /// Some of it has not come.
     Incomplete,

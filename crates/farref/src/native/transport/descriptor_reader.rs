@@ -46,7 +46,7 @@ impl DescriptorReader {
 
     /// Reads what is there of a piece, where no descriptors are.
     pub(super) fn poll_read_buf(
-        &mut self,
+        &self,
         context: &mut Context<'_>,
         mut buffer: &mut impl BufMut,
     ) -> Poll<io::Result<usize>> {

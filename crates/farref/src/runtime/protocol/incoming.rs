@@ -32,10 +32,10 @@ impl Inbound for Core {
         user_code::forbid_during(|| self.take_in(from, &mut iter::once(&mut message)))
     }
 
-    fn receive_all<'a>(
+    fn receive_all(
         self: Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = &'a mut Message>,
+        messages: &mut dyn Iterator<Item = &mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         user_code::forbid_during(|| self.take_in(from, messages))
     }
@@ -126,10 +126,10 @@ impl Core {
 
     /// Takes in messages of a peer, or of this worker to itself: many under one lock, and what follows from
     /// them is carried out together.
-    pub(super) fn take_in<'a>(
+    pub(super) fn take_in(
         self: &Arc<Self>,
         from: NodeId,
-        messages: &mut dyn Iterator<Item = &'a mut Message>,
+        messages: &mut dyn Iterator<Item = &mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         let mut next = messages.next();
         while next.is_some() {
