@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -235,6 +235,15 @@ fn memory(length: usize, seals: SealFlags) -> OwnedFd {
     file
 }
 
+/// A descriptor by which nobody can read, and nobody write any more.
+fn write_only() -> OwnedFd {
+    let file = memory(LENGTH, SealFlags::empty());
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = fs::File::options().write(true).open(path);
+    fcntl_add_seals(&file, sealed()).expect("it is empty of mappings");
+    again.expect("it is there").into()
+}
+
 fn sparse() -> OwnedFd {
     let file = memory(0, SealFlags::empty());
     ftruncate(&file, LENGTH as u64).expect("it is not sealed");
@@ -249,15 +258,22 @@ async fn who_sends_what_is_no_region_is_cut_off_and_harms_nobody() {
     let file = || OwnedFd::from(fs::File::open("/proc/self/exe").expect("a file"));
     let region = || memory(LENGTH, sealed());
     // What is sent, for so many parts that are said to be in regions.
-    let faults: [(&str, Vec<OwnedFd>, usize); 9] = [
+    let faults: [(&str, Vec<OwnedFd>, usize); 12] = [
         ("not sealed", vec![memory(LENGTH, SealFlags::empty())], 1),
         (
             "not sealed",
             vec![memory(LENGTH, SealFlags::WRITE | SealFlags::GROW)],
             1,
         ),
+        (
+            "not sealed",
+            vec![memory(LENGTH, SealFlags::WRITE | SealFlags::SHRINK)],
+            1,
+        ),
         ("bytes where", vec![memory(LENGTH - 1, sealed())], 1),
-        ("bytes of memory for", vec![sparse()], 1),
+        ("bytes where", vec![memory(LENGTH + 1, sealed())], 1),
+        ("has a hole", vec![sparse()], 1),
+        ("not open for reading", vec![write_only()], 1),
         ("not of a region", vec![socket()], 1),
         ("not of a region", vec![file()], 1),
         ("without a descriptor", vec![], 1),
