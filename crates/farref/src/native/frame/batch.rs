@@ -11,6 +11,9 @@
 //!   have the part.
 //! - **BA-4** The descriptors of a frame's regions leave with its first byte, which is the first of a write: whoever reads
 //!   what comes before cannot come upon them.
+//! - **BA-5** At most [`MOST_IN_FLIGHT`] descriptors have left with frames that are not acknowledged; other regions go as
+//!   other parts do. The system counts those that nobody has received for all processes of a user together, and lets
+//!   them have about a thousand: a peer that does not read must not keep them from others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +26,7 @@ use farref_proto::{Frame, Time};
 use super::head::{FrameHead, MemoryFrame, PREFIX, Place, map_payload, part_entry};
 use super::packet::{BARE, Packet};
 use super::plain::{self, MAX_PLAIN};
-use crate::codec::{Part, PartBytes, SharedBytes};
+use crate::codec::{Part, PartBytes, SharedBytes, Width};
 use crate::native::transport::MOST_PASSED;
 use crate::support::user_code;
 
@@ -41,6 +44,9 @@ const KEEP: usize = 256 << 10;
 /// No [`FrameHead`] is longer: two tags, a lane, an age and four or five numbers; or an address and a beacon.
 const MAX_FRAME_HEAD: usize = 96;
 
+/// So many descriptors may be on their way (BA-5).
+const MOST_IN_FLIGHT: usize = 64;
+
 /// What comes next is behind a source, which this thread must not look at (BA-2).
 #[derive(Debug, thiserror::Error)]
 #[error("a buffer of the program's has to be looked at elsewhere")]
@@ -56,7 +62,7 @@ pub(crate) struct Batch {
     /// The first piece that is not written, and how much of it is.
     next: usize,
     offset: usize,
-    /// What has been written of the program's buffers, for whoever may drop them.
+    /// What has been written of the program's buffers and of large regions, for whoever may drop them.
     written: Vec<Part>,
     /// Whether large parts are named, and how many bytes have been (BA-3).
     may_name: bool,
@@ -64,6 +70,8 @@ pub(crate) struct Batch {
     /// Whether regions leave as descriptors, and those that are to leave with the first byte of a piece (BA-4).
     may_pass: bool,
     passing: VecDeque<Passing>,
+    /// The numbers of frames that left with regions and are not acknowledged, and how many regions each has (BA-5).
+    in_flight: VecDeque<(u64, usize)>,
 }
 
 /// The regions of one frame.
@@ -85,6 +93,14 @@ enum Piece {
 /// Which parts of a frame are in regions that leave with it: the first so many that are in one.
 struct Places {
     passed: usize,
+}
+
+/// Those regions that take long to give back: they are dropped as buffers of the program's are.
+pub(crate) fn large_regions(
+    regions: impl Iterator<Item = SharedBytes>,
+) -> impl Iterator<Item = Part> {
+    let parts = regions.map(|region| Part::from_shared(region, Width::One));
+    parts.filter(Part::is_programs)
 }
 
 impl Places {
@@ -116,9 +132,14 @@ impl Batch {
         self.frames.push(frame);
     }
 
-    /// Says whether the peer takes descriptors of regions. It does not until this was said.
-    pub(crate) fn permit_regions(&mut self, may_pass: bool) {
+    /// Says whether the peer takes descriptors of regions, which it does not until this was said; and which frame is
+    /// the first that it has not acknowledged. All frames with regions are of one lane.
+    pub(crate) fn permit_regions(&mut self, may_pass: bool, acknowledged: u64) {
         self.may_pass = may_pass;
+        let is_over = |(seq, _): &(u64, usize)| *seq < acknowledged;
+        while self.in_flight.front().is_some_and(is_over) {
+            self.in_flight.pop_front();
+        }
     }
 
     /// The regions whose descriptors have to leave with the next write.
@@ -152,13 +173,19 @@ impl Batch {
             let mut buffer = [0; MAX_PLAIN];
             let data = (*lane, *seq, *acks, packet.age(now));
             if let Some(head) = plain::write(data, message, &mut buffer) {
-                return self.push_data(buffer.get(..head).unwrap_or_default(), &[], packet);
+                let head = buffer.get(..head).unwrap_or_default();
+                return self.push_data(head, &[], *seq, packet);
             }
         }
+        let seq = match &frame {
+            Frame::Data { seq, .. } => *seq,
+            _ => 0,
+        };
         let mut packet = None;
         let age = |payload: Packet| Ok::<_, Infallible>(packet.insert(payload).age(now));
         let Ok(frame) = map_payload(frame, age);
-        self.push_frame_head(&FrameHead::Session(frame), packet.as_ref());
+        let packet = packet.as_ref().map(|packet| (seq, packet));
+        self.push_frame_head(&FrameHead::Session(frame), packet);
     }
 
     /// Appends the request for a stream for bulk data.
@@ -176,27 +203,29 @@ impl Batch {
         std::mem::take(&mut self.named)
     }
 
-    fn push_frame_head(&mut self, frame_head: &FrameHead, packet: Option<&Packet>) {
+    /// Appends a frame, and the message that it has, with its number.
+    fn push_frame_head(&mut self, frame_head: &FrameHead, packet: Option<(u64, &Packet)>) {
         let mut buffer = [0; MAX_FRAME_HEAD];
         let Ok(frame_head) = postcard::to_slice(frame_head, &mut buffer) else {
             debug_assert!(false, "MAX_FRAME_HEAD is too small");
             return;
         };
-        let Some(packet) = packet else {
+        let Some((seq, packet)) = packet else {
             self.prefix(frame_head.len(), 0, 0);
             self.copy(frame_head);
             return;
         };
         let mut head_buffer = [0; BARE];
-        self.push_data(frame_head, packet.head(&mut head_buffer), packet);
+        self.push_data(frame_head, packet.head(&mut head_buffer), seq, packet);
     }
 
     /// Appends a message, whose head comes in two pieces.
-    fn push_data(&mut self, frame_head: &[u8], head: &[u8], packet: &Packet) {
+    fn push_data(&mut self, frame_head: &[u8], head: &[u8], seq: u64, packet: &Packet) {
         let payload = packet.payload();
         let regions = self.regions(&payload.parts);
         let passed = regions.len();
         if passed > 0 {
+            self.in_flight.push_back((seq, passed));
             let piece = self.pieces.len();
             self.passing.push_back(Passing { piece, regions });
             // A piece of its own.
@@ -237,12 +266,14 @@ impl Batch {
         }
     }
 
-    /// The regions that the peer gets as such: no more than fit into one write.
+    /// The regions that the peer gets as such: no more than fit into one write, or may be on their way.
     fn regions(&self, parts: &[Part]) -> Vec<SharedBytes> {
         if !self.may_pass {
             return Vec::new();
         }
-        let shared = parts.iter().filter_map(Part::shared).take(MOST_PASSED);
+        let in_flight: usize = self.in_flight.iter().map(|(_, regions)| regions).sum();
+        let room = MOST_PASSED.min(MOST_IN_FLIGHT.saturating_sub(in_flight));
+        let shared = parts.iter().filter_map(Part::shared).take(room);
         shared.cloned().collect()
     }
 
@@ -375,7 +406,9 @@ impl Batch {
             passing.piece < self.next || (passing.piece == self.next && left > 0)
         };
         while self.passing.front().is_some_and(has_left) {
-            self.passing.pop_front();
+            let regions = self.passing.pop_front().map(|passing| passing.regions);
+            self.written
+                .extend(large_regions(regions.into_iter().flatten()));
         }
         if self.next == self.pieces.len() {
             self.clear();
@@ -399,7 +432,8 @@ impl Batch {
             _ => None,
         });
         self.written.extend(shared);
-        self.passing.clear();
+        let regions = self.passing.drain(..).flat_map(|passing| passing.regions);
+        self.written.extend(large_regions(regions));
         self.copied.clear();
         self.copied.shrink_to(KEEP);
         self.pieces.shrink_to(1024);
