@@ -2,12 +2,10 @@
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::{fmt, io, slice};
 
-use rustix::fs::{
-    OFlags, SealFlags, SeekFrom, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek,
-};
+use rustix::fs::{OFlags, SealFlags, SeekFrom, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -15,6 +13,8 @@ use crate::error::RefusedDescriptor;
 
 /// The kind of file system that memory in ordinary pages is in.
 const TMPFS: u64 = 0x0102_1994;
+/// The smallest page of any system.
+const PAGE: usize = 4096;
 
 /// Refuses whatever is not sealed memory of this length that can be read here. Whether all of it is there is not asked.
 ///
@@ -78,9 +78,10 @@ impl Mapping {
     pub(crate) fn new(file: BorrowedFd<'_>, length: usize) -> Result<Self, RefusedDescriptor> {
         check(file, length)?;
         if length == 0 {
-            // Nothing can be mapped, and nothing is to be unmapped.
+            // Nothing can be mapped, and nothing is to be unmapped. Aligned as what is mapped, for elements of any kind.
+            let nowhere = NonNull::new(without_provenance_mut(PAGE));
             return Ok(Self {
-                start: NonNull::dangling(),
+                start: nowhere.unwrap_or(NonNull::dangling()),
                 length,
             });
         }

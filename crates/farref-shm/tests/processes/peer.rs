@@ -223,7 +223,12 @@ pub(crate) fn run() -> Result<()> {
             ftruncate(&sparse, LENGTH as u64)?;
             // Beyond its end, from where it can be given back at any time.
             let beyond = LENGTH.next_multiple_of(PAGE) as u64;
-            fallocate(&sparse, FallocateFlags::KEEP_SIZE, beyond, 2 * LENGTH as u64)?;
+            fallocate(
+                &sparse,
+                FallocateFlags::KEEP_SIZE,
+                beyond,
+                2 * LENGTH as u64,
+            )?;
             fcntl_add_seals(&sparse, sealed())?;
             end.send_file(&sparse)?;
         }
@@ -232,7 +237,12 @@ pub(crate) fn run() -> Result<()> {
             rustix::io::pwrite(&sparse, &pattern(LENGTH - PAGE), 0)?;
             ftruncate(&sparse, LENGTH as u64)?;
             let beyond = LENGTH.next_multiple_of(PAGE) as u64;
-            fallocate(&sparse, FallocateFlags::KEEP_SIZE, beyond, 2 * LENGTH as u64)?;
+            fallocate(
+                &sparse,
+                FallocateFlags::KEEP_SIZE,
+                beyond,
+                2 * LENGTH as u64,
+            )?;
             fcntl_add_seals(&sparse, sealed())?;
             end.send_file(&sparse)?;
         }

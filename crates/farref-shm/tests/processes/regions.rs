@@ -75,6 +75,7 @@ fn empty() -> Result<()> {
     let length = peer.note()?.length;
     let region = table().map(peer.descriptor()?, length)?;
     ensure!(region.is_empty() && mappings()? == 0);
+    ensure!(region.as_ptr().addr().is_multiple_of(4096));
     Ok(())
 }
 
