@@ -30,8 +30,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use farref_proto::{Lane, Time};
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::Link;
@@ -44,6 +46,9 @@ use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::support::waiting_threads::NoThread;
 
+/// After so long memory that was offered is looked at that no thread could look at before.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 /// What a link knows of its peer's memory, over all connections.
 #[derive(Debug, Default)]
 pub(super) struct PeerReads {
@@ -53,6 +58,8 @@ pub(super) struct PeerReads {
     is_refused: AtomicBool,
     /// A stream whose peer has offered its memory, until a thread looks at that.
     offered: Mutex<Option<(Weak<RecvStream>, MemoryClaim)>>,
+    /// Whether that is looked at again before long, because there was no thread.
+    looks_again: AtomicBool,
     /// How many bytes were read.
     bytes: AtomicU64,
     /// Until when nothing is read, because there was no thread for it (PM-4).
@@ -115,6 +122,11 @@ impl PeerReads {
     /// A peer's memory is to be looked at, as that of a later connection than any before.
     fn offer(&self, stream: Weak<RecvStream>, claim: MemoryClaim) {
         *lock(&self.offered) = Some((stream, claim));
+    }
+
+    /// Nobody could look at it. If there is a later one, that counts.
+    fn offer_again(&self, stream: Weak<RecvStream>, claim: MemoryClaim) {
+        lock(&self.offered).get_or_insert((stream, claim));
     }
 
     /// Only one at a time reads for a link (PM-2).
@@ -266,9 +278,10 @@ impl RecvStream {
             return;
         };
         let peer = link.peer;
-        let link = Arc::downgrade(link);
+        let weak = Arc::downgrade(link);
+        let offered = claim.clone();
         // PM-1
-        let begun = self.spawn(&link, move |link| {
+        let begun = self.spawn(&weak, move |link| {
             let confirmed = PeerMemory::confirm(&stream.send.write, &claim);
             permit.give_back(link);
             match confirmed {
@@ -285,7 +298,10 @@ impl RecvStream {
             }
         });
         if let Err(error) = begun {
-            debug!(%peer, %error, "the peer's memory is not read: large values go through the socket");
+            debug!(%peer, %error, "the peer's memory is not read yet: large values go through the socket");
+            link.peer_reads
+                .offer_again(Weak::clone(&self.this), offered);
+            link.confirm_later();
         }
     }
 
@@ -325,6 +341,21 @@ impl Link {
                 return;
             }
         }
+    }
+
+    /// The same when there may be a thread again (PM-4).
+    fn confirm_later(self: &Arc<Self>) {
+        if self.peer_reads.looks_again.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        self.endpoint.spawn_io(async move {
+            sleep(LOOK_AGAIN).await;
+            if let Some(link) = link.upgrade() {
+                link.peer_reads.looks_again.store(false, Ordering::SeqCst);
+                link.confirm_offered();
+            }
+        });
     }
 
     /// Has the next write with descriptors fail, as if too many were on their way.

@@ -76,3 +76,22 @@ async fn who_finds_all_threads_busy_waits_for_one() {
     assert_eq!(link.connections, 1, "the same connection");
     assert!(lock(&right.inbound.misbehaved).is_empty());
 }
+
+/// PM-4: also before it could be found whether the peer's memory can be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_all_threads_busy_when_it_is_offered_memory_looks_at_it_later() {
+    let io = IoThread::alone();
+    let busy = io.waiting_threads().occupy();
+    let refused = io.waiting_threads().refusals();
+    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    left.send(&right, large(1));
+    eventually("it arrives", || right.received_count() > 0).await;
+    eventually("it asks for a thread", || {
+        io.waiting_threads().refusals() > refused
+    })
+    .await;
+    assert_eq!(read_by(&right, &left), 0);
+    drop(busy);
+    acquaint(&left, &right).await;
+    assert_eq!(right.link_to(&left).expect("a link").connections, 1);
+}
