@@ -23,10 +23,11 @@
 //!   earlier one.
 //! - **PM-4** If memory cannot be read that a peer has named, the connection is lost, and on all later ones of the link
 //!   everything comes through the socket. If no thread can be had for that, it is asked for again; if there is none for
-//!   long, the connection is lost, and on those that are made within a [rest](crate::native::NativeConfig::memory_rest) everything comes through the socket.
+//!   long, the connection is lost, and on those that are made within a
+//!   [rest](crate::native::NativeConfig::memory_rest) everything comes through the socket.
 //! - **PM-5** If descriptors that a peer sent cannot be opened here, the connection is lost, and on all later ones of the
 //!   link regions go as other parts do in that direction. If one cannot be sent, because there are too many on their way,
-//!   the connection is lost, and regions go as other parts do for as long as that.
+//!   the connection is lost, and regions go as other parts do for as long as such a rest.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
