@@ -42,21 +42,24 @@ pub enum RefusedDescriptor {
     /// Somebody could still change it, or shrink it.
     #[error("a region of shared memory is not sealed")]
     Unsealed,
-    /// It is shorter than announced.
+    /// It was not opened for reading.
+    #[error("a region of shared memory is not open for reading")]
+    Unreadable,
+    /// It is shorter or longer than announced.
     #[error("a region of shared memory has {actual} bytes where {announced} were announced")]
-    TooShort {
+    WrongLength {
         /// How many bytes it was said to have.
         announced: u64,
         /// How many it has.
         actual: u64,
     },
     /// Memory for it would be taken only when it is read, and from the reader.
-    #[error("a region of shared memory has {actual} bytes of memory for {announced}")]
+    #[error("a region of shared memory has a hole at {hole} of its {length} bytes")]
     Sparse {
-        /// How many bytes its file has.
-        announced: u64,
-        /// For how many there is memory.
-        actual: u64,
+        /// Where the first hole is.
+        hole: u64,
+        /// How many bytes it has.
+        length: u64,
     },
     /// There are too many regions here: not the peer's fault.
     #[error(transparent)]
@@ -70,7 +73,11 @@ impl RefusedDescriptor {
     /// Whether the peer did what no correct peer does.
     pub fn is_peers_fault(&self) -> bool {
         match self {
-            Self::NotARegion | Self::Unsealed | Self::TooShort { .. } | Self::Sparse { .. } => true,
+            Self::NotARegion
+            | Self::Unsealed
+            | Self::Unreadable
+            | Self::WrongLength { .. }
+            | Self::Sparse { .. } => true,
             Self::Quota(_) | Self::System(_) => false,
         }
     }

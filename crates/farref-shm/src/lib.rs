@@ -64,7 +64,7 @@
 //! # Invariants
 //!
 //! - **SH-1** Memory that is shown as `&[u8]` can be changed by nobody and does not go away: its file is
-//!   sealed against writing and shrinking, all of it is there, and the system keeps it for the mapping.
+//!   sealed against writing and changing its length, has no holes, and the system keeps it for the mapping.
 //! - **SH-2** No descriptor that a peer sends is asked anything that a peer can make slow before the system has said
 //!   that it is memory, and none is left open.
 //! - **SH-3** Memory is read only of the process that the socket was connected to, only if it is the same user's, and

@@ -70,18 +70,23 @@ impl MappedRegions {
     /// [copied](SealedFile::copy).
     pub fn map_sealed(&self, file: &SealedFile) -> Result<SharedRegion, RefusedDescriptor> {
         let identity = file.identity()?;
-        if let Some(region) = self.lock().find(identity, file.len()) {
+        // Dropped, if it is of another length, without the lock: it may be the last.
+        let is_it = |region: &Arc<Region>| region.len() == file.len();
+        let earlier = self.lock().find(identity);
+        if let Some(region) = earlier.filter(is_it) {
             return Ok(SharedRegion(region));
         }
         // Not under the lock; so two may do it at once, and one in vain.
         let region = Arc::new(file.map(&self.quota)?);
-        let mut regions = self.lock();
-        if let Some(earlier) = regions.find(identity, file.len()) {
-            drop(regions);
-            return Ok(SharedRegion(earlier));
-        }
-        regions.insert(identity, &region);
-        Ok(SharedRegion(region))
+        let earlier = {
+            let mut regions = self.lock();
+            let earlier = regions.find(identity);
+            if earlier.is_none() {
+                regions.insert(identity, &region);
+            }
+            earlier
+        };
+        Ok(SharedRegion(earlier.filter(is_it).unwrap_or(region)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Regions> {
@@ -90,10 +95,9 @@ impl MappedRegions {
 }
 
 impl Regions {
-    /// The region of this file, if it is mapped. A peer may say less of the same file another time.
-    fn find(&self, identity: (u64, u64), length: usize) -> Option<Arc<Region>> {
-        let region = self.mapped.get(&identity)?.upgrade()?;
-        (region.len() == length).then_some(region)
+    /// The region of this file, if it is mapped.
+    fn find(&self, identity: (u64, u64)) -> Option<Arc<Region>> {
+        self.mapped.get(&identity)?.upgrade()
     }
 
     fn insert(&mut self, identity: (u64, u64), region: &Arc<Region>) {

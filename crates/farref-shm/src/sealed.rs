@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use crate::error::RefusedDescriptor;
 use crate::quota::Quota;
 use crate::region::Region;
-use crate::sys::check;
+use crate::sys::{check, check_holes};
 
-/// Sealed memory of a peer's, not mapped yet.
+/// Sealed memory of a peer's, not mapped yet. Whether all of it is there is found when it is mapped.
 ///
 /// For whoever wants a copy rather than a mapping: because there are too many of those, or because the program
 /// wants a vector of its own.
@@ -46,8 +46,10 @@ impl SealedFile {
         self.length == 0
     }
 
-    /// Maps it, within a quota. If that is impossible it can still be copied.
+    /// Maps it, within a quota, if it has no holes: memory for those would be the reader's to pay. If there is no room
+    /// for it, it can still be copied.
     pub fn map(&self, quota: &Arc<Quota>) -> Result<Region, RefusedDescriptor> {
+        check_holes(self.file.as_fd(), self.length)?;
         let share = quota.take(self.length as u64)?;
         Region::received(&self.file, self.length, share)
     }

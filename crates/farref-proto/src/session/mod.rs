@@ -172,6 +172,11 @@ impl<F> Session<F> {
         self.outboxes[lane.index()].bytes()
     }
 
+    /// The peer has acknowledged all frames of `lane` before this number.
+    pub const fn acknowledged(&self, lane: Lane) -> u64 {
+        self.outboxes[lane.index()].first()
+    }
+
     /// What the session has done so far.
     pub const fn counters(&self) -> SessionCounters {
         self.tally.0

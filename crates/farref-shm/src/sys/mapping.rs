@@ -2,10 +2,10 @@
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::{fmt, io, slice};
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{OFlags, SealFlags, SeekFrom, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -13,10 +13,10 @@ use crate::error::RefusedDescriptor;
 
 /// The kind of file system that memory in ordinary pages is in.
 const TMPFS: u64 = 0x0102_1994;
-/// The unit in which the system says how much memory a file has.
-const BLOCK: u64 = 512;
+/// The smallest page of any system.
+const PAGE: usize = 4096;
 
-/// Refuses whatever is not sealed memory of at least this length, all of it there.
+/// Refuses whatever is not sealed memory of this length that can be read here. Whether all of it is there is not asked.
 ///
 /// SH-2: the seals come first, which only memory has; the system answers that itself. What else a file may be,
 /// in a file system of a peer's own say, would be asked for the rest.
@@ -26,8 +26,8 @@ pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> Result<(), RefusedDe
         Err(Errno::INVAL | Errno::BADF) => return Err(RefusedDescriptor::NotARegion),
         Err(error) => return Err(RefusedDescriptor::System(error.into())),
     };
-    // What can only grow stays as long as it is.
-    if !seals.contains(SealFlags::SHRINK | SealFlags::WRITE) {
+    // What could grow would be more than is counted.
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE) {
         return Err(RefusedDescriptor::Unsealed);
     }
     // Huge pages are a scarce thing of their own, with rules of their own.
@@ -35,18 +35,34 @@ pub(crate) fn check(file: BorrowedFd<'_>, length: usize) -> Result<(), RefusedDe
     if fstatfs(file).map_err(io::Error::from)?.f_type as u64 != TMPFS {
         return Err(RefusedDescriptor::NotARegion);
     }
+    let mode = fcntl_getfl(file).map_err(io::Error::from)? & OFlags::RWMODE;
+    if mode == OFlags::WRONLY {
+        return Err(RefusedDescriptor::Unreadable);
+    }
     let stat = fstat(file).map_err(io::Error::from)?;
     let announced = length as u64;
     let actual = u64::try_from(stat.st_size).unwrap_or(0);
-    if actual < announced {
-        return Err(RefusedDescriptor::TooShort { announced, actual });
+    if actual != announced {
+        return Err(RefusedDescriptor::WrongLength { announced, actual });
     }
-    let there = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
-    // Of all of the file, since the system does not say where it has memory. Holes cannot be made in what is sealed, so
-    // what is there stays.
-    if there < actual {
-        let (announced, actual) = (actual, there);
-        return Err(RefusedDescriptor::Sparse { announced, actual });
+    Ok(())
+}
+
+/// Refuses memory that is not all there, of a file that was [checked](check). No holes can be made in what is sealed, so
+/// what is there stays.
+///
+/// How much memory the file has does not say it: some of that may be beyond its end, and go. The system looks at
+/// each page, which takes some 10 ms per GiB.
+pub(crate) fn check_holes(file: BorrowedFd<'_>, length: usize) -> Result<(), RefusedDescriptor> {
+    let length = length as u64;
+    if length == 0 {
+        return Ok(());
+    }
+    // It moves the place where the file is read next, which means nothing to anybody here: all say where they read.
+    let hole = seek(file, SeekFrom::Hole(0)).map_err(io::Error::from)?;
+    // There is always one at the end.
+    if hole < length {
+        return Err(RefusedDescriptor::Sparse { hole, length });
     }
     Ok(())
 }
@@ -58,13 +74,14 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `length` bytes of a file, if they are sealed memory.
+    /// Maps a file, if it is sealed memory of this length. Whether it has holes is the caller's to know.
     pub(crate) fn new(file: BorrowedFd<'_>, length: usize) -> Result<Self, RefusedDescriptor> {
         check(file, length)?;
         if length == 0 {
-            // Nothing can be mapped, and nothing is to be unmapped.
+            // Nothing can be mapped, and nothing is to be unmapped. Aligned as what is mapped, for elements of any kind.
+            let nowhere = NonNull::new(without_provenance_mut(PAGE));
             return Ok(Self {
-                start: NonNull::dangling(),
+                start: nowhere.unwrap_or(NonNull::dangling()),
                 length,
             });
         }

@@ -20,7 +20,7 @@ pub(crate) use by_two::fill_by_two;
 #[cfg(target_os = "linux")]
 pub use huge_pages::prefer_huge_pages;
 #[cfg(target_os = "linux")]
-pub(crate) use mapping::{Mapping, check};
+pub(crate) use mapping::{Mapping, check, check_holes};
 pub use partial_vec::{Number, PartialVec};
 #[cfg(target_os = "linux")]
 pub(crate) use process::{peer_credentials, read_process};

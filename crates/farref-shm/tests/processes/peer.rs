@@ -1,7 +1,7 @@
 //! The other process: what it does, and how it is started.
 
 use std::io::{IoSlice, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use farref_shm::{BEACON, Beacon, DescriptorQueue, Quota, Region, RegionWriter, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 /// Says that this process is the other one, and what it is to be.
 const ROLE: &str = "FARREF_SHM_ROLE";
@@ -23,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The length of most values: several pages, and not a whole number of them.
 pub(crate) const LENGTH: usize = 300_001;
+/// The length of a page, or a multiple of it.
+const PAGE: usize = 64 << 10;
 
 /// What a peer says beside its descriptors.
 #[derive(Debug)]
@@ -204,7 +208,10 @@ pub(crate) fn run() -> Result<()> {
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
             end.send_file(&file(LENGTH, seals)?)?;
         }
+        "can grow" => end.send_file(&file(LENGTH, SealFlags::WRITE | SealFlags::SHRINK)?)?,
         "too short" => end.send_file(&file(LENGTH - 1, sealed())?)?,
+        "too long" => end.send_file(&file(LENGTH + 1, sealed())?)?,
+        "cannot be read" => end.send_file(&write_only()?)?,
         "sparse" => {
             let sparse = memfd_create("farref", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             ftruncate(&sparse, LENGTH as u64)?;
@@ -213,7 +220,29 @@ pub(crate) fn run() -> Result<()> {
         }
         "sparse, with memory beyond" => {
             let sparse = memfd_create("farref", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            rustix::io::pwrite(&sparse, &pattern(LENGTH), 4 * LENGTH as u64)?;
+            ftruncate(&sparse, LENGTH as u64)?;
+            // Beyond its end, from where it can be given back at any time.
+            let beyond = LENGTH.next_multiple_of(PAGE) as u64;
+            fallocate(
+                &sparse,
+                FallocateFlags::KEEP_SIZE,
+                beyond,
+                2 * LENGTH as u64,
+            )?;
+            fcntl_add_seals(&sparse, sealed())?;
+            end.send_file(&sparse)?;
+        }
+        "a hole at its end, with memory beyond" => {
+            let sparse = memfd_create("farref", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            rustix::io::pwrite(&sparse, &pattern(LENGTH - PAGE), 0)?;
+            ftruncate(&sparse, LENGTH as u64)?;
+            let beyond = LENGTH.next_multiple_of(PAGE) as u64;
+            fallocate(
+                &sparse,
+                FallocateFlags::KEEP_SIZE,
+                beyond,
+                2 * LENGTH as u64,
+            )?;
             fcntl_add_seals(&sparse, sealed())?;
             end.send_file(&sparse)?;
         }
@@ -322,11 +351,17 @@ fn file(length: usize, seals: SealFlags) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
+/// A region that is open for writing only, by which nobody can write any more.
+fn write_only() -> Result<OwnedFd> {
+    let file = file(LENGTH, SealFlags::empty())?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = std::fs::File::options().write(true).open(path)?;
+    fcntl_add_seals(&file, sealed())?;
+    Ok(again.into())
+}
+
 /// Everything that could change a region that was sent. None of it works.
 fn attack(file: BorrowedFd<'_>) -> Result<()> {
-    use rustix::fs::{FallocateFlags, fallocate};
-    use std::os::fd::AsRawFd;
-
     let again = std::fs::File::options()
         .read(true)
         .write(true)

@@ -75,6 +75,7 @@ fn empty() -> Result<()> {
     let length = peer.note()?.length;
     let region = table().map(peer.descriptor()?, length)?;
     ensure!(region.is_empty() && mappings()? == 0);
+    ensure!(region.as_ptr().addr().is_multiple_of(4096));
     Ok(())
 }
 
@@ -100,36 +101,43 @@ fn hostile() -> Result<()> {
     let announced = LENGTH as u64;
     let is_unsealed: Expected = |error| matches!(error, RefusedDescriptor::Unsealed);
     let is_no_region: Expected = |error| matches!(error, RefusedDescriptor::NotARegion);
-    let cases: [(&str, Expected); 8] = [
+    let is_sparse: Expected = |error| matches!(error, RefusedDescriptor::Sparse { .. });
+    let cases: [(&str, Expected); 12] = [
         ("no seals", is_unsealed),
         ("can shrink", is_unsealed),
         ("can write", is_unsealed),
+        ("can grow", is_unsealed),
         ("too short", |error| {
             let short = LENGTH as u64 - 1;
-            matches!(error, RefusedDescriptor::TooShort { actual, .. } if *actual == short)
+            matches!(error, RefusedDescriptor::WrongLength { actual, .. } if *actual == short)
+        }),
+        ("too long", |error| {
+            let long = LENGTH as u64 + 1;
+            matches!(error, RefusedDescriptor::WrongLength { actual, .. } if *actual == long)
+        }),
+        ("cannot be read", |error| {
+            matches!(error, RefusedDescriptor::Unreadable)
         }),
         ("sparse", |error| {
-            matches!(error, RefusedDescriptor::Sparse { actual: 0, .. })
+            matches!(error, RefusedDescriptor::Sparse { hole: 0, .. })
         }),
-        ("sparse, with memory beyond", |error| {
-            matches!(error, RefusedDescriptor::Sparse { .. })
-        }),
+        ("sparse, with memory beyond", is_sparse),
+        ("a hole at its end, with memory beyond", is_sparse),
         ("a file", is_no_region),
         ("a socket", is_no_region),
     ];
+    let mut faults = Vec::new();
     for (role, is_expected) in cases {
         let mut peer = Peer::start(role)?;
         let length = peer.note()?.length;
         ensure!(length as u64 == announced);
-        let refused = table().map(peer.descriptor()?, length);
-        let error = refused
-            .err()
-            .with_context(|| format!("{role}: taken as a region"))?;
-        ensure!(
-            is_expected(&error) && error.is_peers_fault(),
-            "{role}: {error:?}"
-        );
+        match table().map(peer.descriptor()?, length) {
+            Err(error) if is_expected(&error) && error.is_peers_fault() => {}
+            Err(error) => faults.push(format!("{role}: {error:?}")),
+            Ok(_) => faults.push(format!("{role}: taken as a region")),
+        }
     }
+    ensure!(faults.is_empty(), "{faults:?}");
     Ok(())
 }
 

@@ -42,7 +42,8 @@ pub struct Blob {
 impl Blob {
     /// A copy of these bytes that other processes of the same host read where it is.
     ///
-    /// For what is kept, and asked for again and again: weights, a table, an index. It is copied here, once.
+    /// For what is kept, and asked for again and again: weights, a table, an index. It is copied here, once, which for
+    /// gigabytes takes long: not what an async function should do.
     /// A worker in another process that gets it over a Unix socket (Linux) gets a view of the same memory: nothing is
     /// sent but a descriptor, nothing is copied, and both have the memory once. It can hand it on in the same way. Nobody
     /// can change it any more, neither side and no third one; it is given back when the last process has dropped it,

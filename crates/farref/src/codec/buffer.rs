@@ -394,6 +394,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn no_elements_in_shared_memory_are_none_of_any_kind() {
+        let empty = Buffer::shared::<f64>(&[]);
+        assert_eq!(empty.is_shared(), cfg!(target_os = "linux"));
+        assert_eq!(empty.as_slice::<f64>(), Some(&[][..]));
+        assert_eq!(empty.into_vec::<f64>(), Ok(Vec::new()));
+    }
+
     /// As a tensor does: it has its elements at once.
     #[derive(PartialEq, Debug)]
     struct Tensor(Vec<f32>);

@@ -16,6 +16,9 @@ use super::elements::{Elements, Width, copied};
 use super::error::CodecError;
 use super::shared::SharedBytes;
 
+/// To give a region of this size back takes the system some 100 µs.
+const LARGE_REGION: usize = 1 << 20;
+
 /// Bytes that belong to something else and can be looked at for a moment.
 ///
 /// Through it the storage of a tensor, say, is sent from where it is, though a lock is around it: the
@@ -343,11 +346,14 @@ impl Part {
         u64::try_from(address).ok()
     }
 
-    /// Whether its destructor may be the program's.
+    /// Whether its destructor may be the program's, or takes as long as one of those may: that is for others than whoever
+    /// reads, writes or delivers.
     pub(crate) fn is_programs(&self) -> bool {
         match &self.0 {
             PartKind::Bytes(_) | PartKind::Source(_) => true,
-            PartKind::Owned(_) | PartKind::Shared(..) | PartKind::Refused(_) => false,
+            // The last one of a region gives its memory back, page by page.
+            PartKind::Shared(shared, _) => shared.bytes().len() >= LARGE_REGION,
+            PartKind::Owned(_) | PartKind::Refused(_) => false,
         }
     }
 
@@ -474,6 +480,18 @@ impl fmt::Debug for Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// LI-4, SD-4: to give a large region back takes the system long, as a destructor of the program's may.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_takes_long_to_give_back_is_nothing_for_whoever_delivers() {
+        let region = |size| {
+            let shared = SharedBytes::copy_of(&vec![1; size]).expect("Linux");
+            Part::from_shared(shared, Width::One)
+        };
+        assert!(!region(1000).is_programs());
+        assert!(region(4 << 20).is_programs());
+    }
 
     /// Shows what is there, and an empty slice where nothing is.
     struct Shows(Vec<u8>);

@@ -227,11 +227,9 @@ fn poll_sockets(streams: &mut [WatchedStream]) {
     for (index, answer) in answers {
         if let Some(stream) = streams.get_mut(index) {
             let over = PollFlags::HUP | PollFlags::ERR;
-            // Whose memory is being read is not waited for here.
-            let readable = stream
-                .is_readable
-                .unwrap_or_else(|| answer.contains(PollFlags::IN));
-            stream.readable = readable || answer.intersects(over);
+            // Whose memory is being read is not waited for here, nor its end: nothing can be done before that was read.
+            let readable = answer.intersects(PollFlags::IN | over);
+            stream.readable = stream.is_readable.unwrap_or(readable);
             stream.writable = answer.intersects(PollFlags::OUT | over);
         }
     }

@@ -45,6 +45,9 @@ struct State {
     /// Those that wait for a job.
     idle: usize,
     most: usize,
+    /// How often somebody was told that there is none.
+    #[cfg(test)]
+    refusals: usize,
 }
 
 impl WaitingThreads {
@@ -55,6 +58,8 @@ impl WaitingThreads {
                 threads: 0,
                 idle: 0,
                 most: MOST,
+                #[cfg(test)]
+                refusals: 0,
             }),
             work: Condvar::new(),
         }))
@@ -64,7 +69,7 @@ impl WaitingThreads {
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<(), NoThread> {
         let mut state = lock(&self.0.state);
         if state.most == 0 {
-            return Err(NoThread);
+            return Err(state.refuse());
         }
         // WT-1
         if state.idle > state.jobs.len() {
@@ -75,7 +80,7 @@ impl WaitingThreads {
         }
         // WT-2
         if state.threads >= state.most {
-            return Err(NoThread);
+            return Err(state.refuse());
         }
         state.threads += 1;
         drop(state);
@@ -91,6 +96,43 @@ impl WaitingThreads {
     #[cfg(test)]
     pub(crate) fn exhaust(&self) {
         lock(&self.0.state).most = 0;
+    }
+
+    /// Keeps all threads busy, until what is returned is dropped.
+    #[cfg(test)]
+    pub(crate) fn occupy(&self) -> Vec<std::sync::mpsc::Sender<()>> {
+        let occupy_one = || {
+            let (busy, over) = std::sync::mpsc::channel::<()>();
+            let occupied = self.run(move || {
+                // An error is what is waited for.
+                let _ = over.recv();
+            });
+            occupied.ok().map(|()| busy)
+        };
+        std::iter::from_fn(occupy_one).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refusals(&self) -> usize {
+        lock(&self.0.state).refusals
+    }
+}
+
+impl State {
+    #[cfg_attr(
+        not(test),
+        expect(
+            clippy::unused_self,
+            clippy::needless_pass_by_ref_mut,
+            reason = "tests count"
+        )
+    )]
+    fn refuse(&mut self) -> NoThread {
+        #[cfg(test)]
+        {
+            self.refusals += 1;
+        }
+        NoThread
     }
 }
 

@@ -41,6 +41,11 @@ pub(crate) struct NativeConfig {
     /// Whether peers on the same host that are the same user's may read large parts straight out of this process' memory,
     /// and this one out of theirs, where the system permits it. They may by default.
     pub shared_memory: bool,
+    /// How long a large part waits for a thread that reads it, where all are busy. 10 s by default.
+    pub read_patience: Duration,
+    /// How long nothing more is read out of memory after there was no thread for it, and no region is sent as such after
+    /// the system took no more of them. 30 s by default.
+    pub memory_rest: Duration,
 
     /// How long a connection attempt to one address may take. 5 s by default.
     pub connect_timeout: Duration,
@@ -72,6 +77,8 @@ impl Default for NativeConfig {
             max_parts: 65_536,
             recycle_bytes: 128 << 20,
             shared_memory: true,
+            read_patience: Duration::from_secs(10),
+            memory_rest: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             max_handshakes: 256,

@@ -11,6 +11,9 @@
 //!   have the part.
 //! - **BA-4** The descriptors of a frame's regions leave with its first byte, which is the first of a write: whoever reads
 //!   what comes before cannot come upon them.
+//! - **BA-5** At most [`MOST_IN_FLIGHT`] descriptors have left with frames that are not acknowledged; other regions go as
+//!   other parts do. The system counts those that nobody has received for all processes of a user together, and lets
+//!   them have about a thousand: a peer that does not read must not keep them from others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +26,7 @@ use farref_proto::{Frame, Time};
 use super::head::{FrameHead, MemoryFrame, PREFIX, Place, map_payload, part_entry};
 use super::packet::Packet;
 use super::plain::{self, DataHead, MAX_DATA};
-use crate::codec::{Part, PartBytes, SharedBytes};
+use crate::codec::{Part, PartBytes, SharedBytes, Width};
 use crate::native::transport::MOST_PASSED;
 use crate::support::user_code;
 
@@ -41,6 +44,9 @@ const KEEP: usize = 256 << 10;
 /// No [`FrameHead`] without data is longer: two tags and four numbers; or an address and a beacon.
 const MAX_FRAME_HEAD: usize = 96;
 
+/// So many descriptors may be on their way (BA-5).
+const MOST_IN_FLIGHT: usize = 64;
+
 /// What comes next is behind a source, which this thread must not look at (BA-2).
 #[derive(Debug, thiserror::Error)]
 #[error("a buffer of the program's has to be looked at elsewhere")]
@@ -56,7 +62,7 @@ pub(crate) struct Batch {
     /// The first piece that is not written, and how much of it is.
     next: usize,
     offset: usize,
-    /// What has been written of the program's buffers, for whoever may drop them.
+    /// What has been written of the program's buffers and of large regions, for whoever may drop them.
     written: Vec<Part>,
     /// Whether large parts are named, and how many bytes have been (BA-3).
     may_name: bool,
@@ -64,6 +70,8 @@ pub(crate) struct Batch {
     /// Whether regions leave as descriptors, and those that are to leave with the first byte of a piece (BA-4).
     may_pass: bool,
     passing: VecDeque<Passing>,
+    /// The numbers of frames that left with regions and are not acknowledged, and how many regions each has (BA-5).
+    in_flight: VecDeque<(u64, usize)>,
 }
 
 /// The regions of one frame.
@@ -96,6 +104,14 @@ struct Places {
     passed: usize,
 }
 
+/// Those regions that take long to give back: they are dropped as buffers of the program's are.
+pub(crate) fn large_regions(
+    regions: impl Iterator<Item = SharedBytes>,
+) -> impl Iterator<Item = Part> {
+    let parts = regions.map(|region| Part::from_shared(region, Width::One));
+    parts.filter(Part::is_programs)
+}
+
 impl Places {
     /// Asked of each part in its turn.
     fn is_passed(&mut self, part: &Part) -> bool {
@@ -125,9 +141,14 @@ impl Batch {
         self.frames.push(frame);
     }
 
-    /// Says whether the peer takes descriptors of regions. It does not until this was said.
-    pub(crate) fn permit_regions(&mut self, may_pass: bool) {
+    /// Says whether the peer takes descriptors of regions, which it does not until this was said; and which frame is
+    /// the first that it has not acknowledged. All frames with regions are of one lane.
+    pub(crate) fn permit_regions(&mut self, may_pass: bool, acknowledged: u64) {
         self.may_pass = may_pass;
+        let is_over = |(seq, _): &(u64, usize)| *seq < acknowledged;
+        while self.in_flight.front().is_some_and(is_over) {
+            self.in_flight.pop_front();
+        }
     }
 
     /// The regions whose descriptors have to leave with the next write.
@@ -204,6 +225,7 @@ impl Batch {
         let regions = self.regions(&payload.parts);
         let passed = regions.len();
         if passed > 0 {
+            self.in_flight.push_back((data.1, passed));
             let piece = self.pieces.len();
             self.passing.push_back(Passing { piece, regions });
             // A piece of its own.
@@ -240,12 +262,14 @@ impl Batch {
         }
     }
 
-    /// The regions that the peer gets as such: no more than fit into one write.
+    /// The regions that the peer gets as such: no more than fit into one write, or may be on their way.
     fn regions(&self, parts: &[Part]) -> Vec<SharedBytes> {
         if !self.may_pass {
             return Vec::new();
         }
-        let shared = parts.iter().filter_map(Part::shared).take(MOST_PASSED);
+        let in_flight: usize = self.in_flight.iter().map(|(_, regions)| regions).sum();
+        let room = MOST_PASSED.min(MOST_IN_FLIGHT.saturating_sub(in_flight));
+        let shared = parts.iter().filter_map(Part::shared).take(room);
         shared.cloned().collect()
     }
 
@@ -369,7 +393,9 @@ impl Batch {
             passing.piece < self.next || (passing.piece == self.next && left > 0)
         };
         while self.passing.front().is_some_and(has_left) {
-            self.passing.pop_front();
+            let regions = self.passing.pop_front().map(|passing| passing.regions);
+            self.written
+                .extend(large_regions(regions.into_iter().flatten()));
         }
         if self.next == self.pieces.len() {
             self.clear();
@@ -393,7 +419,8 @@ impl Batch {
             _ => None,
         });
         self.written.extend(shared);
-        self.passing.clear();
+        let regions = self.passing.drain(..).flat_map(|passing| passing.regions);
+        self.written.extend(large_regions(regions));
         self.copied.clear();
         self.copied.shrink_to(KEEP);
         self.pieces.shrink_to(1024);

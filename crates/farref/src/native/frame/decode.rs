@@ -649,6 +649,10 @@ impl PartialFrame {
                     PassedRegion::ToCopy(region) => {
                         let used = intake.recycler.take(length, width);
                         let filling = Filling::new(length, width, used)?;
+                        if length == 0 {
+                            let part = intake.recycler.lend(filling.finish());
+                            return Ok(PassedPart::Copied(Some(part)));
+                        }
                         let source = PieceSource::Region(region);
                         self.named = Named::Wanted(vec![NamedPiece { source, filling }]);
                     }

@@ -45,7 +45,7 @@ mod recycle;
 mod tests;
 mod varint;
 
-pub(super) use batch::{Batch, UserCodeBarred};
+pub(super) use batch::{Batch, UserCodeBarred, large_regions};
 pub(super) use decode::{DecodedFrame, Decoder, NamedPiece, PieceSource};
 pub(super) use error::FrameError;
 pub(super) use filling::{Filling, Space};

@@ -191,7 +191,7 @@ impl Link {
     ) -> StreamHalves {
         let endpoint = &self.endpoint;
         let shares = lanes == BULK && stream.write.is_local() && endpoint.own_memory.is_some();
-        let takes_regions = shares && self.peer_reads.takes_regions() && {
+        let takes_regions = shares && self.peer_reads.takes_regions(endpoint.now()) && {
             let _runtime = endpoint.runtime.enter();
             stream.read.take_descriptors()
         };

@@ -22,6 +22,7 @@ mod connection;
 mod dialing;
 mod disconnecting;
 mod peer_reads;
+mod read_jobs;
 mod receiving;
 mod recv_stream;
 mod send_stream;

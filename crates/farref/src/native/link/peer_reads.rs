@@ -15,58 +15,40 @@
 //!
 //! - **PM-1** The memory of a peer is read by a thread that may wait, never by one of the runtime's: a peer can have
 //!   memory that takes long to read, or for ever.
-//! - **PM-2** At most one thread reads for a link, whatever the peer does, and holds up nothing but the link's stream for
-//!   bulk data.
+//! - **PM-2** At most one thread reads or copies for a link, whatever the peer does, and holds up nothing but the link's
+//!   stream for bulk data. What it copies it leaves when the connection is over.
 //! - **PM-3** What was read is delivered only if afterwards the peer still had its end of the socket, and the connection
 //!   was still the present one. A sender hangs up before it gives memory back that was not acknowledged
 //!   ([`Connection`](super::Connection)), and a message that was acknowledged on a later connection is not taken from an
 //!   earlier one.
-//! - **PM-4** If memory cannot be read that a peer has named, or no thread can be had for that, the connection is lost, and
-//!   on all later ones of the link everything comes through the socket.
-//! - **PM-5** If descriptors that a peer sent cannot be opened here, or one cannot be sent, the connection is lost, and on all
-//!   later ones of the link regions go as other parts do in that direction.
+//! - **PM-4** If memory cannot be read that a peer has named, the connection is lost, and on all later ones of the link
+//!   everything comes through the socket. If no thread can be had for that, it is asked for again; if there is none for
+//!   long, the connection is lost, and on those that are made within a
+//!   [rest](crate::native::NativeConfig::memory_rest) everything comes through the socket.
+//! - **PM-5** If descriptors that a peer sent cannot be opened here, the connection is lost, and on all later ones of the
+//!   link regions go as other parts do in that direction. If one cannot be sent, because there are too many on their way,
+//!   the connection is lost, and regions go as other parts do for as long as such a rest.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bytes::BufMut;
 use farref_proto::{Lane, Time};
-use tokio::sync::oneshot;
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::Link;
 use super::recv_stream::RecvStream;
 use super::send_stream::{BULK, SendStream};
 use crate::native::endpoint::Endpoint;
-use crate::native::frame::{Filling, FrameError, MemoryFrame, NamedPiece, PieceSource};
-use crate::native::transport::{MemoryClaim, MemoryError, PeerMemory, SealedRegion};
+use crate::native::frame::MemoryFrame;
+use crate::native::transport::{MemoryClaim, PeerMemory};
 use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::support::waiting_threads::NoThread;
 
-/// So much is read before it is looked at the clock and at the socket: enough for a second thread to be worth it.
-const TURN: usize = 32 << 20;
-/// So much of a region is copied at once.
-const COPY: usize = 64 << 10;
-/// How often the peer hears that its memory is still being read: it has nothing to write meanwhile, so only this shows
-/// it that the connection is not stuck.
-const TELL_EVERY: Duration = Duration::from_millis(20);
-
-/// Parts that are being read: where they will be in the end.
-pub(super) type Reading = oneshot::Receiver<Result<Vec<Filling>, ReadFailure>>;
-
-/// Why a part could not be read. Neither is more than the end of the connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadFailure {
-    #[error("cannot read the peer's memory: {0}")]
-    Memory(#[from] MemoryError),
-    #[error("cannot read a region of the peer's: {0}")]
-    Region(#[from] io::Error),
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-}
+/// After so long memory that was offered is looked at that no thread could look at before.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a link knows of its peer's memory, over all connections.
 #[derive(Debug, Default)]
@@ -77,17 +59,25 @@ pub(super) struct PeerReads {
     is_refused: AtomicBool,
     /// A stream whose peer has offered its memory, until a thread looks at that.
     offered: Mutex<Option<(Weak<RecvStream>, MemoryClaim)>>,
+    /// Whether that is looked at again before long, because there was no thread.
+    looks_again: AtomicBool,
     /// How many bytes were read.
     bytes: AtomicU64,
-    /// Whether descriptors could not be taken, or sent: regions go another way then (PM-5).
+    /// Until when nothing is read, because there was no thread for it (PM-4).
+    reads_from: AtomicU64,
+    /// Whether descriptors could not be taken: regions come another way then (PM-5).
     takes_no_regions: AtomicBool,
-    sends_no_regions: AtomicBool,
+    /// Until when none are sent, because too many were on their way (PM-5).
+    passes_from: AtomicU64,
     /// How many bytes came in regions that are read in place.
     in_place: AtomicU64,
+    /// Has the next write with descriptors fail.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(super) passing_fails: AtomicBool,
 }
 
 /// The right to have a thread look at the peer's memory, as long as it is kept.
-struct ReadPermit(Arc<PeerReads>);
+pub(super) struct ReadPermit(Arc<PeerReads>);
 
 impl PeerReads {
     pub(super) fn bytes(&self) -> u64 {
@@ -99,8 +89,9 @@ impl PeerReads {
     }
 
     /// Whether the peer is told that it may send descriptors.
-    pub(super) fn takes_regions(&self) -> bool {
-        !self.takes_no_regions.load(Ordering::SeqCst)
+    pub(super) fn takes_regions(&self, now: Time) -> bool {
+        // It may take a thread to copy one.
+        !self.takes_no_regions.load(Ordering::SeqCst) && self.has_threads(now)
     }
 
     /// Takes no descriptors any more (PM-5).
@@ -108,9 +99,25 @@ impl PeerReads {
         self.takes_no_regions.store(true, Ordering::SeqCst);
     }
 
-    /// Sends no descriptors any more (PM-5).
-    pub(super) fn stop_passing(&self) {
-        self.sends_no_regions.store(true, Ordering::SeqCst);
+    /// Sends no descriptors for a while (PM-5).
+    pub(super) fn rest_passing(&self, endpoint: &Endpoint) {
+        let until = endpoint.now() + endpoint.config.memory_rest;
+        self.passes_from.store(until.0, Ordering::SeqCst);
+    }
+
+    /// Whether descriptors are sent where the peer takes them.
+    pub(super) fn passes_regions(&self, now: Time) -> bool {
+        now >= Time(self.passes_from.load(Ordering::Relaxed))
+    }
+
+    /// Has no thread read for a while (PM-4).
+    pub(super) fn rest(&self, endpoint: &Endpoint) {
+        let until = endpoint.now() + endpoint.config.memory_rest;
+        self.reads_from.store(until.0, Ordering::SeqCst);
+    }
+
+    fn has_threads(&self, now: Time) -> bool {
+        now >= Time(self.reads_from.load(Ordering::SeqCst))
     }
 
     /// A peer's memory is to be looked at, as that of a later connection than any before.
@@ -118,15 +125,31 @@ impl PeerReads {
         *lock(&self.offered) = Some((stream, claim));
     }
 
-    fn begin(self: &Arc<Self>) -> Option<ReadPermit> {
+    /// Nobody could look at it. If there is a later one, that counts.
+    fn offer_again(&self, stream: Weak<RecvStream>, claim: MemoryClaim) {
+        lock(&self.offered).get_or_insert((stream, claim));
+    }
+
+    /// Only one at a time reads for a link (PM-2).
+    pub(super) fn begin(self: &Arc<Self>) -> Option<ReadPermit> {
         let was_busy = self.is_busy.swap(true, Ordering::SeqCst);
         (!was_busy).then(|| ReadPermit(Arc::clone(self)))
     }
 }
 
 impl ReadPermit {
+    /// So many bytes were read.
+    pub(super) fn count(&self, bytes: u64) {
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The peer's memory cannot be read (PM-4).
+    pub(super) fn refuse(&self) {
+        self.0.is_refused.store(true, Ordering::SeqCst);
+    }
+
     /// Gives it back, and to whoever waits for it: a connection may be made while a thread still reads for the one before.
-    fn give_back(self, link: &Weak<Link>) {
+    pub(super) fn give_back(self, link: &Weak<Link>) {
         drop(self);
         if let Some(link) = link.upgrade() {
             link.confirm_offered();
@@ -151,7 +174,7 @@ pub(super) struct MemoryTalk {
 
 const OFFER: u8 = 1;
 const MAY_NAME: u8 = 2;
-const READING: u8 = 4;
+pub(super) const READING: u8 = 4;
 const TAKES_REGIONS: u8 = 8;
 
 impl MemoryTalk {
@@ -175,7 +198,7 @@ impl MemoryTalk {
         self.may_name.load(Ordering::Relaxed)
     }
 
-    /// Whether regions leave as descriptors on this stream.
+    /// Whether regions may leave as descriptors on this stream.
     pub(super) fn may_pass(&self) -> bool {
         self.may_pass.load(Ordering::Relaxed)
     }
@@ -197,7 +220,7 @@ impl MemoryTalk {
 
 impl SendStream {
     /// Says something about the peer's memory.
-    fn say(&self, what: u8, link: &Arc<Link>) {
+    pub(super) fn say(&self, what: u8, link: &Arc<Link>) {
         self.memory.owe(what);
         // Whatever else is to be written then may be behind code of the program, which is not for this thread.
         user_code::forbid_during(|| self.write_pending(link));
@@ -229,7 +252,8 @@ impl RecvStream {
                 self.send.memory.may_name.store(true, Ordering::Relaxed);
             }
             MemoryFrame::Reading => {
-                if !self.send.memory.may_name() {
+                // It may have to copy a region.
+                if !self.send.memory.may_name() && !self.send.memory.may_pass() {
                     return Err("peer reads memory that it was not offered");
                 }
                 let now = link.endpoint.now();
@@ -242,9 +266,7 @@ impl RecvStream {
                 if self.lanes != BULK {
                     return Err("peer takes regions where they do not belong");
                 }
-                let is_willing = self.send.write.is_local() && link.endpoint.own_memory.is_some();
-                let sends_none = link.peer_reads.sends_no_regions.load(Ordering::SeqCst);
-                let may_pass = is_willing && !sends_none;
+                let may_pass = self.send.write.is_local() && link.endpoint.own_memory.is_some();
                 self.send.memory.may_pass.store(may_pass, Ordering::Relaxed);
             }
         }
@@ -257,9 +279,10 @@ impl RecvStream {
             return;
         };
         let peer = link.peer;
-        let link = Arc::downgrade(link);
+        let weak = Arc::downgrade(link);
+        let offered = claim.clone();
         // PM-1
-        let begun = self.spawn(&link, move |link| {
+        let begun = self.spawn(&weak, move |link| {
             let confirmed = PeerMemory::confirm(&stream.send.write, &claim);
             permit.give_back(link);
             match confirmed {
@@ -276,57 +299,11 @@ impl RecvStream {
             }
         });
         if let Err(error) = begun {
-            debug!(%peer, %error, "the peer's memory is not read: large values go through the socket");
+            debug!(%peer, %error, "the peer's memory is not read yet: large values go through the socket");
+            link.peer_reads
+                .offer_again(Weak::clone(&self.this), offered);
+            link.confirm_later();
         }
-    }
-
-    /// Begins to read parts out of the peer's memory. Fails if nobody can now.
-    pub(super) fn read_memory(
-        &self,
-        link: &Arc<Link>,
-        pieces: Vec<NamedPiece>,
-    ) -> Result<Reading, &'static str> {
-        let stream = self.this.upgrade().ok_or("the stream is closed")?;
-        // A region is there, whatever the peer does.
-        let is_memory = |piece: &NamedPiece| matches!(piece.source, PieceSource::Memory(_));
-        let permit = match pieces.iter().any(is_memory) {
-            true => {
-                let permit = link.peer_reads.begin();
-                Some(permit.ok_or("the peer's memory is being read already")?)
-            }
-            false => None,
-        };
-        let (done, reading) = oneshot::channel();
-        let begun = self.spawn(&Arc::downgrade(link), move |link| {
-            let read: Result<Vec<_>, _> = pieces
-                .into_iter()
-                .map(|piece| stream.read_piece(link, piece))
-                .collect();
-            match (&read, &permit) {
-                (Ok(fillings), Some(permit)) => {
-                    let bytes = fillings.iter().map(Filling::length).sum::<usize>() as u64;
-                    permit.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-                }
-                (Err(ReadFailure::Memory(MemoryError::Unreadable(_))), Some(permit)) => {
-                    // PM-4
-                    permit.0.is_refused.store(true, Ordering::SeqCst);
-                }
-                _ => {}
-            }
-            // Before the next one is asked for.
-            if let Some(permit) = permit {
-                permit.give_back(link);
-            }
-            // Nobody waits any more if the connection is over.
-            let _ = done.send(read);
-        });
-        if begun.is_err() {
-            // PM-4, PM-5
-            link.peer_reads.is_refused.store(true, Ordering::SeqCst);
-            link.peer_reads.refuse_regions();
-            return Err("there is no thread to read the peer's memory");
-        }
-        Ok(reading)
     }
 
     /// Has a thread do something that may take long (PM-1), if there is one. It does not keep the link.
@@ -339,58 +316,21 @@ impl RecvStream {
         let alive = link.upgrade().ok_or(NoThread)?;
         alive.endpoint.run_waiting(move || job(&link))
     }
-
-    fn read_piece(&self, link: &Weak<Link>, piece: NamedPiece) -> Result<Filling, ReadFailure> {
-        let NamedPiece {
-            source,
-            mut filling,
-        } = piece;
-        loop {
-            let missing = filling.read_with(TURN, |from, count, into| match &source {
-                PieceSource::Memory(address) => {
-                    let memory = self.memory.get().ok_or(FrameError::Unpermitted)?;
-                    let address = address.saturating_add(from as u64);
-                    let read = memory.read(&self.send.write, address, count, into);
-                    read.map_err(ReadFailure::from)
-                }
-                PieceSource::Region(region) => copy_region(region, from, count, into),
-            })?;
-            if let Some(link) = link.upgrade() {
-                self.tell_reading(&link);
-            }
-            if missing == 0 {
-                return Ok(filling);
-            }
-        }
-    }
-
-    /// Shows every now and then that this stream is not stuck: to the peer, and to the session.
-    fn tell_reading(&self, link: &Arc<Link>) {
-        let now = link.endpoint.now();
-        let told = Time(self.told.load(Ordering::Relaxed));
-        if now.since(told) < TELL_EVERY {
-            return;
-        }
-        self.told.store(now.0, Ordering::Relaxed);
-        {
-            let mut state = link.state();
-            if state.epoch == self.epoch {
-                state.session.handle_bytes_read(now);
-            }
-        }
-        self.send.say(READING, link);
-    }
 }
 
 impl Link {
     /// Has a thread look at the memory that the peer has offered. Where one is at it (PM-2), it sees to that when it is done;
     /// until then the connection makes do with the socket.
-    fn confirm_offered(self: &Arc<Self>) {
+    pub(super) fn confirm_offered(self: &Arc<Self>) {
         let reads = &self.peer_reads;
+        let may_read = || {
+            let is_refused = reads.is_refused.load(Ordering::SeqCst);
+            !is_refused && reads.has_threads(self.endpoint.now())
+        };
         while let Some(permit) = reads.begin() {
             let offered = lock(&reads.offered).take();
             match offered {
-                Some(_) if reads.is_refused.load(Ordering::SeqCst) => return,
+                Some(_) if !may_read() => return,
                 Some((stream, claim)) => match stream.upgrade() {
                     Some(stream) => return stream.confirm(self, claim, permit),
                     None => drop(permit),
@@ -404,31 +344,33 @@ impl Link {
         }
     }
 
+    /// The same when there may be a thread again (PM-4).
+    fn confirm_later(self: &Arc<Self>) {
+        if self.peer_reads.looks_again.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        self.endpoint.spawn_io(async move {
+            sleep(LOOK_AGAIN).await;
+            if let Some(link) = link.upgrade() {
+                link.peer_reads.looks_again.store(false, Ordering::SeqCst);
+                link.confirm_offered();
+            }
+        });
+    }
+
+    /// Has the next write with descriptors fail, as if too many were on their way.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn fail_passing(&self) {
+        self.peer_reads.passing_fails.store(true, Ordering::SeqCst);
+    }
+
     /// So many bytes came that are read in place: they count as received.
     pub(super) fn count_in_place(&self, bytes: u64) {
         self.peer_reads.in_place.fetch_add(bytes, Ordering::Relaxed);
         self.received.fetch_add(bytes, Ordering::Relaxed);
         self.endpoint.metrics.bytes_received.add(bytes);
     }
-}
-
-/// Copies some bytes of a region, by way of a few at a time.
-fn copy_region(
-    region: &SealedRegion,
-    from: usize,
-    count: usize,
-    into: &mut dyn BufMut,
-) -> Result<(), ReadFailure> {
-    let mut some = vec![0; count.min(COPY)];
-    let mut done = 0;
-    while done < count {
-        let now = some.len().min(count - done);
-        let some = some.get_mut(..now).unwrap_or_default();
-        region.copy(from + done, some)?;
-        into.put_slice(some);
-        done += now;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use super::sending::BURST;
 use super::{ConnectionState, Link, LinkState};
 use crate::agent::Message;
 use crate::native::frame::{DecodedFrame, FrameError, ReceivedMessage};
-use crate::native::transport::lacks_descriptors;
+use crate::native::transport::{RegionFault, descriptor_fault};
 use crate::support::lock::{lock, try_lock};
 use crate::support::user_code;
 
@@ -114,10 +114,16 @@ impl RecvStream {
                 link.endpoint.metrics.bytes_received.add(read as u64);
             }
             Err(error) => {
-                if lacks_descriptors(&error) {
-                    link.peer_reads.refuse_regions();
-                }
-                return Err(StopReason::Lost(error.to_string()));
+                return Err(match descriptor_fault(&error) {
+                    // FR-6
+                    Some(RegionFault::Peers(fault)) => StopReason::Misbehaved(fault),
+                    Some(RegionFault::Ours(why)) => {
+                        // PM-5
+                        link.peer_reads.refuse_regions();
+                        StopReason::Lost(why)
+                    }
+                    None => StopReason::Lost(error.to_string()),
+                });
             }
         }
         state.sort_descriptors()?;

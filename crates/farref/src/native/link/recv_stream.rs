@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use farref_proto::{Frame, Lane};
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::peer_reads::{ReadFailure, Reading};
+use super::read_jobs::{ReadFailure, Reading};
 use super::send_stream::SendStream;
 use crate::native::endpoint::Endpoint;
 use crate::native::frame::{Decoder, Filling, FrameError, Packet, ReceivedMessage, Space};

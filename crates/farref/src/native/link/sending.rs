@@ -20,8 +20,8 @@
 //! - **SD-2** One thread at a time writes to a stream, and frames leave in the order in which the
 //!   session gave them.
 //! - **SD-3** No lock of the link is held while writing.
-//! - **SD-4** Nobody drops the program's buffers while it holds the writer lock, and the stream's task never:
-//!   their destructors may take long.
+//! - **SD-4** Nobody drops the program's buffers, or large regions, while it holds the writer lock, and the stream's task
+//!   never: their destructors may take long.
 
 use std::error::Error;
 use std::io::{self, IoSlice};
@@ -35,7 +35,7 @@ use tracing::error;
 use super::send_stream::{MAIN, SendStream};
 use super::{ConnectionState, Link};
 use crate::codec::{BadSource, Part};
-use crate::native::frame::{Batch, UserCodeBarred};
+use crate::native::frame::{Batch, UserCodeBarred, large_regions};
 use crate::native::transport::WriteHalf;
 use crate::support::lock::lock;
 
@@ -203,6 +203,10 @@ impl SendStream {
             let regions = batch.due_regions();
             let written_bytes = batch.write(|slices| match &*regions {
                 [] => write(&self.write, slices),
+                #[cfg(all(test, target_os = "linux"))]
+                _ if link.peer_reads.passing_fails.swap(false, Ordering::SeqCst) => {
+                    Err(rustix::io::Errno::TOOMANYREFS.into())
+                }
                 regions => self.write.try_pass(slices, regions),
             });
             match written_bytes {
@@ -210,6 +214,7 @@ impl SendStream {
                 Ok(bytes) => {
                     link.wrote(self, bytes, batch.is_under_way());
                     written.append(&mut batch.take_written());
+                    written.extend(large_regions(regions.into_iter()));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return WriteOutcome::Blocked,
@@ -227,7 +232,7 @@ impl SendStream {
                     _ if !regions.is_empty() && !is_over(&error) => {
                         // PM-5: more of them are on their way than the system allows, say.
                         drop(batch);
-                        link.peer_reads.stop_passing();
+                        link.peer_reads.rest_passing(&link.endpoint);
                         link.lose_connection(self.epoch, &error);
                         return WriteOutcome::Closed;
                     }
@@ -284,12 +289,14 @@ impl Link {
         let mut ask_for_bulk = false;
         let mut emptied = false;
         let mut timeout = None;
+        let acknowledged;
         {
             let mut state = self.state();
             let state = &mut *state;
             if state.epoch != stream.epoch {
                 return Err(Outdated);
             }
+            acknowledged = state.session.acknowledged(Lane::Bulk);
             let mut bytes = 0;
             while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
                 let Some(frame) = state.session.poll_transmit_on(now, stream.lanes) else {
@@ -323,7 +330,8 @@ impl Link {
         for frame in stream.memory.take_owed(&self.endpoint) {
             batch.push_memory(frame);
         }
-        batch.permit_regions(stream.memory.may_pass());
+        let may_pass = stream.memory.may_pass() && self.peer_reads.passes_regions(now);
+        batch.permit_regions(may_pass, acknowledged);
         batch.encode(now, stream.memory.may_name());
         let named = batch.take_named();
         if named > 0 {

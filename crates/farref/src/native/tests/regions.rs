@@ -4,15 +4,18 @@
 
 use std::fs;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::Lane;
+use farref_shm::{DescriptorQueue, ReceiveError};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::fixture::with_parts;
+use super::fixture::{Setup, with_parts};
 use super::shared_memory::{Intruder, MIB, is_undisturbed, numbers, pair, parts, read_by, watched};
 use super::*;
 use crate::codec::{Part, SharedBytes, Width};
@@ -142,12 +145,23 @@ async fn regions_among_other_parts_come_as_they_were_sent() {
         mixed.push(Part::from(vec![seed as u8; 10]));
     }
     let (before, received) = (in_place(&right, &left), right.received_count());
-    for number in 0..10 {
-        left.send(&right, message(number, &mixed));
-        left.send(&right, call(number, 70_000));
+    // Again and again as many as may be on their way.
+    for round in 1..=4 {
+        for number in 0..3 {
+            left.send(&right, message(number, &mixed));
+            left.send(&right, call(number, 70_000));
+        }
+        eventually("all arrive", || {
+            right.received_count() == received + 6 * round
+        })
+        .await;
+        eventually("all are acknowledged", || {
+            let link = left.link_to(&right).expect("a link");
+            link.queued_messages == 0
+        })
+        .await;
     }
-    eventually("all arrive", || right.received_count() == received + 20).await;
-    let passed = 10 * 16 * 80_000;
+    let passed = 4 * 3 * 16 * 80_000;
     assert_eq!(in_place(&right, &left) - before, passed);
     for message in right.received().drain(received..) {
         let arrived = parts(message);
@@ -235,6 +249,15 @@ fn memory(length: usize, seals: SealFlags) -> OwnedFd {
     file
 }
 
+/// A descriptor by which nobody can read, and nobody write any more.
+fn write_only() -> OwnedFd {
+    let file = memory(LENGTH, SealFlags::empty());
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = fs::File::options().write(true).open(path);
+    fcntl_add_seals(&file, sealed()).expect("it is empty of mappings");
+    again.expect("it is there").into()
+}
+
 fn sparse() -> OwnedFd {
     let file = memory(0, SealFlags::empty());
     ftruncate(&file, LENGTH as u64).expect("it is not sealed");
@@ -249,15 +272,22 @@ async fn who_sends_what_is_no_region_is_cut_off_and_harms_nobody() {
     let file = || OwnedFd::from(fs::File::open("/proc/self/exe").expect("a file"));
     let region = || memory(LENGTH, sealed());
     // What is sent, for so many parts that are said to be in regions.
-    let faults: [(&str, Vec<OwnedFd>, usize); 9] = [
+    let faults: [(&str, Vec<OwnedFd>, usize); 12] = [
         ("not sealed", vec![memory(LENGTH, SealFlags::empty())], 1),
         (
             "not sealed",
             vec![memory(LENGTH, SealFlags::WRITE | SealFlags::GROW)],
             1,
         ),
+        (
+            "not sealed",
+            vec![memory(LENGTH, SealFlags::WRITE | SealFlags::SHRINK)],
+            1,
+        ),
         ("bytes where", vec![memory(LENGTH - 1, sealed())], 1),
-        ("bytes of memory for", vec![sparse()], 1),
+        ("bytes where", vec![memory(LENGTH + 1, sealed())], 1),
+        ("has a hole", vec![sparse()], 1),
+        ("not open for reading", vec![write_only()], 1),
         ("not of a region", vec![socket()], 1),
         ("not of a region", vec![file()], 1),
         ("without a descriptor", vec![], 1),
@@ -329,6 +359,142 @@ async fn who_sends_more_descriptors_than_anybody_takes_loses_its_connection() {
         let _ = farref_shm::send(socket, &[IoSlice::new(&[byte])], &borrowed);
     }
     assert!(intruder.is_hung_up_on().await);
+    is_undisturbed(&bystander, &right).await;
+}
+
+/// SE-7: who takes regions may have to copy one, also where it cannot read the sender's memory, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_regions_and_reads_no_memory_may_say_that_it_reads() {
+    let [right, bystander] = watched().await;
+    let mut intruder = Intruder::new();
+    intruder.connect(&right, true).await;
+    intruder.say(MemoryFrame::TakesRegions).await;
+    intruder.say(MemoryFrame::Reading).await;
+    let received = right.received_on(Lane::Bulk).len();
+    let part = Part::from(vec![1; MIB]);
+    intruder.call(1, part, false, &right).await;
+    eventually("it is heard, or blamed", || {
+        let heard = right.received_on(Lane::Bulk).len() > received;
+        heard || !lock(&right.inbound.misbehaved).is_empty()
+    })
+    .await;
+    assert_eq!(*lock(&right.inbound.misbehaved), []);
+    is_undisturbed(&bystander, &right).await;
+}
+
+/// PM-5: that there are too many on their way passes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_send_a_region_sends_bytes_for_a_while() {
+    for (rest, is_short) in [
+        (Duration::from_millis(1), true),
+        (Duration::from_secs(3600), false),
+    ] {
+        let book = Arc::default();
+        let [left, right] = [1, 2].map(|worker| {
+            let mut setup = Setup::new(worker, BindOptions::default(), &book);
+            setup.config.memory_rest = rest;
+            setup.start()
+        });
+        let (left, right) = (left.await, right.await);
+        acquaint(&left, &right).await;
+        let part = shared(MIB / 8, 9);
+        let before = in_place(&right, &left);
+        let link = left.agent.links.link(right.node).expect("a link");
+        link.fail_passing();
+        let [arrived] = deliver(&left, &right, std::slice::from_ref(&part))
+            .await
+            .try_into()
+            .expect("one part");
+        assert_eq!(arrived.into_vec::<u64>(), Ok(numbers(MIB / 8, 9)));
+        assert_eq!(left.link_to(&right).expect("a link").connections, 2);
+        for _ in 0..5 {
+            deliver(&left, &right, std::slice::from_ref(&part)).await;
+        }
+        if is_short {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while in_place(&right, &left) == before {
+                assert!(Instant::now() < deadline, "it never passes");
+                deliver(&left, &right, std::slice::from_ref(&part)).await;
+            }
+        } else {
+            assert_eq!(in_place(&right, &left), before);
+        }
+        assert_eq!(left.link_to(&right).expect("a link").connections, 2);
+    }
+}
+
+/// BA-5: the system counts them for all programs of a user together, so whoever does not read must not have them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_descriptors_are_on_their_way_to_a_peer_than_it_may_keep_from_others() {
+    let mut setup = Setup::new(1, BindOptions::default(), &Arc::default());
+    // It never acknowledges anything.
+    setup.config.ack_timeout = Duration::from_secs(600);
+    let left = setup.start().await;
+    let mut intruder = Intruder::new();
+    intruder.connect(&left, true).await;
+    intruder.say(MemoryFrame::TakesRegions).await;
+    let received = left.received_count();
+    intruder
+        .call(1, Part::from(vec![1; MIB]), false, &left)
+        .await;
+    eventually("it is heard", || left.received_count() > received).await;
+
+    let regions: Vec<Part> = (0..16).map(|seed| shared(10, seed)).collect();
+    let last = vec![0xA5; 100_000];
+    for number in 0..10 {
+        let mut parts = regions.clone();
+        let body = if number < 9 {
+            vec![1; 100_000]
+        } else {
+            last.clone()
+        };
+        parts.push(Part::from(body));
+        left.agent.enqueue(intruder.node, message(number, &parts));
+    }
+    left.agent.flush(intruder.node);
+    let mut queue = DescriptorQueue::new(1000);
+    let mut bytes = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    while !bytes.ends_with(&last) {
+        let socket = intruder.bulk().write.socket().expect("a socket");
+        match farref_shm::receive(socket, &mut buffer, &mut queue) {
+            Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+            Err(ReceiveError::Socket(error)) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(queue.len(), 64);
+    // The others came as bytes.
+    let is_there = |part: &Part| {
+        let part = part.clone().into_bytes().expect("bytes");
+        bytes.windows(part.len()).any(|some| some == part)
+    };
+    assert!(regions.iter().all(is_there));
+}
+
+/// FR-6: more than one write of anybody's can have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_more_descriptors_at_once_than_fit_into_a_frame_is_cut_off() {
+    let [right, bystander] = watched().await;
+    let mut intruder = Intruder::new();
+    intruder.connect(&right, true).await;
+    let region = memory(LENGTH, sealed());
+    let descriptors = [region.as_fd(); 40];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(40))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let socket = intruder.bulk().write.socket().expect("a socket");
+    let bytes = [IoSlice::new(&[1])];
+    let sent = sendmsg(socket, &bytes, &mut ancillary, SendFlags::empty());
+    assert_eq!(sent, Ok(1));
+    assert!(intruder.is_hung_up_on().await);
+    eventually("it is blamed", || {
+        lock(&right.inbound.misbehaved).len() == 1
+    })
+    .await;
     is_undisturbed(&bystander, &right).await;
 }
 

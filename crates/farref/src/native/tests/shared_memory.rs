@@ -391,7 +391,7 @@ impl Intruder {
     /// The bytes of a call with these parts, of which those in regions are said to be there.
     pub(super) fn passed(&mut self, number: u64, parts: Vec<Part>, to: &Side) -> Vec<u8> {
         let mut batch = self.batch(number, parts, to);
-        batch.permit_regions(true);
+        batch.permit_regions(true, 0);
         batch.encode(Time(0), false);
         written(batch)
     }

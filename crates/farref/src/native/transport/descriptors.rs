@@ -123,12 +123,17 @@ impl SealedRegion {
     }
 }
 
-/// Whether something could not be read because there were descriptors that could not be taken.
-pub(crate) fn lacks_descriptors(error: &std::io::Error) -> bool {
+/// Whether something could not be read because of descriptors that came with it, and whose fault that is.
+pub(crate) fn descriptor_fault(error: &std::io::Error) -> Option<RegionFault> {
     #[cfg(target_os = "linux")]
-    if let Some(inner) = error.get_ref() {
-        return inner.is::<farref_shm::ReceiveError>();
+    if let Some(inner) = error.get_ref()
+        && let Some(fault) = inner.downcast_ref::<farref_shm::ReceiveError>()
+    {
+        return match fault {
+            farref_shm::ReceiveError::TooMany { .. } => Some(RegionFault::Peers(fault.to_string())),
+            _ => Some(RegionFault::Ours(fault.to_string())),
+        };
     }
     let _ = error;
-    false
+    None
 }

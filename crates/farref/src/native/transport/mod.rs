@@ -12,7 +12,7 @@ mod stream;
 mod unix_socket;
 
 pub(crate) use descriptors::{
-    Descriptors, MOST_PASSED, PassedRegion, RegionFault, SealedRegion, lacks_descriptors,
+    Descriptors, MOST_PASSED, PassedRegion, RegionFault, SealedRegion, descriptor_fault,
 };
 pub(crate) use listener::{BindOptions, Bound, Listener};
 pub use memory::MemoryNetwork;
