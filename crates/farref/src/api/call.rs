@@ -430,8 +430,8 @@ impl Built {
             parent = trace.span,
             "call"
         );
-        let mut encoded =
-            std::mem::replace(&mut self.encoded, Ok(value_scope::Encoded::default()))?;
+        // Should the program panic in what follows, there is no second time.
+        let mut encoded = std::mem::replace(&mut self.encoded, Err(awaited_before()))?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
             function: self.entry.map(FunctionEntry::reference),
