@@ -272,4 +272,47 @@ mod tests {
         assert!(late.send(reply(1), Instant::now()).is_err());
         assert!(poll(&mut other, Waker::noop()).is_pending());
     }
+
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    /// RP-1: also if the reply comes from another thread while this one looks, into places that were used before.
+    #[test]
+    fn replies_of_another_thread_reach_who_waits_for_them() {
+        const ROUNDS: usize = 10_000;
+        let (give, given) = std::sync::mpsc::channel::<(ReplySender, usize)>();
+        let answering = std::thread::spawn(move || {
+            for (sender, round) in given {
+                if round % 3 == 0 {
+                    drop(sender);
+                } else {
+                    assert!(sender.send(reply(round as u8), Instant::now()).is_ok());
+                }
+            }
+        });
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let patience = std::time::Duration::from_secs(120);
+        for round in 0..ROUNDS {
+            let (sender, mut receiver) = reply_channel();
+            give.send((sender, round)).unwrap();
+            let began = Instant::now();
+            let told = loop {
+                match poll(&mut receiver, &waker) {
+                    Poll::Ready(told) => break told,
+                    Poll::Pending => std::thread::park_timeout(patience),
+                }
+                assert!(began.elapsed() < patience, "it is not woken");
+            };
+            let body = told.map(|(reply, _)| reply.map(|(payload, _)| payload.body[0]).ok());
+            let expected = (round % 3 != 0).then_some(Some(round as u8));
+            assert_eq!(body, expected, "{round}");
+        }
+        drop(give);
+        answering.join().unwrap();
+    }
 }

@@ -56,6 +56,27 @@ async fn halve(number: u64) -> std::result::Result<u64, String> {
     }
 }
 
+/// TP-1, TP-2: on several threads a call may find a task idle that has not come to rest yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_that_follow_each_other_on_many_threads_are_all_carried_out() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..8_u64 {
+        let peer = peer.clone();
+        callers.spawn(async move {
+            for number in 0..200 {
+                let half = 100 * (caller + 1) + number;
+                let halved = halve::on(&peer, 2 * half).await;
+                assert_eq!(halved.expect("an even number"), half);
+            }
+        });
+    }
+    timeout(PATIENCE, callers.join_all())
+        .await
+        .expect("all end");
+    Ok(cluster.shutdown().await?)
+}
+
 #[farref::remote]
 fn halve_plainly(number: u64) -> std::result::Result<u64, String> {
     match number % 2 {
