@@ -4,13 +4,76 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-use foldhash::fast::FixedState;
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
 
 /// Maps below this size are not worth shrinking.
 const SMALL: usize = 4096;
+
+/// How ids are hashed: both halves with a secret of their own.
+///
+/// The hash function multiplies one half of an id by the other. By itself it mixes a seed into the first one only, and
+/// a constant into the second, which for the id that is this constant makes the seed and the first half of no account.
+#[derive(Clone, Debug)]
+pub(crate) struct IdState {
+    first: u64,
+    second: u64,
+}
+
+impl IdState {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Both with about as many ones as zeros, be the seed what it may: it is a factor.
+        let [first, second] = [1, 2]
+            .map(|step| mixed(seed.wrapping_add(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(step))));
+        Self { first, second }
+    }
+}
+
+/// The mixing step of SplitMix64.
+fn mixed(bits: u64) -> u64 {
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+impl BuildHasher for IdState {
+    type Hasher = IdHasher;
+
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher {
+            hasher: FoldHasher::with_seed(self.first, SharedSeed::global_fixed()),
+            second: self.second,
+        }
+    }
+}
+
+/// Hashes one id.
+pub(crate) struct IdHasher {
+    hasher: FoldHasher<'static>,
+    second: u64,
+}
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.hasher.write(bytes);
+    }
+
+    fn write_u32(&mut self, half: u32) {
+        self.hasher.write_u32(half);
+    }
+
+    /// The second half of an id, or one that is nothing else.
+    fn write_u64(&mut self, half: u64) {
+        self.hasher.write_u64(half ^ self.second);
+    }
+
+    fn finish(&self) -> u64 {
+        self.hasher.finish()
+    }
+}
 
 /// A map keyed by ids. Peers choose part of the ids, so the runtime gives each table a secret seed;
 /// simulations give a constant. Nothing may let its iteration order out: sort first.
@@ -20,7 +83,7 @@ const SMALL: usize = 4096;
 /// one is laid out anew instead.
 #[derive(Clone, Debug)]
 pub(crate) struct IdMap<K, T> {
-    map: HashMap<K, T, FixedState>,
+    map: HashMap<K, T, IdState>,
     /// How many entries fit into the present layout when it is fresh.
     full: usize,
 }
@@ -28,7 +91,7 @@ pub(crate) struct IdMap<K, T> {
 /// An empty map.
 pub(crate) fn id_map<K, T>(seed: u64) -> IdMap<K, T> {
     IdMap {
-        map: HashMap::with_hasher(FixedState::with_seed(seed)),
+        map: HashMap::with_hasher(IdState::new(seed)),
         full: 0,
     }
 }
@@ -81,7 +144,7 @@ impl<K: Eq + Hash, T> IdMap<K, T> {
 }
 
 impl<K, T> Deref for IdMap<K, T> {
-    type Target = HashMap<K, T, FixedState>;
+    type Target = HashMap<K, T, IdState>;
 
     fn deref(&self) -> &Self::Target {
         &self.map
@@ -159,7 +222,30 @@ pub(crate) fn least_keys<'a, K: Copy + Ord + 'a, T: 'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::ids::{NodeId, RRefId};
+
+    /// A peer chooses both halves of an id: none of them may make the other one, and the seed, of no account.
+    #[test]
+    fn no_choice_of_ids_that_a_peer_can_make_without_the_seed_collides() {
+        // What the hash function itself mixes into the second half is in its source.
+        let second_halves = [0, 1, u64::MAX, 0xc0ac_29b7_c97c_50dd];
+        for seed in [0, 1, 0x1234_5678_9abc_def0] {
+            let map = id_map::<RRefId, ()>(seed);
+            for counter in second_halves {
+                let ids = (0..10_000).map(|rank| RRefId::new(NodeId::new(rank, 1), counter));
+                let hashes: HashSet<u32> = ids.map(|id| map.hasher().hash_one(id) as u32).collect();
+                assert!(hashes.len() > 9_000, "{} with {counter:#x}", hashes.len());
+            }
+            for rank in [0, 1, u32::MAX] {
+                let ids = (0..10_000).map(|counter| RRefId::new(NodeId::new(rank, 1), counter));
+                let hashes: HashSet<u32> = ids.map(|id| map.hasher().hash_one(id) as u32).collect();
+                assert!(hashes.len() > 9_000, "{} of {rank}", hashes.len());
+            }
+        }
+    }
 
     #[test]
     fn a_map_whose_entries_come_and_go_does_not_grow() {

@@ -6,16 +6,16 @@
 //!
 //! # Invariants
 //!
-//! - **SL-1** Places that only a crowd of entries needed are given back, at a cost that does not grow with the crowd.
+//! - **SL-1** Places that only a crowd of entries needed are given back, at a cost that, spread over those
+//!   that went, does not grow with the crowd.
 //! - **SL-2** What others get to see does not depend on where entries lie: equality and hash are those of a map.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::hash::sorted_keys;
+use crate::hash::{IdState, sorted_keys};
 
 /// Entries of a page.
 const PAGE: usize = 1024;
@@ -32,7 +32,7 @@ pub(crate) struct SlabMap<K, T> {
     pages: Vec<Vec<Place<K, T>>>,
     /// The first of the places that are free, each of which names the next.
     free: u32,
-    hasher: FixedState,
+    hasher: IdState,
 }
 
 /// Where an entry is, and the hash of its key: an index that grows looks at no entry.
@@ -61,7 +61,7 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
             index: HashTable::new(),
             pages: Vec::new(),
             free: NOWHERE,
-            hasher: FixedState::with_seed(seed),
+            hasher: IdState::new(seed),
         }
     }
 
@@ -137,6 +137,10 @@ impl<K: Copy + Eq + Hash, T> SlabMap<K, T> {
     /// Puts an entry behind all others, and says where that is.
     fn push(&mut self, entry: Place<K, T>) -> u32 {
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
+            debug_assert!(
+                self.pages.len() < NOWHERE as usize / PAGE,
+                "no place is left"
+            );
             // The first grows with its entries: most maps are small.
             let room = if self.pages.is_empty() { 0 } else { PAGE };
             self.pages.push(Vec::with_capacity(room));
@@ -327,7 +331,7 @@ mod tests {
     }
 
     fn hash_of(map: &SlabMap<u64, u64>) -> u64 {
-        FixedState::with_seed(0).hash_one(map)
+        IdState::new(0).hash_one(map)
     }
 
     /// SL-2

@@ -105,22 +105,24 @@ fn a_live_reference_takes_less_than_two_hundred_bytes_at_its_owner_and_at_its_ho
         let me = joining.await.expect("it joins");
 
         let measured = here.spawn(async move {
-            let mut references = Vec::with_capacity(COUNT as usize);
-            // What grows once has grown.
-            created(&me, &mut references, 4096).await;
-            references.clear();
+            const FIRST: u64 = 4096;
+            let mut references = Vec::with_capacity((FIRST + COUNT) as usize);
+            // What grows once has grown. They stay, so that nothing of theirs is there for the others.
+            created(&me, &mut references, FIRST).await;
             let before = BYTES.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
             created(&me, &mut references, COUNT).await;
             let after = BYTES.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
             let each = |side: usize| (after[side] - before[side]) as f64 / COUNT as f64;
             drop(references);
-            (me, each(OWNER), each(HOLDER))
+            (me, each(OWNER), each(HOLDER), each(0))
         });
-        let (me, owner, holder) = measured.await.expect("it is measured");
+        let (me, owner, holder, nobody) = measured.await.expect("it is measured");
         let beside = owner - size_of::<u64>() as f64;
         println!(
-            "bytes of a reference: {beside} at the owner, beside the value; {holder} at the holder"
+            "bytes of a reference: {beside} at the owner, beside the value; {holder} at the holder; \
+             {nobody} on threads of neither"
         );
+        assert!(nobody <= 2.0, "{nobody} bytes that nobody accounts for");
         assert!(
             beside <= 175.0,
             "{beside} bytes at the owner, beside the value"

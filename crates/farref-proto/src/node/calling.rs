@@ -158,6 +158,10 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         record: O,
         out: &mut Outbox<V>,
     ) -> Result<CallHead, CallError> {
+        debug_assert!(
+            !matches!(want, Want::Reference(_)),
+            "nothing is kept for a call without an answer"
+        );
         self.prepare_call(to, want, arguments, context, Some(record), out)
     }
 
@@ -303,6 +307,10 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         record: I,
         out: &mut Outbox<V>,
     ) -> Result<Arrival<V>, PeerMisbehaved> {
+        debug_assert!(
+            matches!(head.target, Target::Answer(_)),
+            "it is not to be answered by a function"
+        );
         self.take_call(from, head, Some(record), out)
     }
 

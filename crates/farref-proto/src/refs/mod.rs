@@ -112,7 +112,7 @@ struct Owner<V, H> {
     slot: Slot<V>,
     forks: ForkSet,
     fingerprint: Fingerprint,
-    /// Handles of the program on this node.
+    /// Handles of the program on this node, and of its fetches.
     handles: u32,
     /// What the driver keeps of those. Most values are held elsewhere only.
     hold: Option<Box<H>>,
@@ -223,13 +223,29 @@ impl<V, H> RefTable<V, H> {
 
     /// Gives a handle back. The last one releases the reference as soon as the protocol allows.
     pub fn drop_handle(&mut self, rref: RRefId, out: &mut Outbox<V>) {
-        if let Some(owner) = self.owners.get_mut(&rref) {
-            owner.handles = owner.handles.saturating_sub(1);
-            self.free_if_unused(rref, out);
-        } else if let Some(user) = self.users.get_mut(&rref) {
+        if self.drop_owner_handle(rref, out) {
+            return;
+        }
+        if let Some(user) = self.users.get_mut(&rref) {
             user.handles = user.handles.saturating_sub(1);
+            if user.program_handles() == 0 {
+                user.hold = None;
+            }
             self.release_if_unused(rref, out);
         }
+    }
+
+    /// The same, of a value that is here. Says whether it is.
+    fn drop_owner_handle(&mut self, rref: RRefId, out: &mut Outbox<V>) -> bool {
+        let Some(owner) = self.owners.get_mut(&rref) else {
+            return false;
+        };
+        owner.handles = owner.handles.saturating_sub(1);
+        if owner.handles == 0 {
+            owner.hold = None;
+        }
+        self.free_if_unused(rref, out);
+        true
     }
 
     /// Takes another handle, for a fetch of the value, until that is answered.
@@ -245,32 +261,33 @@ impl<V, H> RefTable<V, H> {
     pub(crate) fn end_fetch(&mut self, rref: RRefId, out: &mut Outbox<V>) {
         if let Some(user) = self.users.get_mut(&rref) {
             user.fetches = user.fetches.saturating_sub(1);
+            user.handles = user.handles.saturating_sub(1);
             self.pay_dues_if_declined(rref, out);
+            self.release_if_unused(rref, out);
+        } else {
+            self.drop_owner_handle(rref, out);
         }
-        self.drop_handle(rref, out);
     }
 
     /// Keeps something for a reference that the program has just got a handle on, until it has none any more. If it
     /// has others already, what is kept for the first of them stays.
     pub fn keep_hold(&mut self, rref: RRefId, hold: H) {
         if let Some(user) = self.users.get_mut(&rref) {
-            if user.hold.is_none() || user.program_handles() <= 1 {
-                user.hold = Some(hold);
-            }
+            user.hold.get_or_insert(hold);
         } else if let Some(owner) = self.owners.get_mut(&rref)
-            && (owner.hold.is_none() || owner.handles <= 1)
+            && owner.hold.is_none()
         {
             owner.hold = Some(Box::new(hold));
         }
     }
 
-    /// What is kept for a reference that the program holds.
+    /// What is kept for a reference that the program holds, also after [`release_all_users`](Self::release_all_users),
+    /// which releases references over the program's head.
     pub fn hold(&self, rref: RRefId) -> Option<&H> {
         if let Some(user) = self.users.get(&rref) {
-            return user.hold.as_ref().filter(|_| user.program_handles() > 0);
+            return user.hold.as_ref();
         }
-        let owner = self.owners.get(&rref)?;
-        owner.hold.as_deref().filter(|_| owner.handles > 0)
+        self.owners.get(&rref)?.hold.as_deref()
     }
 
     /// Where the value is.

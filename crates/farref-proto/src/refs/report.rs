@@ -84,6 +84,7 @@ impl<V, H> RefTable<V, H> {
             && self.children.is_empty()
             && self.waiting.is_empty()
             && self.dues.is_empty()
+            && self.declined.is_empty()
     }
 
     /// What in the table contradicts itself, if anything does. For tests and simulators, which look
@@ -122,6 +123,19 @@ impl<V, H> RefTable<V, H> {
             if !held && user.state != UserState::Pending {
                 return Some(format!("{rref} is not needed here, and it is kept"));
             }
+        }
+        let is_declined = |user: &User<H>| user.state == UserState::Declined;
+        let undeclined =
+            |rref: &RRefId, _: &DeclineReason| !self.users.get(rref).is_some_and(is_declined);
+        if let Some(rref) = sorted_keys(&self.declined, undeclined).first() {
+            return Some(format!("{rref} was not declined, and why is kept"));
+        }
+        let declined = sorted_keys(&self.users, |_, user| is_declined(user));
+        if declined.len() != self.declined.len() {
+            let (count, reasons) = (declined.len(), self.declined.len());
+            return Some(format!(
+                "{count} references were declined, {reasons} reasons kept"
+            ));
         }
         let due = |rref: &RRefId, _: &Vec<ForkId>| {
             let state = self.users.get(rref).map(|user| user.state);

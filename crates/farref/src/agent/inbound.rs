@@ -107,7 +107,7 @@ pub trait Inbound: Send + Sync + 'static {
     /// many messages hands them over together. After an error the peer is to be cut off, and what followed
     /// the message at fault has been thrown away.
     ///
-    /// What is in them is taken out of their places; what is left there is of no use.
+    /// What is in them is taken out of their places (with [`std::mem::replace`], say); what is left there is of no use.
     ///
     /// The runtime asks for each next message while its tables are locked: `messages` must neither block nor call back.
     fn receive_all(

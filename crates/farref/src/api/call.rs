@@ -1,5 +1,6 @@
 //! A call: built, then awaited, started, or left there.
 
+use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -213,7 +214,9 @@ impl Built {
             callers: Vec::new(),
             context,
         };
-        core.create(to, request, entry, fingerprint::of_type::<T>(), location)
+        let fingerprint = fingerprint::of_type::<T>();
+        core.name_type(fingerprint, type_name::<T>());
+        core.create(to, request, entry, fingerprint, location)
     }
 }
 
@@ -427,8 +430,8 @@ impl Built {
             parent = trace.span,
             "call"
         );
-        let mut encoded =
-            std::mem::replace(&mut self.encoded, Ok(value_scope::Encoded::default()))?;
+        // Should the program panic in what follows, there is no second time.
+        let mut encoded = std::mem::replace(&mut self.encoded, Err(awaited_before()))?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
             function: self.entry.map(FunctionEntry::reference),

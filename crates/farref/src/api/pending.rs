@@ -196,16 +196,17 @@ impl<T: Returned> Future for Pending<T> {
         if this.poll_made(context).is_pending() {
             return Poll::Pending;
         }
-        let begun = match &mut this.state {
-            PendingState::Begun(begun) => begun,
-            state => {
-                return Poll::Ready(Err(match std::mem::replace(state, PendingState::Done) {
-                    PendingState::Failed(error) => error,
-                    _ => awaited_before(),
-                }));
-            }
+        let answer = match &mut this.state {
+            PendingState::Begun(begun) => Some(ready!(begun.poll(context))),
+            _ => None,
         };
-        let (outcome, came) = ready!(begun.poll(context));
+        // It is answered: there is nothing to cancel, nor to poll again should the program panic in reading it.
+        let state = std::mem::replace(&mut this.state, PendingState::Done);
+        let (begun, (outcome, came)) = match (state, answer) {
+            (PendingState::Begun(begun), Some(answer)) => (begun, answer),
+            (PendingState::Failed(error), _) => return Poll::Ready(Err(error)),
+            _ => return Poll::Ready(Err(awaited_before())),
+        };
         let took = match came {
             Some(came) => came.saturating_duration_since(begun.began),
             None => begun.began.elapsed(),
@@ -232,8 +233,6 @@ impl<T: Returned> Future for Pending<T> {
             metrics.failed.add(1);
         }
         let (deadline, began) = (begun.deadline, begun.began);
-        // It is answered: there is nothing to cancel.
-        this.state = PendingState::Done;
         Poll::Ready(outcome.map_err(|error| {
             let limit = deadline.map(|at| at.saturating_duration_since(began));
             complete(error, this.name.clone(), this.entry, limit)

@@ -390,6 +390,9 @@ fn check<T: 'static>(handle: &Handle) -> Result<(), Unread> {
         let found = held.core.type_name(held.fingerprint);
         return Err(Unread::Mismatch(mismatch::<T>(&found)));
     }
-    held.core.name_type(held.fingerprint, type_name::<T>());
+    // HO-2
+    if held.fingerprint == expected {
+        held.core.name_type(expected, type_name::<T>());
+    }
     Ok(())
 }

@@ -310,7 +310,7 @@ impl Core {
         })
     }
 
-    /// A number that changes whenever [`current_life`](Self::current_life) may have.
+    /// A number that changes whenever [`current_life`](Self::current_life) may have. Zero: do not remember any.
     pub(crate) fn view_number(&self) -> u64 {
         self.view_number.load(Ordering::Acquire)
     }

@@ -6,7 +6,7 @@
 //!
 //! - **RP-1** Whoever waits gets the reply, or learns that there will be none because the sender is gone.
 //! - **RP-2** A reply that nobody waits for any more is given back to who sends it.
-//! - **RP-3** Wakers are woken and dropped, and replies dropped, without any lock: they are the program's.
+//! - **RP-3** Wakers are cloned, woken and dropped, and replies dropped, without any lock: they are the program's.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -56,7 +56,10 @@ pub(crate) fn reply_channel() -> (ReplySender, ReplyReceiver) {
     let place = spare.ok().flatten().unwrap_or_default();
     (
         ReplySender(Some(Arc::clone(&place))),
-        ReplyReceiver(Some(place)),
+        ReplyReceiver {
+            place: Some(place),
+            polled: false,
+        },
     )
 }
 
@@ -101,40 +104,55 @@ impl Drop for ReplySender {
 }
 
 /// The end that waits. Ready with nothing if there will be no reply.
-pub(crate) struct ReplyReceiver(Option<Arc<Place>>);
+pub(crate) struct ReplyReceiver {
+    /// None: it has been told.
+    place: Option<Arc<Place>>,
+    /// Whether the place has had its waker.
+    polled: bool,
+}
 
 impl Future for ReplyReceiver {
     type Output = Option<(Reply, Instant)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(place) = &self.0 else {
+        let first = !std::mem::replace(&mut self.polled, true);
+        let Some(place) = &self.place else {
             return Poll::Ready(None);
         };
-        let mut progress = lock(&place.0);
-        let outdated = match &mut *progress {
-            Progress::Open(Some(waker)) if waker.will_wake(context.waker()) => None,
-            Progress::Open(waker) => waker.replace(context.waker().clone()),
-            Progress::Replied(..) => {
-                let replied = std::mem::take(&mut *progress);
-                drop(progress);
-                self.recycle();
-                return Poll::Ready(match replied {
-                    Progress::Replied(reply, at) => Some((reply, at)),
-                    Progress::Open(_) | Progress::Closed => None,
-                });
+        // RP-3: not under the lock. Nearly always one is needed the first time, and none after that.
+        let mut fresh = first.then(|| context.waker().clone());
+        let replied = loop {
+            let mut progress = lock(&place.0);
+            match &mut *progress {
+                Progress::Open(Some(waker)) if waker.will_wake(context.waker()) => {
+                    return Poll::Pending;
+                }
+                Progress::Open(waker) => {
+                    if let Some(fresh) = fresh.take() {
+                        let outdated = waker.replace(fresh);
+                        drop(progress);
+                        drop(outdated);
+                        return Poll::Pending;
+                    }
+                }
+                Progress::Replied(..) => break std::mem::take(&mut *progress),
+                Progress::Closed => return Poll::Ready(None),
             }
-            Progress::Closed => return Poll::Ready(None),
+            drop(progress);
+            fresh = Some(context.waker().clone());
         };
-        drop(progress);
-        drop(outdated);
-        Poll::Pending
+        self.recycle();
+        Poll::Ready(match replied {
+            Progress::Replied(reply, at) => Some((reply, at)),
+            Progress::Open(_) | Progress::Closed => None,
+        })
     }
 }
 
 impl ReplyReceiver {
     /// The reply is here: the place, which is open again, may be used by another call.
     fn recycle(&mut self) {
-        if let Some(mut place) = self.0.take()
+        if let Some(mut place) = self.place.take()
             && Arc::get_mut(&mut place).is_some()
         {
             // An error: this thread is about to end.
@@ -151,7 +169,7 @@ impl ReplyReceiver {
 /// RP-2, RP-3
 impl Drop for ReplyReceiver {
     fn drop(&mut self) {
-        if let Some(place) = self.0.take() {
+        if let Some(place) = self.place.take() {
             drop(place.become_closed());
         }
     }
@@ -253,5 +271,48 @@ mod tests {
         let (_sender, mut other) = reply_channel();
         assert!(late.send(reply(1), Instant::now()).is_err());
         assert!(poll(&mut other, Waker::noop()).is_pending());
+    }
+
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    /// RP-1: also if the reply comes from another thread while this one looks, into places that were used before.
+    #[test]
+    fn replies_of_another_thread_reach_who_waits_for_them() {
+        const ROUNDS: usize = 10_000;
+        let (give, given) = std::sync::mpsc::channel::<(ReplySender, usize)>();
+        let answering = std::thread::spawn(move || {
+            for (sender, round) in given {
+                if round % 3 == 0 {
+                    drop(sender);
+                } else {
+                    assert!(sender.send(reply(round as u8), Instant::now()).is_ok());
+                }
+            }
+        });
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let patience = std::time::Duration::from_secs(120);
+        for round in 0..ROUNDS {
+            let (sender, mut receiver) = reply_channel();
+            give.send((sender, round)).unwrap();
+            let began = Instant::now();
+            let told = loop {
+                match poll(&mut receiver, &waker) {
+                    Poll::Ready(told) => break told,
+                    Poll::Pending => std::thread::park_timeout(patience),
+                }
+                assert!(began.elapsed() < patience, "it is not woken");
+            };
+            let body = told.map(|(reply, _)| reply.map(|(payload, _)| payload.body[0]).ok());
+            let expected = (round % 3 != 0).then_some(Some(round as u8));
+            assert_eq!(body, expected, "{round}");
+        }
+        drop(give);
+        answering.join().unwrap();
     }
 }

@@ -8,6 +8,8 @@
 //!
 //! - **HO-1** What references that came from others say of their origin is kept once for all that say
 //!   the same, and takes no more than [`MAX_RECEIVED`] entries, whatever peers send.
+//! - **HO-2** Names are kept of the types that this program itself has references to, under the fingerprints that it
+//!   gives them: what peers call a type, which may stand for many, adds nothing and is called nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -60,7 +62,7 @@ type Map<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
 /// What the holds of this worker have in common.
 pub(crate) struct Holds {
     origins: Mutex<OriginSet>,
-    /// What those types are called that no function of the program returns.
+    /// What those types are called that no function of the program returns (HO-2).
     types: RwLock<Map<Fingerprint, &'static str>>,
     began: Instant,
 }

@@ -21,7 +21,7 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use farref_proto::RRefId;
 
@@ -97,8 +97,8 @@ pub(crate) trait Object: Send + Sync {
     fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>>;
     /// The type of the value.
     fn type_name(&self) -> &'static str;
-    /// The type of the value.
-    fn type_id(&self) -> TypeId;
+    /// The type of the value. (Not `type_id`, which everything has, also an `Arc` of this.)
+    fn value_type(&self) -> TypeId;
     /// Whether code of the program may run when the value is dropped.
     fn has_destructor(&self) -> bool;
     /// Itself, for those who know the type.
@@ -129,7 +129,7 @@ impl<T: Send + Sync + 'static> Object for Cell<T> {
         std::any::type_name::<T>()
     }
 
-    fn type_id(&self) -> TypeId {
+    fn value_type(&self) -> TypeId {
         TypeId::of::<T>()
     }
 
@@ -145,8 +145,9 @@ impl<T: Send + Sync + 'static> Object for Cell<T> {
 /// VA-3, VA-4
 impl<T: Send + Sync + 'static> Drop for Cell<T> {
     fn drop(&mut self) {
+        let value = self.value.get_mut();
         if std::mem::needs_drop::<T>()
-            && let Some(value) = lock(&self.value).take()
+            && let Some(value) = value.unwrap_or_else(PoisonError::into_inner).take()
         {
             drop_iteratively(value);
         }
@@ -155,15 +156,19 @@ impl<T: Send + Sync + 'static> Drop for Cell<T> {
 
 thread_local! {
     /// Values that are to go after the one that this thread is letting go of.
-    static GOING: RefCell<Option<Vec<Box<dyn Send>>>> = const { RefCell::new(None) };
+    static GOING: RefCell<Option<Vec<Going>>> = const { RefCell::new(None) };
 }
 
-fn drop_iteratively<T: Send + 'static>(value: T) {
+/// A value that is to go, and its type.
+type Going = (Box<dyn Send>, &'static str);
+
+fn drop_iteratively<T: Send + Sync + 'static>(value: Arc<T>) {
+    let name = std::any::type_name::<T>();
     let mut value = Some(value);
     // Without its local state a thread is about to end, and does without the care.
     let first = GOING.try_with(|going| match &mut *going.borrow_mut() {
         Some(going) => {
-            let value: Option<Box<dyn Send>> = value.take().map(|value| Box::new(value) as _);
+            let value = value.take().map(|value| (Box::new(value) as _, name));
             going.extend(value);
             false
         }
@@ -172,21 +177,18 @@ fn drop_iteratively<T: Send + 'static>(value: T) {
             true
         }
     });
-    drop_safely(value);
+    drop_safely(value, name);
     if first == Ok(true) {
-        while let Some(next) = GOING.with_borrow_mut(|going| going.as_mut()?.pop()) {
-            drop_safely(next);
+        while let Some((next, name)) = GOING.with_borrow_mut(|going| going.as_mut()?.pop()) {
+            drop_safely(next, name);
         }
         GOING.set(None);
     }
 }
 
-fn drop_safely<T>(value: T) {
+fn drop_safely<T>(value: T, name: &'static str) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!(
-            value = std::any::type_name::<T>(),
-            "a value panicked when it was dropped"
-        );
+        tracing::error!(value = name, "a value panicked when it was dropped");
     }
 }
 
@@ -332,7 +334,9 @@ impl<T: Send + Sync + 'static> Access for Exclusive<T> {
             return None;
         };
         let cell = object.into_any().downcast::<Cell<T>>().ok()?;
-        let value = lock(&cell.value).take()?;
+        let value = lock(&cell.value).take();
+        debug_assert!(value.is_some(), "somebody else has it exclusively (VA-1)");
+        let value = value?;
         Some(RefMut {
             value: Taken { value, cell },
             _permit: permit,

@@ -1,6 +1,7 @@
 //! What other systems call functions: names in Python, methods by their name on a value of whatever type,
 //! references to values whose type only the other system knows.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use farref::agent::{CallMessage, Fingerprint, FunctionRef};
@@ -288,6 +289,59 @@ async fn a_reference_of_unknown_type_is_cast_to_what_it_is() -> anyhow::Result<(
     assert!(matches!(error, Error::TypeMismatch(_)), "{error:?}");
     drop(number);
     channels::end([a, b]).await
+}
+
+static NUMBERS: Mutex<Vec<RRef<u64>>> = Mutex::new(Vec::new());
+static TEXTS: Mutex<Vec<RRef<String>>> = Mutex::new(Vec::new());
+
+#[farref::remote]
+async fn keep_number(number: RRef<u64>) {
+    NUMBERS.lock().unwrap().push(number);
+}
+
+#[farref::remote]
+async fn keep_text(text: RRef<String>) {
+    TEXTS.lock().unwrap().push(text);
+}
+
+/// S2, HO-2: what another system calls a type stands for any number of types here.
+#[tokio::test]
+async fn a_reference_of_unknown_type_is_not_reported_as_what_another_one_was_read_as()
+-> anyhow::Result<()> {
+    let [a, b] = channels::group(tampered(of_elsewhere)).await?;
+    let peer = a.peer("w1")?;
+    let (text, number) = (a.rref("text".to_owned())?, a.rref(7_u64)?);
+    keep_text::on(&peer, text.clone()).await?;
+    keep_number::on(&peer, number.clone()).await?;
+    let references = b.references();
+    let type_of = |id: String| {
+        let leak = references.0.iter().find(|leak| leak.id == id);
+        leak.expect("it is held").type_name.clone()
+    };
+    let number_type = type_of(number.id()?);
+    assert!(["", "u64"].contains(&&*number_type), "{number_type}");
+    NUMBERS.lock().unwrap().clear();
+    TEXTS.lock().unwrap().clear();
+    drop((text, number));
+    channels::end([a, b]).await
+}
+
+/// S2: also of a type that no function of the program returns.
+#[tokio::test]
+async fn s2_a_reference_made_by_a_call_by_name_says_its_type() -> farref::Result<()> {
+    struct Unseen;
+
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let functions = Functions::of_program()?;
+    let new = functions.by_foreign_name("shop.Till").expect("it is above");
+    let till = functions.call::<Unseen>(&me.peer("worker1")?, &new, &(3_u64,));
+    let till = till.remote();
+    let references = me.references();
+    let types: Vec<_> = references.0.iter().map(|leak| &*leak.type_name).collect();
+    assert_eq!(types, [std::any::type_name::<Unseen>()]);
+    drop(till);
+    cluster.shutdown().await
 }
 
 /// Nothing is known of the type on the way; at the value it is, and whatever is for another type does not

@@ -1,12 +1,18 @@
 //! Calls that carry nothing but their arguments: they take shorter ways through the runtime than others, in tasks that
 //! were used before, and nothing of that is to be seen.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::Result;
-use farref::context::ContextScope;
-use farref::{Call, Peer};
+use farref::context::{ContextScope, Message, Record};
+use farref::{Call, Error, Misuse, Peer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{Barrier, Notify};
 use tokio::time::timeout;
 
@@ -48,6 +54,27 @@ async fn halve(number: u64) -> std::result::Result<u64, String> {
         odd if odd % 2 == 1 => Err(format!("{odd} is odd")),
         even => Ok(even / 2),
     }
+}
+
+/// TP-1, TP-2: on several threads a call may find a task idle that has not come to rest yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_that_follow_each_other_on_many_threads_are_all_carried_out() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..8_u64 {
+        let peer = peer.clone();
+        callers.spawn(async move {
+            for number in 0..200 {
+                let half = 100 * (caller + 1) + number;
+                let halved = halve::on(&peer, 2 * half).await;
+                assert_eq!(halved.expect("an even number"), half);
+            }
+        });
+    }
+    timeout(PATIENCE, callers.join_all())
+        .await
+        .expect("all end");
+    Ok(cluster.shutdown().await?)
 }
 
 #[farref::remote]
@@ -102,32 +129,161 @@ async fn calls_that_carry_nothing_end_as_those_in_a_context_do() -> Result<()> {
 }
 
 static BEGUN: Notify = Notify::const_new();
-static DROPPED: Notify = Notify::const_new();
+static GATE: Notify = Notify::const_new();
+static CANCELLED: AtomicU64 = AtomicU64::new(0);
 
+/// Ends when the gate opens, and says which task it ran in.
 #[farref::remote]
-async fn wait_for_ever() {
+async fn wait_at_gate() -> String {
     struct Tell;
     impl Drop for Tell {
         fn drop(&mut self) {
-            DROPPED.notify_one();
+            CANCELLED.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let _tell = Tell;
+    let tell = Tell;
+    *LAST_TASK.lock().unwrap() = tokio::task::id().to_string();
     BEGUN.notify_one();
-    pending().await
+    GATE.notified().await;
+    std::mem::forget(tell);
+    tokio::task::id().to_string()
 }
+
+static LAST_TASK: Mutex<String> = Mutex::new(String::new());
 
 /// D4: a call that is cancelled is dropped, and the next one of its task is not.
 #[tokio::test]
 async fn cancelling_one_call_does_not_cancel_the_next_in_its_task() -> Result<()> {
     let (cluster, peer) = pair().await?;
-    for _ in 0..3 {
-        let call = wait_for_ever::on(&peer).start();
+    for cancelled in 1..=3 {
+        let call = wait_at_gate::on(&peer).start();
         timeout(PATIENCE, BEGUN.notified()).await.expect("begins");
+        let task = LAST_TASK.lock().unwrap().clone();
         drop(call);
-        timeout(PATIENCE, DROPPED.notified())
-            .await
-            .expect("is dropped");
+        let count = || CANCELLED.load(Ordering::SeqCst);
+        eventually("it is dropped", || count() == cancelled).await?;
+
+        let call = wait_at_gate::on(&peer).start();
+        timeout(PATIENCE, BEGUN.notified()).await.expect("begins");
+        // Whatever of the cancelled call is still on its way comes before these.
+        for number in [2, 4, 6, 8] {
+            assert_eq!(halve::on(&peer, number).await?, number / 2);
+        }
+        assert_eq!(count(), cancelled, "the second one is not");
+        GATE.notify_one();
+        let ended = timeout(PATIENCE, call).await.expect("it ends")?;
+        assert_eq!(ended, task, "both had one task");
     }
+    Ok(cluster.shutdown().await?)
+}
+
+/// TP-3: a handle that the program keeps does not keep the worker's tasks.
+#[tokio::test]
+async fn no_task_outlives_the_worker_though_a_peer_is_kept() -> Result<()> {
+    let runtime = tokio::runtime::Handle::current();
+    let tasks = || runtime.metrics().num_alive_tasks();
+    let before = tasks();
+    let (cluster, peer) = pair().await?;
+    let [one, other] = [0, 1].map(|rank| cluster.worker(rank).me());
+    for to in [&peer, &one, &other] {
+        assert_eq!(halve::on(to, 4).await?, 2);
+    }
+    cluster.shutdown().await?;
+    eventually("all tasks have ended", || tasks() <= before).await?;
+    drop((peer, one, other));
+    Ok(())
+}
+
+/// Cannot be read, once it is said so. (What its shape is has to be found out before.)
+#[derive(Serialize)]
+struct Unreadable;
+
+static UNREADABLE: AtomicBool = AtomicBool::new(false);
+
+impl<'de> Deserialize<'de> for Unreadable {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> std::result::Result<Self, D::Error> {
+        assert!(!UNREADABLE.load(Ordering::SeqCst), "not to be read");
+        <()>::deserialize(reader).map(|()| Self)
+    }
+}
+
+#[farref::remote]
+async fn make_unreadable() -> Unreadable {
+    Unreadable
+}
+
+/// Polls until it is ready, or panics.
+async fn caught<F: Future + Unpin>(future: &mut F) -> std::thread::Result<F::Output> {
+    let polled = poll_fn(|context| {
+        let poll = || Pin::new(&mut *future).poll(context);
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    });
+    timeout(PATIENCE, polled).await.expect("it ends")
+}
+
+/// Whoever polls on after a panic learns that there is nothing more to come.
+#[tokio::test]
+async fn a_call_whose_result_panicked_when_it_was_read_is_over() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    UNREADABLE.store(true, Ordering::SeqCst);
+    let mut call = make_unreadable::on(&peer).start();
+    assert!(caught(&mut call).await.is_err(), "it panics");
+    let again = caught(&mut call).await.expect("once only");
+    assert!(
+        matches!(again, Err(Error::Misuse(Misuse::AwaitedTwice))),
+        "{:?}",
+        again.err()
+    );
+    drop(call);
+    Ok(cluster.shutdown().await?)
+}
+
+/// Panics when it is told that the message is made.
+#[derive(Default)]
+struct PanicsWhenMade;
+
+impl Record for PanicsWhenMade {
+    fn made(self: Box<Self>, _: &Message) {
+        panic!("not to be made");
+    }
+}
+
+#[derive(Deserialize)]
+struct Noted;
+
+impl Serialize for Noted {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        farref::context::outgoing(|_: &mut PanicsWhenMade| ());
+        serializer.serialize_unit_struct("Noted")
+    }
+}
+
+static RAN: AtomicU64 = AtomicU64::new(0);
+
+#[farref::remote]
+async fn take_noted(_noted: Noted) {
+    RAN.fetch_add(1, Ordering::SeqCst);
+}
+
+/// D1: what was to go with it is gone, so it is not made at all.
+#[tokio::test]
+async fn a_call_that_panicked_when_it_was_made_is_not_made_when_it_is_polled_again() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let scope = ContextScope::open(cluster.worker(0))?;
+    let tried = scope.run(async {
+        let mut call = take_noted::on(&peer, Noted);
+        assert!(caught(&mut call).await.is_err(), "it panics");
+        caught(&mut call).await.expect("once only")
+    });
+    let again = tried.await;
+    assert!(
+        matches!(again, Err(Error::Misuse(Misuse::AwaitedTwice))),
+        "{again:?}"
+    );
+    assert_eq!(RAN.load(Ordering::SeqCst), 0);
+    scope.release().await?;
     Ok(cluster.shutdown().await?)
 }

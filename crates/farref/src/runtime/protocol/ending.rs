@@ -84,6 +84,8 @@ impl Core {
         let mut peers = std::mem::take(&mut state.peers);
         let confirmations = std::mem::take(&mut state.confirmations);
         let releases = std::mem::take(&mut state.releases);
+        // A life that somebody remembers is out of date.
+        self.view_number.store(0, Ordering::Release);
         drop(state);
         // Whoever waits learns it at once, whatever the program's destructors are at.
         drop(outgoing);
@@ -101,6 +103,7 @@ impl Core {
             drop(peer.flow.take_waiting_for_room());
         }
         drop((confirmations, releases));
+        self.tasks.close();
         // Values may hold references in turn, whose destructors come back here (PR-2).
         self.user_code
             .run(move || drop((node, out, peers, arrived)));

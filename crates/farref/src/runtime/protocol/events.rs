@@ -300,7 +300,7 @@ impl Core {
         };
         match value {
             Some(Value::Failed(failure)) => Err(Failure::clone(failure)),
-            Some(Value::Ready(object)) => match self.registry.method(method, object.type_id()) {
+            Some(Value::Ready(object)) => match self.registry.method(method, object.value_type()) {
                 Some(entry) => Ok(Some(entry)),
                 None => Err(Failure::NoSuchFunction(None)),
             },

@@ -347,8 +347,13 @@ impl Core {
                 work.jobs.push(job);
                 Ok(())
             }
+            // Nothing that it carries is waited for, so it runs, or is none (SV-1).
             // Its arguments are the program's, if it is a call of this worker to itself.
             other => {
+                debug_assert!(
+                    matches!(other, Err(_) | Ok(Arrival::Ignored)),
+                    "nobody will answer it"
+                );
                 work.dropped.push(Box::new(job));
                 other.map(drop)
             }

@@ -1,6 +1,6 @@
 //! Running a function that is on no value, as a task.
 //!
-//! By hand and not as an `async fn`, because each such call puts one on the heap and moves it about before that:
+//! By hand and not as an `async fn`, because each such call has one in its task, and a new task moves it about before that:
 //! what the compiler makes of an `async fn` with the same content is several times as large.
 
 use std::pin::Pin;

@@ -7,10 +7,10 @@
 //! # Invariants
 //!
 //! - **TP-1** A task has one call at a time, and a call that finds no task idle gets a new one: no call waits for
-//!   another one's end.
+//!   another one's function to end. (A task that has just answered may be idle a moment before its thread can poll it.)
 //! - **TP-2** A call that is given to a task is carried out by it, or dropped with it and answered thereby (SV-1).
-//! - **TP-3** At most [`MOST_IDLE`] tasks of a function wait, none of which is larger than [`MOST_BYTES`], and they end
-//!   with their worker.
+//! - **TP-3** At most [`MOST_IDLE`] tasks of a function wait, which together take no more than [`MOST_IDLE_BYTES`], and
+//!   they end with their worker, whoever still has a handle on that.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -24,6 +24,18 @@ use crate::support::lock::lock;
 
 /// So many tasks of one function wait for calls at most (TP-3).
 const MOST_IDLE: usize = 256;
+
+/// And take so many bytes at most (TP-3): what a burst of calls needed is not kept for ever.
+const MOST_IDLE_BYTES: usize = 128 << 10;
+
+/// So many tasks of this size may wait (TP-3).
+const fn most_idle(size: usize) -> usize {
+    if size == 0 || size > MOST_BYTES {
+        return 0;
+    }
+    let most = MOST_IDLE_BYTES / size;
+    if most < MOST_IDLE { most } else { MOST_IDLE }
+}
 
 /// Tasks with more state than this are not kept (TP-3).
 const MOST_BYTES: usize = 4 << 10;
@@ -41,16 +53,21 @@ impl TaskPool {
     pub(super) fn of(&self, function: usize) -> Option<&Arc<IdleTasks>> {
         self.0.get(function)
     }
-}
 
-/// TP-3
-impl Drop for TaskPool {
-    fn drop(&mut self) {
+    /// TP-3: from now on no task waits.
+    pub(crate) fn close(&self) {
         for tasks in &self.0 {
             for seat in tasks.close() {
                 seat.leave();
             }
         }
+    }
+}
+
+/// A worker that is dropped without having ended.
+impl Drop for TaskPool {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -70,10 +87,10 @@ impl IdleTasks {
         lock(&self.0).seats.pop()
     }
 
-    /// A task waits for a call. Says whether it may.
-    fn put(&self, seat: &Arc<Seat>) -> bool {
+    /// A task waits for a call, beside others up to so many. Says whether it may.
+    fn put(&self, seat: &Arc<Seat>, most: usize) -> bool {
         let mut idle = lock(&self.0);
-        let may_wait = !idle.closed && idle.seats.len() < MOST_IDLE;
+        let may_wait = !idle.closed && idle.seats.len() < most;
         if may_wait {
             idle.seats.push(Arc::clone(seat));
         }
@@ -236,7 +253,7 @@ where
         // A task is always polled with the same waker.
         seat.waker.get_or_init(|| context.waker().clone());
         // The next call, which may be there already, wakes it: others have their turn first.
-        if this.idle.put(seat) {
+        if this.idle.put(seat, most_idle(size_of::<R>())) {
             Poll::Pending
         } else {
             Poll::Ready(())
@@ -253,16 +270,31 @@ mod tests {
     fn no_more_tasks_wait_than_may_and_none_when_the_worker_is_gone() {
         let pool = TaskPool::new(1);
         let idle = Arc::clone(pool.of(0).unwrap());
-        let seats: Vec<Arc<Seat>> = (0..MOST_IDLE).map(|_| Arc::default()).collect();
-        assert!(seats.iter().all(|seat| idle.put(seat)));
-        assert!(!idle.put(&Arc::default()));
-        drop(pool);
+        let most = most_idle(100);
+        let seats: Vec<Arc<Seat>> = (0..most).map(|_| Arc::default()).collect();
+        assert!(seats.iter().all(|seat| idle.put(seat, most)));
+        assert!(!idle.put(&Arc::default(), most));
+        pool.close();
         assert!(
             seats
                 .iter()
                 .all(|seat| matches!(*lock(&seat.next), Next::End))
         );
-        assert!(!idle.put(&Arc::default()));
+        assert!(!idle.put(&Arc::default(), most));
         assert!(idle.take().is_none());
+    }
+
+    /// TP-3
+    #[test]
+    fn the_larger_tasks_are_the_fewer_of_them_wait() {
+        for size in 0..2 * MOST_BYTES {
+            let most = most_idle(size);
+            assert!(
+                most <= MOST_IDLE && most * size <= MOST_IDLE_BYTES,
+                "{size}"
+            );
+        }
+        assert_eq!(most_idle(100), MOST_IDLE);
+        assert!(most_idle(MOST_BYTES) >= 32);
     }
 }
