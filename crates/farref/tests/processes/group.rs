@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use farref::{Peer, Worker, WorkerBuilder};
+use farref::{Peer, PeerSnapshot, Worker, WorkerBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +134,22 @@ pub(crate) fn run(
 }
 
 impl Group {
+    /// What the driver counts of its link to a worker, and that one of its link to the driver.
+    pub(crate) async fn both_ends(
+        &self,
+        name: &str,
+        count: impl Fn(&PeerSnapshot) -> u64,
+    ) -> anyhow::Result<[u64; 2]> {
+        let there = self.peer(name)?.snapshot().await?;
+        let ends = [(self.me.snapshot(), name), (there, "driver")];
+        let mut counts = [0; 2];
+        for (counted, (snapshot, peer)) in counts.iter_mut().zip(ends) {
+            let link = snapshot.peers.iter().find(|known| known.name == peer);
+            *counted = count(link.context("no such peer")?);
+        }
+        Ok(counts)
+    }
+
     /// Starts the processes and joins them as `driver`.
     pub(crate) async fn start(options: Options, names: &[&str]) -> anyhow::Result<Self> {
         let port = free_port()?;

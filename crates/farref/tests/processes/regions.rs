@@ -69,16 +69,7 @@ fn look_at(blob: Blob, seed: u64) -> (bool, bool) {
 
 /// How many bytes the driver reads in a worker's memory, and that one in the driver's.
 async fn in_place(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
-    let snapshots = [
-        (group.me.snapshot(), name),
-        (group.peer(name)?.snapshot().await?, "driver"),
-    ];
-    let mut read = [0; 2];
-    for (read, (snapshot, peer)) in read.iter_mut().zip(snapshots) {
-        let link = snapshot.peers.iter().find(|known| known.name == peer);
-        *read = link.context("no such peer")?.bytes_in_place;
-    }
-    Ok(read)
+    group.both_ends(name, |link| link.bytes_in_place).await
 }
 
 /// Sends values until both ends read each other's in place.

@@ -1,6 +1,6 @@
 //! Large values are read out of the memory of the process that sends them: on Linux, between processes of one user.
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use farref::{Blob, Buffer, Error, Peer};
 
 use crate::Tests;
@@ -71,16 +71,7 @@ async fn sums(buffer: Buffer) -> Result<(f32, Buffer), farref::CodecError> {
 
 /// How many bytes the driver has read out of a worker's memory, and that one out of the driver's.
 async fn read(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
-    let snapshots = [
-        (group.me.snapshot(), name),
-        (group.peer(name)?.snapshot().await?, "driver"),
-    ];
-    let mut read = [0; 2];
-    for (read, (snapshot, peer)) in read.iter_mut().zip(snapshots) {
-        let link = snapshot.peers.iter().find(|known| known.name == peer);
-        *read = link.context("no such peer")?.bytes_from_memory;
-    }
-    Ok(read)
+    group.both_ends(name, |link| link.bytes_from_memory).await
 }
 
 /// Sends large values to and fro until both ends read each other's memory.

@@ -1,7 +1,7 @@
 //! What a driver keeps for the references that its program holds.
 
 use super::tables::{A, B, C, TYPE, id};
-use crate::ids::NodeId;
+use crate::ids::{NodeId, RRefId};
 use crate::outbox::Outbox;
 use crate::refs::{RefTable, RefTableConfig};
 
@@ -9,6 +9,12 @@ type Table = RefTable<u32, &'static str>;
 
 fn table(of: NodeId) -> Table {
     RefTable::new(of, RefTableConfig::default())
+}
+
+/// A hands a reference to a value of its own to B.
+fn hand_over(rref: RRefId, owner: &mut Table, user: &mut Table, out: &mut Outbox<u32>) {
+    let carried = owner.fork(rref, id(B)).unwrap();
+    user.receive(id(A), &carried, out).unwrap();
 }
 
 #[test]
@@ -35,18 +41,14 @@ fn a_fetch_alone_is_no_hold_and_the_next_handle_is_the_first_again() {
     let [mut owner, mut user] = [table(id(A)), table(id(B))];
     let mut out = Outbox::new();
     let rref = owner.create_local(7, TYPE).unwrap();
-    let hand_over = |owner: &mut Table, user: &mut Table, out: &mut Outbox<u32>| {
-        let carried = owner.fork(rref, id(B)).unwrap();
-        user.receive(id(A), &carried, out).unwrap();
-    };
-    hand_over(&mut owner, &mut user, &mut out);
+    hand_over(rref, &mut owner, &mut user, &mut out);
     user.keep_hold(rref, "first");
     user.begin_fetch(rref).unwrap();
     assert_eq!(user.hold(rref), Some(&"first"));
     user.drop_handle(rref, &mut out);
     assert_eq!(user.hold(rref), None);
 
-    hand_over(&mut owner, &mut user, &mut out);
+    hand_over(rref, &mut owner, &mut user, &mut out);
     user.keep_hold(rref, "second");
     assert_eq!(user.hold(rref), Some(&"second"));
     user.end_fetch(rref, &mut out);
@@ -78,19 +80,15 @@ fn what_is_kept_is_not_that_of_an_earlier_hold_if_one_message_brings_a_reference
     let [mut owner, mut user] = [table(id(A)), table(id(B))];
     let mut out = Outbox::new();
     let rref = owner.create_local(7, TYPE).unwrap();
-    let hand_over = |owner: &mut Table, user: &mut Table, out: &mut Outbox<u32>| {
-        let carried = owner.fork(rref, id(B)).unwrap();
-        user.receive(id(A), &carried, out).unwrap();
-    };
-    hand_over(&mut owner, &mut user, &mut out);
+    hand_over(rref, &mut owner, &mut user, &mut out);
     user.keep_hold(rref, "first");
     // It stays for the sake of whom it was handed on to.
     user.fork(rref, id(C)).unwrap();
     user.drop_handle(rref, &mut out);
     assert_eq!(user.owner_of(rref), Some(id(A)));
 
-    hand_over(&mut owner, &mut user, &mut out);
-    hand_over(&mut owner, &mut user, &mut out);
+    hand_over(rref, &mut owner, &mut user, &mut out);
+    hand_over(rref, &mut owner, &mut user, &mut out);
     user.keep_hold(rref, "second");
     user.keep_hold(rref, "third");
     assert_eq!(user.hold(rref), Some(&"second"));

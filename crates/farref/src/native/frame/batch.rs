@@ -428,3 +428,21 @@ impl Batch {
         self.offset = 0;
     }
 }
+
+#[cfg(test)]
+impl Batch {
+    /// All of its bytes.
+    pub(crate) fn written(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while !self.is_empty() {
+            let written = self.write(|slices| {
+                slices
+                    .iter()
+                    .for_each(|slice| bytes.extend_from_slice(slice));
+                Ok(slices.iter().map(|slice| slice.len()).sum())
+            });
+            assert!(written.is_ok());
+        }
+        bytes
+    }
+}

@@ -357,8 +357,8 @@ impl Intruder {
         self.bulk.as_mut().expect("it is connected")
     }
 
-    async fn write(&mut self, batch: Batch) {
-        let bytes = written(batch);
+    async fn write(&mut self, mut batch: Batch) {
+        let bytes = batch.written();
         // It may be cut off before it has said all.
         let _ = self.bulk().write.write_all(&bytes).await;
     }
@@ -373,7 +373,7 @@ impl Intruder {
         let mut batch = Batch::default();
         batch.push_memory(frame);
         let main = self.main.as_mut().expect("it is connected");
-        main.write.write_all(&written(batch)).await.expect("said");
+        main.write.write_all(&batch.written()).await.expect("said");
     }
 
     /// Sends a call with one part, whose address stands in its place if it is named.
@@ -393,7 +393,7 @@ impl Intruder {
         let mut batch = self.batch(number, parts, to);
         batch.permit_regions(true, 0);
         batch.encode(Time(0), false);
-        written(batch)
+        batch.written()
     }
 
     fn batch(&mut self, number: u64, parts: Vec<Part>, to: &Side) -> Batch {
@@ -468,21 +468,6 @@ impl Intruder {
         }
         true
     }
-}
-
-/// All bytes of a batch.
-fn written(mut batch: Batch) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while !batch.is_empty() {
-        let written = batch.write(|slices| {
-            slices
-                .iter()
-                .for_each(|slice| bytes.extend_from_slice(slice));
-            Ok(slices.iter().map(|slice| slice.len()).sum())
-        });
-        assert!(written.is_ok());
-    }
-    bytes
 }
 
 fn decoder() -> Decoder {

@@ -11,16 +11,7 @@ fn encode_named(frames: Vec<Frame<Packet>>) -> (Vec<u8>, u64) {
         batch.push(frame);
     }
     batch.encode(Time(5), true);
-    let mut bytes = Vec::new();
-    while !batch.is_empty() {
-        let written = batch.write(|slices| {
-            slices
-                .iter()
-                .for_each(|slice| bytes.extend_from_slice(slice));
-            Ok(slices.iter().map(|slice| slice.len()).sum())
-        });
-        assert!(written.is_ok());
-    }
+    let bytes = batch.written();
     (bytes, batch.take_named())
 }
 
