@@ -855,7 +855,7 @@ fn a_stop_of_one_node_is_a_stop_of_all_and_no_failure() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let place = format!("127.0.0.1:{}", free_port()?);
     let script = "for s in INT TERM; do trap \"echo got $s; : > end\" $s; done; echo ready; \
-        while [ ! -e end ] || [ ! -e all ]; do sleep 0.02; done";
+        while [ ! -e end ] || [ ! -e all ]; do sleep 0.02; done; exit 0";
     let start = |node| {
         let options = ["-n", "1", "--nnodes", "2", "--rendezvous", &place];
         launch.start(&[&options[..], &["--node-rank", node]].concat(), script)

@@ -122,3 +122,27 @@ impl AsRef<[u8]> for SharedRegion {
         &self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::region::RegionWriter;
+
+    /// SH-4: nothing is left of regions that nobody has any more.
+    #[test]
+    fn regions_that_are_gone_are_forgotten() {
+        let made = Quota::new(1, 1 << 20);
+        let mapped = MappedRegions::new(Quota::new(1, 1 << 20));
+        for _ in 0..10 * SWEEP {
+            let mut writer = RegionWriter::create(3, &made).unwrap();
+            writer.write_all(b"abc").unwrap();
+            let region = writer.seal().unwrap();
+            let file = region.descriptor().try_clone_to_owned().unwrap();
+            assert_eq!(&*mapped.map(file, 3).unwrap(), b"abc");
+        }
+        assert_eq!(mapped.quota.used(), (0, 0));
+        assert!(mapped.lock().mapped.len() <= 2 * SWEEP);
+    }
+}

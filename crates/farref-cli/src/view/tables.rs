@@ -318,6 +318,8 @@ pub(crate) fn links(seen: &[Seen]) -> Table {
         Column::number("received"),
         Column::number("queued"),
         Column::number("messages").spare(1),
+        Column::number("from memory").spare(2),
+        Column::number("in place").spare(2),
     ]);
     let answers = seen.iter().filter_map(|one| Some((one, one.answer()?)));
     for (worker, snapshot) in answers {
@@ -336,6 +338,8 @@ pub(crate) fn links(seen: &[Seen]) -> Table {
                 bytes(peer.bytes_received),
                 bytes(peer.queued_bytes as u64),
                 count(peer.queued_messages as u64),
+                bytes(peer.bytes_from_memory),
+                bytes(peer.bytes_in_place),
             ]);
         }
     }

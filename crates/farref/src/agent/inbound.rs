@@ -121,6 +121,13 @@ pub trait Inbound: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether calls of a peer are open that it is owed an answer to. An agent need not ask: it may use its time better if
+    /// it knows that the peer waits.
+    fn owes_answers(&self, peer: NodeId) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// A peer has been silent for too long, or its address refuses connections.
     ///
     /// ```

@@ -312,4 +312,23 @@ mod tests {
         let bytes = postcard::to_allocvec(&Inside::<()>::Part(3)).unwrap();
         assert!(postcard::from_bytes::<Blob>(&bytes).is_err());
     }
+
+    #[test]
+    fn a_blob_is_still_there_for_the_variant_that_fits_at_last() {
+        use crate::codec::Codec;
+
+        #[derive(PartialEq, Debug, Serialize, Deserialize)]
+        #[serde(untagged)]
+        enum Message {
+            Signed { content: Blob, signature: u64 },
+            Plain { content: Blob },
+        }
+        crate::fingerprint::trace::<Message>();
+        let content = Blob::from(vec![3; OUT_OF_BAND]);
+        let sent = Message::Plain { content };
+        let (payload, _) = scope::write(|| Codec::Postcard.encode(&sent)).unwrap();
+        assert_eq!(payload.parts.len(), 1);
+        let read = scope::read(payload, &[], |body| Codec::Postcard.decode(body));
+        assert_eq!(read, Ok(sent));
+    }
 }

@@ -14,10 +14,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
 use super::handle::Handle;
-use super::job::ArrivedCall;
+use super::job::{ArrivedCall, Job};
 use super::registry::Registry;
 use super::reply::ReplySender;
-use super::serve::TaskPool;
 use super::settings::Settings;
 use crate::agent::Agent;
 use crate::codec::Payload;
@@ -28,6 +27,7 @@ use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::polled;
 use crate::support::signal::Cancellable;
+use crate::support::task_pool::TaskPool;
 use crate::support::user_code::UserCode;
 use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     pub(super) clock: Clock,
     pub(crate) pool: BlockingPool,
     /// Tasks that wait for calls.
-    pub(super) tasks: TaskPool,
+    pub(super) tasks: TaskPool<Job>,
     pub(crate) answers: Answers,
     /// Where code of the program runs that came up where it must not.
     pub(crate) user_code: Arc<UserCode>,

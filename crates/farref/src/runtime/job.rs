@@ -79,7 +79,7 @@ pub(crate) struct ArrivedCall {
 
 /// A call that may run now.
 pub(crate) struct Job {
-    pub(super) call: Arc<Current>,
+    pub(super) responder: Responder,
     pub(super) arguments: Payload,
     pub(super) references: Vec<Arc<Handle>>,
     pub(super) ticket: Option<ValueTicket>,
@@ -111,7 +111,10 @@ impl Job {
             signal: CancelSignal::default(),
         };
         Self {
-            call: Arc::new(call),
+            responder: Responder {
+                call: Arc::new(call),
+                owes: false,
+            },
             arguments: arrived.arguments,
             references: arrived.references,
             ticket,
@@ -141,7 +144,10 @@ impl Job {
             signal: CancelSignal::default(),
         };
         Self {
-            call: Arc::new(call),
+            responder: Responder {
+                call: Arc::new(call),
+                owes: false,
+            },
             arguments: take(&mut message.arguments),
             references: Vec::new(),
             ticket: None,
@@ -150,16 +156,27 @@ impl Job {
 
     /// What cancels it, for as long as it runs.
     pub(crate) fn cancellable(&self) -> Weak<dyn Cancellable> {
-        let call: Weak<Current> = Arc::downgrade(&self.call);
+        let call: Weak<Current> = Arc::downgrade(&self.responder.call);
         call
     }
+}
+
+/// Answers one call, at the latest when it is dropped: how, `serve` says.
+pub(super) struct Responder {
+    pub(super) call: Arc<Current>,
+    /// Whether an answer is owed: from when the call is [started](Job::start), without any lock, until it is answered.
+    /// A call that was not taken, and a job that goes while the protocol is locked, must not be answered.
+    pub(super) owes: bool,
 }
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Job")
-            .field("function", &self.call.entry.map(FunctionEntry::name))
-            .field("from", &self.call.caller)
+            .field(
+                "function",
+                &self.responder.call.entry.map(FunctionEntry::name),
+            )
+            .field("from", &self.responder.call.caller)
             .finish_non_exhaustive()
     }
 }

@@ -190,7 +190,10 @@ impl std::fmt::Debug for ReplyReceiver {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
     use std::task::Wake;
+
+    use bytes::Bytes;
 
     use super::*;
     use crate::codec::Payload;
@@ -285,7 +288,7 @@ mod tests {
     #[test]
     fn replies_of_another_thread_reach_who_waits_for_them() {
         const ROUNDS: usize = 10_000;
-        let (give, given) = std::sync::mpsc::channel::<(ReplySender, usize)>();
+        let (give, given) = mpsc::channel::<(ReplySender, usize)>();
         let answering = std::thread::spawn(move || {
             for (sender, round) in given {
                 if round % 3 == 0 {
@@ -314,5 +317,99 @@ mod tests {
         }
         drop(give);
         answering.join().unwrap();
+    }
+
+    /// RP-1: a future may be handed on to another task between two polls.
+    #[test]
+    fn rp_1_who_polled_last_is_woken() {
+        for replies in [true, false] {
+            let [first, last] = [(); 2].map(|()| Arc::new(Count::default()));
+            let (sender, mut receiver) = reply_channel();
+            for count in [&first, &last, &first, &last] {
+                let waker = Waker::from(Arc::clone(count));
+                assert!(poll(&mut receiver, &waker).is_pending());
+            }
+            match replies {
+                true => assert!(sender.send(reply(1), Instant::now()).is_ok()),
+                false => drop(sender),
+            }
+            let woken = [first, last].map(|count| count.0.load(Ordering::SeqCst));
+            assert_eq!(woken, [0, 1]);
+        }
+    }
+
+    /// Something of the program's: says, when it is woken and when it is dropped, whether the place was locked then.
+    struct Program {
+        place: Arc<Place>,
+        was_locked: mpsc::Sender<bool>,
+    }
+
+    impl Program {
+        fn look(&self) {
+            self.was_locked
+                .send(self.place.0.try_lock().is_err())
+                .unwrap();
+        }
+    }
+
+    impl Wake for Program {
+        fn wake(self: Arc<Self>) {
+            self.look();
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    impl AsRef<[u8]> for Program {
+        fn as_ref(&self) -> &[u8] {
+            &[1]
+        }
+    }
+
+    #[test]
+    fn rp_3_what_is_the_programs_is_woken_and_dropped_without_the_lock() {
+        let (told, was_locked) = mpsc::channel();
+        let program = |receiver: &ReplyReceiver| Program {
+            place: receiver.place.clone().expect("it waits"),
+            was_locked: told.clone(),
+        };
+        // The place is left with the only waker.
+        let wait = || {
+            let (sender, mut receiver) = reply_channel();
+            let waker = Waker::from(Arc::new(program(&receiver)));
+            assert!(poll(&mut receiver, &waker).is_pending());
+            (sender, receiver)
+        };
+        let looks = || was_locked.try_iter().collect::<Vec<_>>();
+
+        let (sender, _receiver) = wait();
+        assert!(sender.send(reply(1), Instant::now()).is_ok());
+        assert_eq!(looks(), [false; 2], "woken by the reply");
+
+        let (sender, _receiver) = wait();
+        drop(sender);
+        assert_eq!(looks(), [false; 2], "woken because there will be none");
+
+        let (_sender, mut receiver) = wait();
+        assert!(poll(&mut receiver, Waker::noop()).is_pending());
+        assert_eq!(looks(), [false], "another one is woken instead");
+
+        let (_sender, receiver) = wait();
+        drop(receiver);
+        assert_eq!(looks(), [false], "nobody waits any more");
+
+        let (sender, receiver) = reply_channel();
+        let payload = Payload {
+            body: Bytes::from_owner(program(&receiver)),
+            parts: Vec::new(),
+        };
+        let sent = sender.send(Ok((payload, Vec::new())), Instant::now());
+        assert!(sent.is_ok());
+        drop(receiver);
+        assert_eq!(looks(), [false], "a reply that nobody took");
     }
 }

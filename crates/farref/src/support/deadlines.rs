@@ -116,10 +116,14 @@ impl Deadlines {
                     self.note(Instant::now() + AGAIN);
                 }
             }
-            let rest = began.elapsed().saturating_mul(REST);
-            sleep(rest.min(MOST_REST)).await;
+            sleep(rest_after(began.elapsed())).await;
         }
     }
+}
+
+/// How long the clock sleeps after a look that took so long (DL-2).
+fn rest_after(look: Duration) -> Duration {
+    look.saturating_mul(REST).min(MOST_REST)
 }
 
 #[cfg(test)]
@@ -203,5 +207,89 @@ mod tests {
             drop(owner);
             timeout(PATIENCE, running).await.unwrap().unwrap();
         }
+    }
+
+    /// Does as it is told when the clock looks; is told the clock, and how often it has looked before.
+    struct Looks<L> {
+        clock: Clock,
+        look: L,
+        looks: Mutex<usize>,
+        looked: mpsc::UnboundedSender<Instant>,
+    }
+
+    impl<L> HasDeadlines for Looks<L>
+    where
+        L: Fn(&Clock, usize) -> Option<Instant> + Send + Sync + 'static,
+    {
+        fn end_late_calls(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+            self.looked.send(now).unwrap();
+            let before = {
+                let mut looks = self.looks.lock().unwrap();
+                *looks += 1;
+                *looks - 1
+            };
+            (self.look)(&self.clock, before)
+        }
+    }
+
+    /// Until the clock has looked twice: what it did between.
+    async fn look_twice(
+        look: impl Fn(&Clock, usize) -> Option<Instant> + Send + Sync + 'static,
+    ) -> Duration {
+        let (looked, mut all_looks) = mpsc::unbounded_channel();
+        let owner = Arc::new(Looks {
+            clock: Clock::new(Instant::now()),
+            look,
+            looks: Mutex::default(),
+            looked,
+        });
+        let running = tokio::spawn(owner.clock.run(Arc::downgrade(&owner)));
+        owner.clock.note(Instant::now());
+        let mut next = async || timeout(PATIENCE, all_looks.recv()).await;
+        let first = next().await.expect("it looks").expect("it runs");
+        let second = next().await.expect("it looks again").expect("it runs");
+        drop(owner);
+        timeout(PATIENCE, running).await.unwrap().unwrap();
+        second - first
+    }
+
+    #[tokio::test]
+    async fn dl_1_a_call_that_is_made_while_the_clock_looks_is_looked_at() {
+        look_twice(|clock, before| {
+            if before == 0 {
+                clock.note(Instant::now());
+            }
+            None
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn dl_3_after_a_look_that_panicked_there_is_another() {
+        look_twice(|_, before| match before {
+            0 => panic!("on purpose"),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// DL-2: the time between is a lower bound, however busy the machine is.
+    #[tokio::test]
+    async fn dl_2_the_clock_rests_after_a_look() {
+        const LOOK: Duration = Duration::from_millis(5);
+        let between = look_twice(|_, _| {
+            std::thread::sleep(LOOK);
+            Some(Instant::now())
+        });
+        assert!(between.await >= LOOK * (1 + REST));
+    }
+
+    #[test]
+    fn dl_2_it_rests_in_proportion_and_never_for_long() {
+        let millis = Duration::from_millis;
+        for (look, rest) in [(0, 0), (1, 15), (10, 150), (17, 250), (3_600_000, 250)] {
+            assert_eq!(rest_after(millis(look)), millis(rest));
+        }
+        assert_eq!(rest_after(Duration::MAX), MOST_REST);
     }
 }

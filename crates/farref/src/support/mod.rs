@@ -7,6 +7,7 @@ pub(crate) mod lock;
 pub(crate) mod polled;
 pub(crate) mod signal;
 pub(crate) mod spare;
+pub(crate) mod task_pool;
 pub(crate) mod text;
 pub(crate) mod thread_scope;
 pub(crate) mod user_code;

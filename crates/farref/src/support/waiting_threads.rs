@@ -34,6 +34,8 @@ pub(crate) struct WaitingThreads(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    /// How long a thread with nothing to do stays.
+    patience: Duration,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -52,7 +54,13 @@ struct State {
 
 impl WaitingThreads {
     pub(crate) fn new() -> Self {
+        Self::that_stay(IDLE)
+    }
+
+    /// Threads that stay for so long when they have nothing to do.
+    fn that_stay(patience: Duration) -> Self {
         Self(Arc::new(Shared {
+            patience,
             state: Mutex::new(State {
                 jobs: VecDeque::new(),
                 threads: 0,
@@ -167,7 +175,7 @@ impl Running {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let waited = self.0.work.wait_timeout(state, IDLE);
+        let waited = self.0.work.wait_timeout(state, self.0.patience);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         (state, timeout.timed_out())
     }
@@ -239,5 +247,20 @@ mod tests {
         let next = threads.run(move || done.send(()).unwrap());
         assert_eq!(next, Ok(()));
         is_done.recv_timeout(PATIENCE).expect("it ran");
+    }
+
+    /// WT-1: those that had nothing to do for long are not counted on.
+    #[test]
+    fn wt_1_a_job_that_comes_when_idle_threads_have_left_has_a_new_one() {
+        let threads = WaitingThreads::that_stay(Duration::from_millis(1));
+        for _ in 0..3 {
+            let (done, is_done) = mpsc::channel();
+            let accepted = threads.run(move || done.send(()).unwrap());
+            assert_eq!(accepted, Ok(()));
+            is_done.recv_timeout(PATIENCE).expect("it has a thread");
+            while lock(&threads.0.state).threads > 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 }

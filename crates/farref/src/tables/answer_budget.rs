@@ -633,6 +633,55 @@ mod tests {
         assert_eq!(used(&budget), (0, 0, 0));
     }
 
+    /// Waits until somebody is in line.
+    async fn in_line(budget: &Budget) {
+        while used(budget).2 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// AN-3: it does not look at the clock before the peer has read all, so it has to be told of that, be there no
+    /// room for it then.
+    #[tokio::test]
+    async fn who_waits_is_woken_when_nothing_is_queued_any_more() {
+        let budget = budget(10 * MIB);
+        let running = budget.try_reserve(10 * MIB);
+        let mut made = answer(MIB);
+        budget.charge(&mut made);
+        let waiting = tokio::spawn(budget.reserve(10 * MIB));
+        in_line(&budget).await;
+        drop(made);
+        let more = tokio::time::timeout(600 * PAUSE, waiting).await;
+        drop((more.expect("it is woken"), running));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    /// AN-2: whoever polled it before.
+    #[tokio::test]
+    async fn who_waits_is_woken_where_it_waits_now() {
+        let budget = budget(16 * MIB);
+        let first = budget.try_reserve(6 * MIB);
+        let mut made = answer(MIB);
+        budget.charge(&mut made);
+        let mut second = budget.reserve(7 * MIB);
+        assert!(poll(&mut second).is_pending());
+        let (said, polled) = tokio::sync::oneshot::channel();
+        let waiting = tokio::spawn(async move {
+            let mut said = Some(said);
+            std::future::poll_fn(|context| {
+                let reserved = Pin::new(&mut second).poll(context);
+                said.take().map(|said| said.send(()));
+                reserved
+            })
+            .await
+        });
+        polled.await.expect("it waits");
+        drop(first);
+        let second = tokio::time::timeout(600 * PAUSE, waiting).await;
+        drop((second.expect("it is woken"), made));
+        assert_eq!(used(&budget), (0, 0, 0));
+    }
+
     /// AN-4
     #[tokio::test]
     async fn who_gives_up_waiting_leaves_nothing_behind() {
@@ -650,6 +699,39 @@ mod tests {
         );
         drop(third);
         assert_eq!(used(&budget), (0, 0, 0));
+    }
+
+    #[farref_macros::remote]
+    async fn large() -> Vec<u8> {
+        vec![1; 2 * SMALL as usize]
+    }
+
+    /// AN-4: budgets go with their peers, also if an answer is made when its asker is gone.
+    #[tokio::test]
+    async fn of_peers_that_are_gone_no_budget_is_kept() -> crate::Result<()> {
+        let cluster = crate::testing::Cluster::start(2).await?;
+        let (me, other) = (&cluster.worker(0).core, cluster.worker(1).node());
+        let budgets = || lock(&me.answers.peers).len();
+        let asking = cluster.worker(1).peer("worker0")?;
+        assert_eq!(large::on(&asking).await?.len(), 2 * SMALL as usize);
+        assert_eq!(budgets(), 1);
+        cluster.crash(1).await;
+        let gone = async {
+            while budgets() > 0 {
+                sleep(PAUSE / 100).await;
+            }
+        };
+        let gone = tokio::time::timeout(600 * PAUSE, gone).await;
+        gone.expect("it goes with the peer");
+
+        let mut late = answer(2 * SMALL);
+        me.answers.charge(other, None, &mut late);
+        assert_eq!(budgets(), 1);
+        let mut made = crate::runtime::value_scope::Encoded::default();
+        made.payload = late;
+        me.respond(other, MessageId(7), Ok(made));
+        assert_eq!(budgets(), 0);
+        Ok(())
     }
 
     #[test]

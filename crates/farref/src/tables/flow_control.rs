@@ -410,6 +410,17 @@ mod tests {
         );
     }
 
+    /// FL-1: also by one that says it again, after it was out of reach, and less.
+    #[test]
+    fn what_a_peer_accepts_is_never_less_than_all_accept() {
+        let mut flow = Flow::default();
+        flow.raise_limit(1);
+        assert_eq!(flow.limit, LEAST_CALLS);
+        flow.raise_limit(1000);
+        flow.raise_limit(LEAST_CALLS);
+        assert_eq!(flow.limit, 1000);
+    }
+
     /// FL-5: in any order, and with the first in line stuck for ever.
     #[test]
     fn a_hundred_thousand_parked_calls_are_withdrawn_without_a_search_for_each() {

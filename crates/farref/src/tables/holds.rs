@@ -252,4 +252,14 @@ mod tests {
         assert!(known.received.len() <= MAX_RECEIVED);
         assert!(held.iter().any(|origin| **origin == Origin::Unknown));
     }
+
+    #[test]
+    fn a_hold_is_as_old_as_it_is() {
+        let holds = Holds::default();
+        for since in [0, 1, 999, 1_000_000_007, 86_400_000_000_000] {
+            let at = holds.began + Duration::from_nanos(since);
+            let hold = holds.made(Location::caller(), at);
+            assert_eq!(holds.time_of(&hold), at);
+        }
+    }
 }

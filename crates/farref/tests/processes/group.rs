@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Peer, PeerSnapshot, Worker, WorkerBuilder};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::proxy::Route;
@@ -213,9 +213,13 @@ impl Group {
         Ok(())
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP, and waits until all of its threads stand still.
     pub(crate) fn stop(&mut self, name: &str) -> anyhow::Result<()> {
-        self.signal(name, Signal::STOP)
+        self.signal(name, Signal::STOP)?;
+        // The signal is on its way: a worker that is running may still do something before it is there.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.process_id(name)?), stopped)?;
+        Ok(())
     }
 
     /// SIGCONT.
@@ -224,9 +228,12 @@ impl Group {
     }
 
     fn signal(&mut self, name: &str, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill_process(self.process_id(name)?, signal)?)
+    }
+
+    fn process_id(&mut self, name: &str) -> anyhow::Result<Pid> {
         let id = self.process(name)?.child.id();
-        let pid = Pid::from_raw(id.try_into()?).context("no process id")?;
-        Ok(kill_process(pid, signal)?)
+        Pid::from_raw(id.try_into()?).context("no process id")
     }
 
     /// Starts a killed worker again, under its old name and rank.

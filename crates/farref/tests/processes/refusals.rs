@@ -5,14 +5,25 @@ use farref::{Blob, Error};
 
 use crate::Tests;
 use crate::group::{Group, Options, run};
+use crate::shared_memory::acquaint;
 
 const MIB: usize = 1 << 20;
 
 pub(crate) fn tests() -> Tests {
-    let tests: Tests = vec![(
-        "a_value_that_there_is_no_memory_for_fails_its_call_alone",
-        no_memory,
-    )];
+    let tests: Tests = vec![
+        (
+            "a_value_that_there_is_no_memory_for_fails_its_call_alone",
+            || no_memory(false, |size| vec![1; size].into()),
+        ),
+        (
+            "a_value_in_the_callers_memory_that_there_is_no_memory_for_fails_its_call_alone",
+            || no_memory(true, |size| vec![1; size].into()),
+        ),
+        (
+            "a_value_in_shared_memory_that_there_is_no_memory_for_fails_its_call_alone",
+            || no_memory(true, |size| Blob::shared(&vec![1; size])),
+        ),
+    ];
     if cfg!(target_os = "linux") {
         tests
     } else {
@@ -50,19 +61,22 @@ async fn links(group: &Group) -> Vec<(String, u64)> {
     links.collect()
 }
 
-fn no_memory() -> anyhow::Result<()> {
+/// FR-7: whether it comes through the socket, or is read out of the caller's memory.
+fn no_memory(unix_sockets: bool, value: fn(usize) -> Blob) -> anyhow::Result<()> {
     let options = Options {
-        unix_sockets: false,
+        unix_sockets,
         ..Options::default()
     };
-    run(options, &["a"], async |group| {
+    run(options, &["a"], async move |group| {
         let peer = group.peer("a")?;
+        if unix_sockets {
+            acquaint(group, "a").await?;
+        }
         ensure!(size::on(&peer, vec![0; MIB].into()).await? == MIB);
         let before = links(group).await;
 
         limit_memory::on(&peer, Some(64 << 20)).await?;
-        let large = Blob::from(vec![1; 512 * MIB]);
-        let refused = size::on(&peer, large).await;
+        let refused = size::on(&peer, value(512 * MIB)).await;
         ensure!(
             matches!(&refused, Err(Error::Codec { reason, .. }) if reason.to_string().contains("no memory")),
             "{refused:?}"

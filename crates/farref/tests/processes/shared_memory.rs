@@ -75,7 +75,7 @@ async fn read(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
 }
 
 /// Sends large values to and fro until both ends read each other's memory.
-async fn acquaint(group: &Group, name: &str) -> anyhow::Result<()> {
+pub(crate) async fn acquaint(group: &Group, name: &str) -> anyhow::Result<()> {
     let peer = group.peer(name)?;
     group
         .eventually("memory is read", async || {

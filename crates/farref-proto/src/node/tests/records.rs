@@ -118,3 +118,15 @@ fn a_driver_that_ends_gets_back_all_that_it_kept() {
     assert_eq!(b.take_records(), (Vec::new(), vec!["at work"; 2]));
     assert_eq!(b.take_records(), (Vec::new(), Vec::new()));
 }
+
+/// Also of calls that were lost with their peers and that it has not asked for.
+#[test]
+fn a_driver_that_ends_gets_back_what_it_kept_for_calls_of_peers_that_are_gone() {
+    let [mut a, mut b] = pair();
+    let mut out = Outbox::new();
+    call(&mut a, &mut b, &mut out);
+    a.suspect(B, &mut out);
+    b.suspect(A, &mut out);
+    assert_eq!(a.take_records(), (vec!["asked"], Vec::new()));
+    assert_eq!(b.take_records(), (Vec::new(), vec!["at work"]));
+}

@@ -41,8 +41,15 @@ pub(crate) struct NativeConfig {
     /// Whether peers on the same host that are the same user's may read large parts straight out of this process' memory,
     /// and this one out of theirs, where the system permits it. They may by default.
     pub shared_memory: bool,
+    /// For how long at most a link over a socket is looked at again and again, before its task waits to be woken, where
+    /// messages follow each other as closely. 50 µs by default; zero for never, as on a host with one core.
+    pub busy_poll: Duration,
+
     /// How long a large part waits for a thread that reads it, where all are busy. 10 s by default.
     pub read_patience: Duration,
+    /// How long the first large message of a connection waits at most until the peer says whether it reads this process'
+    /// memory. 200 ms by default; peers that are not busy say it at once.
+    pub memory_answer: Duration,
     /// How long nothing more is read out of memory after there was no thread for it, and no region is sent as such after
     /// the system took no more of them. 30 s by default.
     pub memory_rest: Duration,
@@ -77,7 +84,9 @@ impl Default for NativeConfig {
             max_parts: 65_536,
             recycle_bytes: 128 << 20,
             shared_memory: true,
+            busy_poll: Duration::from_micros(50),
             read_patience: Duration::from_secs(10),
+            memory_answer: Duration::from_millis(200),
             memory_rest: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),

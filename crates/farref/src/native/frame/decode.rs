@@ -19,8 +19,8 @@ use super::error::FrameError;
 use super::filling::{Filling, Space};
 use super::head::{ADDRESS, FrameHead, MemoryFrame, PREFIX, Place, map_payload, read_part_entry};
 use super::limits::Limits;
-use super::packet::{ReceivedMessage, assemble};
 use super::plain;
+use super::received::{ReceivedMessage, assemble};
 use super::recycle::Recycler;
 use crate::codec::{Owned, Part, Payload, SharedBytes, Width};
 use crate::native::transport::{Descriptors, PassedRegion, RegionFault, SealedRegion};
@@ -119,6 +119,8 @@ struct PartialFrame {
     filling: Option<Filling>,
     /// The parts that are read out of the peer's memory.
     named: Named,
+    /// So many of those that come next have their address, or their descriptor, out of the stream already.
+    taken: usize,
     /// Set if its payload is not taken in (FR-7).
     refused: Option<RefusedPayload>,
 }
@@ -234,6 +236,13 @@ impl Decoder {
         }
     }
 
+    /// There was no memory for one of the parts that were taken: their message is passed over (FR-7).
+    pub(crate) fn refuse_named(&mut self, bytes: u64) {
+        if let Some(pending) = &mut self.pending {
+            pending.refuse(no_memory(bytes));
+        }
+    }
+
     /// Takes back what messages came in that have been delivered.
     pub(crate) fn reclaim(&mut self, delivered: impl Iterator<Item = ReceivedMessage>) {
         let room = SPARE.saturating_sub(self.spare.len());
@@ -308,14 +317,13 @@ impl Decoder {
             return None;
         }
         let mut frame = plain::read(rest.get(..head_length)?, &mut self.spare)?;
+        let payload = match &mut frame {
+            Frame::Data { payload, .. } if body_length > 0 => Some(payload.payload_mut()?),
+            _ => None,
+        };
         self.buffer.advance(PREFIX + head_length);
-        if body_length > 0
-            && let Frame::Data { payload, .. } = &mut frame
-        {
-            let body = self.buffer.split_to(body_length).freeze();
-            let parts = Vec::new();
-            // Plain messages have payloads.
-            payload.add_payload(Payload { body, parts }).ok()?;
+        if let Some(payload) = payload {
+            payload.body = self.buffer.split_to(body_length).freeze();
         }
         Some(frame)
     }
@@ -406,6 +414,7 @@ impl Decoder {
             part_table,
             filling: None,
             named: Named::Nothing,
+            taken: 0,
             refused: None,
         };
         if is_too_large {
@@ -428,6 +437,11 @@ fn take_address(buffer: &mut BytesMut) -> Option<u64> {
 
 fn to_size(length: u64) -> Result<usize, FrameError> {
     usize::try_from(length).map_err(|_| FrameError::OutOfMemory(length))
+}
+
+/// Why a payload is passed over that has a piece of so many bytes (FR-7).
+fn no_memory(bytes: u64) -> String {
+    format!("there is no memory for {bytes} of its bytes")
 }
 
 /// Both parts of a head. Only data has the second.
@@ -457,19 +471,11 @@ impl PartialFrame {
     fn collect(&mut self, intake: &mut Intake<'_>) -> Result<bool, FrameError> {
         if self.refused.is_none() {
             match self.take_in(intake) {
-                Err(FrameError::OutOfMemory(bytes)) if self.is_inline() => {
-                    self.refuse(format!("there is no memory for {bytes} of its bytes"));
-                }
+                Err(FrameError::OutOfMemory(bytes)) => self.refuse(no_memory(bytes)),
                 taken => return taken,
             }
         }
         self.discard(intake)
-    }
-
-    /// Whether the piece that comes next is in the stream.
-    fn is_inline(&self) -> bool {
-        let next = self.part_table.get(self.parts.len());
-        self.body.is_none() || next.is_some_and(|(.., place)| *place == Place::Inline)
     }
 
     /// FR-7: from now on what comes of its payload is not kept.
@@ -479,7 +485,8 @@ impl PartialFrame {
             Some(_) => 0,
             None => self.body_length,
         };
-        let missing = self.part_table.iter().skip(self.parts.len());
+        let next = self.parts.len() + take(&mut self.taken);
+        let missing = self.part_table.iter().skip(next);
         let left = missing.map(|(length, _, place)| match place {
             Place::Inline => *length,
             Place::Named => ADDRESS,
@@ -492,11 +499,12 @@ impl PartialFrame {
             left: left.fold(body, usize::saturating_add) - come,
         });
         // Those whose descriptors are still to be taken.
-        self.part_table.drain(..self.parts.len());
+        self.part_table.drain(..next.min(self.part_table.len()));
         self.part_table
             .retain(|(.., place)| *place == Place::Region);
         self.parts = Vec::new();
         self.body = None;
+        self.named = Named::Nothing;
     }
 
     /// Lets what has come of a payload go that is not taken in. Says whether that is all.
@@ -552,6 +560,7 @@ impl PartialFrame {
             let Some(part) = part else {
                 return Ok(false);
             };
+            self.taken = self.taken.saturating_sub(1);
             self.parts.push(Part::from_owned(part));
         }
         Ok(true)
@@ -594,6 +603,7 @@ impl PartialFrame {
         let Some(address) = take_address(buffer) else {
             return Ok(None);
         };
+        self.taken = 1;
         let filling = Filling::new(length, width, recycler.take(length, width))?;
         if length == 0 {
             return Ok(Some(recycler.lend(filling.finish())));
@@ -609,6 +619,7 @@ impl PartialFrame {
             let Some(address) = take_address(buffer) else {
                 break;
             };
+            self.taken += 1;
             let source = PieceSource::Memory(address);
             let filling = Filling::new(length, width, recycler.take(length, width))?;
             pieces.push(NamedPiece { source, filling });
@@ -647,6 +658,7 @@ impl PartialFrame {
                 match descriptors.next_region(length)? {
                     PassedRegion::InPlace(shared) => return Ok(PassedPart::InPlace(shared)),
                     PassedRegion::ToCopy(region) => {
+                        self.taken = 1;
                         let used = intake.recycler.take(length, width);
                         let filling = Filling::new(length, width, used)?;
                         if length == 0 {

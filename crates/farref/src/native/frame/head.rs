@@ -34,6 +34,8 @@ pub(crate) enum MemoryFrame {
     Offer(MemoryClaim),
     /// It was found to be as the receiver of this has claimed: large parts need not be sent, only their addresses.
     MayName,
+    /// It is not read, at least for now: large parts are sent.
+    Declined,
     /// The sender of this is still reading a part that it was given the address of.
     Reading,
     /// The sender of this takes descriptors of regions: parts that are in one need not be sent.

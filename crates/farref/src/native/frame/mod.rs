@@ -5,7 +5,7 @@
 //! | 4 | length of the head, little endian like all of these |
 //! | 4 | number of parts |
 //! | 8 | length of the body |
-//! | head | [`FrameHead`](head::FrameHead), and after it, if that is data, [`MessageHead`](packet::MessageHead): both in postcard |
+//! | head | [`FrameHead`](head::FrameHead), and after it, if that is data, [`MessageHead`](message_head::MessageHead): both in postcard |
 //! | 8 for each part | its length, and above it in the highest four bits how wide its elements are, and where it is |
 //! | body | what the codec wrote |
 //! | parts | one after the other; of one that is to be read out of the sender's memory, its address there; of one that is in a region, nothing |
@@ -38,8 +38,10 @@ mod error;
 mod filling;
 mod head;
 mod limits;
+mod message_head;
 mod packet;
 mod plain;
+mod received;
 mod recycle;
 #[cfg(test)]
 mod tests;
@@ -51,5 +53,6 @@ pub(super) use error::FrameError;
 pub(super) use filling::{Filling, Space};
 pub(super) use head::MemoryFrame;
 pub(super) use limits::Limits;
-pub(super) use packet::{Packet, ReceivedMessage};
+pub(super) use packet::Packet;
+pub(super) use received::ReceivedMessage;
 pub(super) use recycle::Recycler;

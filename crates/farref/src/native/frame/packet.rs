@@ -1,111 +1,27 @@
-//! A message on its way: encoded once, stored until acknowledged, and put together again on arrival.
+//! A message on its way: encoded once, and stored until it is acknowledged.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
-use std::time::Duration;
 
-use farref_proto::{AnswerHead, CallHead, Control, MessageId, Time};
+use farref_proto::{CallHead, Time};
 use postcard::ser_flavors::Size;
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
 
-use super::error::FrameError;
 use super::limits::Limits;
+use super::message_head::{HeadOf, SHORT};
 use super::plain::{self, FEW_CARRIED};
-use crate::agent::{
-    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
-    TraceContext,
-};
+use crate::agent::{AnswerMessage, Message};
 use crate::codec::Payload;
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
-
-/// A head of up to this length needs no memory of its own: that of a call, say, that carries one reference.
-pub(super) const SHORT: usize = 192;
 
 /// What a head has at most that carries no references and says nothing that only helps people.
 const BARE: usize = 256;
 
 /// What a reference takes of a head at most: nine numbers of 64 and 32 bits, of ten and five bytes.
 const LONGEST_CARRIED: usize = 3 * 10 + 6 * 5;
-
-/// All of a message but its payload, as it is read.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum MessageHead {
-    Control(Control),
-    Call {
-        head: CallHead,
-        function: Option<FunctionRef>,
-        remaining: Option<Duration>,
-        trace: TraceContext,
-        #[serde(deserialize_with = "few_callers")]
-        callers: Vec<Caller>,
-        origins: Origins,
-    },
-    Answer {
-        head: AnswerHead,
-        origins: Origins,
-        failure: Option<Failure>,
-    },
-    Cancel(MessageId),
-    Credit {
-        calls: u32,
-        bytes: u64,
-    },
-}
-
-/// The same of a message that is here, as it is written.
-#[derive(Serialize)]
-pub(super) enum HeadOf<'a> {
-    Control(&'a Control),
-    Call {
-        head: &'a CallHead,
-        function: &'a Option<FunctionRef>,
-        remaining: &'a Option<Duration>,
-        trace: &'a TraceContext,
-        callers: &'a [Caller],
-        origins: &'a Origins,
-    },
-    Answer {
-        head: &'a AnswerHead,
-        origins: &'a Origins,
-        failure: Option<&'a Failure>,
-    },
-    Cancel(MessageId),
-    Credit {
-        calls: u32,
-        bytes: u64,
-    },
-}
-
-impl<'a> HeadOf<'a> {
-    pub(super) fn new(message: &'a Message) -> Self {
-        match message {
-            Message::Control(control) => Self::Control(control),
-            Message::Call(call) => Self::Call {
-                head: &call.head,
-                function: &call.function,
-                remaining: &call.remaining,
-                trace: &call.trace,
-                callers: &call.callers,
-                origins: &call.origins,
-            },
-            Message::Answer(answer) => Self::Answer {
-                head: &answer.head,
-                origins: &answer.origins,
-                failure: answer.outcome.as_ref().err(),
-            },
-            Message::Cancel(id) => Self::Cancel(*id),
-            Message::Credit { calls, bytes } => Self::Credit {
-                calls: *calls,
-                bytes: *bytes,
-            },
-        }
-    }
-}
 
 /// Leaves out what only helps people, if there is any: no message fails for want of room for that.
 fn drop_diagnostics(message: &mut Message) -> bool {
@@ -127,32 +43,6 @@ fn take_payload(message: &mut Message) -> Payload {
         }) => take(value),
         _ => Payload::default(),
     }
-}
-
-/// FR-2: reads no more callers than any correct peer sends.
-fn few_callers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Caller>, D::Error> {
-    struct Few;
-
-    impl<'de> Visitor<'de> for Few {
-        type Value = Vec<Caller>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_CALLERS} callers")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut callers: A) -> Result<Vec<Caller>, A::Error> {
-            let mut few = Vec::new();
-            while let Some(caller) = callers.next_element()? {
-                if few.len() == MAX_CALLERS {
-                    return Err(A::Error::invalid_length(MAX_CALLERS + 1, &self));
-                }
-                few.push(caller);
-            }
-            Ok(few)
-        }
-    }
-
-    deserializer.deserialize_seq(Few)
 }
 
 /// So many messages that were acknowledged leave their places to others of the thread that learnt it.
@@ -351,99 +241,5 @@ impl Packet {
 impl fmt::Debug for Packet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Packet({} bytes)", self.0.size)
-    }
-}
-
-/// A message that has arrived. On the heap, because it is large and passed on a lot.
-#[derive(Debug)]
-pub(crate) struct ReceivedMessage(pub(crate) Box<Message>);
-
-/// The message that a peer sent `age` after it had been queued, without its payload, in the place of one that has
-/// been delivered if there is one.
-#[inline(always)]
-pub(super) fn assemble(
-    head: MessageHead,
-    age: Duration,
-    spare: &mut Vec<ReceivedMessage>,
-) -> ReceivedMessage {
-    let message = match head {
-        MessageHead::Call {
-            head,
-            function,
-            remaining,
-            trace,
-            callers,
-            origins,
-        } => Message::Call(CallMessage {
-            head,
-            function,
-            remaining: remaining.map(|remaining| remaining.saturating_sub(age)),
-            trace,
-            callers,
-            origins,
-            arguments: Payload::default(),
-        }),
-        MessageHead::Answer {
-            head,
-            origins,
-            failure,
-        } => Message::Answer(AnswerMessage {
-            head,
-            origins,
-            outcome: failure.map_or_else(|| Ok(Payload::default()), Err),
-        }),
-        MessageHead::Control(control) => Message::Control(control),
-        MessageHead::Cancel(id) => Message::Cancel(id),
-        MessageHead::Credit { calls, bytes } => Message::Credit { calls, bytes },
-    };
-    ReceivedMessage::place(message, spare)
-}
-
-impl ReceivedMessage {
-    /// Puts a message in the place of one that has been delivered, if there is one.
-    #[inline(always)]
-    pub(super) fn place(message: Message, spare: &mut Vec<Self>) -> Self {
-        match spare.pop() {
-            Some(mut place) => {
-                *place.0 = message;
-                place
-            }
-            None => Self(Box::new(message)),
-        }
-    }
-
-    /// Lets go of what is left of a message that has been delivered, if that is more than a place.
-    pub(super) fn empty(&mut self) {
-        let is_empty = match &*self.0 {
-            Message::Call(call) => {
-                call.head.carried.capacity() == 0
-                    && call.callers.capacity() == 0
-                    && call.origins.is_empty()
-                    && call.arguments.is_empty()
-            }
-            Message::Answer(AnswerMessage {
-                head,
-                origins,
-                outcome: Ok(value),
-            }) => head.carried.capacity() == 0 && origins.is_empty() && value.is_empty(),
-            Message::Cancel(_) | Message::Credit { .. } => true,
-            Message::Answer(_) | Message::Control(_) => false,
-        };
-        if !is_empty {
-            drop(self.0.take());
-        }
-    }
-
-    /// Adds the payload, which has come after the head.
-    pub(super) fn add_payload(&mut self, payload: Payload) -> Result<(), FrameError> {
-        match &mut *self.0 {
-            Message::Call(call) => call.arguments = payload,
-            Message::Answer(AnswerMessage {
-                outcome: Ok(value), ..
-            }) => *value = payload,
-            _ if payload.body.is_empty() && payload.parts.is_empty() => {}
-            _ => return Err(FrameError::UnexpectedPayload),
-        }
-        Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - **PL-1** What is written here is what postcard writes for the same [`FrameHead`](super::head::FrameHead) and
-//!   [`MessageHead`](super::packet::MessageHead), byte for byte.
+//!   [`MessageHead`](super::message_head::MessageHead), byte for byte.
 //! - **PL-2** What is read here is what postcard reads, and whatever is not understood here is left to it: also
 //!   what is wrong with a head is for postcard to say.
 
@@ -18,7 +18,8 @@ use farref_proto::{
     Registration, Target,
 };
 
-use super::packet::{ReceivedMessage, SHORT};
+use super::message_head::SHORT;
+use super::received::ReceivedMessage;
 use super::varint::{LONGEST, Reader, Writer};
 use crate::agent::{AnswerMessage, CallMessage, FunctionRef, Message, Origins, TraceContext};
 use crate::codec::Payload;
@@ -378,7 +379,8 @@ mod tests {
     use farref_proto::{ForkId, NodeId, RRefId, Share};
 
     use super::super::head::{FrameHead, map_payload};
-    use super::super::packet::{HeadOf, MessageHead, assemble};
+    use super::super::message_head::{HeadOf, MessageHead};
+    use super::super::received::assemble;
     use super::*;
     use crate::agent::{Caller, Failure};
 

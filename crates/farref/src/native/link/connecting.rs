@@ -199,6 +199,9 @@ impl Link {
         let recv = RecvStream::new(epoch, lanes, stream.read, &send, endpoint);
         if shares {
             send.memory.offer();
+            let at_most = endpoint.config.memory_answer;
+            let await_answer = Arc::clone(&send).await_answer(Arc::downgrade(self), at_most);
+            tasks.extend(endpoint.spawn_io(await_answer));
         }
         if takes_regions {
             send.memory.take_regions();

@@ -17,10 +17,13 @@
 //!   code of the program is barred (UC-1): their buffers may be the program's, with destructors of their
 //!   own.
 
+mod busy_poll;
 mod connecting;
 mod connection;
 mod dialing;
 mod disconnecting;
+mod memory_offers;
+mod memory_talk;
 mod peer_reads;
 mod read_jobs;
 mod receiving;
@@ -308,6 +311,9 @@ impl Link {
     /// Sends all that is owed, before the connection is closed for good.
     pub(super) fn acknowledge_and_flush(self: &Arc<Self>) {
         self.state().session.acknowledge_now();
+        for stream in self.streams() {
+            stream.send.memory.stop_awaiting();
+        }
         // From here, not by a task that may not live to do it.
         self.burst.store(0, Ordering::Relaxed);
         self.flush();

@@ -4,7 +4,6 @@
 //! an earlier connection, that passes: it is asked for again for [some time](crate::native::NativeConfig::read_patience),
 //! and nothing else of the stream is read meanwhile.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -16,8 +15,9 @@ use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::Link;
-use super::peer_reads::{READING, ReadPermit};
-use super::recv_stream::RecvStream;
+use super::memory_talk::READING;
+use super::peer_reads::ReadPermit;
+use super::recv_stream::{Read, ReadFailure, Reading, RecvStream};
 use crate::native::frame::{Filling, FrameError, NamedPiece, PieceSource};
 use crate::native::transport::{MemoryError, SealedRegion};
 use crate::support::lock::lock;
@@ -32,27 +32,6 @@ const COPY: usize = 64 << 10;
 const TELL_EVERY: Duration = Duration::from_millis(20);
 /// How often a thread is asked for where there was none.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-
-/// What came of reading parts: where they are.
-type Read = Result<Vec<Filling>, ReadFailure>;
-
-/// Parts that are being read: where they will be in the end.
-pub(super) type Reading = oneshot::Receiver<Read>;
-
-/// Why a part could not be read. None is more than the end of the connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadFailure {
-    #[error("cannot read the peer's memory: {0}")]
-    Memory(#[from] MemoryError),
-    #[error("cannot read a region of the peer's: {0}")]
-    Region(#[from] io::Error),
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    #[error("the connection is over")]
-    Outdated,
-    #[error("there is no thread to read the peer's memory")]
-    NoThread,
-}
 
 /// Parts that are to be read, and who waits for them.
 struct ReadJob {

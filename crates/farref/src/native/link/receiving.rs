@@ -12,14 +12,19 @@
 //! - **RE-2** A message that was acknowledged is delivered, or the link is closed: whatever goes wrong, no
 //!   message is missing in silence.
 
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Instant;
 use std::{future, io};
 
 use farref_proto::{Frame, SessionError, Time};
+use tokio::task::yield_now;
 
+use super::busy_poll::Idle;
 use super::recv_stream::{RecvState, RecvStream};
 use super::sending::BURST;
 use super::{ConnectionState, Link, LinkState};
@@ -33,6 +38,11 @@ use crate::support::user_code;
 const TASK_QUOTA: u32 = 64;
 /// After so many reads of one stream whoever reads for tasks turns to the next.
 const FALLBACK_QUOTA: u32 = 64;
+
+/// So many bytes are read by a look: a short message or two.
+const LOOK_BYTES: usize = 512;
+/// And so many more, if those were there.
+const READ_ON: usize = 64 << 10;
 
 /// So many frames are taken out of what was read before they are delivered.
 const FRAMES_AT_ONCE: usize = 64;
@@ -64,7 +74,15 @@ impl RecvStream {
             if state.closed {
                 return Poll::Ready(());
             }
-            let read = ready!(state.poll_read(context));
+            let polled = state.poll_read(context);
+            let read = match polled {
+                Poll::Ready(read) => read,
+                Poll::Pending => match self.look(link, &mut state, context) {
+                    Some(read) => read,
+                    None => return Poll::Pending,
+                },
+            };
+            state.busy_poll.read(Instant::now);
             if let Err(reason) = self.handle_read(link, &mut state, read, None) {
                 self.stop(link, state, reason);
                 return Poll::Ready(());
@@ -72,6 +90,36 @@ impl RecvStream {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// There is nothing to read. If it is [worth it](super::busy_poll) looks whether there is by now, and has the task look
+    /// again if not.
+    fn look(
+        &self,
+        link: &Link,
+        state: &mut RecvState,
+        context: &mut Context<'_>,
+    ) -> Option<io::Result<usize>> {
+        let owes = || {
+            let inbound = link.endpoint.inbound.upgrade();
+            inbound.is_some_and(|inbound| inbound.owes_answers(link.peer))
+        };
+        if state.busy_poll.idle(Instant::now, owes) == Idle::Wait {
+            return None;
+        }
+        match state.read_now(&mut [0; LOOK_BYTES]) {
+            Err(error) if is_transient(&error) => {
+                // BP-2: behind all others, also those that let others go first.
+                let _ = pin!(yield_now()).poll(context);
+                None
+            }
+            Ok(LOOK_BYTES) => {
+                // As far as the runtime knows there is nothing. What is wrong now will be wrong when it is read again.
+                let more = state.read_now(&mut vec![0; READ_ON]).unwrap_or(0);
+                Some(Ok(LOOK_BYTES + more))
+            }
+            read => Some(read),
+        }
     }
 
     /// Reads in place of the stream's task, whatever the program's runtime believes of the stream.
@@ -204,7 +252,8 @@ impl RecvStream {
         if has_waiters {
             link.progress.notify_waiters();
         }
-        if owes {
+        // PM-6
+        if owes | take(&mut state.may_send) {
             link.flush();
         }
         Ok(())
@@ -230,9 +279,12 @@ impl RecvStream {
                     )));
                 }
                 DecodedFrame::Session(frame) => state.frames.push(frame),
-                DecodedFrame::Memory(frame) => self
-                    .handle_memory(link, frame)
-                    .map_err(|fault| StopReason::Misbehaved(fault.to_owned()))?,
+                DecodedFrame::Memory(frame) => {
+                    let handled = self.handle_memory(link, frame);
+                    let may_send =
+                        handled.map_err(|fault| StopReason::Misbehaved(fault.to_owned()))?;
+                    state.may_send |= may_send;
+                }
                 DecodedFrame::OpenBulk => {
                     let mut state = link.state();
                     if state.epoch == self.epoch
@@ -297,6 +349,12 @@ impl RecvStream {
             _ => StopReason::Lost(error.to_string()),
         })
     }
+}
+
+/// Whether nothing is wrong: there is nothing to read, or the system was interrupted.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock)
 }
 
 /// Whether there is more to take out of what was read.

@@ -1,19 +1,23 @@
 //! The receiving half of one stream. How it is used: [`receiving`](super::receiving).
 
 use std::io;
+use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
+use std::thread::available_parallelism;
+use std::time::Duration;
 
 use farref_proto::{Frame, Lane};
+use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::read_jobs::{ReadFailure, Reading};
-use super::send_stream::SendStream;
+use super::busy_poll::BusyPoll;
+use super::send_stream::{MAIN, SendStream};
 use crate::native::endpoint::Endpoint;
 use crate::native::frame::{Decoder, Filling, FrameError, Packet, ReceivedMessage, Space};
-use crate::native::transport::{PeerMemory, ReadHalf};
+use crate::native::transport::{MemoryError, PeerMemory, ReadHalf};
 use crate::support::lock::try_lock;
 
 /// The receiving half of the stream that a [`SendStream`](super::SendStream) writes to.
@@ -47,8 +51,38 @@ pub(super) struct RecvState {
     pub(super) messages: Vec<ReceivedMessage>,
     pub(super) acknowledged: Vec<Packet>,
     pub(super) closed: bool,
+    pub(super) busy_poll: BusyPoll,
+    /// Whether what has waited for the peer's answer may be sent, and nobody has seen to it.
+    pub(super) may_send: bool,
     /// What is read out of the peer's memory, before anything else is read.
     pub(super) reading: Option<Reading>,
+}
+
+/// Whether another process can run while this one looks for what it says.
+fn has_cores() -> bool {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| available_parallelism().map_or(1, NonZero::get)) > 1
+}
+
+/// What came of reading parts: where they are.
+pub(super) type Read = Result<Vec<Filling>, ReadFailure>;
+
+/// Parts that are being read: where they will be in the end.
+pub(super) type Reading = oneshot::Receiver<Read>;
+
+/// Why a part could not be read. None is more than the end of the connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadFailure {
+    #[error("cannot read the peer's memory: {0}")]
+    Memory(#[from] MemoryError),
+    #[error("cannot read a region of the peer's: {0}")]
+    Region(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the connection is over")]
+    Outdated,
+    #[error("there is no thread to read the peer's memory")]
+    NoThread,
 }
 
 impl RecvStream {
@@ -63,6 +97,13 @@ impl RecvStream {
         if stream.descriptors().is_some() {
             decoder.permit_regions();
         }
+        // Large messages take long, and what is within the process needs no system to wake anybody.
+        let busy_poll = match stream {
+            ReadHalf::Memory(_) => Duration::ZERO,
+            _ if lanes != MAIN || !has_cores() => Duration::ZERO,
+            _ => endpoint.config.busy_poll,
+        };
+        let busy_poll = BusyPoll::new(busy_poll);
         Arc::new_cyclic(|this| Self {
             epoch,
             lanes,
@@ -73,6 +114,8 @@ impl RecvStream {
                 messages: Vec::new(),
                 acknowledged: Vec::new(),
                 closed: false,
+                busy_poll,
+                may_send: false,
                 reading: None,
             }),
             polls: AtomicU64::new(0),
@@ -137,11 +180,13 @@ impl RecvState {
     }
 
     /// What came of reading the peer's memory counts as read from the stream. None if the thread did not get to it.
-    fn finish_reading(
-        &mut self,
-        read: Option<Result<Vec<Filling>, ReadFailure>>,
-    ) -> io::Result<usize> {
+    fn finish_reading(&mut self, read: Option<Read>) -> io::Result<usize> {
         self.reading = None;
+        if let Some(Err(ReadFailure::Frame(FrameError::OutOfMemory(bytes)))) = read {
+            // FR-7; not the end of the stream.
+            self.decoder.refuse_named(bytes);
+            return Ok(1);
+        }
         let fillings = read
             .ok_or_else(|| io::Error::other("nobody reads the peer's memory any more"))?
             .map_err(io::Error::other)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farref_proto::Lane;
 use tokio::sync::Notify;
 
-use super::peer_reads::MemoryTalk;
+use super::memory_talk::MemoryTalk;
 use crate::native::frame::Batch;
 use crate::native::transport::WriteHalf;
 use crate::support::user_code::UserCode;

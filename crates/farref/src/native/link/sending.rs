@@ -287,7 +287,7 @@ impl Link {
     fn fill(self: &Arc<Self>, stream: &SendStream, batch: &mut Batch) -> Result<bool, Outdated> {
         let now = self.endpoint.now();
         let mut ask_for_bulk = false;
-        let mut emptied = false;
+        let mut emptied;
         let mut timeout = None;
         let acknowledged;
         {
@@ -298,7 +298,9 @@ impl Link {
             }
             acknowledged = state.session.acknowledged(Lane::Bulk);
             let mut bytes = 0;
-            while bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
+            // PM-6
+            emptied = stream.memory.awaits_answer();
+            while !emptied && bytes < BATCH_BYTES && batch.waiting() < BATCH_FRAMES {
                 let Some(frame) = state.session.poll_transmit_on(now, stream.lanes) else {
                     emptied = true;
                     break;

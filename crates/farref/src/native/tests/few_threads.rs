@@ -6,7 +6,7 @@ use std::time::Duration;
 use farref_proto::Lane;
 
 use super::fixture::Setup;
-use super::shared_memory::{acquaint, large, read_by};
+use super::shared_memory::{NEVER, acquaint, large, read_by};
 use super::*;
 use crate::support::lock::lock;
 
@@ -15,7 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Two workers that talk by Unix sockets, of which the second has this thread and waits so long for another.
 async fn pair(io: Arc<IoThread>, patience: Duration) -> [Side; 2] {
     let book = Arc::default();
-    let left = Setup::new(1, BindOptions::default(), &book).start().await;
+    let mut left = Setup::new(1, BindOptions::default(), &book);
+    // PM-6
+    left.config.memory_answer = NEVER;
+    let left = left.start().await;
     let mut right = Setup::new(2, BindOptions::default(), &book);
     right.io = io;
     right.config.read_patience = patience;
@@ -94,4 +97,46 @@ async fn who_finds_all_threads_busy_when_it_is_offered_memory_looks_at_it_later(
     drop(busy);
     acquaint(&left, &right).await;
     assert_eq!(right.link_to(&left).expect("a link").connections, 1);
+}
+
+/// PM-4: also on a later connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pm_4_memory_that_is_offered_while_all_threads_are_busy_is_looked_at_each_time() {
+    let io = IoThread::alone();
+    let threads = io.waiting_threads();
+    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    for _ in 0..2 {
+        let busy = threads.occupy();
+        let refused = threads.refusals();
+        if let Some(link) = left.agent.links.link(right.node) {
+            for stream in link.streams() {
+                stream.send.write.hang_up();
+            }
+        }
+        let (received, read) = (right.received_count(), read_by(&right, &left));
+        left.send(&right, large(1));
+        eventually("it arrives", || right.received_count() > received).await;
+        eventually("it asks for a thread", || threads.refusals() > refused).await;
+        assert_eq!(read_by(&right, &left), read);
+        drop(busy);
+        acquaint(&left, &right).await;
+    }
+}
+
+/// PM-4: as who reads for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pm_4_who_waits_for_a_thread_for_long_is_not_taken_for_stuck() {
+    let io = IoThread::alone();
+    let threads = io.waiting_threads();
+    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    acquaint(&left, &right).await;
+    let busy = threads.occupy();
+    let (refused, received) = (threads.refusals(), right.received_count());
+    left.send(&right, large(1));
+    // Every five milliseconds at most: several times as long as a connection may show no progress.
+    eventually("it asks often", || threads.refusals() > refused + 1000).await;
+    drop(busy);
+    eventually("it arrives", || right.received_count() > received).await;
+    let link = right.link_to(&left).expect("a link");
+    assert_eq!(link.connections, 1, "the same connection");
 }

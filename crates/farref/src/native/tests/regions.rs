@@ -113,6 +113,15 @@ async fn a_part_in_shared_memory_is_read_where_it_is_and_never_copied() {
     assert!(part.shared().is_some_and(|part| !part.bytes().is_empty()));
 }
 
+/// PM-6
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_region_of_a_connection_is_read_in_place() {
+    let [left, right] = pair([true; 2]).await;
+    let part = shared(MIB / 8, 7);
+    deliver(&left, &right, std::slice::from_ref(&part)).await;
+    assert_eq!(in_place(&right, &left), MIB as u64);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_received_a_region_hands_it_on_as_one() {
     let [left, right] = pair([true; 2]).await;

@@ -33,10 +33,14 @@ pub(super) async fn pair(willing: [bool; 2]) -> [Side; 2] {
     let side = |worker: u32| {
         let mut setup = Setup::new(worker, BindOptions::default(), &book);
         setup.config.shared_memory = willing[worker as usize - 1];
+        setup.config.memory_answer = NEVER;
         setup.start()
     };
     [side(1).await, side(2).await]
 }
+
+/// Longer than any test takes.
+pub(super) const NEVER: Duration = Duration::from_secs(3600);
 
 /// How many bytes one has read out of the other's memory.
 pub(super) fn read_by(reader: &Side, of: &Side) -> u64 {
@@ -155,6 +159,38 @@ async fn every_kind_of_large_part_is_read_out_of_the_senders_memory() {
     assert!(lock(&right.inbound.misbehaved).is_empty());
 }
 
+/// PM-6
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_large_part_of_a_connection_goes_the_way_of_all_others() {
+    let [left, right] = pair([true; 2]).await;
+    for number in 0..3 {
+        left.send(&right, large(number));
+        eventually("it arrives", || right.received_count() as u64 > number).await;
+        assert_eq!(read_by(&right, &left), (number + 1) * MIB as u64);
+    }
+}
+
+/// PM-6
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_answer_an_offer_is_not_waited_for() {
+    let book = Arc::default();
+    let right = Setup::new(1, BindOptions::default(), &book).start().await;
+    let mut intruder = Intruder::new();
+    intruder.connect(&right, true).await;
+    let part = Part::from(vec![1; MIB]);
+    let message = with_parts(1, Bytes::new(), vec![part]);
+    right.agent.enqueue(intruder.node, message);
+    right.agent.flush(intruder.node);
+    loop {
+        match intruder.hear().await {
+            Some(DecodedFrame::Session(Frame::Data { .. })) => break,
+            Some(_) => {}
+            None => panic!("it is hung up on"),
+        }
+    }
+}
+
+/// PM-6: whoever does not read the other's memory says so, or nothing would ever come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_go_through_the_socket_unless_both_ends_are_willing() {
     for willing in [[true, false], [false, true], [false, false]] {
@@ -450,9 +486,14 @@ impl Intruder {
     /// Offers what is its own, in truth, and hears that it may name it. The other end's own offer comes before.
     async fn offer(&mut self, memory: &OwnMemory) {
         self.say(MemoryFrame::Offer(memory.claim())).await;
+        self.hears(&MemoryFrame::MayName).await;
+    }
+
+    /// Waits until this is said to it.
+    async fn hears(&mut self, said: &MemoryFrame) {
         loop {
             match self.hear().await {
-                Some(DecodedFrame::Memory(MemoryFrame::MayName)) => return,
+                Some(DecodedFrame::Memory(frame)) if frame == *said => return,
                 Some(_) => {}
                 None => panic!("it is hung up on"),
             }
@@ -501,10 +542,11 @@ pub(super) async fn is_undisturbed(bystander: &Side, right: &Side) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_names_or_reads_memory_uninvited_is_cut_off() {
     type Fault = fn(&mut Intruder) -> Option<MemoryFrame>;
-    let faults: [(&str, bool, Fault); 5] = [
+    let faults: [(&str, bool, Fault); 6] = [
         ("names", true, |_| None),
         ("names", false, |_| None),
         ("was not offered", false, |_| Some(MemoryFrame::MayName)),
+        ("was not offered", false, |_| Some(MemoryFrame::Declined)),
         ("was not offered", false, |_| Some(MemoryFrame::Reading)),
         // Offered it was, but it has not said that it reads.
         ("was not offered", true, |_| Some(MemoryFrame::Reading)),
@@ -589,6 +631,7 @@ async fn who_lies_about_its_memory_has_to_use_the_socket() {
         intruder.connect(&right, true).await;
         let claim = postcard::from_bytes(&claim).expect("a claim");
         intruder.say(MemoryFrame::Offer(claim)).await;
+        intruder.hears(&MemoryFrame::Declined).await;
         let received = right.received_count();
         for number in 0..5 {
             let part = Part::from(vec![1; MIB]);
@@ -620,13 +663,7 @@ async fn who_reads_for_long_says_so() {
         let part = Part::from(Bytes::from(vec![0; size]));
         let received = right.received_count();
         intruder.call_with(1, vec![part; count], true, &right).await;
-        loop {
-            match intruder.hear().await {
-                Some(DecodedFrame::Memory(MemoryFrame::Reading)) => break,
-                Some(_) => {}
-                None => panic!("it is hung up on"),
-            }
-        }
+        intruder.hears(&MemoryFrame::Reading).await;
         eventually("it arrives", || right.received_count() > received).await;
         lock(&right.inbound.received).pop();
     }

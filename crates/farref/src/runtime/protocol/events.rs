@@ -273,12 +273,12 @@ impl Core {
         let on = on.map(|rref| (rref, ticket.as_ref().and_then(ValueTicket::number)));
         let from = arrived.from;
         let job = Job::new(Arc::clone(self), arrived, entry, ticket, work.now());
-        if let Some(request) = job.call.request() {
+        if let Some(request) = job.responder.call.request() {
             let running = IncomingCall::Running {
                 call: job.cancellable(),
                 taken: StartedCall {
                     function: user.function,
-                    since: job.call.began,
+                    since: job.responder.call.began,
                     on,
                 },
             };

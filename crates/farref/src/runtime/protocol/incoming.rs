@@ -20,6 +20,7 @@ use crate::runtime::core::{
 use crate::runtime::job::{ArrivedCall, Destination, Job};
 use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, failure};
+use crate::support::lock::lock;
 use crate::support::user_code;
 
 /// So many messages are taken in under one lock: others have to wait for it meanwhile.
@@ -38,6 +39,10 @@ impl Inbound for Core {
         messages: &mut dyn Iterator<Item = &mut Message>,
     ) -> Result<(), PeerMisbehaved> {
         user_code::forbid_during(|| self.take_in(from, messages))
+    }
+
+    fn owes_answers(&self, peer: NodeId) -> bool {
+        lock(&self.state).node.open_incoming(peer) > 0
     }
 
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration) {

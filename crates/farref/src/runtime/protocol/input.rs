@@ -157,3 +157,38 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Cluster;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[farref_macros::remote]
+    async fn number() -> u64 {
+        7
+    }
+
+    /// Releases gather until the clock sends them. Those that come after that have to tell it again.
+    #[tokio::test]
+    async fn releases_that_were_sent_do_not_gather_any_more() -> crate::Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let (me, owner) = (cluster.worker(0), cluster.worker(1));
+        let peer = me.peer("worker1")?;
+        for _ in 0..3 {
+            let there = number::on(&peer).remote();
+            there.confirmed().await?;
+            drop(there);
+            let sent = async {
+                while me.core.gathers() || !owner.references().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let sent = tokio::time::timeout(PATIENCE, sent).await;
+            sent.expect("they are sent");
+        }
+        cluster.shutdown().await
+    }
+}

@@ -117,3 +117,23 @@ impl Work {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time of an input is its own: limits of calls count from it.
+    #[test]
+    fn what_is_used_again_has_forgotten_when_it_was_used_before() {
+        for put_by in [Work::keep, Work::recycle] {
+            let mut work = Work::new();
+            let _ = work.now();
+            put_by(work);
+            let mut again = Work::new();
+            assert_eq!(again.now, None);
+            again.jobs.reserve(1);
+            put_by(again);
+            assert!(Work::new().jobs.capacity() > 0, "it is used again");
+        }
+    }
+}

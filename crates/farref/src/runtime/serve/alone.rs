@@ -9,10 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::responder::{Responder, wait_for_room};
+use super::responder::wait_for_room;
 use super::running::{Packed, Supervision, drop_guarded, enter};
 use crate::agent::Failure;
 use crate::runtime::function::Function;
+use crate::runtime::job::Responder;
 use crate::tables::answer_budget::Reservation;
 use crate::values::Encode;
 

@@ -5,10 +5,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::responder::{Responder, panicked};
+use super::responder::panicked;
 use super::running::{Packed, enter, supervise, wait_for_receiver};
 use crate::agent::Failure;
 use crate::runtime::function::Function;
+use crate::runtime::job::Responder;
 use crate::support::lock::lock;
 use crate::support::user_code::UserCode;
 use crate::tables::answer_budget::Reservation;

@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **SV-1** A job ends in exactly one answer, or one value, whatever the function does: return, fail,
+//! - **SV-1** A job that was started ends in exactly one answer, or one value, whatever the function does: return, fail,
 //!   panic, overrun its deadline, be cancelled, or never be polled again.
 //! - **SV-2** A cancelled job that has not begun never begins; one that waits is dropped where it
 //!   waits (D4).
@@ -15,7 +15,6 @@ mod blocking;
 mod registration;
 mod responder;
 mod running;
-mod task_pool;
 
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
@@ -26,20 +25,21 @@ use tracing::{Instrument as _, Span};
 
 use self::alone::run_alone;
 use self::blocking::BlockingCall;
-use self::responder::{Responder, span_of};
+use self::responder::span_of;
 use self::running::{Packed, run, supervise, wait_for_receiver};
-use self::task_pool::GivenCall;
-pub(crate) use self::task_pool::TaskPool;
 use super::core::Core;
 use super::function::{Function, Mode};
-use super::job::Job;
+use super::job::{Job, Responder};
+use super::registry::FunctionEntry;
 use super::value_scope;
 use crate::agent::Failure;
 use crate::values::{Access as _, ValueGuard, ValueTicket};
 
 impl Job {
-    pub(crate) fn start(self) {
-        match self.call.entry {
+    pub(crate) fn start(mut self) {
+        // SV-1: from here on.
+        self.responder.owes = true;
+        match self.responder.entry() {
             Some(entry) => entry.serve(self),
             None => self.fetch(),
         }
@@ -94,19 +94,27 @@ impl Job {
 
 /// Carries out a call of `F`.
 pub(crate) fn serve<F: Function>(job: Job) {
-    let (responder, packed, ticket) = split(job);
-    let span = span_of(&responder);
-    if Kind::<F>::IS_BLOCKING {
-        return BlockingCall::new::<F>(responder, packed, span).start(ticket);
-    }
-    let runtime = responder.core().runtime.clone();
-    if !Kind::<F>::IS_ALONE {
-        spawn(&runtime, span, run::<F>(responder, ticket, packed));
-    } else if span.is_disabled() {
+    let span = span_of(&job.responder);
+    if Kind::<F>::IS_POOLED && span.is_disabled() {
         // Most functions are on no value, and most programs have no subscriber.
-        GivenCall { responder, packed }.run(run_alone::<F>);
-    } else {
+        let core = Arc::clone(job.responder.core());
+        let function = job
+            .responder
+            .entry()
+            .map_or(usize::MAX, FunctionEntry::number);
+        return core.tasks.run(&core.runtime, function, job, |job| {
+            let (responder, packed, _) = split(job);
+            run_alone::<F>(responder, packed)
+        });
+    }
+    let (responder, packed, ticket) = split(job);
+    let runtime = responder.core().runtime.clone();
+    if Kind::<F>::IS_BLOCKING {
+        BlockingCall::new::<F>(responder, packed, span).start(ticket);
+    } else if Kind::<F>::IS_ALONE {
         spawn_instrumented(&runtime, span, run_alone::<F>(responder, packed));
+    } else {
+        spawn(&runtime, span, run::<F>(responder, ticket, packed));
     }
 }
 
@@ -116,6 +124,7 @@ struct Kind<F>(PhantomData<F>);
 impl<F: Function> Kind<F> {
     const IS_BLOCKING: bool = matches!(F::MODE, Mode::Blocking);
     const IS_ALONE: bool = !F::Access::NEEDS_RECEIVER;
+    const IS_POOLED: bool = Self::IS_ALONE && !Self::IS_BLOCKING;
 }
 
 fn spawn(runtime: &Handle, span: Span, call: impl Future<Output = ()> + Send + 'static) {
@@ -137,13 +146,9 @@ fn spawn_instrumented(
 
 /// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.
 fn split(job: Job) -> (Responder, Packed, Option<ValueTicket>) {
-    let responder = Responder {
-        call: job.call,
-        answered: false,
-    };
     let packed = Packed {
         arguments: job.arguments,
         references: job.references,
     };
-    (responder, packed, job.ticket)
+    (job.responder, packed, job.ticket)
 }

@@ -11,18 +11,12 @@ use crate::runtime::FETCH;
 use crate::runtime::core::Core;
 use crate::runtime::current::Current;
 use crate::runtime::failure::shortened;
-use crate::runtime::job::Destination;
+use crate::runtime::job::{Destination, Responder};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{trace, value_scope};
 use crate::support::user_code;
 use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
 use crate::values::{Encode, Value};
-
-/// Answers one call, at the latest when it is dropped.
-pub(super) struct Responder {
-    pub(super) call: Arc<Current>,
-    pub(super) answered: bool,
-}
 
 impl Responder {
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -36,8 +30,8 @@ impl Responder {
 
     /// What becomes of the result, asked once: whoever asks answers.
     fn take_target(&mut self) -> Option<Destination> {
-        let answered = std::mem::replace(&mut self.answered, true);
-        (!answered).then_some(self.call.target)
+        let owes = std::mem::replace(&mut self.owes, false);
+        owes.then_some(self.call.target)
     }
 
     fn from(&self) -> NodeId {
@@ -66,8 +60,7 @@ impl Responder {
         expected: &Expected,
     ) -> Result<Option<Reservation>, ReserveFuture> {
         let bytes = expected.bytes();
-        let is_sent =
-            !self.answered && self.call.request().is_some() && self.from() != self.core().me;
+        let is_sent = self.owes && self.call.request().is_some() && self.from() != self.core().me;
         if bytes == 0 || !is_sent {
             return Ok(None);
         }

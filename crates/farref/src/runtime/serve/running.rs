@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::responder::{Responder, panicked};
+use super::responder::panicked;
 use crate::agent::Failure;
 use crate::codec::Payload;
 use crate::runtime::current::Current;
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
+use crate::runtime::job::Responder;
 use crate::runtime::value_scope;
 use crate::support::polled;
 use crate::values::sealed::ReceiverGuard;

@@ -1,6 +1,8 @@
 //! FR-1 to FR-4: the decoder against anything, in any pieces.
 
 mod named;
+#[cfg(target_os = "linux")]
+mod passed;
 mod widths;
 
 use std::time::Duration;
@@ -15,7 +17,8 @@ use proptest::prelude::*;
 use super::head::{FrameHead, Place, part_entry};
 use super::*;
 use crate::agent::{
-    AnswerMessage, CallMessage, Failure, FunctionRef, Message, Origins, TraceContext,
+    AnswerMessage, CallMessage, Caller, Failure, FunctionRef, MAX_CALLERS, Message, Origins,
+    TraceContext,
 };
 use crate::codec::{Elements, Owned, Part, Payload};
 
@@ -162,8 +165,17 @@ fn encode(frames: impl IntoIterator<Item = Frame<Packet>>, now: Time) -> Vec<u8>
 }
 
 /// Feeds bytes as a reader would, in pieces of these sizes, the last repeated.
-fn decode(mut bytes: &[u8], pieces: &[usize]) -> (Vec<DecodedFrame>, Option<FrameError>) {
-    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
+fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<DecodedFrame>, Option<FrameError>) {
+    decode_within(LIMITS, bytes, pieces)
+}
+
+/// The same to one who takes less, or more.
+fn decode_within(
+    limits: Limits,
+    mut bytes: &[u8],
+    pieces: &[usize],
+) -> (Vec<DecodedFrame>, Option<FrameError>) {
+    let mut decoder = Decoder::new(limits, Recycler::new(0, None));
     let mut received = Vec::new();
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(
         pieces.last().copied().unwrap_or(usize::MAX),
@@ -381,6 +393,126 @@ fn a_payload_that_is_too_large_is_passed_over_and_what_follows_is_not() {
     }
 }
 
+/// FR-1, FR-3, FR-7: limits hold for what is read by hand, in one piece, as for all else.
+#[test]
+fn fr_1_small_messages_are_limited_however_they_come() {
+    let first = call(vec![1; 2000].into(), Vec::new(), None);
+    let next = call(vec![3; 100].into(), Vec::new(), None);
+    let bytes = encode([data(0, first), data(1, next)], Time(5));
+    for pieces in [usize::MAX, 1] {
+        let limits = Limits {
+            message_bytes: 1000,
+            ..LIMITS
+        };
+        let (received, error) = decode_within(limits, &bytes, &[pieces]);
+        assert_eq!(error, None);
+        let payloads: Vec<_> = received.into_iter().map(arguments).collect();
+        let [refused, next] = &payloads[..] else {
+            panic!("two messages, not {}", payloads.len());
+        };
+        let why = refused.parts.first().and_then(Part::why_refused);
+        assert!(why.is_some(), "{refused:?}");
+        assert_eq!(next.body, [3; 100][..]);
+
+        let limits = Limits {
+            head_bytes: 10,
+            ..LIMITS
+        };
+        let (received, error) = decode_within(limits, &bytes, &[pieces]);
+        assert!(received.is_empty());
+        let is_refused = matches!(error, Some(FrameError::HeadTooLarge { limit: 10, .. }));
+        assert!(is_refused, "{error:?}");
+    }
+}
+
+/// FR-2: the place of a message that was delivered is kept, and nothing that was in it.
+#[test]
+fn fr_2_nothing_of_a_message_that_was_delivered_is_kept() {
+    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
+    let body = Bytes::from(vec![1; 100]);
+    let part = Bytes::from(vec![2; 100]);
+    let payload = || Payload {
+        body: body.clone(),
+        parts: vec![part.clone().into()],
+    };
+    let answer = AnswerMessage {
+        head: AnswerHead {
+            id: MessageId(1),
+            carried: Vec::new(),
+        },
+        origins: Origins::default(),
+        outcome: Ok(payload()),
+    };
+    let Payload { body: asked, parts } = payload();
+    let delivered = [call(asked, parts, None), Message::Answer(answer)];
+    let delivered = delivered.map(|message| ReceivedMessage(Box::new(message)));
+    decoder.reclaim(delivered.into_iter());
+    assert!(body.is_unique() && part.is_unique());
+}
+
+/// What there is to be said of a packet, whose place is left to another one.
+fn described(mut message: Message) -> impl PartialEq + std::fmt::Debug + Send {
+    let packet = Packet::new(&mut message, || Time(5), &LIMITS).expect("within the limits");
+    let payload = packet.payload();
+    let described = (
+        packet.size(),
+        packet.age(Time(9)),
+        packet.head().to_vec(),
+        payload.body.clone(),
+        payload.parts.len(),
+    );
+    packet.recycle();
+    described
+}
+
+#[test]
+fn a_place_that_is_used_again_has_nothing_of_the_message_before() {
+    let body = Bytes::from(vec![1; 3000]);
+    let messages = || {
+        let large = call(body.clone(), Vec::new(), Some(Duration::from_secs(1)));
+        let mut long = call(Bytes::new(), Vec::new(), None);
+        if let Message::Call(call) = &mut long {
+            call.callers = vec![LONGEST_CALLER; MAX_CALLERS];
+        }
+        let small = call(Bytes::from_static(b"x"), Vec::new(), None);
+        [large, small, long, Message::Cancel(MessageId(1 << 40))]
+    };
+    for before in messages() {
+        for after in messages() {
+            let same = after.clone();
+            let fresh = std::thread::spawn(|| described(same)).join();
+            described(before.clone());
+            assert_eq!(described(after), fresh.expect("no panic"));
+        }
+    }
+    assert!(body.is_unique(), "all are gone");
+}
+
+const LONGEST_CALLER: Caller = Caller {
+    function: u64::MAX,
+    value: Some(RRefId {
+        origin: NodeId::new(u32::MAX, u32::MAX),
+        counter: u64::MAX,
+    }),
+    exclusive: true,
+};
+
+/// No message fails for want of room for what only helps people.
+#[test]
+fn callers_that_there_is_no_room_for_are_left_out() {
+    let limits = Limits {
+        head_bytes: 400,
+        ..LIMITS
+    };
+    let mut message = call(Bytes::new(), Vec::new(), None);
+    if let Message::Call(call) = &mut message {
+        call.callers = vec![LONGEST_CALLER; MAX_CALLERS];
+    }
+    let packet = Packet::new(&mut message, || Time(5), &limits);
+    let packet = packet.expect("there is room for the rest");
+    assert!(packet.head().len() < 100, "{packet:?}");
+}
+
 fn arguments(frame: DecodedFrame) -> Payload {
     match frame {
         DecodedFrame::Session(Frame::Data { payload, .. }) => match *payload.0 {
@@ -399,6 +531,25 @@ fn a_payload_where_none_belongs_is_refused() {
     bytes.push(0);
     let (_, error) = decode(&bytes, &[usize::MAX]);
     assert_eq!(error, Some(FrameError::UnexpectedPayload));
+}
+
+/// FR-3: also of a message whose head is read by hand, in one piece or in many.
+#[test]
+fn a_payload_of_a_message_that_has_none_is_refused() {
+    let origin = NodeId::new(1, 1);
+    let share = Share {
+        rref: RRefId { origin, counter: 2 },
+        fork: ForkId { origin, counter: 3 },
+    };
+    let release = data(1, Message::Control(Control::Release(vec![share])));
+    let mut bytes = encode([release], Time(5));
+    bytes[8] = 1; // the length of the body
+    bytes.push(0);
+    for pieces in [usize::MAX, 1] {
+        let (frames, error) = decode(&bytes, &[pieces]);
+        assert!(frames.is_empty(), "{frames:?}");
+        assert_eq!(error, Some(FrameError::UnexpectedPayload));
+    }
 }
 
 #[test]

@@ -151,12 +151,7 @@ fn naming_a_large_part_costs_no_more_than_a_constant() {
     let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
     let entry = part_entry(3 << 20, Width::Four, Place::Named);
     let bytes = announce(bytes, entry, part_entry(1 << 30, Width::Four, Place::Named));
-    let mut decoder = Decoder::new(limits, Recycler::new(0, None));
-    decoder.permit_names();
-    let Space::Buffer(buffer) = decoder.space() else {
-        panic!("nothing has come");
-    };
-    buffer.put_slice(&bytes);
+    let mut decoder = brought(&bytes, limits);
     assert!(matches!(decoder.next(), Ok(None)));
     let mut pieces = decoder.take_named().expect("it is to be read");
     let failed = pieces[0].filling.read_with(usize::MAX, |_, count, _| {
@@ -166,17 +161,33 @@ fn naming_a_large_part_costs_no_more_than_a_constant() {
     assert_eq!(failed, Err(FrameError::Unpermitted));
 }
 
+/// A decoder that all of this has come to at once.
+fn brought(bytes: &[u8], limits: Limits) -> Decoder {
+    let mut decoder = Decoder::new(limits, Recycler::new(0, None));
+    decoder.permit_names();
+    let Space::Buffer(buffer) = decoder.space() else {
+        panic!("nothing has come");
+    };
+    buffer.put_slice(bytes);
+    decoder
+}
+
+/// Reads a piece, all of which is there.
+fn filled(mut piece: NamedPiece) -> Filling {
+    let missing = piece.filling.read_with(usize::MAX, |_, count, into| {
+        into.put_bytes(5, count);
+        Ok::<_, FrameError>(())
+    });
+    assert_eq!(missing, Ok(0));
+    piece.filling
+}
+
 #[test]
 fn parts_that_are_named_one_after_the_other_are_read_at_once() {
     let large = |seed: u8| Part::from(vec![seed; NAME_FROM]);
     let parts: Vec<_> = (0..50).map(large).chain([Part::from(vec![1])]).collect();
     let (bytes, _) = encode_named(vec![data(0, call(Bytes::new(), parts, None))]);
-    let mut decoder = Decoder::new(LIMITS, Recycler::new(0, None));
-    decoder.permit_names();
-    let Space::Buffer(buffer) = decoder.space() else {
-        panic!("nothing has come");
-    };
-    buffer.put_slice(&bytes);
+    let mut decoder = brought(&bytes, LIMITS);
     let mut taken = Vec::new();
     let frame = loop {
         if let Some(frame) = decoder.next().expect("nothing is wrong") {
@@ -184,15 +195,7 @@ fn parts_that_are_named_one_after_the_other_are_read_at_once() {
         }
         let pieces = decoder.take_named().expect("all is there");
         taken.push(pieces.len());
-        let fill = |mut piece: NamedPiece| {
-            let filled = piece.filling.read_with(usize::MAX, |_, count, into| {
-                into.put_bytes(5, count);
-                Ok::<_, FrameError>(())
-            });
-            assert_eq!(filled, Ok(0));
-            piece.filling
-        };
-        decoder.put_named(pieces.into_iter().map(fill).collect());
+        decoder.put_named(pieces.into_iter().map(filled).collect());
     };
     assert_eq!(taken, [32, 18]);
     let DecodedFrame::Session(Frame::Data { payload, .. }) = frame else {
@@ -202,4 +205,98 @@ fn parts_that_are_named_one_after_the_other_are_read_at_once() {
         panic!("not a call");
     };
     assert_eq!(call.arguments.parts.len(), 51);
+}
+
+/// FR-7: of a part that is not taken in nothing is read, and of its place in the stream nothing is left.
+#[test]
+fn fr_7_named_parts_of_a_payload_that_is_too_large_are_not_read() {
+    let strict = Limits {
+        message_bytes: 2 * NAME_FROM as u64,
+        ..LIMITS
+    };
+    let large = || Part::from(vec![2; NAME_FROM]);
+    for parts in [
+        vec![large(), large()],
+        vec![
+            Part::from(vec![1; 10]),
+            large(),
+            Part::from(vec![1; 10]),
+            large(),
+            large(),
+        ],
+    ] {
+        let sizes = parts.iter().map(Part::len).sum::<usize>();
+        let refused = call(vec![1; 100].into(), parts, None);
+        let next = call(vec![3; 100].into(), vec![vec![4; 100].into()], None);
+        let (bytes, _) = encode_named(vec![data(0, refused), data(1, next)]);
+        for piece in [1, 1000, usize::MAX] {
+            let mut decoder = Decoder::new(strict, Recycler::new(0, None));
+            decoder.permit_names();
+            let mut received = Vec::new();
+            for some in bytes.chunks(piece.min(bytes.len())) {
+                let mut rest = some;
+                while !rest.is_empty() {
+                    let take = match decoder.space() {
+                        Space::Buffer(buffer) => {
+                            let take = rest.len().min(buffer.capacity() - buffer.len());
+                            buffer.put_slice(&rest[..take]);
+                            take
+                        }
+                        Space::Piece(mut space) => {
+                            let take = rest.len().min(space.remaining_mut());
+                            space.put_slice(&rest[..take]);
+                            take
+                        }
+                    };
+                    rest = &rest[take..];
+                    while let Some(frame) = decoder.next().expect("nothing is wrong") {
+                        received.push(arguments(frame));
+                    }
+                    assert!(decoder.take_named().is_none(), "it is not read");
+                }
+            }
+            let [refused, next] = &received[..] else {
+                panic!("two messages, not {}", received.len());
+            };
+            assert!(refused.parts[0].why_refused().is_some());
+            assert_eq!(refused.len(), 100 + sizes);
+            assert_eq!((&next.body[..], next.parts.len()), (&[3; 100][..], 1));
+        }
+    }
+}
+
+/// FR-7: where there is no memory for what is to be read, its message is passed over, and no more than that.
+#[test]
+fn fr_7_a_named_part_that_there_is_no_memory_for_is_passed_over_with_its_message() {
+    let large = |seed: u8| Part::from(vec![seed; NAME_FROM]);
+    let parts = vec![large(1), large(2), Part::from(vec![3; 10]), large(4)];
+    let refused = call(vec![1; 100].into(), parts, None);
+    let next = call(vec![3; 100].into(), vec![vec![4; 100].into()], None);
+    let (bytes, _) = encode_named(vec![data(0, refused), data(1, next)]);
+    for refused_at in 0..2 {
+        let mut decoder = brought(&bytes, LIMITS);
+        let mut received = Vec::new();
+        let mut reads = 0;
+        loop {
+            if let Some(frame) = decoder.next().expect("nothing is wrong") {
+                received.push(arguments(frame));
+            } else if let Some(pieces) = decoder.take_named() {
+                match reads == refused_at {
+                    true => decoder.refuse_named(NAME_FROM as u64),
+                    false => decoder.put_named(pieces.into_iter().map(filled).collect()),
+                }
+                reads += 1;
+            } else {
+                break;
+            }
+        }
+        assert_eq!(reads, refused_at + 1);
+        let [refused, next] = &received[..] else {
+            panic!("two messages, not {}", received.len());
+        };
+        let why = refused.parts[0].why_refused().expect("it was refused");
+        assert!(why.contains("no memory"), "{why}");
+        assert_eq!(refused.len(), 110 + 3 * NAME_FROM);
+        assert_eq!((&next.body[..], next.parts.len()), (&[3; 100][..], 1));
+    }
 }

@@ -8,7 +8,8 @@
 //!
 //! - **TP-1** A task has one call at a time, and a call that finds no task idle gets a new one: no call waits for
 //!   another one's function to end. (A task that has just answered may be idle a moment before its thread can poll it.)
-//! - **TP-2** A call that is given to a task is carried out by it, or dropped with it and answered thereby (SV-1).
+//! - **TP-2** A call that is given to a task is carried out by it, or dropped with it: whoever gives one sees to it that
+//!   dropping answers it (SV-1).
 //! - **TP-3** At most [`MOST_IDLE`] tasks of a function wait, which together take no more than [`MOST_IDLE_BYTES`], and
 //!   they end with their worker, whoever still has a handle on that.
 
@@ -17,10 +18,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
 
-use super::responder::Responder;
-use super::running::Packed;
-use crate::support::lock::lock;
+use super::lock::lock;
 
 /// So many tasks of one function wait for calls at most (TP-3).
 const MOST_IDLE: usize = 256;
@@ -40,20 +40,50 @@ const fn most_idle(size: usize) -> usize {
 /// Tasks with more state than this are not kept (TP-3).
 const MOST_BYTES: usize = 4 << 10;
 
-/// The tasks of one worker that wait for calls, by the [number](crate::runtime::registry::FunctionEntry::number) of
-/// their function.
-pub(crate) struct TaskPool(Vec<Arc<IdleTasks>>);
+/// The tasks of one worker that wait for calls `C`, by the number of their function.
+pub(crate) struct TaskPool<C>(Vec<Arc<IdleTasks<C>>>);
 
-impl TaskPool {
+impl<C: Send + 'static> TaskPool<C> {
     pub(crate) fn new(functions: usize) -> Self {
         Self((0..functions).map(|_| Arc::default()).collect())
     }
 
-    /// The tasks of the function with this number.
-    pub(super) fn of(&self, function: usize) -> Option<&Arc<IdleTasks>> {
-        self.0.get(function)
+    /// Carries out a call of the function with this number: in a task that waits for one, or in a new one of the
+    /// runtime. `make` says how.
+    pub(crate) fn run<R>(
+        &self,
+        runtime: &Handle,
+        function: usize,
+        mut call: C,
+        make: impl Fn(C) -> R + Send + 'static,
+    ) where
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let Some(idle) = self
+            .0
+            .get(function)
+            .filter(|_| most_idle(size_of::<R>()) > 0)
+        else {
+            drop(runtime.spawn(make(call)));
+            return;
+        };
+        while let Some(seat) = idle.take() {
+            match seat.give(call) {
+                Ok(()) => return,
+                // Its task went with the runtime.
+                Err(unserved) => call = unserved,
+            }
+        }
+        drop(runtime.spawn(CallTask {
+            call: Some(make(call)),
+            make,
+            idle: Arc::clone(idle),
+            seat: Taken(Arc::default()),
+        }));
     }
+}
 
+impl<C> TaskPool<C> {
     /// TP-3: from now on no task waits.
     pub(crate) fn close(&self) {
         for tasks in &self.0 {
@@ -65,30 +95,37 @@ impl TaskPool {
 }
 
 /// A worker that is dropped without having ended.
-impl Drop for TaskPool {
+impl<C> Drop for TaskPool<C> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// Tasks of one function that wait for calls.
-#[derive(Default)]
-pub(super) struct IdleTasks(Mutex<Idle>);
+struct IdleTasks<C>(Mutex<Idle<C>>);
 
-#[derive(Default)]
-struct Idle {
-    seats: Vec<Arc<Seat>>,
+struct Idle<C> {
+    seats: Vec<Arc<Seat<C>>>,
     /// The worker is gone.
     closed: bool,
 }
 
-impl IdleTasks {
-    fn take(&self) -> Option<Arc<Seat>> {
+impl<C> Default for IdleTasks<C> {
+    fn default() -> Self {
+        Self(Mutex::new(Idle {
+            seats: Vec::new(),
+            closed: false,
+        }))
+    }
+}
+
+impl<C> IdleTasks<C> {
+    fn take(&self) -> Option<Arc<Seat<C>>> {
         lock(&self.0).seats.pop()
     }
 
     /// A task waits for a call, beside others up to so many. Says whether it may.
-    fn put(&self, seat: &Arc<Seat>, most: usize) -> bool {
+    fn put(&self, seat: &Arc<Seat<C>>, most: usize) -> bool {
         let mut idle = lock(&self.0);
         let may_wait = !idle.closed && idle.seats.len() < most;
         if may_wait {
@@ -97,77 +134,39 @@ impl IdleTasks {
         may_wait
     }
 
-    fn close(&self) -> Vec<Arc<Seat>> {
+    fn close(&self) -> Vec<Arc<Seat<C>>> {
         let mut idle = lock(&self.0);
         idle.closed = true;
         std::mem::take(&mut idle.seats)
     }
 }
 
-/// A call as it is given to a task.
-pub(super) struct GivenCall {
-    pub(super) responder: Responder,
-    pub(super) packed: Packed,
-}
-
-impl GivenCall {
-    /// Carries it out: in a task that waits for one, or in a new one. `make` says how.
-    pub(super) fn run<R>(mut self, make: impl Fn(Responder, Packed) -> R + Send + 'static)
-    where
-        R: Future<Output = ()> + Send + 'static,
-    {
-        loop {
-            let Some(idle) = self.idle_tasks().filter(|_| size_of::<R>() <= MOST_BYTES) else {
-                let runtime = self.responder.core().runtime.clone();
-                drop(runtime.spawn(make(self.responder, self.packed)));
-                return;
-            };
-            let Some(seat) = idle.take() else {
-                let idle = Arc::clone(idle);
-                let runtime = self.responder.core().runtime.clone();
-                drop(runtime.spawn(CallTask {
-                    call: Some(make(self.responder, self.packed)),
-                    make,
-                    idle,
-                    seat: Taken(Arc::default()),
-                }));
-                return;
-            };
-            match seat.give(self) {
-                Ok(()) => return,
-                // Its task went with the runtime.
-                Err(unserved) => self = unserved,
-            }
-        }
-    }
-
-    /// The tasks of its function.
-    fn idle_tasks(&self) -> Option<&Arc<IdleTasks>> {
-        let entry = self.responder.entry()?;
-        self.responder.core().tasks.of(entry.number())
-    }
-}
-
 /// Where a task finds its next call.
-#[derive(Default)]
-struct Seat {
-    next: Mutex<Next>,
+struct Seat<C> {
+    next: Mutex<Next<C>>,
     /// Wakes the task: set before it first waits.
     waker: OnceLock<Waker>,
 }
 
-#[derive(Default)]
-enum Next {
-    #[default]
+enum Next<C> {
     Nothing,
-    Call(GivenCall),
+    Call(C),
     /// There will be none, or there is nobody to take it.
     End,
 }
 
-impl Seat {
+impl<C> Default for Seat<C> {
+    fn default() -> Self {
+        Self {
+            next: Mutex::new(Next::Nothing),
+            waker: OnceLock::new(),
+        }
+    }
+}
+
+impl<C> Seat<C> {
     /// Gives a call to the task that waits, unless that is gone.
-    fn give(&self, call: GivenCall) -> Result<(), GivenCall> {
+    fn give(&self, call: C) -> Result<(), C> {
         {
             let mut next = lock(&self.next);
             if let Next::End = *next {
@@ -186,7 +185,7 @@ impl Seat {
     }
 
     /// From now on no call is taken. Gives back the one that was given last, if nobody has begun with it.
-    fn end(&self) -> Next {
+    fn end(&self) -> Next<C> {
         std::mem::replace(&mut lock(&self.next), Next::End)
     }
 
@@ -197,20 +196,20 @@ impl Seat {
         }
     }
 
-    fn take(&self) -> Next {
+    fn take(&self) -> Next<C> {
         let mut next = lock(&self.next);
         match &*next {
             Next::End => Next::End,
-            _ => std::mem::take(&mut next),
+            _ => std::mem::replace(&mut next, Next::Nothing),
         }
     }
 }
 
 /// The seat of a task, as that has it.
-struct Taken(Arc<Seat>);
+struct Taken<C>(Arc<Seat<C>>);
 
 /// TP-2: the task is gone, be it with the runtime.
-impl Drop for Taken {
+impl<C> Drop for Taken<C> {
     fn drop(&mut self) {
         drop(self.0.end());
     }
@@ -218,18 +217,18 @@ impl Drop for Taken {
 
 pin_project! {
     /// A task that carries out calls of one function. Fields are dropped in their order.
-    struct CallTask<M, R> {
+    struct CallTask<C, M, R> {
         #[pin]
         call: Option<R>,
         make: M,
-        idle: Arc<IdleTasks>,
-        seat: Taken,
+        idle: Arc<IdleTasks<C>>,
+        seat: Taken<C>,
     }
 }
 
-impl<M, R> Future for CallTask<M, R>
+impl<C, M, R> Future for CallTask<C, M, R>
 where
-    M: Fn(Responder, Packed) -> R,
+    M: Fn(C) -> R,
     R: Future<Output = ()>,
 {
     type Output = ();
@@ -239,9 +238,7 @@ where
         let seat = &this.seat.0;
         if this.call.is_none() {
             match seat.take() {
-                Next::Call(GivenCall { responder, packed }) => {
-                    this.call.set(Some((this.make)(responder, packed)));
-                }
+                Next::Call(call) => this.call.set(Some((this.make)(call))),
                 Next::Nothing => return Poll::Pending,
                 Next::End => return Poll::Ready(()),
             }
@@ -268,10 +265,10 @@ mod tests {
     /// TP-3
     #[test]
     fn no_more_tasks_wait_than_may_and_none_when_the_worker_is_gone() {
-        let pool = TaskPool::new(1);
-        let idle = Arc::clone(pool.of(0).unwrap());
+        let pool = TaskPool::<()>::new(1);
+        let idle = Arc::clone(&pool.0[0]);
         let most = most_idle(100);
-        let seats: Vec<Arc<Seat>> = (0..most).map(|_| Arc::default()).collect();
+        let seats: Vec<Arc<Seat<()>>> = (0..most).map(|_| Arc::default()).collect();
         assert!(seats.iter().all(|seat| idle.put(seat, most)));
         assert!(!idle.put(&Arc::default(), most));
         pool.close();
@@ -296,5 +293,74 @@ mod tests {
         }
         assert_eq!(most_idle(100), MOST_IDLE);
         assert!(most_idle(MOST_BYTES) >= 32);
+    }
+
+    /// TP-2: also if it is given by another thread to a task that is just about to wait for the first time.
+    #[test]
+    fn tp_2_calls_that_are_given_by_other_threads_are_carried_out() {
+        use std::sync::mpsc;
+
+        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .build()
+            .unwrap();
+        for _ in 0..300 {
+            let pool = TaskPool::<mpsc::Sender<()>>::new(1);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        let (told, is_told) = mpsc::channel();
+                        for _ in 0..10 {
+                            let tell = |told: mpsc::Sender<()>| async move {
+                                told.send(()).unwrap();
+                            };
+                            pool.run(runtime.handle(), 0, told.clone(), tell);
+                            is_told.recv_timeout(PATIENCE).expect("it is woken");
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// TP-2: a task that is gone has no call, whoever still knows of its seat.
+    #[test]
+    fn tp_2_a_call_that_a_task_has_not_begun_with_is_dropped_with_it() {
+        let call = Arc::new(());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let pool = TaskPool::<Arc<()>>::new(1);
+        let run = |call| {
+            pool.run(runtime.handle(), 0, call, |call| async move { drop(call) });
+        };
+        run(Arc::clone(&call));
+        runtime.block_on(tokio::task::yield_now());
+        let seat = Arc::clone(&lock(&pool.0[0].0).seats[0]);
+        run(Arc::clone(&call));
+        assert_eq!(Arc::strong_count(&call), 2, "it is given to the idle task");
+        drop(runtime);
+        assert_eq!(Arc::strong_count(&call), 1);
+        assert!(seat.give(Arc::clone(&call)).is_err());
+    }
+
+    /// TP-3
+    #[test]
+    fn tp_3_tasks_that_wait_end_with_a_pool_that_is_dropped() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let pool = TaskPool::<()>::new(1);
+        let run = || pool.run(runtime.handle(), 0, (), |()| async {});
+        run();
+        runtime.block_on(tokio::task::yield_now());
+        let alive = || runtime.metrics().num_alive_tasks();
+        assert_eq!(alive(), 1, "it waits for another call");
+        drop(pool);
+        for _ in 0..3 {
+            runtime.block_on(tokio::task::yield_now());
+        }
+        assert_eq!(alive(), 0);
     }
 }
