@@ -123,11 +123,13 @@ fn a_live_reference_takes_less_than_two_hundred_bytes_at_its_owner_and_at_its_ho
              {nobody} on threads of neither"
         );
         assert!(nobody <= 2.0, "{nobody} bytes that nobody accounts for");
+        // Two of the tables have grown once more, or not yet, by where their random hashes put what comes and goes: 161
+        // to 177 bytes at the owner and 145 to 159 at the holder were seen in forty runs.
         assert!(
-            beside <= 175.0,
+            beside <= 185.0,
             "{beside} bytes at the owner, beside the value"
         );
-        assert!(holder <= 155.0, "{holder} bytes at the holder");
+        assert!(holder <= 167.0, "{holder} bytes at the holder");
         let ended = tokio::try_join!(me.shutdown(), other.shutdown());
         ended.expect("both shut down");
         store.close().await;
