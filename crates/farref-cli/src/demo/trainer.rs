@@ -15,7 +15,7 @@ pub(super) struct Trainer {
     journal: RRef<Journal>,
 }
 
-#[farref::remote]
+#[farref::remote(name = "demo::Trainer")]
 impl Trainer {
     pub(super) fn new(plan: Plan, model: Pipeline) -> Result<Self> {
         let first = model.stages().next().map(|(_, part)| part.owner());
@@ -47,7 +47,7 @@ pub(super) struct Journal {
     losses: Vec<f64>,
 }
 
-#[farref::remote]
+#[farref::remote(name = "demo::Journal")]
 impl Journal {
     pub(super) fn new(of: String) -> Self {
         let losses = Vec::new();

@@ -1,0 +1,104 @@
+//! The `farref` command, as a library: [`main`] is all of it.
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `demo` | `farref demo` |
+//! | `bench` | `farref bench` |
+//!
+//! Both train with candle, which is most of what there would be to compile, so neither is on by default: who installs the
+//! command wants to start programs and to look into them. `cargo run` in the root of the workspace has both
+//! (`crates/farref-whole`).
+//!
+//! Each subcommand is a module with its `Arguments` and a `run`, which returns the exit code or an
+//! error. An error is printed as one line that says what to do; the code is then 2 for a wrong command
+//! line (clap's), 1 for everything else.
+
+#![deny(unsafe_code)]
+
+#[cfg(any(test, not(all(feature = "demo", feature = "bench"))))]
+mod absent;
+#[cfg(feature = "bench")]
+#[allow(unsafe_code)]
+mod allocations;
+#[cfg(feature = "bench")]
+mod bench;
+#[cfg(feature = "demo")]
+mod demo;
+#[cfg(any(feature = "demo", feature = "bench"))]
+mod files;
+mod inspect;
+mod launch;
+#[cfg(any(feature = "demo", feature = "bench"))]
+mod progress;
+mod top;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[cfg(feature = "demo")]
+const DEMO: &str = "
+  farref demo                                   train over several processes, in half a minute";
+#[cfg(not(feature = "demo"))]
+const DEMO: &str = "";
+
+/// Far references: start, watch, measure and check programs that span processes.
+#[derive(Parser)]
+#[command(
+    name = "farref",
+    version,
+    after_help = format!("Examples:{DEMO}
+  farref launch -n 4 -- ./train --epochs 3      start four ranks of any program
+  farref inspect 127.0.0.1:29500                what the workers of a group hold, once
+  farref top 127.0.0.1:29500                    the same, live")
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[cfg(feature = "demo")]
+    Demo(demo::Arguments),
+    #[cfg(not(feature = "demo"))]
+    Demo(absent::Arguments),
+    Launch(launch::Arguments),
+    Inspect(inspect::Arguments),
+    Top(top::Arguments),
+    Simulate(farref_sim::command::Arguments),
+    #[cfg(feature = "bench")]
+    Bench(bench::Arguments),
+    #[cfg(not(feature = "bench"))]
+    Bench(absent::Arguments),
+}
+
+/// Does what the command line of this process says.
+///
+/// ```no_run
+/// # use std::process::ExitCode;
+/// fn main() -> ExitCode {
+///     farref_cli::main()
+/// }
+/// ```
+pub fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        #[cfg(feature = "demo")]
+        Command::Demo(arguments) => demo::run(arguments),
+        #[cfg(not(feature = "demo"))]
+        Command::Demo(_) => absent::run("demo"),
+        Command::Launch(arguments) => launch::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Top(arguments) => top::run(arguments),
+        Command::Simulate(arguments) => farref_sim::command::run(&arguments),
+        #[cfg(feature = "bench")]
+        Command::Bench(arguments) => bench::run(arguments),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) => absent::run("bench"),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("farref: {error:#}");
+        ExitCode::FAILURE
+    })
+}
