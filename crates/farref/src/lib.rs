@@ -69,6 +69,7 @@
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
+//! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
 //! | test a distributed program in one process, with faults | [`testing`] |
 //! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`], from outside: [`observe`] |
 //! | bring another wire | [`agent`] |
@@ -108,11 +109,13 @@ pub mod testing;
 mod values;
 mod worker;
 
+pub use agent::Departure;
 pub use api::call::Call;
 pub use api::functions;
 pub use api::peer::Peer;
 pub use api::pending::{Pending, Returned};
 pub use api::rref::RRef;
+pub use api::watching::{Member, MemberEvent, Members};
 pub use codec::{
     Blob, Buffer, Codec, CodecError, CodecErrorKind, Part, Payload, Source, ValueCodec, Width,
 };
@@ -171,6 +174,7 @@ pub use rendezvous::{
 };
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 pub use report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+pub use tables::watchers::WorkerEnd;
 pub use values::{Ref, RefMut};
 pub use worker::context;
 pub use worker::{WeakWorker, Worker, WorkerBuilder};

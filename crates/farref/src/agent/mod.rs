@@ -284,6 +284,53 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
     /// by itself. Called without any lock held.
     fn flush(&self, to: NodeId);
 
+    /// Somebody here wants to know when this peer is gone, whether or not anything is ever said to it. A wire that
+    /// notices that only of peers to whom there is a connection makes one, and keeps it. Called without any lock held;
+    /// may be called again.
+    ///
+    /// ```
+    /// # use std::{pin::Pin, sync::Arc, time::Duration};
+    /// # use farref::{Codec, Worker};
+    /// # use farref::agent::{Agent, Departure, Group, LinkStatistics, Message, NodeId};
+    /// use std::sync::Mutex;
+    ///
+    /// /// An agent that only notes whom it is to watch.
+    /// #[derive(Debug, Default)]
+    /// struct Noting(Codec, Mutex<Vec<NodeId>>);
+    ///
+    /// impl Agent for Noting {
+    ///     fn watch(&self, peer: NodeId) {
+    ///         self.1.lock().unwrap().push(peer);
+    ///     }
+    ///     // The others as ever.
+    /// #     fn codec(&self) -> &Codec { &self.0 }
+    /// #     fn enqueue(&self, _: NodeId, _: Message) {}
+    /// #     fn flush(&self, _: NodeId) {}
+    /// #     fn forget(&self, _: NodeId, _: Departure) {}
+    /// #     fn close(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// #         Box::pin(async {})
+    /// #     }
+    /// #     fn links(&self) -> Vec<LinkStatistics> { Vec::new() }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let [me, far] = [NodeId::new(0, 1), NodeId::new(1, 1)];
+    /// # let group = Group { me, members: vec![(me, "me".to_owned()), (far, "far".to_owned())] };
+    /// let agent = Arc::new(Noting::default());
+    /// # let worker = Worker::builder("").attach(group, |_inbound| agent.clone()).await?;
+    /// // .. attached as at the trait
+    /// let gone = worker.peer("far")?.gone();
+    /// assert_eq!(*agent.1.lock().unwrap(), [far]);
+    /// # drop(gone);
+    /// # worker.crash().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn watch(&self, peer: NodeId) {
+        let _ = peer;
+    }
+
     /// The node is no longer a member. Of one that left, what is queued is still delivered; of one
     /// that died, everything is thrown away and it is refused from now on.
     fn forget(&self, node: NodeId, departure: Departure);

@@ -6,3 +6,4 @@ pub(crate) mod generated;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod rref;
+pub(crate) mod watching;

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farref_proto::{Incarnation, NodeId, WorkerId};
+use farref_proto::{Departure, Incarnation, NodeId, WorkerId};
 
+use super::watching;
 use crate::error::{Error, FunctionName, Result};
 use crate::runtime::Core;
 
@@ -58,6 +59,16 @@ impl Peer {
             core: Arc::clone(core),
             worker: node.worker,
             name: core.name_of(node),
+            life: AtomicU64::new(0),
+        }
+    }
+
+    /// The same for one whose name is at hand.
+    pub(crate) fn called(core: &Arc<Core>, node: NodeId, name: Arc<str>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            worker: node.worker,
+            name,
             life: AtomicU64::new(0),
         }
     }
@@ -136,6 +147,46 @@ impl Peer {
     /// ```
     pub fn is_alive(&self) -> bool {
         self.core.current_life(self.worker).is_some()
+    }
+
+    /// Ends when the life of the worker is over that this handle reaches now, and says whether it left or died; at
+    /// once if there is none. One that is about to join counts as there; one that comes back under the name is another life.
+    ///
+    /// Whoever was silent for too long is taken for dead, and so has [died](Departure::Died). It is an error if this
+    /// worker itself ends before. Dropping the future is all it takes to wait no longer.
+    ///
+    /// ```
+    /// use farref::Departure;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = farref::testing::Cluster::start(3).await?;
+    /// let me = cluster.worker(0).clone();
+    /// let [leaves, dies] = [me.peer("worker1")?, me.peer("worker2")?];
+    /// let gone = tokio::spawn(leaves.gone());
+    ///
+    /// cluster.worker(1).leave().await?;
+    /// assert_eq!(gone.await.expect("no panic")?, Departure::Left);
+    ///
+    /// let gone = dies.gone();
+    /// cluster.crash(2).await;
+    /// cluster.restart(2).await?;
+    /// assert_eq!(gone.await?, Departure::Died); // though another life is there by now
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<> {
+        let latest = self.core.look(|node| {
+            let standing = node.membership().view().standing(self.worker);
+            standing.map_or(Incarnation(u32::MAX), |standing| standing.incarnation)
+        });
+        watching::gone(
+            &self.core,
+            NodeId {
+                worker: self.worker,
+                incarnation: latest,
+            },
+        )
     }
 
     /// The life that a call would go to.

@@ -5,10 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use farref_proto::Departure;
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::peer::Peer;
+use crate::api::watching;
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::fingerprint;
@@ -172,6 +174,40 @@ impl<T> RRef<T> {
                 Err(_) => Err(held.core.not_member()),
             },
         }
+    }
+
+    /// Ends when the worker is gone that has the value, and says whether it left or died: from then on the reference
+    /// leads nowhere ([`Error::OwnerLost`]). It does not use the value, and does not keep it.
+    ///
+    /// An error if this worker itself ends before, or if the reference leads nowhere by itself.
+    ///
+    /// ```
+    /// use farref::{Departure, Error};
+    ///
+    /// #[farref::remote]
+    /// async fn load() -> String {
+    ///     "data".to_owned()
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let me = cluster.worker(0);
+    /// let data = load::on(&me.peer("worker1")?).remote();
+    /// let gone = tokio::spawn(data.owner_gone());
+    ///
+    /// cluster.crash(1).await;
+    /// assert_eq!(gone.await.expect("no panic")?, Departure::Died);
+    /// assert!(matches!(data.to_here().await, Err(Error::OwnerLost { .. })));
+    /// # drop(data);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn owner_gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<T> {
+        let gone = self
+            .held()
+            .map(|held| watching::gone(&held.core, held.owner));
+        async { gone?.await }
     }
 
     /// A text that tells this reference from all others in the group.

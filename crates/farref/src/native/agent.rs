@@ -109,6 +109,12 @@ impl Agent for NativeAgent {
         }
     }
 
+    fn watch(&self, peer: NodeId) {
+        if let Some(link) = self.links.link_or_new(peer) {
+            link.keep_connected();
+        }
+    }
+
     fn forget(&self, node: NodeId, departure: Departure) {
         let links = &self.links;
         match departure {

@@ -35,6 +35,7 @@ use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
 use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::names::Names;
+use crate::tables::watchers::Watchers;
 use crate::values::Value;
 use crate::values::queue::Queues;
 
@@ -60,6 +61,7 @@ pub(crate) struct Core {
     pub(crate) user_code: Arc<UserCode>,
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
+    pub(crate) watchers: Watchers,
     pub(crate) holds: Holds,
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
@@ -215,6 +217,7 @@ impl Core {
             has_runtime: AtomicBool::new(true),
             registry,
             names,
+            watchers: Watchers::default(),
             holds: Holds::default(),
             queues: Arc::default(),
             extensions: Extensions::default(),

@@ -6,3 +6,4 @@ pub(crate) mod extensions;
 pub(crate) mod flow_control;
 pub(crate) mod holds;
 pub(crate) mod names;
+pub(crate) mod watchers;

@@ -10,6 +10,7 @@ mod joining;
 mod shutdown;
 mod snapshots;
 mod starting;
+mod watching;
 mod wire_callbacks;
 
 use std::fmt;

@@ -14,6 +14,7 @@ use crate::rendezvous::Directory;
 use crate::report::leaks::LeakReport;
 use crate::runtime::current::Current;
 use crate::runtime::{Core, WorkerStage};
+use crate::tables::watchers::WorkerEnd;
 
 /// How long the last messages may take to be delivered.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -69,7 +70,7 @@ impl Worker {
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
         match self.core.agent().ending() {
-            Some(ending) => self.shut_down_by(ending).await,
+            Some(ending) => self.shut_down_by(ending, WorkerEnd::ShutDown).await,
             None => self.end_with_the_others(true).await,
         }
     }
@@ -115,7 +116,7 @@ impl Worker {
                     return Ok(());
                 }
             }
-            return self.shut_down_by(ending).await;
+            return self.shut_down_by(ending, WorkerEnd::ShutDown).await;
         }
         self.end_with_the_others(false).await
     }
@@ -208,7 +209,7 @@ impl Worker {
     }
 
     /// Shuts down together with all others by the rules of another wire.
-    async fn shut_down_by(&self, ending: &dyn Ending) -> Result<()> {
+    async fn shut_down_by(&self, ending: &dyn Ending, how: WorkerEnd) -> Result<()> {
         let core = &self.core;
         let mut leaks = LeakReport::default();
         // S1a: until all are ready, some of them work.
@@ -227,6 +228,9 @@ impl Worker {
             };
         }
         let waited = clock.elapsed();
+        if outcome.is_ok() {
+            core.watchers.end(how).wake();
+        }
         self.close(LAST_WORDS).await;
         match outcome {
             Ok(()) if core.settings.fail_on_leaks && !leaks.is_empty() => Err(Error::Leaked(leaks)),
@@ -334,7 +338,7 @@ impl Worker {
             if !ending.may_leave_alone() {
                 return Err(Misuse::CannotLeave.into());
             }
-            return self.shut_down_by(ending).await;
+            return self.shut_down_by(ending, WorkerEnd::Left).await;
         }
         let answered = self.answer_all().await;
         core.input(|node, out| node.release_everything(out));

@@ -27,6 +27,7 @@ mod strangers;
 mod user_code;
 mod values;
 mod waiting;
+mod watching;
 mod words;
 
 /// How long anything may take before it counts as hanging.

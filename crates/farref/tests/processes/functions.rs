@@ -196,6 +196,31 @@ pub(crate) async fn write_what_comes(to: String, gate: String, path: String) -> 
     Ok(())
 }
 
+/// Watches the members until this worker ends, and writes what it was told last to a file.
+#[farref::remote]
+pub(crate) async fn watch_until_end(path: String) -> anyhow::Result<()> {
+    let mut members = Worker::current().context("no worker")?.watch_members();
+    in_background(async move {
+        let mut last = None;
+        while let Some(event) = members.next().await {
+            last = Some(event);
+        }
+        let _ = std::fs::write(path, format!("{last:?}"));
+    });
+    Ok(())
+}
+
+/// Leaves the group when this is answered.
+#[farref::remote]
+pub(crate) async fn leave_soon() -> anyhow::Result<()> {
+    let me = Worker::current().context("no worker")?;
+    in_background(async move {
+        // `serve` comes back then, and says how it went.
+        let _ = me.leave().await;
+    });
+    Ok(())
+}
+
 /// Keeps what it held for so long, and says in a file that it has let it go.
 #[farref::remote]
 pub(crate) async fn release_later(key: String, ms: u64, path: String) {

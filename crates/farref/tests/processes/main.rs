@@ -22,6 +22,7 @@ mod scale;
 mod scratch;
 mod shared_memory;
 mod starving;
+mod watching;
 mod worker;
 
 use libtest_mimic::{Arguments, Trial};
@@ -61,6 +62,7 @@ fn main() -> anyhow::Result<()> {
     add(failure::tests());
     add(errors::tests());
     add(membership::tests());
+    add(watching::tests());
     add(alarms::tests());
     add(rendezvous::tests());
     add(scale::tests());

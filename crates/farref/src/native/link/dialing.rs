@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - **DI-1** While a link is open, has no connection, and has had one or has something to send, its
+//! - **DI-1** While a link is open, has no connection, and has had one, has something to send or is watched, its
 //!   task is at work: it ends only in one step with seeing that it is not needed.
 //! - **DI-2** A peer counts as refusing only if every address at which it may listen refused. A Unix
 //!   socket alone proves nothing: it may be out of reach in another network namespace.
@@ -34,6 +34,12 @@ impl Link {
         if state.dialer.is_none() && is_needed(self, state) {
             state.dialer = self.endpoint.spawn_io(run(Arc::clone(self)));
         }
+    }
+
+    /// Sees to it that there is a connection, though nothing is queued. Once there was one, it is made anew whenever it
+    /// breaks (DI-1), so that the peer is missed as soon as it is gone.
+    pub(in crate::native) fn keep_connected(self: &Arc<Self>) {
+        self.ensure_dialing(&mut self.state());
     }
 
     /// Sees to a connection's stream for bulk data. True if the peer is to be asked for it, because it

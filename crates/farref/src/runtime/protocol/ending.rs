@@ -9,6 +9,7 @@ use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 use crate::agent::Message;
 use crate::runtime::core::{Core, IncomingCall, ValueWaiter, WorkerStage};
 use crate::support::signal;
+use crate::tables::watchers::WorkerEnd;
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
@@ -75,6 +76,8 @@ impl Core {
             }
             running
         });
+        // Unless it has ended in another way before.
+        self.watchers.end(WorkerEnd::Stopped).wake();
         let mut state = self.lock();
         let (outgoing, incoming) = state.node.take_records();
         let empty =

@@ -73,6 +73,7 @@ impl Core {
             Event::Abandoned { node, request } => self.abandoned(state, node, request, work),
             Event::Joined(node) => {
                 tracing::info!(worker = %self.name, %node, "a worker joined");
+                self.watch_joined(node, work);
                 work.joined.push(node);
             }
             Event::Gone { node, departure } => {
@@ -90,22 +91,23 @@ impl Core {
                     work.dropped.push(Box::new(peer));
                 }
                 work.forgotten.push((node, departure));
+                Self::tell_watchers(work, self.watchers.gone(node, departure));
                 // It may have been the host of the group's store.
                 if departure == Departure::Died {
                     work.woken
                         .push(Box::new(|core| core.store_lost.notify_one()));
                 }
             }
-            Event::Welcomed => self.reach(WorkerStage::Member),
+            Event::Welcomed => self.reach(WorkerStage::Member, work),
             Event::Evicted => {
                 tracing::error!(worker = %self.name, "the group has declared this worker dead");
-                self.reach(WorkerStage::Evicted);
+                self.reach(WorkerStage::Evicted, work);
                 for peer in state.peers.values_mut() {
                     end_waits_for_a_place(peer, work);
                 }
             }
-            Event::Departed => self.reach(WorkerStage::Departed),
-            Event::ShutdownComplete => self.reach(WorkerStage::ShutDown),
+            Event::Departed => self.reach(WorkerStage::Departed, work),
+            Event::ShutdownComplete => self.reach(WorkerStage::ShutDown, work),
             Event::ContextClosed(context) => {
                 for listener in self.extensions.listeners() {
                     // Asked without the lock.
@@ -166,7 +168,8 @@ impl Core {
         }
     }
 
-    fn reach(&self, stage: WorkerStage) {
+    fn reach(&self, stage: WorkerStage, work: &mut Work) {
+        self.watch_end(stage, work);
         self.stage.send_if_modified(|current| {
             let later = stage > *current;
             if later {

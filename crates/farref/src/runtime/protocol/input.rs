@@ -132,6 +132,9 @@ impl Core {
         }
         for node in work.joined.drain(..) {
             self.learn_name(node);
+            if self.watchers.watch_all() {
+                self.agent().watch(node);
+            }
         }
         work.woken.drain(..).for_each(|wake| wake(self));
         work.handles.clear();

@@ -11,6 +11,8 @@ mod name_lookup;
 mod outgoing;
 mod parking;
 mod references;
+mod watching;
 mod work;
 
 pub(crate) use outgoing::{CallSpec, NotMade, OpenCall};
+pub(crate) use watching::LifeState;

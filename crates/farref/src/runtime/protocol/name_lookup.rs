@@ -31,7 +31,7 @@ impl Core {
                     return;
                 };
                 match found {
-                    Ok(card) => return core.names.insert(card),
+                    Ok(card) => return core.learned(card),
                     Err(error) => {
                         tracing::debug!(%node, %error, "a newcomer is not found in the store");
                     }

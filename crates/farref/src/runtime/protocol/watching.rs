@@ -1,0 +1,134 @@
+//! Watching the members of the group: beginning with what the node's view says, so that nothing is missed.
+
+use std::sync::Arc;
+
+use farref_proto::{Departure, NodeId, Status};
+use tokio::sync::watch;
+
+use super::work::Work;
+use crate::error::Error;
+use crate::rendezvous::Card;
+use crate::runtime::core::{Core, WorkerStage};
+use crate::tables::watchers::{Wakers, Watcher, WorkerEnd};
+
+/// The end of one life, for somebody who waits for it.
+pub(crate) struct LifeEnd {
+    core: Arc<Core>,
+    node: NodeId,
+    receiver: watch::Receiver<Option<Departure>>,
+}
+
+impl LifeEnd {
+    /// How it has gone. An error if this worker ends before.
+    pub(crate) async fn reached(mut self) -> Result<Departure, Error> {
+        let departure = match self.receiver.wait_for(Option::is_some).await {
+            Ok(departure) => *departure,
+            Err(_) => None,
+        };
+        departure.ok_or_else(|| self.core.not_member())
+    }
+}
+
+impl Drop for LifeEnd {
+    fn drop(&mut self) {
+        self.core.watchers.stop_waiting(self.node);
+    }
+}
+
+/// What is known of the end of a life.
+pub(crate) enum LifeState {
+    Over(Departure),
+    Lasts(LifeEnd),
+}
+
+impl Core {
+    /// Begins to watch the members, those first who are there now.
+    pub(crate) fn watch_members(&self) -> (u64, Arc<Watcher>) {
+        let state = self.lock();
+        let members: Vec<NodeId> = state.node.membership().view().members().collect();
+        let watching = self
+            .watchers
+            .watch(members.iter().copied(), |node| self.known_name(node));
+        drop(state);
+        for node in members {
+            self.agent().watch(node);
+        }
+        watching
+    }
+
+    /// What is known of the end of a life.
+    pub(crate) fn life_state(self: &Arc<Self>, node: NodeId) -> Result<LifeState, Error> {
+        let state = self.lock();
+        let standing = state.node.membership().view().standing(node.worker);
+        let over = match standing {
+            // How it went is not kept for longer.
+            Some(now) if now.incarnation > node.incarnation => Some(Departure::Died),
+            Some(now) if now.incarnation == node.incarnation => match now.status {
+                Status::Joining | Status::Alive => None,
+                // The own one says so before it has gone.
+                Status::Left => (node != self.me).then_some(Departure::Left),
+                Status::Dead => Some(Departure::Died),
+            },
+            _ => None,
+        };
+        if self.is_over() {
+            drop(state);
+            return Err(self.not_member());
+        }
+        if let Some(departure) = over {
+            return Ok(LifeState::Over(departure));
+        }
+        let receiver = self.watchers.await_end(node);
+        drop(state);
+        self.agent().watch(node);
+        let core = Arc::clone(self);
+        match receiver {
+            Some(receiver) => Ok(LifeState::Lasts(LifeEnd {
+                core,
+                node,
+                receiver,
+            })),
+            None => Err(self.not_member()),
+        }
+    }
+
+    /// It has become known what a worker is called and where it is.
+    pub(crate) fn learned(&self, card: Card) {
+        let node = card.node;
+        self.names.insert(card);
+        if let Some(name) = self.names.of(node) {
+            self.watchers.named(node, &name).wake();
+        }
+    }
+
+    /// Tells those who watch, when the lock is given back.
+    pub(super) fn tell_watchers(work: &mut Work, wakers: Wakers) {
+        if !wakers.is_empty() {
+            work.woken.push(Box::new(|_| wakers.wake()));
+        }
+    }
+
+    /// A life is a member.
+    pub(super) fn watch_joined(&self, node: NodeId, work: &mut Work) {
+        let wakers = self.watchers.joined(node, |node| self.known_name(node));
+        Self::tell_watchers(work, wakers);
+    }
+
+    /// The worker is none any more.
+    pub(super) fn watch_end(&self, stage: WorkerStage, work: &mut Work) {
+        let how = match stage {
+            WorkerStage::Joining | WorkerStage::Member => return,
+            WorkerStage::ShutDown => WorkerEnd::ShutDown,
+            WorkerStage::Departed => WorkerEnd::Left,
+            WorkerStage::Evicted => WorkerEnd::Evicted,
+        };
+        Self::tell_watchers(work, self.watchers.end(how));
+    }
+
+    fn known_name(&self, node: NodeId) -> Option<Arc<str>> {
+        match node == self.me {
+            true => Some(Arc::clone(&self.name)),
+            false => self.names.of(node),
+        }
+    }
+}
