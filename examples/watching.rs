@@ -25,6 +25,7 @@ use farref::{Departure, Member, MemberEvent, Members, RRef, Worker};
 use farref_examples::{PATIENCE, Process};
 
 /// Something that lives on another worker, for as long as it does.
+#[derive(Debug)]
 pub struct Guard {
     gate: usize,
 }
