@@ -33,7 +33,7 @@ pub struct Guard {
 #[farref::remote]
 impl Guard {
     pub fn new(gate: usize) -> Self {
-        Guard { gate }
+        Self { gate }
     }
 
     pub async fn gate(&self) -> usize {

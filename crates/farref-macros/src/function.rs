@@ -71,8 +71,7 @@ pub(crate) fn expand(function: &Function, options: &Options) -> syn::Result<Toke
     let cfg = attributes::cfg(attributes);
     let of_type = attributes::of_type(attributes);
     let visibility = types::at(Span::call_site(), quote!(#visibility));
-    let (parameters, tuple, output) =
-        (signature.parameters(), signature.tuple(), &signature.output);
+    let (parameters, tuple, call) = (signature.parameters(), signature.tuple(), signature.call());
     let to = Ident::new("to", Span::mixed_site());
     Ok(quote! {
         #of_type
@@ -92,8 +91,8 @@ pub(crate) fn expand(function: &Function, options: &Options) -> syn::Result<Toke
                     clippy::used_underscore_binding
                 )]
                 #[track_caller]
-                #visibility fn on(#to: &::farref::Peer, #parameters) -> ::farref::Call<#output> {
-                    ::farref::__private::call::<Self>(#to, &#tuple)
+                #visibility fn on(#to: &::farref::Peer, #parameters) -> #call {
+                    ::farref::__private::call::<Self, _>(#to, #tuple)
                 }
             }
 

@@ -55,7 +55,9 @@ use crate::options::{Options, Place};
 ///
 /// If the return type is called `Result`, the output is its first argument, and an error reaches the
 /// caller as the text of it and of its sources. It must convert into
-/// `Box<dyn std::error::Error + Send + Sync>`, as all errors, `String` and `anyhow::Error` do.
+/// `Box<dyn std::error::Error + Send + Sync>`, as all errors, `String` and `anyhow::Error` do. If it implements
+/// serde's traits, it also comes as what it is to who asks for it: `add::on(&peer, 1, 2).result().await?` of a
+/// function whose signature says what it is, `Result<i64, Overflow>`; `error.downcast::<Overflow>()` of any error.
 ///
 /// # Methods
 ///

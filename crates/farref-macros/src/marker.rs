@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Ident, Type};
 
 use crate::options::{Mode, Options};
-use crate::signature::{Argument, Receiver, Signature};
+use crate::signature::{Argument, ErrorType, Receiver, Signature};
 use crate::types;
 
 /// All that `farref` must know of a function.
@@ -54,6 +54,15 @@ impl Marker<'_> {
         let each_argument = self.each_argument();
         let output = &signature.output;
         let run = self.run();
+        let error = self.signature.error.as_ref().filter(|error| error.is_owned);
+        let error = error.map(|ErrorType { ty, .. }| {
+            quote! {
+                fn error_type() -> ::core::option::Option<::farref::__private::ErrorType> {
+                    use ::farref::__private::{CanRaise as _, CannotRaise as _};
+                    (&::farref::__private::Probe::<#ty>::new()).error_type()
+                }
+            }
+        });
         Ok(quote! {
             #[allow(deprecated, private_interfaces, clippy::all, clippy::pedantic, clippy::nursery)]
             impl ::farref::__private::Function for #ident {
@@ -78,6 +87,8 @@ impl Marker<'_> {
                     use ::farref::__private::{CanTrace as _, CannotTrace as _};
                     (&::farref::__private::Probe::<#output>::new()).trace()
                 }
+
+                #error
             }
 
             ::farref::__private::inventory::submit! {
@@ -179,16 +190,29 @@ impl Marker<'_> {
         };
         let wait = self.signature.is_async.then(|| quote!(.await));
         let called = quote!(#path(#lent #(#names),*) #wait);
-        let result = match self.signature.error {
+        let result = match &self.signature.error {
             None => quote!(::core::result::Result::Ok(#called)),
-            Some(at) => {
+            Some(ErrorType {
+                ty, is_owned, at, ..
+            }) => {
                 // Placed at the error, because that is what is wrong if it cannot be converted.
-                let error = Ident::new("error", at);
-                let failure = quote_spanned!(at=> ::farref::__private::returned(#error));
+                let error = Ident::new("error", *at);
+                let write = Ident::new("write", Span::mixed_site());
+                let failure = quote_spanned!(*at=> ::farref::__private::returned(#error, #write));
+                let writer = match is_owned {
+                    true => quote! {{
+                        use ::farref::__private::{CanRaise as _, CannotRaise as _};
+                        (&::farref::__private::Probe::<#ty>::new()).error_writer()
+                    }},
+                    false => quote!(::core::option::Option::None),
+                };
                 quote! {
                     match #called {
                         ::core::result::Result::Ok(output) => ::core::result::Result::Ok(output),
-                        ::core::result::Result::Err(#error) => ::core::result::Result::Err(#failure),
+                        ::core::result::Result::Err(#error) => {
+                            let #write = #writer;
+                            ::core::result::Result::Err(#failure)
+                        }
                     }
                 }
             }

@@ -15,7 +15,7 @@ use crate::types;
 
 /// What an `RRef` can do itself or by way of the prelude: that would be called instead, or neither could
 /// be.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 16] = [
     "backward",
     "cast",
     "clone",
@@ -28,6 +28,7 @@ const TAKEN: [&str; 15] = [
     "local",
     "local_mut",
     "owner",
+    "owner_gone",
     "to_here",
     "to_owned",
     "try_into",
@@ -308,26 +309,26 @@ impl<'a> Remote<'a> {
         let carried = attributes::carried(&method.attributes);
         let visibility = moved(&method.visibility);
         let (parameters, tuple) = (signature.parameters(), signature.tuple());
-        let output = &signature.output;
+        let returns = signature.call();
         quote! {
             #documentation
             #carried
             #[allow(dead_code, clippy::double_must_use, clippy::too_many_arguments)]
             #[track_caller]
-            #visibility fn #ident(#to: &#to_type, #parameters) -> ::farref::Call<#output> {
-                #call::<#marker>(#to, &#tuple)
+            #visibility fn #ident(#to: &#to_type, #parameters) -> #returns {
+                #call::<#marker, _>(#to, #tuple)
             }
         }
     }
 
     /// The method of the far reference, without a body.
     fn method(&self) -> TokenStream {
-        let Signature { ident, output, .. } = &self.signature;
-        let parameters = self.signature.parameters();
+        let ident = &self.signature.ident;
+        let (parameters, returns) = (self.signature.parameters(), self.signature.call());
         quote! {
             #[allow(clippy::double_must_use, clippy::too_many_arguments)]
             #[track_caller]
-            fn #ident(&self, #parameters) -> ::farref::Call<#output>
+            fn #ident(&self, #parameters) -> #returns
         }
     }
 }
@@ -394,7 +395,7 @@ fn far_trait(
         quote! {
             #cfg
             #method {
-                ::farref::__private::call_method::<#marker>(self, &#tuple)
+                ::farref::__private::call_method::<#marker, _>(self, #tuple)
             }
         }
     });

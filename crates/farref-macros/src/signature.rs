@@ -1,7 +1,7 @@
 //! What a function takes and returns, and whether it can be remote.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens, format_ident, quote};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, Ident, Pat, PatType, PathArguments, ReceiverKind, ReturnType};
@@ -22,8 +22,8 @@ pub(crate) struct Signature {
     pub(crate) arguments: Vec<Argument>,
     /// What it returns; of a `Result`, the good part.
     pub(crate) output: Type,
-    /// If it returns a `Result`, where its error is declared.
-    pub(crate) error: Option<Span>,
+    /// If it returns a `Result`, what its errors are.
+    pub(crate) error: Option<ErrorType>,
     /// The return type as declared, for people.
     returns: String,
 }
@@ -34,6 +34,18 @@ pub(crate) enum Receiver {
     None,
     Shared,
     Exclusive,
+}
+
+/// The errors of a function.
+pub(crate) struct ErrorType {
+    /// Their type.
+    pub(crate) ty: TokenStream,
+    /// Whether the signature says what it is, and not only an alias elsewhere.
+    is_said: bool,
+    /// Whether they may be sent as what they are: nothing that is borrowed is.
+    pub(crate) is_owned: bool,
+    /// Where it is declared.
+    pub(crate) at: Span,
 }
 
 /// An argument other than `self`.
@@ -99,6 +111,18 @@ impl Signature {
         let names = self.arguments.iter().map(|argument| &argument.name);
         let types = self.arguments.iter().map(|argument| &argument.ty);
         quote!(#(#names: #types),*)
+    }
+
+    /// What building a call of it returns.
+    pub(crate) fn call(&self) -> TokenStream {
+        let output = &self.output;
+        match &self.error {
+            // `anyhow::Result<T>` and its like say nothing that a caller could use.
+            Some(ErrorType {
+                ty, is_said: true, ..
+            }) => quote!(::farref::Call<#output, #ty>),
+            _ => quote!(::farref::Call<#output>),
+        }
     }
 
     /// The arguments as a tuple.
@@ -237,8 +261,8 @@ fn explicit(ty: &Type, this: Option<&Type>) -> syn::Result<Type> {
     }
 }
 
-/// If a type is called `Result`, what it holds if all is well, and where its error is declared.
-fn good_part(ty: &Type) -> Option<(&Type, Span)> {
+/// If a type is called `Result`, what it holds if all is well, and its errors.
+fn good_part(ty: &Type) -> Option<(&Type, ErrorType)> {
     let path = match ty {
         Type::Path(path) => path,
         Type::Group(group) => return good_part(&group.elem),
@@ -257,10 +281,31 @@ fn good_part(ty: &Type) -> Option<(&Type, Span)> {
         _ => None,
     });
     let output = types.next()?;
-    Some((
-        output,
-        types.next().map_or_else(|| ty.span(), Spanned::span),
-    ))
+    let error = match types.next() {
+        Some(error) => ErrorType {
+            ty: error.to_token_stream(),
+            is_said: true,
+            is_owned: !has_reference(error.to_token_stream()),
+            at: error.span(),
+        },
+        // Only where the alias is declared it says what they are.
+        None => ErrorType {
+            ty: quote_spanned!(ty.span()=> <#ty as ::farref::__private::Fallible>::Error),
+            is_said: false,
+            is_owned: true,
+            at: ty.span(),
+        },
+    };
+    Some((output, error))
+}
+
+/// Whether there is a reference somewhere in a type.
+fn has_reference(tokens: TokenStream) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Punct(punct) => punct.as_char() == '&',
+        TokenTree::Group(group) => has_reference(group.stream()),
+        TokenTree::Ident(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@
 //! | make functions and methods callable | [`macro@remote`] |
 //! | join a group, from a launcher's environment or by hand | [`Worker`], [`WorkerBuilder`] |
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
+//! | get a function's own error | [`Call::result`], [`Error::downcast`] |
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
@@ -112,6 +113,7 @@ mod worker;
 pub use agent::Departure;
 pub use api::call::Call;
 pub use api::functions;
+pub use api::outcome::{Outcome, ReturnedError};
 pub use api::peer::Peer;
 pub use api::pending::{Pending, Returned};
 pub use api::rref::RRef;
@@ -191,6 +193,7 @@ pub mod __fuzz {
 pub mod __private {
     pub use crate::agent::Failure;
     pub use crate::api::generated::{call, call_method};
+    pub use crate::fingerprint::ErrorType;
     pub use crate::runtime::function::*;
     pub use crate::runtime::registry::FunctionRegistration;
     pub use crate::values::{Access, Encode, Exclusive, NoReceiver, Shared, sealed};

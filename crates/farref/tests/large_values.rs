@@ -607,8 +607,8 @@ fn compare(_: &Worker, other: &Peer) -> Result<()> {
     let bytes = Buffer::from_vec(vec![1_u8; size]);
     let blob = median(|| swallow::on(other, blob.clone()), size)?;
     let buffer = median(|| swallow_buffer::on(other, words.clone()), size)?;
-    let vector = median(|| swallow_vector::on(other, words.clone()), size)?;
-    let bytes = median(|| swallow_vector::on(other, bytes.clone()), size)?;
+    let vector = median(|| swallow_vector::on(other, words.clone()).untyped(), size)?;
+    let bytes = median(|| swallow_vector::on(other, bytes.clone()).untyped(), size)?;
     println!("64 MiB: a blob {blob:.1} ms, a buffer {buffer:.1} ms, both in memory used before");
     println!("64 MiB: a vector of words {vector:.1} ms, one of bytes {bytes:.1} ms, both fresh");
     // About falling off a cliff, on a busy machine.

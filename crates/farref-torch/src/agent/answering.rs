@@ -149,7 +149,7 @@ fn explain_with<U>(
     unmade: impl FnOnce(&U) -> (String, String),
 ) -> (String, String) {
     let (class, text) = match failure {
-        Failure::Returned(chain) => {
+        Failure::Returned(chain, _) => {
             let (class, text) = exception::split(chain);
             return (class.unwrap_or("RuntimeError").to_owned(), text);
         }

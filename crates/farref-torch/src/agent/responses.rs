@@ -97,7 +97,7 @@ impl AgentShared {
                 return (nothing.map(|body| Payload { body, parts }), Vec::new());
             }
             Ok(Answered::Exception(text)) => {
-                return (Err(Failure::Returned(vec![text])), Vec::new());
+                return (Err(Failure::Returned(vec![text], None)), Vec::new());
             }
             Err(error) => return (Err(bad(error)), Vec::new()),
         };
@@ -110,7 +110,9 @@ impl AgentShared {
         let view = pickle.view(&budget);
         match RemoteException::read(view) {
             Ok(None) => {}
-            Ok(Some(exception)) => return refused(Failure::Returned(messages_of(&exception))),
+            Ok(Some(exception)) => {
+                return refused(Failure::Returned(messages_of(&exception), None));
+            }
             Err(error) => return refused(bad(error)),
         }
         let mut found = Found::default();

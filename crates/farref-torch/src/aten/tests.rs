@@ -104,7 +104,7 @@ fn run<F: Function<Access = NoReceiver, Output = Tensor>>(body: &Body) -> Result
         .unwrap();
     match runtime.block_on(F::run((), arguments.unwrap())) {
         Ok(tensor) => Ok(tensor),
-        Err(Failure::Returned(chain)) => Err(chain.join(": ")),
+        Err(Failure::Returned(chain, _)) => Err(chain.join(": ")),
         Err(other) => panic!("{other:?}"),
     }
 }

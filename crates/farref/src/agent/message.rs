@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::origins::Origins;
 use crate::codec::Payload;
+use crate::error::ErrorValue;
 use crate::fingerprint::signature::Signature;
 
 /// One message.
@@ -259,13 +260,14 @@ pub struct TraceContext {
 /// }
 ///
 /// assert!(is_passing(&Failure::ShuttingDown));
-/// assert!(!is_passing(&Failure::Returned(vec!["division by zero".to_owned()])));
+/// assert!(!is_passing(&Failure::Returned(vec!["division by zero".to_owned()], None)));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Failure<U = Unmade> {
-    /// The function returned an error: its message and those of its sources.
-    Returned(Vec<String>),
+    /// The function returned an error: its message and those of its sources, and the error itself, if it can be
+    /// sent as what it is. A wire may leave that out.
+    Returned(Vec<String>, Option<Box<ErrorValue>>),
     /// The function panicked.
     Panicked(String),
     /// The callee has no such function. Its best guess at what was meant.
@@ -356,7 +358,7 @@ impl Failure {
     /// another one fails as that one did.
     pub(crate) fn plain(self) -> Result<Failure<Never>, Unmade> {
         Ok(match self {
-            Self::Returned(messages) => Failure::Returned(messages),
+            Self::Returned(messages, value) => Failure::Returned(messages, value),
             Self::Panicked(message) => Failure::Panicked(message),
             Self::NoSuchFunction(similar) => Failure::NoSuchFunction(similar),
             Self::SignatureMismatch(theirs) => Failure::SignatureMismatch(theirs),

@@ -137,6 +137,8 @@ pub(crate) use message::{request_of, weigh};
 pub use origins::{Origins, SourceLine};
 pub use statistics::LinkStatistics;
 
+pub use crate::error::ErrorValue;
+
 pub use crate::codec::scope::parameters;
 use crate::codec::{Codec, CodecError, Payload};
 

@@ -1,6 +1,7 @@
 //! A call: built, then awaited, started, or left there.
 
 use std::any::type_name;
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use farref_proto::{ContextId, NodeId};
 use serde::Serialize;
 
+use super::outcome::{Outcome, ReturnedError};
 use super::peer::Peer;
 use super::pending::{Pending, PendingState, Prepared, Returned, awaited_before};
 use super::rref::RRef;
@@ -58,9 +60,13 @@ const FETCH: FunctionName = FunctionName::ours(runtime::FETCH);
 /// # cluster.shutdown().await
 /// # }
 /// ```
+///
+/// `E` is the function's own error, which [`result`](Self::result) brings; awaiting the call itself brings the
+/// `T`, or an [`Error`] that has the error's text. Functions whose signature does not say `Result<T, E>` have none.
 #[must_use = "a call does nothing until it is awaited, started, or left there with `remote()`"]
-pub struct Call<T> {
+pub struct Call<T, E = Infallible> {
     stage: CallStage<T>,
+    error: PhantomData<fn() -> E>,
 }
 
 enum CallStage<T> {
@@ -140,7 +146,9 @@ impl<T: Send + Sync + 'static> Call<T> {
         let entry = core.registry.entry::<F>();
         Self::with_arguments(core, to, receiver, entry, F::NAME, F::TIMEOUT, arguments)
     }
+}
 
+impl<T: Send + Sync + 'static, E> Call<T, E> {
     /// Leaves the result with the worker that computes it, and returns a reference to it at once.
     ///
     /// The reference can be used and handed on right away, before the value is there. If the call
@@ -254,9 +262,22 @@ impl<T> CallStage<T> {
 }
 
 impl<T> Call<T> {
-    fn built(built: Built) -> Self {
+    fn at(stage: CallStage<T>) -> Self {
         Self {
-            stage: CallStage::Built(built),
+            stage,
+            error: PhantomData,
+        }
+    }
+
+    fn built(built: Built) -> Self {
+        Self::at(CallStage::Built(built))
+    }
+
+    /// The same call, of a function that has such errors.
+    pub(super) fn typed<E>(self) -> Call<T, E> {
+        Call {
+            stage: self.stage,
+            error: PhantomData,
         }
     }
 
@@ -291,21 +312,16 @@ impl<T> Call<T> {
         name: FunctionName,
         build: impl FnOnce() -> Self + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            stage: CallStage::Deferred(Deferred {
-                name,
-                build: Box::new(build),
-                timeout: None,
-            }),
-        }
+        Self::at(CallStage::Deferred(Deferred {
+            name,
+            build: Box::new(build),
+            timeout: None,
+        }))
     }
 
-    /// The same, under this name in errors and traces.
-    pub(super) fn named(mut self, name: FunctionName) -> Self {
-        if let CallStage::Built(built) = &mut self.stage {
-            built.name = name;
-        }
-        self
+    /// One that has been made.
+    pub(super) fn made(pending: Pending<T>) -> Self {
+        Self::at(CallStage::Made(pending))
     }
 
     /// A call that fetches the value behind a reference.
@@ -340,6 +356,50 @@ impl<T> Call<T> {
             own_timeout: None,
             location: Location::caller(),
         })
+    }
+}
+
+impl<T, E> Call<T, E> {
+    /// The same, under this name in errors and traces.
+    pub(super) fn named(mut self, name: FunctionName) -> Self {
+        if let CallStage::Built(built) = &mut self.stage {
+            built.name = name;
+        }
+        self
+    }
+
+    /// The call without the type of its function's errors, for who keeps calls of several functions. It is the
+    /// same call: its error can be had as what it is with [`Error::downcast`].
+    ///
+    /// ```
+    /// use farref::Call;
+    ///
+    /// #[farref::remote]
+    /// async fn parse(text: String) -> Result<u32, std::num::ParseIntError> {
+    ///     text.parse()
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn length(text: String) -> u32 {
+    ///     text.len() as u32
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let text = "42".to_owned();
+    /// let calls: [Call<u32>; 2] = [parse::on(&peer, text.clone()).untyped(), length::on(&peer, text)];
+    /// let mut sum = 0;
+    /// for call in calls {
+    ///     sum += call.await?;
+    /// }
+    /// assert_eq!(sum, 44);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn untyped(self) -> Call<T> {
+        Call::at(self.stage)
     }
 
     /// Sets the time limit of this call, from when it is made until its result is here: waiting in
@@ -393,15 +453,11 @@ impl Built {
 
     /// Makes the call. What it sends is taken out.
     fn make<T>(&mut self, awaited: bool) -> Pending<T> {
-        Pending {
-            name: self.name.clone(),
-            entry: self.entry,
-            state: match self.prepare(awaited) {
-                Ok(prepared) => prepared.begin(),
-                Err(error) => PendingState::Failed(error),
-            },
-            result: PhantomData,
-        }
+        let state = match self.prepare(awaited) {
+            Ok(prepared) => prepared.begin(),
+            Err(error) => PendingState::Failed(error),
+        };
+        Pending::new(self.name.clone(), self.entry, state)
     }
 
     /// All that making the call takes. `awaited`: whoever makes it goes on only when it is answered.
@@ -461,7 +517,64 @@ impl Built {
     }
 }
 
-impl<T: Returned> Call<T> {
+impl<T: Returned, E> Call<T, E> {
+    /// Makes the call and brings what the function returned, its own error included: the outer `Result` says
+    /// whether farref could do its part, the inner one is the function's.
+    ///
+    /// It is awaited as the call is, or [waited for](Outcome::wait). A call that has been started has the same
+    /// ([`Pending::result`]). Who does not care writes `call.await?`.
+    ///
+    /// The error's type is the one in the function's signature: of an alias that leaves it out, such as
+    /// `farref::Result<u32>`, await the call and ask its error ([`Error::downcast`]). It has to implement serde's
+    /// traits, as the value's does, and an error takes 64 KiB at most
+    /// and carries no references: one that does is an [`Error::Codec`] here, and its text where it is not asked
+    /// for. A panic is an [`Error::Remote`], and so is the failure of the constructor of the value that the call
+    /// is on.
+    ///
+    /// ```
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
+    /// enum Refusal {
+    ///     #[error("there are only {left} left")]
+    ///     TooFew { left: u32 },
+    ///     #[error("we are closed")]
+    ///     Closed,
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn buy(n: u32) -> Result<u32, Refusal> {
+    ///     match n {
+    ///         0 => Err(Refusal::Closed),
+    ///         1..=3 => Ok(10 * n),
+    ///         _ => Err(Refusal::TooFew { left: 3 }),
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let shop = cluster.worker(0).peer("worker1")?;
+    ///
+    /// let price = match buy::on(&shop, 5).result().await? {
+    ///     Ok(price) => price,
+    ///     Err(Refusal::TooFew { left }) => buy::on(&shop, left).await?, // anything else is farref's
+    ///     Err(Refusal::Closed) => 0,
+    /// };
+    /// assert_eq!(price, 30);
+    ///
+    /// let pending = buy::on(&shop, 0).start();
+    /// assert_eq!(pending.result().await?, Err(Refusal::Closed));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn result(self) -> Outcome<T, E>
+    where
+        E: ReturnedError,
+    {
+        Outcome::of(self.untyped())
+    }
+
     /// Makes the call now; the result can be awaited later. Dropping what this returns cancels it.
     ///
     /// If the peer has as many calls as it accepts, this one waits for its turn, up to
@@ -489,26 +602,21 @@ impl<T: Returned> Call<T> {
     /// # cluster.shutdown().await
     /// # }
     /// ```
-    pub fn start(self) -> Pending<T> {
+    pub fn start(self) -> Pending<T, E> {
         let mut built = match self.stage.build() {
             CallStage::Built(built) => built,
-            CallStage::Made(pending) => return pending,
+            CallStage::Made(pending) => return pending.typed(),
             CallStage::Deferred(_) | CallStage::Taken => {
-                return Pending {
-                    name: FunctionName::UNKNOWN,
-                    entry: None,
-                    state: PendingState::Done,
-                    result: PhantomData,
-                };
+                return Pending::new(FunctionName::UNKNOWN, None, PendingState::Done).typed();
             }
         };
-        let mut pending = built.make(false);
+        let mut pending: Pending<T> = built.make(false);
         if let PendingState::NoPlace(prepared, _) = &pending.state {
             let Prepared { core, to, .. } = &**prepared;
             let error = core.too_many_calls(*to, pending.name.clone());
             pending.state = PendingState::Failed(error);
         }
-        pending
+        pending.typed()
     }
 
     /// Makes the call and blocks this thread until the result is here. For code that is not async:
@@ -544,46 +652,57 @@ impl<T: Returned> Call<T> {
     /// ```
     #[track_caller]
     pub fn wait(self) -> Result<T> {
-        let CallStage::Built(mut built) = self.stage.build() else {
-            return Err(awaited_before());
-        };
-        let runtime = match &built.to {
-            Ok((core, _)) => core.runtime.clone(),
-            Err(error) => return Err(error.clone()),
-        };
-        let pending = built.make(true);
-        if let PendingState::Failed(error) = &pending.state {
-            return Err(error.clone());
-        }
-        let _waiting = BlockedThread::begin();
-        runtime.block_on(pending)
+        self.block_on(|call| call)?
     }
 }
 
 // A future itself, and not only something that becomes one: the compiler then says what is the matter
 // with a type that cannot come back.
-impl<T: Returned> Future for Call<T> {
+impl<T: Returned, E> Future for Call<T, E> {
     type Output = Result<T>;
 
     /// Makes the call, the first time.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let this = self.get_mut();
-        if let CallStage::Deferred(_) = this.stage {
-            this.stage = std::mem::replace(&mut this.stage, CallStage::Taken).build();
-        }
-        if let CallStage::Built(built) = &mut this.stage {
-            this.stage = CallStage::Made(built.make(true));
-        }
-        match &mut this.stage {
-            CallStage::Made(pending) => Pin::new(pending).poll(context),
-            CallStage::Deferred(_) | CallStage::Built(_) | CallStage::Taken => {
-                Poll::Ready(Err(awaited_before()))
-            }
+        match self.get_mut().make() {
+            Some(pending) => Pin::new(pending).poll(context),
+            None => Poll::Ready(Err(awaited_before())),
         }
     }
 }
 
-impl<T> fmt::Debug for Call<T> {
+impl<T, E> Call<T, E> {
+    /// Makes the call and blocks this thread until what is awaited of it is here.
+    #[track_caller]
+    pub(super) fn block_on<F: Future>(
+        mut self,
+        awaited: impl FnOnce(Self) -> F,
+    ) -> Result<F::Output> {
+        let runtime = match self.make().map(|pending| &pending.state) {
+            Some(PendingState::Begun(begun)) => begun.core.runtime.clone(),
+            Some(PendingState::NoPlace(prepared, _)) => prepared.core.runtime.clone(),
+            Some(PendingState::Failed(error)) => return Err(error.clone()),
+            Some(PendingState::Done) | None => return Err(awaited_before()),
+        };
+        let _waiting = BlockedThread::begin();
+        Ok(runtime.block_on(awaited(self)))
+    }
+
+    /// Makes the call, the first time. None if it can no longer be made.
+    pub(super) fn make(&mut self) -> Option<&mut Pending<T>> {
+        if let CallStage::Deferred(_) = self.stage {
+            self.stage = std::mem::replace(&mut self.stage, CallStage::Taken).build();
+        }
+        if let CallStage::Built(built) = &mut self.stage {
+            self.stage = CallStage::Made(built.make(true));
+        }
+        match &mut self.stage {
+            CallStage::Made(pending) => Some(pending),
+            CallStage::Deferred(_) | CallStage::Built(_) | CallStage::Taken => None,
+        }
+    }
+}
+
+impl<T, E> fmt::Debug for Call<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Call");
         match &self.stage {

@@ -273,16 +273,20 @@ impl Functions {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub fn deferred<T: 'static>(
+pub fn deferred<T: 'static, E: 'static>(
     name: &'static str,
-    build: impl FnOnce() -> Call<T> + Send + Sync + 'static,
-) -> Call<T> {
+    build: impl FnOnce() -> Call<T, E> + Send + Sync + 'static,
+) -> Call<T, E> {
     let built_in = ContextScope::current();
-    Call::deferred(FunctionName::ours(name), move || match built_in {
-        // One of another worker is none for its calls.
-        Some(scope) if current::context_of(&scope.core).is_none() => scope.enter(build),
-        _ => build(),
-    })
+    let call = Call::deferred(FunctionName::ours(name), move || {
+        let call = match built_in {
+            // One of another worker is none for its calls.
+            Some(scope) if current::context_of(&scope.core).is_none() => scope.enter(build),
+            _ => build(),
+        };
+        call.untyped()
+    });
+    call.typed()
 }
 
 /// A call that cannot be made: whoever awaits it gets the error.
@@ -318,7 +322,7 @@ pub fn failed<T>(name: impl Into<String>, error: Error) -> Call<T> {
 /// # cluster.shutdown().await
 /// # }
 /// ```
-pub fn named<T>(call: Call<T>, name: impl Into<String>) -> Call<T> {
+pub fn named<T, E>(call: Call<T, E>, name: impl Into<String>) -> Call<T, E> {
     call.named(FunctionName::theirs(name.into()))
 }
 

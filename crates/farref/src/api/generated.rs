@@ -6,20 +6,20 @@ use super::rref::RRef;
 use crate::runtime::function::Function;
 use crate::values::{Access, NoReceiver};
 
-/// Builds a call of a function on a worker.
+/// Builds a call of a function on a worker. `E`: its errors.
 #[track_caller]
-pub fn call<F: Function<Access = NoReceiver>>(
+pub fn call<F: Function<Access = NoReceiver>, E>(
     to: &Peer,
-    arguments: &F::Arguments,
-) -> Call<F::Output> {
-    Call::on_worker::<F>(to, arguments)
+    arguments: F::Arguments,
+) -> Call<F::Output, E> {
+    Call::on_worker::<F>(to, &arguments).typed()
 }
 
 /// Builds a call of a method on a far value.
 #[track_caller]
-pub fn call_method<F: Function>(
+pub fn call_method<F: Function, E>(
     on: &RRef<<F::Access as Access>::Target>,
-    arguments: &F::Arguments,
-) -> Call<F::Output> {
-    Call::on_value::<F>(on, arguments)
+    arguments: F::Arguments,
+) -> Call<F::Output, E> {
+    Call::on_value::<F>(on, &arguments).typed()
 }

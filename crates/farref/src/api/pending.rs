@@ -1,5 +1,6 @@
 //! Calls that have been made: waiting for a place, for the answer, for the time limit.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -12,6 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
+use super::call::Call;
+use super::outcome::{Outcome, ReturnedError};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
@@ -69,12 +72,17 @@ impl<T: DeserializeOwned> Returned for T {}
 /// # cluster.shutdown().await
 /// # }
 /// ```
+///
+/// `E` is the function's own error, as with [`Call`](crate::Call).
 #[must_use = "dropping this cancels the call: await it"]
-pub struct Pending<T> {
+pub struct Pending<T, E = Infallible> {
     pub(super) name: FunctionName,
-    pub(super) entry: Option<&'static FunctionEntry>,
+    entry: Option<&'static FunctionEntry>,
     pub(super) state: PendingState,
-    pub(super) result: PhantomData<fn() -> T>,
+    /// Whether the error that it ended with is what its own function raised, and not the constructor of the value
+    /// that the function was to run on.
+    pub(super) raised: bool,
+    result: PhantomData<fn() -> (T, E)>,
 }
 
 pub(super) enum PendingState {
@@ -149,6 +157,89 @@ impl Drop for AwaitsPlace {
 }
 
 impl<T> Pending<T> {
+    pub(super) fn new(
+        name: FunctionName,
+        entry: Option<&'static FunctionEntry>,
+        state: PendingState,
+    ) -> Self {
+        Self {
+            name,
+            entry,
+            state,
+            raised: false,
+            result: PhantomData,
+        }
+    }
+
+    /// The same call, of a function that has such errors.
+    pub(super) fn typed<E>(self) -> Pending<T, E> {
+        self.with_errors()
+    }
+}
+
+impl<T, E> Pending<T, E> {
+    /// The call without the type of its function's errors, for who keeps calls of several functions, as
+    /// [`Call::untyped`](crate::Call::untyped).
+    ///
+    /// ```
+    /// use farref::Pending;
+    ///
+    /// #[farref::remote]
+    /// async fn half(n: u32) -> Result<u32, String> {
+    ///     if n % 2 == 0 { Ok(n / 2) } else { Err(format!("{n} is odd")) }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let pending: Pending<u32> = half::on(&peer, 3).start().untyped();
+    /// let error = pending.await.unwrap_err();
+    /// assert_eq!(error.downcast::<String>().unwrap(), "3 is odd");
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn untyped(self) -> Pending<T> {
+        self.with_errors()
+    }
+
+    fn with_errors<F>(mut self) -> Pending<T, F> {
+        Pending {
+            name: std::mem::replace(&mut self.name, FunctionName::UNKNOWN),
+            entry: self.entry,
+            // Nothing is left here to cancel.
+            state: std::mem::replace(&mut self.state, PendingState::Done),
+            raised: self.raised,
+            result: PhantomData,
+        }
+    }
+
+    /// Brings what the function returned, its own error included, as [`Call::result`](crate::Call::result) does.
+    ///
+    /// ```
+    /// #[farref::remote]
+    /// async fn half(n: u32) -> Result<u32, String> {
+    ///     if n % 2 == 0 { Ok(n / 2) } else { Err(format!("{n} is odd")) }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let [odd, even] = [3, 4].map(|n| half::on(&peer, n).start());
+    /// assert_eq!(odd.result().await?, Err("3 is odd".to_owned()));
+    /// assert_eq!(even.result().await?, Ok(2));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn result(self) -> Outcome<T, E>
+    where
+        T: Returned,
+        E: ReturnedError,
+    {
+        Outcome::of(Call::made(self.untyped()))
+    }
+
     /// Waits until the call is made, or cannot be.
     fn poll_made(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let PendingState::NoPlace(prepared, waits) = &mut self.state {
@@ -188,7 +279,7 @@ pub(super) struct Begun {
     pub(super) began: Instant,
 }
 
-impl<T: Returned> Future for Pending<T> {
+impl<T: Returned, E> Future for Pending<T, E> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -235,7 +326,9 @@ impl<T: Returned> Future for Pending<T> {
         let (deadline, began) = (begun.deadline, begun.began);
         Poll::Ready(outcome.map_err(|error| {
             let limit = deadline.map(|at| at.saturating_duration_since(began));
-            complete(error, this.name.clone(), this.entry, limit)
+            let (error, is_own) = complete(error, this.name.clone(), this.entry, limit);
+            this.raised = is_own;
+            error
         }))
     }
 }
@@ -252,21 +345,20 @@ impl Begun {
     }
 }
 
-/// Fills in what only the caller knows.
+/// Fills in what only the caller knows. Says whether the error is of the function that was called.
 fn complete(
     mut error: Error,
     name: FunctionName,
     entry: Option<&'static FunctionEntry>,
     time_limit: Option<Duration>,
-) -> Error {
+) -> (Error, bool) {
     // F2: nothing runs at the owner when its value is fetched. What is lost is the value.
     if let Error::PeerLost { peer, function } = &error
         && function.is_unsaid()
         && name.as_str() == FETCH
     {
-        return Error::OwnerLost {
-            owner: Arc::clone(peer),
-        };
+        let owner = Arc::clone(peer);
+        return (Error::OwnerLost { owner }, false);
     }
     let unsaid = match &mut error {
         Error::Remote(remote) => &mut remote.function,
@@ -277,11 +369,11 @@ fn complete(
         | Error::Codec { function, .. }
         | Error::Timeout { function, .. }
         | Error::SignatureMismatch { function, .. } => function,
-        _ => return error,
+        _ => return (error, false),
     };
     // What names a function already speaks of another one, which made the value.
     if !unsaid.is_unsaid() {
-        return error;
+        return (error, false);
     }
     *unsaid = name;
     match &mut error {
@@ -291,10 +383,10 @@ fn complete(
         }
         _ => {}
     }
-    error
+    (error, true)
 }
 
-impl<T> Drop for Pending<T> {
+impl<T, E> Drop for Pending<T, E> {
     fn drop(&mut self) {
         if let PendingState::Begun(begun) = &self.state
             && begun.core.cancel(begun.receipt.peer, begun.receipt.request)
@@ -304,7 +396,7 @@ impl<T> Drop for Pending<T> {
     }
 }
 
-impl<T> fmt::Debug for Pending<T> {
+impl<T, E> fmt::Debug for Pending<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending")
             .field("function", &self.name)

@@ -16,15 +16,20 @@
 mod bind;
 mod config;
 mod misuse;
+mod raised;
 mod reference;
 mod remote;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 pub use bind::BindError;
 pub use config::ConfigError;
 pub use misuse::{MemberState, Misuse};
+pub use raised::ErrorValue;
+pub(crate) use raised::Unreadable;
 pub use reference::ReferenceError;
 pub use remote::{FunctionName, RemoteError};
 
@@ -394,6 +399,64 @@ pub enum Error {
     /// treat that as an error).
     #[error("references were never dropped:\n{0}")]
     Leaked(LeakReport),
+}
+
+impl Error {
+    /// The error that the remote function returned, as what it is; or this error again, if it is anything else.
+    ///
+    /// It finds the error of the function that failed first, also where others handed it on with `?`: as
+    /// [`Call::result`](crate::Call::result) does where the call is made, and wherever an `Error` went since.
+    /// That includes the failure of a function whose value was to stay ([`remote`](crate::Call::remote)).
+    ///
+    /// ```
+    /// use farref::{Error, RRef, Worker};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
+    /// #[error("there are only {0} left")]
+    /// struct TooFew(u32);
+    ///
+    /// #[farref::remote]
+    /// async fn take(n: u32) -> Result<u32, TooFew> {
+    ///     if n > 3 { Err(TooFew(3)) } else { Ok(n) }
+    /// }
+    ///
+    /// // It does not care why.
+    /// #[farref::remote]
+    /// async fn take_two(n: u32) -> farref::Result<u32> {
+    ///     let caller = Worker::caller().expect("inside of a remote function");
+    ///     Ok(take::on(&caller, n).await? + take::on(&caller, n).await?)
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let error = take_two::on(&peer, 5).await.unwrap_err();
+    /// assert_eq!(error.downcast::<TooFew>().unwrap(), TooFew(3));
+    ///
+    /// // A value that was never made.
+    /// let taken: RRef<u32> = take::on(&peer, 5).remote();
+    /// let error = taken.to_here().await.unwrap_err();
+    /// assert_eq!(error.downcast::<TooFew>().unwrap(), TooFew(3));
+    ///
+    /// // Anything else stays what it was.
+    /// let error: Error = Error::ContextReleased.downcast::<TooFew>().unwrap_err();
+    /// assert!(matches!(error, Error::ContextReleased));
+    /// # drop(taken);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn downcast<E: DeserializeOwned + 'static>(self) -> std::result::Result<E, Self> {
+        let value = match &self {
+            Self::Remote(remote) => remote.value.as_deref(),
+            _ => None,
+        };
+        match value.map(ErrorValue::read) {
+            Some(Ok(error)) => Ok(error),
+            Some(Err(_)) | None => Err(self),
+        }
+    }
 }
 
 impl From<RendezvousError> for Error {

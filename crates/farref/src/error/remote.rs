@@ -4,6 +4,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::raised::ErrorValue;
+
 /// An error raised by a remote function.
 ///
 /// ```
@@ -43,6 +45,8 @@ pub struct RemoteError {
     pub panicked: bool,
     /// The error's message, and those of its sources, the outermost first.
     pub messages: Vec<String>,
+    /// The function's own error, if it can be sent and the wire carries it.
+    pub(crate) value: Option<Arc<ErrorValue>>,
 }
 
 impl RemoteError {

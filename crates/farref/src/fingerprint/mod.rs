@@ -11,7 +11,8 @@
 //! - **FP-1** The same source gives the same fingerprint in every process: no seed, address, clock
 //!   or order of a hash map goes into one.
 //! - **FP-2** Functions that differ in their name, in the names of their types or in the traced
-//!   shape of their arguments differ in their fingerprint, save for collisions of a 64-bit hash.
+//!   shape of their arguments, or of an error that is sent as what it is, differ in their fingerprint, save
+//!   for collisions of a 64-bit hash.
 //! - **FP-3** Tracing ends, within a number of steps that does not depend on the type, and does not
 //!   fail: what cannot be traced is recorded as opaque.
 //! - **FP-4** A part that fails does not hide its neighbours. Tuples and maps are the exception: an
@@ -45,18 +46,50 @@ pub(crate) fn of_type<T: 'static>() -> Fingerprint {
         .fingerprint()
 }
 
+/// The fingerprint of an error that is sent as what it is: of its name and its shape.
+pub(crate) fn of_error<E: DeserializeOwned + 'static>() -> Fingerprint {
+    Hash::new()
+        .part("error")
+        .part(type_name::<E>())
+        .number(shape(TypeId::of::<E>(), shape_of::<E>).0)
+        .fingerprint()
+}
+
 /// The fingerprint of a function: of its name, of the names of its arguments `A` and its output
-/// `O`, and of the shape of `A`.
+/// `O`, of the shape of `A`, and of its error if that is sent as what it is.
 ///
 /// The first call for an `A` traces it, later ones look the shape up.
-pub(crate) fn of_function<A: DeserializeOwned + 'static, O: 'static>(name: &str) -> Fingerprint {
+pub(crate) fn of_function<A: DeserializeOwned + 'static, O: 'static>(
+    name: &str,
+    error: Option<&ErrorType>,
+) -> Fingerprint {
     Hash::new()
         .part("function")
         .part(name)
         .part(type_name::<A>())
         .part(type_name::<O>())
         .number(shape(TypeId::of::<A>(), shape_of::<A>).0)
+        .number(error.map_or(0, |error| error.fingerprint.0))
         .fingerprint()
+}
+
+/// The type of the errors of a function, which are sent as what they are.
+#[derive(Debug)]
+pub struct ErrorType {
+    name: &'static str,
+    fingerprint: Fingerprint,
+    shape: Arc<str>,
+}
+
+impl ErrorType {
+    /// Traces a type.
+    pub(crate) fn of<E: DeserializeOwned + 'static>() -> Self {
+        Self {
+            name: type_name::<E>(),
+            fingerprint: of_error::<E>(),
+            shape: shape_text::<E>(),
+        }
+    }
 }
 
 /// The shape of a type, in words.

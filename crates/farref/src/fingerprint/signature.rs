@@ -11,7 +11,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::fingerprint;
+use crate::fingerprint::{self, ErrorType};
 
 /// The longest text of each kind that travels, and the longest that is shown of a name.
 const MAX_TEXT: usize = 8 << 10;
@@ -40,15 +40,24 @@ pub struct Signature {
     arguments: String,
     output: String,
     shape: String,
+    /// The error's, if it is sent as what it is.
+    error: String,
+    error_shape: String,
 }
 
 impl Signature {
-    pub(crate) fn of<A: DeserializeOwned + 'static, O: 'static>(declaration: &str) -> Self {
+    pub(crate) fn of<A: DeserializeOwned + 'static, O: 'static>(
+        declaration: &str,
+        error: Option<&ErrorType>,
+    ) -> Self {
+        let (error, error_shape) = error.map_or(("", ""), |error| (error.name, &*error.shape));
         Self {
             declaration: cut(declaration, MAX_TEXT).to_owned(),
             arguments: cut(type_name::<A>(), MAX_TEXT).to_owned(),
             output: cut(type_name::<O>(), MAX_TEXT).to_owned(),
             shape: cut(&fingerprint::shape_text::<A>(), MAX_TEXT).to_owned(),
+            error: cut(error, MAX_TEXT).to_owned(),
+            error_shape: cut(error_shape, MAX_TEXT).to_owned(),
         }
     }
 
@@ -60,6 +69,8 @@ impl Signature {
             arguments: text(self.arguments),
             output: text(self.output),
             shape: text(self.shape),
+            error: text(self.error),
+            error_shape: text(self.error_shape),
         }
     }
 
@@ -71,6 +82,8 @@ impl Signature {
             arguments: text.to_owned(),
             output: text.to_owned(),
             shape: text.to_owned(),
+            error: text.to_owned(),
+            error_shape: text.to_owned(),
         }
     }
 
@@ -85,7 +98,9 @@ impl Signature {
     pub fn difference(&self, theirs: &Self) -> String {
         names_differ(&self.arguments, &theirs.arguments)
             .or_else(|| names_differ(&self.output, &theirs.output))
-            .or_else(|| shapes_differ(&self.shape, &theirs.shape))
+            .or_else(|| errors_differ(&self.error, &theirs.error))
+            .or_else(|| shapes_differ("", &self.shape, &theirs.shape))
+            .or_else(|| shapes_differ("its error", &self.error_shape, &theirs.error_shape))
             .unwrap_or_else(|| "a type in it has changed".to_owned())
     }
 }
@@ -112,19 +127,36 @@ fn names_differ(ours: &str, theirs: &str) -> Option<String> {
     Some(here_and_there(ours, theirs))
 }
 
+/// The same of errors, of which only some are sent as what they are.
+fn errors_differ(ours: &str, theirs: &str) -> Option<String> {
+    let shown = |name| cut(name, MAX_SHOWN);
+    match (ours, theirs) {
+        ("", "") => None,
+        ("", sent) => Some(format!(
+            "its error is only text here and sent as `{}` there",
+            shown(sent)
+        )),
+        (sent, "") => Some(format!(
+            "its error is sent as `{}` here and only text there",
+            shown(sent)
+        )),
+        (ours, theirs) => names_differ(ours, theirs),
+    }
+}
+
 fn here_and_there(ours: &str, theirs: &str) -> String {
     let [ours, theirs] = [ours, theirs].map(|text| cut(text, MAX_SHOWN));
     format!("what is `{ours}` here is `{theirs}` there")
 }
 
-/// The first part of the arguments that is another one there.
-fn shapes_differ(ours: &str, theirs: &str) -> Option<String> {
+/// The first part of something that is another one there; of the arguments if it has no name.
+fn shapes_differ(whole: &str, ours: &str, theirs: &str) -> Option<String> {
     let [ours, theirs] = [ours, theirs].map(|shape| {
         let lines = cut(shape, MAX_TEXT).lines();
         lines.map(Part::parse).collect::<Vec<_>>()
     });
     let mut seen = HashSet::new();
-    let mut next = vec![(0, 0, String::new())];
+    let mut next = vec![(0, 0, whole.to_owned())];
     while let Some((here, there, path)) = next.pop() {
         // The same part may stand for one thing here and for two there.
         if seen.len() >= MAX_PAIRS || !seen.insert((here, there)) {
@@ -305,8 +337,8 @@ mod tests {
 
     /// The signature of another build whose types have the same names.
     fn renamed<A: DeserializeOwned + 'static, B: DeserializeOwned + 'static>() -> [Signature; 2] {
-        let ours = Signature::of::<A, ()>("fn f(a: A)");
-        let mut theirs = Signature::of::<B, ()>("fn f(a: A)");
+        let ours = Signature::of::<A, ()>("fn f(a: A)", None);
+        let mut theirs = Signature::of::<B, ()>("fn f(a: A)", None);
         theirs.arguments.clone_from(&ours.arguments);
         [ours, theirs]
     }
@@ -314,14 +346,16 @@ mod tests {
     /// R8
     #[test]
     fn types_that_are_called_alike_are_told_apart_by_their_paths() {
-        let ours = Signature::of::<(u8, Vec<before::Point>), ()>("fn f(n: u8, p: Vec<Point>)");
-        let theirs = Signature::of::<(u8, Vec<after::Point>), ()>("fn f(n: u8, p: Vec<Point>)");
+        let ours =
+            Signature::of::<(u8, Vec<before::Point>), ()>("fn f(n: u8, p: Vec<Point>)", None);
+        let theirs =
+            Signature::of::<(u8, Vec<after::Point>), ()>("fn f(n: u8, p: Vec<Point>)", None);
         assert_eq!(ours.to_string(), theirs.to_string());
         let difference = ours.difference(&theirs);
         assert!(difference.contains("before::Point` here"), "{difference}");
         assert!(difference.contains("after::Point` there"), "{difference}");
-        let ours = Signature::of::<(), Option<u32>>("fn f()");
-        let theirs = Signature::of::<(), Option<u64>>("fn f()");
+        let ours = Signature::of::<(), Option<u32>>("fn f()", None);
+        let theirs = Signature::of::<(), Option<u64>>("fn f()", None);
         let difference = ours.difference(&theirs);
         assert_eq!(difference, "what is `u32` here is `u64` there");
     }
@@ -357,9 +391,38 @@ mod tests {
         );
     }
 
+    /// R8
+    #[test]
+    fn errors_that_are_sent_are_told_apart_as_arguments_are() {
+        let with =
+            |error: Option<&ErrorType>| Signature::of::<(), ()>("fn f() -> Result<(), E>", error);
+        let error = ErrorType::of::<before::Shape>();
+        let ours = with(Some(&error));
+        let theirs = with(Some(&ErrorType {
+            shape: fingerprint::shape_text::<after::Shape>(),
+            ..ErrorType::of::<before::Shape>()
+        }));
+        assert_eq!(
+            ours.difference(&theirs),
+            "in its error::Dot.y, what is `f32` here is `f64` there"
+        );
+        let theirs = with(Some(&ErrorType::of::<String>()));
+        let difference = ours.difference(&theirs);
+        assert!(
+            difference.ends_with("Shape` here is `alloc::string::String` there"),
+            "{difference}"
+        );
+        let difference = with(None).difference(&ours);
+        assert!(
+            difference.starts_with("its error is only text here"),
+            "{difference}"
+        );
+        assert!(difference.ends_with("Shape` there"), "{difference}");
+    }
+
     #[test]
     fn what_cannot_be_read_is_no_difference_and_no_panic() {
-        let ours = Signature::of::<(before::Point,), ()>("fn f(p: Point)");
+        let ours = Signature::of::<(before::Point,), ()>("fn f(p: Point)", None);
         for shape in [
             "",
             "\n\n",
@@ -376,6 +439,6 @@ mod tests {
         }
         assert_eq!(ours.difference(&ours), "a type in it has changed");
         let long = "é".repeat(MAX_TEXT);
-        assert!(Signature::of::<(), ()>(&long).to_string().len() <= MAX_TEXT);
+        assert!(Signature::of::<(), ()>(&long, None).to_string().len() <= MAX_TEXT);
     }
 }

@@ -244,12 +244,19 @@ struct Endless {
 #[test]
 fn functions_that_differ_in_name_arguments_or_output_differ() {
     // FP-2.
-    let one = of_function::<(u8, String), u8>("f");
-    assert_eq!(one, of_function::<(u8, String), u8>("f"), "from the cache");
-    assert_ne!(one, of_function::<(u8, String), u8>("g"));
-    assert_ne!(one, of_function::<(u16, String), u8>("f"));
-    assert_ne!(one, of_function::<(u8, String), u16>("f"));
-    assert_ne!(one, of_function::<(u8, String, ()), u8>("f"));
+    let one = of_function::<(u8, String), u8>("f", None);
+    assert_eq!(
+        one,
+        of_function::<(u8, String), u8>("f", None),
+        "from the cache"
+    );
+    assert_ne!(one, of_function::<(u8, String), u8>("g", None));
+    assert_ne!(one, of_function::<(u16, String), u8>("f", None));
+    assert_ne!(one, of_function::<(u8, String), u16>("f", None));
+    assert_ne!(one, of_function::<(u8, String, ()), u8>("f", None));
+    let fails = |error| of_function::<(u8, String), u8>("f", Some(&error));
+    assert_ne!(one, fails(ErrorType::of::<u8>()));
+    assert_ne!(fails(ErrorType::of::<u8>()), fails(ErrorType::of::<u16>()));
     assert_ne!(of_type::<u8>(), of_type::<u16>());
     assert_eq!(of_type::<Tree>(), of_type::<Tree>());
 }
@@ -267,8 +274,8 @@ fn types_that_ask_for_the_same_have_one_shape() {
     }
     assert_eq!(shape_of::<Pair<u8>>(), shape_of::<elsewhere::Pair>());
     assert_ne!(
-        of_function::<(Pair<u8>,), ()>("f"),
-        of_function::<(elsewhere::Pair,), ()>("f")
+        of_function::<(Pair<u8>,), ()>("f", None),
+        of_function::<(elsewhere::Pair,), ()>("f", None)
     );
 }
 

@@ -6,7 +6,7 @@ use farref_proto::{CallError, ContextError, Fingerprint, NodeId, RefError};
 
 use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
-use crate::error::{Error, FunctionName, RemoteError};
+use crate::error::{Error, ErrorValue, FunctionName, RemoteError};
 use crate::runtime::Core;
 use crate::runtime::registry::FunctionEntry;
 // On its way to the caller the text of a failure counts towards no budget.
@@ -39,7 +39,7 @@ pub(crate) fn shortened<U>(failure: Failure<U>) -> Failure<U> {
         text
     };
     match failure {
-        Failure::Returned(mut messages) => {
+        Failure::Returned(mut messages, value) => {
             let mut left = MAX_TEXT;
             messages.retain_mut(|message| {
                 let was_cut = left == 0;
@@ -47,7 +47,8 @@ pub(crate) fn shortened<U>(failure: Failure<U>) -> Failure<U> {
                 left -= message.len().max(1).min(left);
                 !was_cut
             });
-            Failure::Returned(messages)
+            let value = value.map(|value| Box::new(value.bounded()));
+            Failure::Returned(messages, value)
         }
         Failure::Panicked(text) => Failure::Panicked(short(text)),
         Failure::BadArguments(text) => Failure::BadArguments(short(text)),
@@ -136,8 +137,11 @@ fn explain<U>(
 ) -> Error {
     let peer = core.name_of(worker);
     match cleaned(failure) {
-        Failure::Returned(messages) => remote(peer, function, false, messages),
-        Failure::Panicked(message) => remote(peer, function, true, vec![message]),
+        Failure::Returned(messages, value) => {
+            let value = value.map(Arc::from);
+            remote(peer, function, false, messages, value)
+        }
+        Failure::Panicked(message) => remote(peer, function, true, vec![message], None),
         Failure::NoSuchFunction(similar) => Error::NoSuchFunction {
             peer,
             function,
@@ -192,12 +196,14 @@ fn remote(
     function: FunctionName,
     panicked: bool,
     messages: Vec<String>,
+    value: Option<Arc<ErrorValue>>,
 ) -> Error {
     Error::Remote(RemoteError {
         worker,
         function,
         panicked,
         messages,
+        value,
     })
 }
 
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn the_texts_of_a_failure_are_bounded_and_short_ones_stay_as_they_are() {
         let chain = vec!["it failed".to_owned(), String::new(), "no disk".to_owned()];
-        let failure = Failure::<Unmade>::Returned(chain);
+        let failure = Failure::<Unmade>::Returned(chain, None);
         assert_eq!(shortened(failure.clone()), failure);
         let long = "\u{e4}".repeat(MAX_TEXT);
         let Failure::Panicked(text) = shortened::<Unmade>(Failure::Panicked(format!("a{long}")))
@@ -296,13 +302,15 @@ mod tests {
         assert_eq!(text.len(), MAX_TEXT - 1, "between two characters");
         assert!(text.starts_with("a\u{e4}"));
         let chain = (0..2 * MAX_TEXT).map(|_| "ab".to_owned());
-        let Failure::Returned(chain) = shortened::<Unmade>(Failure::Returned(chain.collect()))
+        let Failure::Returned(chain, _) =
+            shortened::<Unmade>(Failure::Returned(chain.collect(), None))
         else {
             panic!("another failure");
         };
         assert_eq!(chain.len(), MAX_TEXT / 2);
         let chain = vec![long.clone(), long];
-        let Failure::Returned(chain) = shortened::<Unmade>(Failure::Returned(chain)) else {
+        let Failure::Returned(chain, _) = shortened::<Unmade>(Failure::Returned(chain, None))
+        else {
             panic!("another failure");
         };
         assert_eq!(chain.concat().len(), MAX_TEXT);
@@ -337,7 +345,7 @@ mod tests {
             let shown = text.replace("\\n", "").replace("\\t", "");
             assert!(!shown.contains('\\'), "{text:.80}");
         }
-        let returned = Failure::<Unmade>::Returned(vec!["\u{1b}[1mbold\u{1b}[0m".to_owned()]);
+        let returned = Failure::<Unmade>::Returned(vec!["\u{1b}[1mbold\u{1b}[0m".to_owned()], None);
         assert_eq!(cleaned(returned.clone()), returned, "the program's own");
     }
 }

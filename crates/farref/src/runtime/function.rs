@@ -11,7 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::agent::Failure;
-use crate::fingerprint;
+use crate::error::{Error, ErrorValue};
+use crate::fingerprint::{self, ErrorType};
 use crate::values::{Access, Encode};
 
 /// Where a function runs.
@@ -56,6 +57,25 @@ pub trait Function: 'static {
 
     /// Traces the output if it can be read, so that the encoder knows what it has to be read with.
     fn trace_output() {}
+
+    /// The type of its errors, if they are sent as what they are.
+    fn error_type() -> Option<ErrorType> {
+        None
+    }
+}
+
+/// A `Result`, whatever it is called where it is declared.
+#[diagnostic::on_unimplemented(
+    message = "a remote function's `Result` is the standard library's, and `{Self}` is not",
+    label = "give this type another name, or return `std::result::Result`"
+)]
+pub trait Fallible {
+    /// Of its errors.
+    type Error;
+}
+
+impl<T, E> Fallible for Result<T, E> {
+    type Error = E;
 }
 
 /// What workers of another system call the class of a value. A codec writes it as that class.
@@ -71,16 +91,33 @@ impl Serialize for ForeignClass {
 /// Compiles if a type can be an argument: what [`Function::Arguments`] asks of all of them, asked of one.
 pub fn is_sent<T: Serialize + DeserializeOwned + Send + 'static>() {}
 
+/// Writes a function's error as what it is.
+pub type WriteError<E> = fn(&E) -> ErrorValue;
+
 /// What a function's error becomes on its way back.
-pub fn returned(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+pub fn returned<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    error: E,
+    write: Option<WriteError<E>>,
+) -> Failure {
+    let mut value = write.map(|write| write(&error));
     let error = error.into();
     let mut chain = vec![error.to_string()];
+    value = value.or_else(|| raised_elsewhere(&*error));
     let mut source = error.source();
     while let Some(cause) = source {
         chain.push(cause.to_string());
+        value = value.or_else(|| raised_elsewhere(cause));
         source = cause.source();
     }
-    Failure::Returned(chain)
+    Failure::Returned(chain, value.map(Box::new))
+}
+
+/// What another function raised, if that is the error: it goes on to who may know it.
+fn raised_elsewhere(error: &(dyn std::error::Error + 'static)) -> Option<ErrorValue> {
+    match error.downcast_ref()? {
+        Error::Remote(remote) => remote.value.as_deref().cloned(),
+        _ => None,
+    }
 }
 
 /// Finds out whether a type can be written: `(&Probe::<T>::new()).encoder()` is `Some` if it is
@@ -145,4 +182,43 @@ pub trait CannotTrace {
 
 impl<T> CannotTrace for &Probe<T> {
     fn trace(&self) {}
+}
+
+/// Of errors that can be sent as what they are. As with [`CanEncode`], the compiler prefers it to
+/// [`CannotRaise`].
+pub trait CanRaise<E> {
+    /// Their type.
+    fn error_type(&self) -> Option<ErrorType>;
+
+    /// How to write one.
+    fn error_writer(&self) -> Option<WriteError<E>>;
+}
+
+impl<E: Serialize + DeserializeOwned + 'static> CanRaise<E> for Probe<E> {
+    fn error_type(&self) -> Option<ErrorType> {
+        Some(ErrorType::of::<E>())
+    }
+
+    fn error_writer(&self) -> Option<WriteError<E>> {
+        Some(ErrorValue::write)
+    }
+}
+
+/// Of all types.
+pub trait CannotRaise<E> {
+    /// None that is sent.
+    fn error_type(&self) -> Option<ErrorType>;
+
+    /// Not at all.
+    fn error_writer(&self) -> Option<WriteError<E>>;
+}
+
+impl<E> CannotRaise<E> for &Probe<E> {
+    fn error_type(&self) -> Option<ErrorType> {
+        None
+    }
+
+    fn error_writer(&self) -> Option<WriteError<E>> {
+        None
+    }
 }

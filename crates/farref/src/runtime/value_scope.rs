@@ -237,9 +237,11 @@ pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
         Ok(index)
     });
     carried.unwrap_or_else(|| {
-        Err("a reference can only be sent inside a call or an answer; \
+        Err(
+            "a reference can only be sent inside a call or an answer, not in an error; \
              to keep one elsewhere, keep the RRef itself"
-            .to_owned())
+                .to_owned(),
+        )
     })
 }
 

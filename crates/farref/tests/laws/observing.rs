@@ -228,7 +228,7 @@ async fn an_observer_that_talks_nonsense_harms_nobody() -> Result<()> {
     let address = tcp_address(&worker)?.replace("tcp://", "");
     for nonsense in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"farref\x07\x00\xff\xff\xff\xff",
+        b"farref\x08\x00\xff\xff\xff\xff",
         b"",
     ] {
         let mut stream = TcpStream::connect(&address).await?;

@@ -98,7 +98,8 @@ async fn outcome(call: Call<u64>) -> String {
 fn calls(peer: &Peer) -> Vec<Call<u64>> {
     let async_ones = [4, 3, 13, 7, 8, 5].map(|number| halve::on(peer, number));
     let plain_ones = [4, 3].map(|number| halve_plainly::on(peer, number));
-    async_ones.into_iter().chain(plain_ones).collect()
+    let all = async_ones.into_iter().chain(plain_ones);
+    all.map(Call::untyped).collect()
 }
 
 /// D1, D3: a call in a context goes the long way. Both end alike, and leave nothing behind.

@@ -7,7 +7,10 @@ use anyhow::{Context as _, bail, ensure};
 use farref::{Error, MemberState, RendezvousError, Result, StoreError, Worker};
 
 use crate::Tests;
-use crate::functions::{Probe, ProbeRRef, add, fail, hold, panic_with, until_waiting, wait_at};
+use crate::functions::{
+    Closed, Probe, ProbeRRef, add, enter, enter_through, fail, hold, panic_with, until_waiting,
+    wait_at,
+};
 use crate::group::{Options, free_port, run};
 
 pub(crate) fn tests() -> Tests {
@@ -16,6 +19,7 @@ pub(crate) fn tests() -> Tests {
         ("f4_errors_of_references_are_typed", references),
         ("f4_errors_of_joining_are_typed", joining),
         ("f4_errors_after_the_end_are_typed", after_the_end),
+        ("f5_a_functions_own_error_arrives_as_what_it_is", own_errors),
     ]
 }
 
@@ -369,6 +373,35 @@ fn after_the_end() -> anyhow::Result<()> {
         )?;
         drop(late);
         group.me.shutdown().await?;
+        Ok(())
+    })
+}
+
+fn own_errors() -> anyhow::Result<()> {
+    run(Options::default(), &["a", "b"], async |group| {
+        let [a, b] = [group.peer("a")?, group.peer("b")?];
+        let closed = Closed {
+            until: "noon".to_owned(),
+            hours: vec![12, 13],
+        };
+        ensure!(enter::on(&a, 9).result().await? == Err(closed.clone()));
+        ensure!(enter::on(&a, 12).result().await? == Ok(12));
+        ensure!(enter::on(&a, 9).start().result().await? == Err(closed.clone()));
+        // Past a third process, which only hands it on.
+        let error = enter_through::on(&b, "a".to_owned(), 9).await;
+        let error = error.err().context("it is closed")?;
+        ensure!(error.to_string().contains("closed until noon"), "{error}");
+        ensure!(error.downcast::<Closed>()? == closed);
+        // For whoever holds a reference to what was not made.
+        let place = enter::on(&a, 9).remote();
+        let error = place.to_here().await.err().context("it is closed")?;
+        ensure!(error.downcast::<Closed>()? == closed);
+        drop(place);
+        // Its worker is killed: that is no error of the function's.
+        let entered = enter::on(&b, 99).start();
+        group.kill("b")?;
+        let lost = entered.result().await;
+        ensure!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
         Ok(())
     })
 }

@@ -237,6 +237,33 @@ pub(crate) async fn fail() -> anyhow::Result<u32> {
     Err(anyhow::anyhow!("the disk is full").context("cannot save"))
 }
 
+/// An error that is sent as what it is.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
+#[error("closed until {until}")]
+pub(crate) struct Closed {
+    pub(crate) until: String,
+    pub(crate) hours: Vec<u32>,
+}
+
+/// Fails before noon; late at night it takes its time.
+#[farref::remote]
+pub(crate) async fn enter(hour: u32) -> Result<u32, Closed> {
+    match hour {
+        0..12 => Err(Closed {
+            until: "noon".to_owned(),
+            hours: vec![12, 13],
+        }),
+        12..24 => Ok(hour),
+        _ => std::future::pending().await,
+    }
+}
+
+#[farref::remote]
+pub(crate) async fn enter_through(to: String, hour: u32) -> farref::Result<u32> {
+    let me = Worker::current().ok_or_else(no_worker)?;
+    enter::on(&me.peer(&to)?, hour).await
+}
+
 #[farref::remote]
 pub(crate) async fn panic_with(text: String) -> u32 {
     panic!("{text}")

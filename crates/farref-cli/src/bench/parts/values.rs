@@ -153,7 +153,7 @@ async fn sent(
 async fn take(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usize)> {
     Ok(match sample.clone() {
         Sample::Blob(blob) => timed(|| take_blob::on(peer, blob)).await?,
-        Sample::Buffer(buffer) => timed(|| take_buffer::on(peer, buffer)).await?,
+        Sample::Buffer(buffer) => timed(|| take_buffer::on(peer, buffer).untyped()).await?,
         Sample::Tensor(tensor) => timed(|| take_tensor::on(peer, tensor)).await?,
         Sample::Vec(numbers) => timed(|| take_vec::on(peer, numbers)).await?,
     })
@@ -167,7 +167,7 @@ async fn exchange(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usi
             (elapsed, back.len())
         }
         Sample::Buffer(buffer) => {
-            let (elapsed, back) = timed(|| return_buffer::on(peer, buffer)).await?;
+            let (elapsed, back) = timed(|| return_buffer::on(peer, buffer).untyped()).await?;
             (elapsed, back.len())
         }
         Sample::Tensor(tensor) => {

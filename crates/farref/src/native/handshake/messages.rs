@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::rendezvous::Card;
 
 /// The version of everything that native agents say to each other.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 
 /// A number that is used once.
 pub(crate) type Nonce = [u8; 16];

@@ -298,7 +298,7 @@ async fn another_version_is_refused_and_named() {
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(
-        &answer, b"farref\x07\0",
+        &answer, b"farref\x08\0",
         "whatever else it says, it says its version"
     );
 }
@@ -306,9 +306,9 @@ async fn another_version_is_refused_and_named() {
 #[tokio::test]
 async fn garbage_and_oversized_greetings_are_cut_off() {
     let [left, right] = guarded_pair(impatient()).await;
-    let mut oversized = b"farref\x07\0".to_vec();
+    let mut oversized = b"farref\x08\0".to_vec();
     oversized.extend(u32::MAX.to_le_bytes());
-    let malformed = b"farref\x07\0\x02\0\0\0\xff\xff".to_vec();
+    let malformed = b"farref\x08\0\x02\0\0\0\xff\xff".to_vec();
     let garbage = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
         vec![0; 1000],

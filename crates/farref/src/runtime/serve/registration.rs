@@ -35,7 +35,7 @@ impl FunctionRegistration {
 }
 
 fn describe<F: Function>() -> Signature {
-    Signature::of::<F::Arguments, F::Output>(F::SIGNATURE)
+    Signature::of::<F::Arguments, F::Output>(F::SIGNATURE, F::error_type().as_ref())
 }
 
 /// The last part of a method's name: what follows the last dot, or the last colon.
@@ -67,7 +67,7 @@ fn output_of<F: Function>() -> (Fingerprint, &'static str) {
 
 /// What both sides of a call must agree on.
 fn signature_of<F: Function>() -> Fingerprint {
-    fingerprint::of_function::<F::Arguments, F::Output>(F::NAME)
+    fingerprint::of_function::<F::Arguments, F::Output>(F::NAME, F::error_type().as_ref())
 }
 
 #[cfg(test)]

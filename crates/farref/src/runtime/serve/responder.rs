@@ -124,7 +124,7 @@ impl Responder {
         // its time was up is what its caller has to know, be it the caller's clock or this one that
         // is first to tell.
         let outcome = match outcome {
-            Err(Failure::Returned(_)) if self.call.is_late() => Err(Failure::DeadlineExceeded),
+            Err(Failure::Returned(..)) if self.call.is_late() => Err(Failure::DeadlineExceeded),
             outcome => outcome.map_err(shortened),
         };
         self.measure(outcome.is_ok());

@@ -1,0 +1,160 @@
+//! The error that a remote function returned, as what it is: its own type.
+//!
+//! It travels beside the text of the error, as serde's bytes of it, and is read only by who asks for it
+//! ([`Call::result`](crate::Call::result), [`Error::downcast`](crate::Error::downcast)).
+//!
+//! # Invariants
+//!
+//! - **RE-1** It is read as the type that it was written as, and as no other: type and bytes travel together.
+//! - **RE-2** It is bounded, whoever wrote it: what is larger than [`MAX_BYTES`] does not travel. The text of
+//!   the error arrives all the same, and why the value did not.
+
+use std::any::type_name;
+
+use farref_proto::Fingerprint;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{Codec, CodecError, Payload, scope};
+use crate::fingerprint;
+use crate::support::text::{MAX_TEXT, said};
+
+/// What a function's own error may take.
+const MAX_BYTES: usize = 64 << 10;
+
+/// A function's own error, written; or why it was not.
+///
+/// A wire may leave it out: the error's text travels beside it.
+///
+/// ```
+/// use farref::agent::Failure;
+///
+/// // A wire that cannot carry it.
+/// fn without_value(failure: Failure) -> Failure {
+///     match failure {
+///         Failure::Returned(messages, _) => Failure::Returned(messages, None),
+///         other => other,
+///     }
+/// }
+/// # let failure = Failure::Returned(vec!["no".to_owned()], None);
+/// # assert_eq!(without_value(failure.clone()), failure);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ErrorValue {
+    /// The fingerprint of its type.
+    of: Fingerprint,
+    /// It, or why it cannot be sent.
+    written: Result<Vec<u8>, String>,
+}
+
+impl ErrorValue {
+    /// Writes an error. References cannot go with it; buffers in it are copied.
+    pub(crate) fn write<E: Serialize + DeserializeOwned + 'static>(error: &E) -> Self {
+        Self {
+            of: fingerprint::of_error::<E>(),
+            written: Codec::Postcard.encode(error).map_err(said),
+        }
+        .bounded()
+    }
+
+    /// RE-2
+    pub(crate) fn bounded(mut self) -> Self {
+        match &mut self.written {
+            Ok(bytes) if bytes.len() > MAX_BYTES => {
+                self.written = Err(format!(
+                    "it takes {} bytes, and an error has {MAX_BYTES} at most: return what is large as a value",
+                    bytes.len()
+                ));
+            }
+            Err(reason) if reason.len() > MAX_TEXT => *reason = said(&*reason),
+            _ => {}
+        }
+        self
+    }
+
+    /// RE-1: whether it is an `E`.
+    pub(crate) fn is<E: DeserializeOwned + 'static>(&self) -> bool {
+        self.of == fingerprint::of_error::<E>()
+    }
+
+    /// Reads it as what [it is](Self::is).
+    pub(crate) fn read<E: DeserializeOwned + 'static>(&self) -> Result<E, Unreadable> {
+        let bytes = match &self.written {
+            Ok(bytes) if self.is::<E>() => bytes,
+            Ok(_) => {
+                let reason = format_args!("it is no `{}`", type_name::<E>());
+                return Err(Unreadable::Read(CodecError::new(reason)));
+            }
+            Err(reason) => return Err(Unreadable::Written(CodecError::new(reason))),
+        };
+        // Nothing came along with it: it must find nobody else's.
+        let payload = Payload {
+            body: bytes.clone().into(),
+            parts: Vec::new(),
+        };
+        scope::read(payload, &[], |body| Codec::Postcard.decode(body)).map_err(Unreadable::Read)
+    }
+}
+
+/// Why there is no error of the type that was asked for.
+pub(crate) enum Unreadable {
+    /// It could not be written where it was raised.
+    Written(CodecError),
+    /// It cannot be read here.
+    Read(CodecError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    enum Broke {
+        Owes(u64),
+        Says(String),
+    }
+
+    fn reads(value: &ErrorValue) -> Option<Broke> {
+        value.read().ok()
+    }
+
+    #[test]
+    fn re_1_an_error_is_read_as_what_it_was_written_as_and_as_nothing_else() {
+        let value = ErrorValue::write(&Broke::Owes(7));
+        assert!(value.is::<Broke>() && !value.is::<u64>());
+        assert_eq!(reads(&value), Some(Broke::Owes(7)));
+        assert!(matches!(value.read::<u64>(), Err(Unreadable::Read(_))));
+        // A peer may write anything.
+        let other = ErrorValue {
+            written: Ok(vec![9; 9]),
+            ..value
+        };
+        assert!(matches!(other.read::<Broke>(), Err(Unreadable::Read(_))));
+    }
+
+    #[test]
+    fn re_2_an_error_that_is_too_large_is_not_sent_and_says_so() {
+        let fits = Broke::Says("x".repeat(MAX_BYTES - 100));
+        assert_eq!(reads(&ErrorValue::write(&fits)), Some(fits));
+        let large = Broke::Says("x".repeat(MAX_BYTES));
+        let value = ErrorValue::write(&large);
+        let Err(reason) = &value.written else {
+            panic!("it is too large");
+        };
+        assert!(reason.contains("65536 at most"), "{reason}");
+        assert!(matches!(value.read::<Broke>(), Err(Unreadable::Written(_))));
+        // Also if it comes from somebody who does not know that.
+        let bytes = Codec::Postcard.encode(&large).unwrap();
+        let value = ErrorValue {
+            written: Ok(bytes),
+            ..value
+        };
+        assert_eq!(reads(&value.bounded()), None);
+        let talks = ErrorValue {
+            of: fingerprint::of_error::<Broke>(),
+            written: Err("x".repeat(2 * MAX_TEXT)),
+        };
+        let bounded = talks.bounded().written.unwrap_err();
+        assert_eq!(bounded.len(), MAX_TEXT);
+    }
+}
