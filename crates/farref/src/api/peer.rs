@@ -150,7 +150,7 @@ impl Peer {
     }
 
     /// Ends when the life of the worker is over that this handle reaches now, and says whether it left or died; at
-    /// once if there is none. One that is about to join counts as there; one that comes back under the name is another life.
+    /// once if there is none. A worker that the group has never heard of is an error. One that is about to join counts as there; one that comes back under the name is another life.
     ///
     /// Whoever was silent for too long is taken for dead, and so has [died](Departure::Died). It is an error if this
     /// worker itself ends before. Dropping the future is all it takes to wait no longer.
@@ -176,17 +176,18 @@ impl Peer {
     /// # }
     /// ```
     pub fn gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<> {
-        let latest = self.core.look(|node| {
-            let standing = node.membership().view().standing(self.worker);
-            standing.map_or(Incarnation(u32::MAX), |standing| standing.incarnation)
-        });
-        watching::gone(
-            &self.core,
-            NodeId {
+        let standing = self
+            .core
+            .look(|node| node.membership().view().standing(self.worker));
+        let life = match standing {
+            Some(standing) => Ok(NodeId {
                 worker: self.worker,
-                incarnation: latest,
-            },
-        )
+                incarnation: standing.incarnation,
+            }),
+            // Nobody is to look for a worker that the group has never heard of: it would be declared dead.
+            None => self.life(FunctionName::ours("gone")),
+        };
+        watching::gone(&self.core, life)
     }
 
     /// The life that a call would go to.

@@ -206,7 +206,7 @@ impl<T> RRef<T> {
     pub fn owner_gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<T> {
         let gone = self
             .held()
-            .map(|held| watching::gone(&held.core, held.owner));
+            .map(|held| watching::gone(&held.core, Ok(held.owner)));
         async { gone?.await }
     }
 

@@ -35,7 +35,7 @@ pub enum MemberEvent {
     /// the end of the life before has been told.
     Joined(Member),
     /// All who were there when the watching began have been told, but for those that have gone meanwhile. Comes
-    /// once.
+    /// once, as soon as the names of all of them are known here.
     Complete,
     /// It has left the group.
     Left(Member),
@@ -222,14 +222,37 @@ impl fmt::Debug for Member {
 /// Ends when a life is over.
 pub(super) fn gone(
     core: &Arc<Core>,
-    node: NodeId,
+    life: Result<NodeId>,
 ) -> impl Future<Output = Result<Departure>> + Send + use<> {
     // Now: what happens until the future is awaited is not missed.
-    let state = core.life_state(node);
+    let state = life.and_then(|node| core.life_state(node));
     async {
         match state? {
             LifeState::Over(departure) => Ok(departure),
             LifeState::Lasts(end) => end.reached().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    #[tokio::test]
+    async fn wa_5_dropped_watchers_and_waiters_leave_nothing_behind() -> Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let me = cluster.worker(0);
+        let peer = me.peer("worker1")?;
+        let core = Arc::clone(&peer.core);
+        let members = me.watch_members();
+        let gone = peer.gone();
+        assert!(!core.watchers.is_empty());
+        drop(members);
+        assert!(!core.watchers.is_empty(), "somebody still waits");
+        drop(gone);
+        assert!(core.watchers.is_empty());
+        drop((core, peer));
+        cluster.shutdown().await
     }
 }

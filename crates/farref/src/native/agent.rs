@@ -125,7 +125,10 @@ impl Agent for NativeAgent {
             }
             Departure::Left => {
                 let Some(link) = links.link(node) else {
-                    links.depart(node);
+                    // Who began to watch it a moment ago has made one since.
+                    if let Some(link) = links.depart(node) {
+                        link.close();
+                    }
                     return;
                 };
                 link.begin_closing();

@@ -7,12 +7,13 @@
 //! - **WA-2** Of a life that has gone before the watcher was told that it joined, it is told nothing.
 //! - **WA-3** A watcher keeps of each worker at most the life that it has been told of and the latest after it, however
 //!   slowly it is read; a life that has been told to be gone is forgotten.
-//! - **WA-4** It is told of a life when its name is known here.
+//! - **WA-4** It is told of a life when its name is known here, and that those are complete who were there in the
+//!   beginning when each of them has been told or is gone.
 //! - **WA-5** Whoever does not watch any more has left nothing behind.
 //!
 //! Nobody is woken here: what has changed is told by [`Wakers`], for when no lock is held.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
@@ -72,6 +73,8 @@ struct Unread {
     workers: BTreeMap<WorkerId, Lives>,
     /// Of whom there is something to tell, each once, in the order in which it came up.
     news: VecDeque<About>,
+    /// Those who were there in the beginning and whose names are not known yet (WA-4).
+    unnamed: BTreeSet<NodeId>,
     end: Option<WorkerEnd>,
     told_end: bool,
     waker: Option<Waker>,
@@ -108,13 +111,14 @@ impl Wakers {
     }
 
     pub(crate) fn wake(self) {
-        self.watchers.into_iter().for_each(Waker::wake);
         for (sender, departure) in self.lives {
             // Without one, they learn from the end of the channel that nobody will tell them.
             if departure.is_some() {
                 sender.send_replace(departure);
             }
         }
+        // Last, as these are the program's own and may panic.
+        self.watchers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -128,9 +132,15 @@ impl Watchers {
         let mut all = lock(&self.0);
         let mut unread = Unread::default();
         for node in members {
-            unread.joined(node, name_of(node));
+            let name = name_of(node);
+            if name.is_none() {
+                unread.unnamed.insert(node);
+            }
+            unread.joined(node, name);
         }
-        unread.news.push_back(About::Complete);
+        if unread.unnamed.is_empty() {
+            unread.news.push_back(About::Complete);
+        }
         unread.end = all.end;
         let watcher = Arc::new(Watcher(Mutex::new(unread)));
         let key = all.next_key;
@@ -144,6 +154,13 @@ impl Watchers {
     /// Whether somebody watches all members.
     pub(crate) fn watch_all(&self) -> bool {
         !lock(&self.0).watchers.is_empty()
+    }
+
+    /// Whether nobody watches, or waits for somebody's end.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let all = lock(&self.0);
+        all.watchers.is_empty() && all.lives.is_empty()
     }
 
     /// WA-5
@@ -240,15 +257,19 @@ impl AllWatchers {
 impl Watcher {
     /// The next thing to tell. None at the end.
     pub(crate) fn poll_next(&self, waker: &Waker) -> Poll<Option<MemberNews>> {
+        // A waker is the program's code: it is cloned and dropped without the lock.
+        let waker = waker.clone();
         let mut unread = lock(&self.0);
         if let Some(news) = unread.take() {
+            drop(unread);
             return Poll::Ready(Some(news));
         }
         if let Some(end) = unread.end {
             let first = !std::mem::replace(&mut unread.told_end, true);
+            drop(unread);
             return Poll::Ready(first.then_some(MemberNews::Ended(end)));
         }
-        let before = unread.waker.replace(waker.clone());
+        let before = unread.waker.replace(waker);
         drop(unread);
         drop(before);
         Poll::Pending
@@ -272,10 +293,19 @@ impl Unread {
         {
             *unknown = Some(Arc::clone(name));
             self.queue(node.worker);
+            self.settled(node);
+        }
+    }
+
+    /// One that was there in the beginning is to be told, or has gone (WA-4).
+    fn settled(&mut self, node: NodeId) {
+        if self.unnamed.remove(&node) && self.unnamed.is_empty() {
+            self.news.push_back(About::Complete);
         }
     }
 
     fn gone(&mut self, node: NodeId, departure: Departure) {
+        self.settled(node);
         let Some(lives) = self.workers.get_mut(&node.worker) else {
             return;
         };

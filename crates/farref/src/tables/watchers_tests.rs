@@ -76,6 +76,27 @@ fn wa_4_a_life_is_told_when_its_name_is_known_and_not_at_all_if_it_goes_before()
     assert_eq!(read_all(&watcher), [joined(stays)]);
 }
 
+#[test]
+fn wa_4_it_is_complete_when_all_of_the_beginning_are_told_or_gone() {
+    let watchers = Watchers::default();
+    let [known, stays, goes, comes] = [1, 2, 3, 4].map(|worker| NodeId::new(worker, 1));
+    let name_of = |node| (node == known).then(|| name(node)).flatten();
+    let (_, watcher) = watchers.watch([known, stays, goes].into_iter(), name_of);
+    watchers.joined(comes, name).wake();
+    assert_eq!(read_all(&watcher), [joined(known), joined(comes)]);
+    watchers.gone(goes, Departure::Died).wake();
+    assert_eq!(read_all(&watcher), []);
+    watchers
+        .named(stays, &name(stays).unwrap_or_default())
+        .wake();
+    assert_eq!(read_all(&watcher), [joined(stays), MemberNews::Complete]);
+
+    let (_, watcher) = watchers.watch([goes].into_iter(), unknown);
+    assert_eq!(read_all(&watcher), []);
+    watchers.gone(goes, Departure::Left).wake();
+    assert_eq!(read_all(&watcher), [MemberNews::Complete]);
+}
+
 /// A lost wake-up would be a watcher that sleeps though there is something to tell.
 #[test]
 fn whoever_sleeps_is_woken_once_there_is_something_to_tell() {

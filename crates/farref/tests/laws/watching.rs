@@ -187,6 +187,24 @@ async fn w3_who_stops_watching_or_waiting_loses_nothing_and_holds_nobody_up() ->
     finish(cluster).await
 }
 
+/// It would be looked for in vain, and then declared dead for all, whoever is given its number later.
+#[tokio::test]
+async fn w5_nobody_waits_for_a_worker_that_the_group_never_heard_of() -> Result<()> {
+    /// The number of whoever joins first after the founders.
+    const FIRST_NEWCOMER: u32 = 16_384;
+    let (mut cluster, _) = pair().await?;
+    let me = cluster.worker(0).clone();
+    let nobody = me.peer_of(NodeId::new(FIRST_NEWCOMER, 1));
+    let error = timeout(PATIENCE, nobody.gone()).await?;
+    assert!(matches!(error, Err(Error::PeerLost { .. })), "{error:?}");
+    cluster.join("third").await?;
+    let third = me.peer("third")?;
+    assert_eq!(third.rank(), FIRST_NEWCOMER);
+    assert!(third.is_alive());
+    drop(me);
+    finish(cluster).await
+}
+
 #[tokio::test]
 async fn w4_the_stream_ends_with_its_worker_and_says_how() -> Result<()> {
     let cluster = Cluster::start(4).await?;

@@ -74,7 +74,6 @@ fn killed_and_back() -> anyhow::Result<()> {
         let mut members = group.me.watch_members();
         ensure!(begin(&mut members).await? == 3);
         let a = group.peer("a")?;
-        // Nobody has called it: who watches notices by itself.
         for _ in 0..3 {
             let gone = a.gone();
             group.kill("a")?;

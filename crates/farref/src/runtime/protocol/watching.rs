@@ -50,7 +50,7 @@ impl Core {
             .watchers
             .watch(members.iter().copied(), |node| self.known_name(node));
         drop(state);
-        for node in members {
+        for node in members.into_iter().filter(|node| *node != self.me) {
             self.agent().watch(node);
         }
         watching
@@ -80,7 +80,9 @@ impl Core {
         }
         let receiver = self.watchers.await_end(node);
         drop(state);
-        self.agent().watch(node);
+        if node != self.me {
+            self.agent().watch(node);
+        }
         let core = Arc::clone(self);
         match receiver {
             Some(receiver) => Ok(LifeState::Lasts(LifeEnd {
