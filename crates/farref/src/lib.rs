@@ -117,6 +117,7 @@ pub use api::outcome::{Outcome, ReturnedError};
 pub use api::peer::Peer;
 pub use api::pending::{Pending, Returned};
 pub use api::rref::RRef;
+pub use api::streaming::Streaming;
 pub use api::watching::{Member, MemberEvent, Members};
 pub use codec::{
     Blob, Buffer, Codec, CodecError, CodecErrorKind, Part, Payload, Source, ValueCodec, Width,
@@ -169,6 +170,8 @@ pub use error::{
 #[doc(inline)]
 pub use farref_macros::remote;
 pub use fingerprint::signature::Signature;
+/// What a [`Streaming`] is made of, and is itself: the trait of all asynchronous streams, from `futures-core`.
+pub use futures_core::Stream;
 pub use native::MemoryNetwork;
 pub use rendezvous::{
     FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,

@@ -7,4 +7,5 @@ pub(crate) mod outcome;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod rref;
+pub(crate) mod streaming;
 pub(crate) mod watching;

@@ -346,7 +346,7 @@ impl Begun {
 }
 
 /// Fills in what only the caller knows. Says whether the error is of the function that was called.
-fn complete(
+pub(super) fn complete(
     mut error: Error,
     name: FunctionName,
     entry: Option<&'static FunctionEntry>,

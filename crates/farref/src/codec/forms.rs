@@ -206,13 +206,18 @@ pub(super) fn read_compact<T: DeserializeOwned>(
     let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
     let (rest, read) = reader.finish().map_err(CodecError::new)?;
     if counts.is_some_and(|counts| counts != read.bytes()) {
-        return Err(CodecError::new(
-            "it is read with other fields than it is written with: `#[serde(skip_serializing)]` needs \
-             `skip_deserializing` as well, and a tuple cannot leave out elements",
-        ));
+        return Err(field_counts_differ());
     }
     nothing_left(rest)?;
     Ok(value)
+}
+
+#[cold]
+pub(super) fn field_counts_differ() -> CodecError {
+    CodecError::new(
+        "it is read with other fields than it is written with: `#[serde(skip_serializing)]` needs \
+         `skip_deserializing` as well, and a tuple cannot leave out elements",
+    )
 }
 
 fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {

@@ -24,6 +24,7 @@ mod elements;
 mod error;
 mod fault;
 mod forms;
+pub(crate) mod items;
 #[cfg(test)]
 mod limits_tests;
 mod part;

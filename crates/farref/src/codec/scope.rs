@@ -57,6 +57,30 @@ pub(crate) fn write(
     Ok((Payload { body, parts }, attempt))
 }
 
+/// Writes values one after the other, until this is dropped.
+pub(crate) struct WritingItems(#[expect(dead_code, reason = "entered")] Entered<Scope>);
+
+impl WritingItems {
+    pub(crate) fn begin() -> Self {
+        Self(Entered::new(
+            &SCOPES,
+            Scope::Writing {
+                parts: Vec::new(),
+                attempt: 0,
+            },
+        ))
+    }
+
+    /// What goes along with the value that was written last, and in which [attempt](attempt) that was.
+    pub(crate) fn take(&self) -> (Vec<Part>, u32) {
+        let taken = innermost_mut(&SCOPES, |scope| match scope {
+            Scope::Writing { parts, attempt } => (std::mem::take(parts), *attempt),
+            Scope::Reading { .. } => Default::default(),
+        });
+        taken.unwrap_or_default()
+    }
+}
+
 /// Reads a value.
 pub(crate) fn read<T>(
     payload: Payload,

@@ -43,6 +43,20 @@ pub enum Misuse {
     /// [`Worker::current`](crate::Worker::current) outside of a remote function: there is none.
     #[error("this code does not run in a remote function, so no worker is its own")]
     NoWorker,
+
+    /// A [`Streaming`](crate::Streaming) was read after it had been sent to somebody else.
+    #[error("the stream was handed on: whoever has it now reads it")]
+    StreamHandedOn,
+
+    /// A [`Streaming`](crate::Streaming) was read that somebody else reads, to whom it was sent as well.
+    #[error("somebody else reads the stream: a stream has one reader")]
+    StreamTaken,
+
+    /// A [`Streaming`](crate::Streaming) was sent over a wire that has none, such as PyTorch's.
+    #[error(
+        "this wire carries no streams: send a list, or a reference to a value with a method that brings the next items"
+    )]
+    NoStreams,
 }
 
 /// Where a worker is that is not a member of its group.

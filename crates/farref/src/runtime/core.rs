@@ -18,6 +18,7 @@ use super::job::{ArrivedCall, Job};
 use super::registry::Registry;
 use super::reply::ReplySender;
 use super::settings::Settings;
+use super::stream::BusyStreams;
 use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
@@ -57,6 +58,7 @@ pub(crate) struct Core {
     /// Tasks that wait for calls.
     pub(super) tasks: TaskPool<Job>,
     pub(crate) answers: Answers,
+    pub(super) busy_streams: BusyStreams,
     /// Where code of the program runs that came up where it must not.
     pub(crate) user_code: Arc<UserCode>,
     pub(crate) registry: &'static Registry,
@@ -210,6 +212,7 @@ impl Core {
             tasks: TaskPool::new(registry.len()),
             answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
             settings,
+            busy_streams: BusyStreams::default(),
             user_code: Arc::new(UserCode::new(runtime.clone())),
             runtime,
             io,

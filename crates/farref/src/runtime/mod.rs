@@ -28,6 +28,7 @@ mod reply;
 pub(crate) mod serve;
 pub(crate) mod settings;
 mod status;
+pub(crate) mod stream;
 pub(crate) mod trace;
 pub(crate) mod value_scope;
 

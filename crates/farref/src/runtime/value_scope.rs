@@ -9,12 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use farref_proto::{ContextId, NodeId};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Core;
 use super::context_scope::{Message, Record};
 use super::handle::Handle;
-use crate::codec::{Codec, CodecError, Payload, scope};
+use crate::codec::{Codec, CodecError, Part, Payload, items, scope};
 use crate::error::Error;
 use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
 
@@ -59,6 +60,15 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
+    /// Something that is written already, and that no context is to know of.
+    pub(crate) fn data(payload: Payload, references: Vec<Arc<Handle>>) -> Self {
+        Self {
+            payload,
+            references,
+            noted: None,
+        }
+    }
+
     /// It goes to this worker, in this context or outside of any. To be said once, before it is sent.
     pub(crate) fn made_in(&mut self, core: &Arc<Core>, context: Option<ContextId>, to: NodeId) {
         let Some(noted) = self.noted.take() else {
@@ -151,18 +161,112 @@ pub(crate) fn write(
     let Some(Carried::Out(mut outgoing)) = carried.leave() else {
         return Err(left_too_early().into());
     };
-    let (payload, written_in) = written.map_err(|error| match outgoing.complaint.take() {
-        Some(foreign) if matches!(*foreign, Error::ForeignReference { .. }) => {
-            Unwritten::Foreign(*foreign)
-        }
-        Some(complaint) => CodecError::new(complaint).into(),
-        None => error.into(),
-    })?;
+    let (payload, written_in) =
+        written.map_err(|error| unwritten(error, outgoing.complaint.take()))?;
     drop(outgoing.begin_attempt(written_in));
     Ok(Encoded {
         payload,
         references: outgoing.references,
         noted: outgoing.noted,
+    })
+}
+
+/// Why a value was not written, of what the codec and something in the value say.
+fn unwritten(error: CodecError, complaint: Option<Box<Error>>) -> Unwritten {
+    match complaint {
+        Some(own) if matches!(*own, Error::ForeignReference { .. } | Error::Misuse(_)) => {
+            Unwritten::Foreign(*own)
+        }
+        Some(complaint) => CodecError::new(complaint).into(),
+        None => error.into(),
+    }
+}
+
+/// Writes values one after the other, until this is dropped.
+pub(crate) struct WritingItems {
+    codec: scope::WritingItems,
+    _carried: Entered<Carried>,
+}
+
+/// What goes along with one of several values.
+#[derive(Default)]
+pub(crate) struct Along {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) references: Vec<Arc<Handle>>,
+}
+
+impl WritingItems {
+    /// They are sent by `core`, outside of any context.
+    pub(crate) fn begin(core: &Arc<Core>) -> Self {
+        Self {
+            codec: scope::WritingItems::begin(),
+            _carried: Entered::new(
+                &CARRIED,
+                Carried::Out(WriteScope {
+                    core: Arc::clone(core),
+                    attempt: 0,
+                    noted: None,
+                    references: Vec::new(),
+                    complaint: None,
+                }),
+            ),
+        }
+    }
+
+    /// Writes one into `buffer`, in the place of whatever was there.
+    pub(crate) fn write<T: Serialize + 'static>(
+        &self,
+        value: &T,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Along, Unwritten> {
+        let written = items::write(value, buffer);
+        let (parts, attempt) = self.codec.take();
+        let taken = innermost_mut(&CARRIED, |carried| match carried {
+            Carried::Out(outgoing) if outgoing.has_something() => {
+                let outdated = outgoing.begin_attempt(attempt);
+                let references = std::mem::take(&mut outgoing.references);
+                let noted = outgoing.noted.take();
+                Some((references, outgoing.complaint.take(), noted, outdated))
+            }
+            Carried::Out(_) | Carried::In(_) => None,
+        });
+        // What was noted for a context, and what is outdated, goes now that nothing is borrowed.
+        let (references, complaint, ..) = taken.flatten().unwrap_or_default();
+        match written {
+            Ok(()) => Ok(Along { parts, references }),
+            Err(error) => Err(unwritten(error, complaint)),
+        }
+    }
+}
+
+/// The worker that sends the value being written, if one is.
+pub(crate) fn sender() -> Option<Arc<Core>> {
+    with_outgoing(|outgoing| Arc::clone(&outgoing.core))
+}
+
+/// Says what is wrong with the value being written. Not every codec keeps the words of such an error, and none its
+/// kind.
+pub(crate) fn complain(complaint: Error) {
+    with_outgoing(|outgoing| outgoing.complaint = Some(Box::new(complaint)));
+}
+
+/// Says that the value being read is not what it was written as (R8).
+pub(crate) fn refuse(reason: String) {
+    innermost_mut(&CARRIED, |carried| {
+        if let Carried::In(incoming) = carried {
+            incoming.complaint = Some(Box::new(Unread::Mismatch(reason)));
+        }
+    });
+}
+
+/// Reads one of several values, which is what the body begins with. Says how many bytes it takes.
+pub(crate) fn read_item<T: DeserializeOwned>(
+    payload: Payload,
+    references: Vec<Arc<Handle>>,
+) -> Result<(T, usize), Unread> {
+    read_with(payload, references, None, &[], |body| {
+        let (value, rest) = items::read(body)?;
+        Ok((value, body.len() - rest.len()))
     })
 }
 
@@ -179,6 +283,18 @@ pub(crate) fn read<T: DeserializeOwned>(
     if size_of::<T>() == 0 && payload.body.is_empty() && came_alone {
         return Ok(codec.decode(&payload.body)?);
     }
+    read_with(payload, references, origin, parameters, |body| {
+        codec.decode(body)
+    })
+}
+
+fn read_with<T>(
+    payload: Payload,
+    references: Vec<Arc<Handle>>,
+    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    parameters: &'static [&'static str],
+    decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
+) -> Result<T, Unread> {
     let carried = Entered::new(
         &CARRIED,
         Carried::In(ReadScope {
@@ -187,7 +303,7 @@ pub(crate) fn read<T: DeserializeOwned>(
             complaint: None,
         }),
     );
-    let value = scope::read(payload, parameters, |body| codec.decode(body));
+    let value = scope::read(payload, parameters, decode);
     let Some(Carried::In(incoming)) = carried.leave() else {
         return Err(left_too_early().into());
     };
@@ -204,6 +320,11 @@ pub(crate) fn read<T: DeserializeOwned>(
 struct Outdated(Vec<Arc<Handle>>, Option<Box<Noted>>);
 
 impl WriteScope {
+    /// Whether anything was collected.
+    fn has_something(&self) -> bool {
+        !self.references.is_empty() || self.noted.is_some() || self.complaint.is_some()
+    }
+
     /// What was collected for an earlier attempt at the value goes.
     fn begin_attempt(&mut self, attempt: u32) -> Option<Outdated> {
         (self.attempt != attempt).then(|| {

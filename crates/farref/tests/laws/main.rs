@@ -25,6 +25,7 @@ mod serving;
 mod signatures;
 mod store_host;
 mod strangers;
+mod streams;
 mod user_code;
 mod values;
 mod waiting;

@@ -12,6 +12,7 @@
 
 mod alone;
 mod blocking;
+pub(crate) mod pulling;
 mod registration;
 mod responder;
 mod running;

@@ -167,6 +167,28 @@ impl Responder {
         }
     }
 
+    /// Ends the job with an answer that is written already.
+    pub(super) fn finish_written(
+        mut self,
+        outcome: Result<(value_scope::Encoded, Option<Reservation>), Failure>,
+    ) {
+        self.measure(outcome.is_ok());
+        let (outcome, room) = match outcome {
+            Ok((encoded, room)) => (Ok(encoded), room),
+            Err(failure) => (Err(failure), None),
+        };
+        match self.take_target() {
+            Some(Destination::Answer(request)) => self.answer(request, outcome, None, room),
+            // There is no value to be kept.
+            Some(target @ Destination::Stay { .. }) => {
+                let failure = outcome.err().unwrap_or(Failure::Cancelled);
+                let value = target.unmade(self.core(), failure);
+                self.core().keep(self.from(), &target, value);
+            }
+            None => {}
+        }
+    }
+
     pub(super) fn measure(&self, good: bool) {
         let metrics = &self.core().metrics;
         metrics.served.add(1);

@@ -1,0 +1,221 @@
+//! The reading end of a stream that is made elsewhere.
+//!
+//! # Invariants
+//!
+//! - **SR-1** Batches are handed out in the order in which they were asked for, and their items in the order in which
+//!   they are in them.
+//! - **SR-2** Nothing is asked for before the first item is. From then on one batch is asked for, and two as long as
+//!   there is more than fits into one: a stream that is idle is one open call.
+//! - **SR-3** Whoever reads without a pause lets others have their turn after each batch.
+//! - **SR-4** Whatever a producer sends, an item is read, or the stream ends with an error.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use serde::de::DeserializeOwned;
+
+use super::pull::{Answer, Pull};
+use crate::codec::{CodecError, Part, Payload, items};
+use crate::error::{Error, FunctionName, Misuse, Result};
+use crate::runtime::handle::Handle;
+use crate::runtime::stream::{flag, lead};
+use crate::runtime::value_scope::{self, Unread};
+
+/// Batches that are asked for while there is more than fits into one.
+const BUSY_PULLS: usize = 2;
+
+/// Reads a stream.
+pub(super) struct Reader<T> {
+    pub(super) producer: Arc<Handle>,
+    /// What makes the stream, for errors.
+    pub(super) name: FunctionName,
+    /// What the producer knows this reader by, from the first time that it asks.
+    number: Option<u64>,
+    /// What was asked for, the oldest first.
+    pulls: VecDeque<Pull>,
+    /// How many batches to ask for.
+    wanted: usize,
+    batch: Batch,
+    is_over: bool,
+    /// Whether batches have come since this last waited: others are to have their turn, however fast they come.
+    goes_on: bool,
+    items: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Reader<T> {
+    pub(super) fn new(producer: Arc<Handle>, name: FunctionName) -> Self {
+        Self {
+            producer,
+            name,
+            number: None,
+            pulls: VecDeque::new(),
+            wanted: 1,
+            batch: Batch::default(),
+            is_over: false,
+            goes_on: false,
+            items: PhantomData,
+        }
+    }
+
+    /// Whether items may have been taken out.
+    pub(super) fn has_begun(&self) -> bool {
+        self.number.is_some()
+    }
+
+    #[inline]
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+        loop {
+            if !self.batch.body.is_empty() {
+                let item = self.batch.next();
+                return Poll::Ready(Some(item.map_err(|unread| self.unread(unread))));
+            }
+            let polled = self.poll_batch(context);
+            let went_on = std::mem::replace(&mut self.goes_on, polled.is_ready());
+            match ready!(polled) {
+                Ok(true) if went_on => {
+                    self.goes_on = false;
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Ok(true) => {}
+                Ok(false) => return Poll::Ready(None),
+                Err(error) => {
+                    self.end();
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+        }
+    }
+
+    /// Waits for a batch. False at the end.
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+        if self.batch.is_last {
+            self.end();
+        }
+        if self.is_over {
+            return Poll::Ready(Ok(false));
+        }
+        self.ask()?;
+        let Some(oldest) = self.pulls.front_mut() else {
+            return Poll::Ready(Ok(false));
+        };
+        let answer = ready!(oldest.poll(context, &self.name))?;
+        self.pulls.pop_front();
+        let flags = self.batch.refill(answer);
+        if flags & flag::TAKEN != 0 {
+            return Poll::Ready(Err(Misuse::StreamTaken.into()));
+        }
+        if self.batch.body.is_empty() && !self.batch.is_last {
+            let nothing = CodecError::new("a batch of a stream's items has none");
+            return Poll::Ready(Err(self.unread(nothing.into())));
+        }
+        self.wanted = if flags & flag::MORE != 0 {
+            BUSY_PULLS
+        } else {
+            1
+        };
+        if !self.batch.is_last {
+            // While the program has these, the next ones are on their way.
+            self.ask()?;
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Asks for as many batches as are wanted.
+    fn ask(&mut self) -> Result<()> {
+        while self.pulls.len() < self.wanted {
+            let number = match self.number {
+                Some(number) => number,
+                None => {
+                    let number = self.producer.held()?.core.next_number();
+                    *self.number.insert(number)
+                }
+            };
+            let pull = Pull::begin(&self.producer, number, &self.name)?;
+            self.pulls.push_back(pull);
+        }
+        Ok(())
+    }
+
+    /// An item could not be read, and so nothing after it.
+    #[cold]
+    fn unread(&mut self, unread: Unread) -> Error {
+        self.end();
+        match unread {
+            Unread::Mismatch(reason) => Error::TypeMismatch(reason),
+            Unread::Codec(reason) => Error::Codec {
+                what: "an item",
+                function: self.name.clone(),
+                action: "read",
+                reason,
+            },
+        }
+    }
+
+    /// Nothing comes after this: the producer may go.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.pulls.clear();
+        self.batch = Batch::default();
+        self.producer = Handle::broken(Misuse::AwaitedTwice.into());
+    }
+}
+
+/// Items that have come and are not read yet.
+#[derive(Default)]
+struct Batch {
+    body: Bytes,
+    parts: std::vec::IntoIter<Part>,
+    references: std::vec::IntoIter<Arc<Handle>>,
+    is_last: bool,
+}
+
+impl Batch {
+    /// Takes what came. Says its flags.
+    fn refill(&mut self, (payload, references): Answer) -> u8 {
+        let Payload { body, parts } = payload;
+        self.body = body;
+        self.parts = parts.into_iter();
+        self.references = references.into_iter();
+        let flags = self.body.try_get_u8().unwrap_or(flag::END);
+        self.is_last = flags & flag::END != 0;
+        flags
+    }
+
+    /// Reads the next item. There is one.
+    #[inline]
+    fn next<T: DeserializeOwned>(&mut self) -> Result<T, Unread> {
+        if let Some((&lead::ALONE, rest)) = self.body.split_first()
+            && let Ok((item, after)) = items::read::<T>(rest)
+        {
+            self.body.advance(self.body.len() - after.len());
+            return Ok(item);
+        }
+        self.next_with_company()
+    }
+
+    /// The same for one with buffers or references, or that is not in order.
+    #[cold]
+    fn next_with_company<T: DeserializeOwned>(&mut self) -> Result<T, Unread> {
+        let cut_off = |_| CodecError::new("a batch of a stream's items is cut off");
+        let (mut parts, mut references) = (Vec::new(), Vec::new());
+        if self.body.try_get_u8().map_err(cut_off)? == lead::ALONG {
+            let [part_count, reference_count] = [
+                self.body.try_get_u32_le().map_err(cut_off)? as usize,
+                self.body.try_get_u32_le().map_err(cut_off)? as usize,
+            ];
+            parts.extend(self.parts.by_ref().take(part_count));
+            references.extend(self.references.by_ref().take(reference_count));
+        }
+        let payload = Payload {
+            body: self.body.clone(),
+            parts,
+        };
+        let (item, length) = value_scope::read_item(payload, references)?;
+        self.body.advance(length.min(self.body.len()));
+        Ok(item)
+    }
+}

@@ -1,0 +1,357 @@
+//! T1 to T6: streams between workers, and what becomes of them.
+
+mod ending;
+mod handing_on;
+mod many;
+mod sources;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use farref::context::ContextScope;
+use farref::testing::Cluster;
+use farref::{Blob, Error, RRef, Streaming, Worker};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use self::sources::{Channel, Counted, Each, Sums};
+use crate::PATIENCE;
+use crate::cluster::{eventually, finish, pair};
+
+/// All that is left of a stream.
+async fn all<T>(mut stream: Streaming<T>) -> Result<Vec<T>>
+where
+    T: Serialize + serde::de::DeserializeOwned + Send + 'static,
+{
+    let mut items = Vec::new();
+    while let Some(item) = timeout(PATIENCE, stream.next()).await.context("in time")? {
+        items.push(item?);
+    }
+    let after = timeout(PATIENCE, stream.next()).await.context("in time")?;
+    ensure!(after.is_none(), "something comes after the end");
+    Ok(items)
+}
+
+#[farref::remote]
+async fn numbers(from: u64, to: u64) -> Streaming<u64> {
+    Streaming::new(Each(from..to))
+}
+
+#[farref::remote]
+fn plain_numbers(to: u64) -> Result<Streaming<u64>, String> {
+    match to {
+        0 => Err("no numbers".to_owned()),
+        to => Ok(Streaming::new(Each(0..to))),
+    }
+}
+
+#[farref::remote]
+async fn collect(numbers: Streaming<u64>) -> Result<Vec<u64>, anyhow::Error> {
+    all(numbers).await
+}
+
+struct Shelf(Vec<u64>);
+
+#[farref::remote]
+impl Shelf {
+    pub(crate) async fn new(size: u64) -> Self {
+        Self((0..size).collect())
+    }
+
+    pub(crate) async fn items(&self) -> Streaming<u64> {
+        Streaming::new(Each(self.0.clone().into_iter()))
+    }
+
+    pub(crate) async fn put(&mut self, items: Streaming<u64>) -> Result<usize, anyhow::Error> {
+        self.0 = all(items).await?;
+        Ok(self.0.len())
+    }
+}
+
+/// T1
+#[tokio::test]
+async fn all_items_come_in_order_and_then_the_end() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let me = cluster.worker(0);
+    for to in [&peer, &me.me()] {
+        for count in [0, 1, 2, 1023, 1024, 1025, 10_000] {
+            let expected: Vec<_> = (0..count).collect();
+            assert!(all(numbers::on(to, 0, count).await?).await? == expected);
+            let sent = Streaming::new(Each(0..count));
+            assert!(collect::on(to, sent).await? == expected);
+        }
+        assert_eq!(all(plain_numbers::on(to, 3).await?).await?, [0, 1, 2]);
+        let refused = plain_numbers::on(to, 0).await;
+        assert!(matches!(refused, Err(Error::Remote(_))), "{refused:?}");
+        let shelf = Shelf::new_on(to, 3).remote();
+        assert_eq!(all(shelf.items().await?).await?, [0, 1, 2]);
+        assert_eq!(shelf.put(Streaming::new(Each(0..7))).await?, 7);
+        assert_eq!(all(shelf.items().await?).await?.len(), 7);
+    }
+    finish(cluster).await
+}
+
+/// T1: the maker of a stream that is slower than its reader is waited for, item by item.
+#[tokio::test]
+async fn an_item_arrives_before_the_next_one_is_made() -> Result<()> {
+    #[farref::remote(name = "streams::echo_stream")]
+    async fn echo(numbers: Streaming<u64>) -> Streaming<u64> {
+        Streaming::new(Sums::of(numbers))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let (sender, channel) = Channel::new();
+    let mut sums = echo::on(&peer, Streaming::new(channel)).await?;
+    let mut sum = 0;
+    for n in 0..100 {
+        sender.send(n)?;
+        sum += n;
+        let item = timeout(PATIENCE, sums.next()).await.context("in time")?;
+        assert_eq!(item.transpose()?, Some(sum));
+    }
+    drop(sender);
+    let end = timeout(PATIENCE, sums.next()).await.context("in time")?;
+    assert!(end.is_none(), "{end:?}");
+    finish(cluster).await
+}
+
+/// T1: whatever the items are.
+#[tokio::test]
+async fn items_are_what_they_were() -> Result<()> {
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    struct Row {
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        note: Option<String>,
+        #[serde(flatten)]
+        rest: std::collections::BTreeMap<String, u32>,
+    }
+
+    fn rows() -> Vec<Row> {
+        let note = |n: u32| n.is_multiple_of(2).then(|| n.to_string());
+        let rest = |n: u32| (0..n % 5).map(|i| (i.to_string(), n)).collect();
+        let row = |n| Row {
+            note: note(n),
+            rest: rest(n),
+        };
+        (0..3000).map(row).collect()
+    }
+
+    fn outcomes() -> Vec<std::result::Result<u8, String>> {
+        vec![Ok(1), Err("two".to_owned()), Ok(3)]
+    }
+
+    fn values() -> Vec<serde_json::Value> {
+        vec![serde_json::json!({ "a": [1, null, "text"] }), 7.into()]
+    }
+
+    fn buffers() -> Vec<Vec<u8>> {
+        [0, 10, 100_000, 3_000_000, 10]
+            .map(|size| vec![7; size])
+            .to_vec()
+    }
+
+    #[farref::remote]
+    async fn stream_rows() -> Streaming<Row> {
+        Streaming::new(Each(rows().into_iter()))
+    }
+
+    #[farref::remote]
+    async fn stream_outcomes() -> Streaming<std::result::Result<u8, String>> {
+        Streaming::new(Each(outcomes().into_iter()))
+    }
+
+    #[farref::remote]
+    async fn stream_values() -> Streaming<serde_json::Value> {
+        Streaming::new(Each(values().into_iter()))
+    }
+
+    #[farref::remote]
+    async fn stream_nothing() -> Streaming<()> {
+        Streaming::new(Each(std::iter::repeat_n((), 5000)))
+    }
+
+    #[farref::remote]
+    async fn stream_buffers() -> Streaming<(u8, Blob)> {
+        let blobs = buffers().into_iter().map(|buffer| (1, Blob::from(buffer)));
+        Streaming::new(Each(blobs))
+    }
+
+    #[farref::remote]
+    async fn stream_streams() -> Streaming<Streaming<u64>> {
+        Streaming::new(Each((0..10).map(|n| Streaming::new(Each(0..n)))))
+    }
+
+    let (cluster, peer) = pair().await?;
+    assert!(all(stream_rows::on(&peer).await?).await? == rows());
+    assert_eq!(all(stream_outcomes::on(&peer).await?).await?, outcomes());
+    assert_eq!(all(stream_values::on(&peer).await?).await?, values());
+    assert_eq!(all(stream_nothing::on(&peer).await?).await?.len(), 5000);
+    let came = all(stream_buffers::on(&peer).await?).await?;
+    let came = came.into_iter().map(|(_, blob)| blob.to_vec());
+    assert!(came.eq(buffers()));
+    for (n, stream) in all(stream_streams::on(&peer).await?)
+        .await?
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(all(stream).await?.len(), n);
+    }
+    finish(cluster).await
+}
+
+/// T2
+#[tokio::test]
+async fn a_stream_that_nobody_reads_is_not_made() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let (items, made) = Counted::new(Each(0..));
+    #[farref::remote]
+    async fn hold(numbers: Streaming<u64>) -> RRef<Streaming<u64>> {
+        let worker = Worker::current().expect("inside of a remote function");
+        worker.rref(numbers).expect("a member")
+    }
+    let there = hold::on(&peer, Streaming::new(items)).await?;
+    let mut here = there.to_here().await?;
+    assert_eq!(made.load(Ordering::SeqCst), 0);
+    assert_eq!(here.next().await.transpose()?, Some(0));
+    assert!(made.load(Ordering::SeqCst) > 0);
+    drop((here, there));
+    finish(cluster).await
+}
+
+/// T2: what a reader has not read is not made but for a bounded number of items, however long it waits.
+#[tokio::test]
+async fn a_slow_reader_holds_the_maker_back() -> Result<()> {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+
+    #[farref::remote(name = "streams::endless")]
+    async fn endless() -> Streaming<u64> {
+        Streaming::new(Each((0..).inspect(|_| {
+            MADE.fetch_add(1, Ordering::SeqCst);
+        })))
+    }
+
+    #[farref::remote(name = "streams::tick")]
+    async fn tick() {}
+
+    let (cluster, peer) = pair().await?;
+    let mut stream = endless::on(&peer).await?;
+    for n in 0..10_000 {
+        assert_eq!(stream.next().await.transpose()?, Some(n));
+        if n % 1000 == 0 {
+            // Whatever is going to be made without being asked for has time to be.
+            for _ in 0..50 {
+                tick::on(&peer).await?;
+            }
+        }
+        let ahead = MADE.load(Ordering::SeqCst) - n as usize;
+        assert!(ahead <= 3 * 1024 + 64 + 1, "{ahead} items ahead of {n}");
+    }
+    drop(stream);
+    finish(cluster).await
+}
+
+/// T6: the limit of a call ends when its stream is there.
+#[tokio::test]
+async fn a_stream_outlives_the_limit_of_its_call() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let limit = Duration::from_millis(300);
+
+    /// Reads a stream in the background, past the end of the call that brought it.
+    #[farref::remote]
+    async fn read_on(mut numbers: Streaming<u64>) -> farref::Result<Streaming<u64>> {
+        let first = numbers.next().await.transpose()?;
+        assert_eq!(first, Some(0));
+        let (sender, channel) = Channel::new();
+        tokio::spawn(async move {
+            while let Some(Ok(number)) = numbers.next().await {
+                if sender.send(number).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Streaming::new(channel))
+    }
+
+    let (sender, channel) = Channel::new();
+    sender.send(0)?;
+    let call = read_on::on(&peer, Streaming::new(channel)).timeout(limit);
+    let mut far = call.await?;
+    tokio::time::sleep(2 * limit).await;
+    for n in 1..10 {
+        sender.send(n)?;
+        let next = timeout(PATIENCE, far.next()).await.context("in time")?;
+        assert_eq!(next.transpose()?, Some(n));
+    }
+    drop((sender, far));
+    finish(cluster).await
+}
+
+/// T6: an item that does not come in time is an error, and nothing is lost by it.
+#[tokio::test]
+async fn a_late_item_is_an_error_and_comes_all_the_same() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let (sender, channel) = Channel::new();
+
+    #[farref::remote(name = "streams::pass_on")]
+    async fn pass_on(numbers: Streaming<u64>) -> Streaming<u64> {
+        numbers
+    }
+
+    let limit = Duration::from_millis(30);
+    let mut far = pass_on::on(&peer, Streaming::new(channel))
+        .await?
+        .timeout(limit);
+    for n in 0..3 {
+        match far.next().await {
+            Some(Err(Error::Timeout {
+                peer, limit: given, ..
+            })) => {
+                assert_eq!((&*peer, given), ("worker0", limit));
+            }
+            other => panic!("{other:?}"),
+        }
+        sender.send(n)?;
+        far = far.timeout(None);
+        assert_eq!(far.next().await.transpose()?, Some(n));
+        far = far.timeout(limit);
+    }
+    drop((sender, far));
+    finish(cluster).await
+}
+
+/// T6, A3: items belong to no context, whatever their reader is in.
+#[tokio::test]
+async fn items_belong_to_no_context() -> Result<()> {
+    #[farref::remote(name = "streams::contexts_of_a_stream")]
+    async fn contexts() -> Streaming<bool> {
+        Streaming::new(Each((0..3).map(|_| ContextScope::current().is_some())))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let me = cluster.worker(0);
+    let scope = ContextScope::open(me)?;
+    let items = scope
+        .run(async { all(contexts::on(&peer).await?).await })
+        .await?;
+    assert_eq!(items, [false; 3]);
+    scope.release().await?;
+    finish(cluster).await
+}
+
+/// Waits for somebody's count.
+async fn reaches(count: &AtomicUsize, wanted: usize) -> Result<()> {
+    eventually("the count is reached", || {
+        count.load(Ordering::SeqCst) == wanted
+    })
+    .await
+}
+
+/// A group of three, and the second and third as peers of the first.
+async fn three() -> Result<(Cluster, [farref::Peer; 2])> {
+    let cluster = Cluster::start(3).await?;
+    let me = cluster.worker(0);
+    let peers = [me.peer("worker1")?, me.peer("worker2")?];
+    Ok((cluster, peers))
+}

@@ -1,0 +1,247 @@
+//! T3, T4: how streams end before their end.
+
+use std::sync::atomic::AtomicUsize;
+
+use anyhow::{Context as _, Result};
+use farref::{Error, RRef, Streaming, Worker};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::sources::{Channel, Each, Watched};
+use super::{all, numbers, reaches};
+use crate::PATIENCE;
+use crate::cluster::{finish, pair};
+
+/// T3: the maker's stream is dropped when its reader is, whether items are ready or not.
+#[tokio::test]
+async fn dropping_the_reader_drops_what_makes_the_items() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    #[farref::remote(name = "streams::watched")]
+    async fn watched(count: u64) -> Streaming<u64> {
+        let (sender, channel) = Channel::new();
+        for n in 0..count {
+            sender.send(n).expect("it is open");
+        }
+        // It never ends.
+        std::mem::forget(sender);
+        Streaming::new(Watched(channel, &DROPPED))
+    }
+
+    let (cluster, peer) = pair().await?;
+    // Before it is read.
+    drop(watched::on(&peer, 3).await?);
+    reaches(&DROPPED, 1).await?;
+    // While some are ready.
+    let mut stream = watched::on(&peer, 10_000).await?;
+    assert_eq!(stream.next().await.transpose()?, Some(0));
+    drop(stream);
+    reaches(&DROPPED, 2).await?;
+    // While one is waited for.
+    let mut stream = watched::on(&peer, 1).await?;
+    assert_eq!(stream.next().await.transpose()?, Some(0));
+    let nothing = timeout(std::time::Duration::from_millis(20), stream.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    drop(stream);
+    reaches(&DROPPED, 3).await?;
+    finish(cluster).await
+}
+
+/// T3: so is the stream of a call that is cancelled, or that fails.
+#[tokio::test]
+async fn a_stream_goes_with_the_call_that_was_to_take_it() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+    static BEGUN: Notify = Notify::const_new();
+
+    #[farref::remote(name = "streams::take_and_wait")]
+    async fn take_and_wait(mut items: Streaming<u64>) {
+        let _ = items.next().await;
+        BEGUN.notify_one();
+        std::future::pending().await
+    }
+
+    #[farref::remote(name = "streams::take_and_fail")]
+    async fn take_and_fail(_: Streaming<u64>) -> Result<(), String> {
+        Err("no".to_owned())
+    }
+
+    let (cluster, peer) = pair().await?;
+    let watched = || Streaming::new(Watched(Each(0..), &DROPPED));
+    drop(watched());
+    reaches(&DROPPED, 1).await?;
+    drop(take_and_wait::on(&peer, watched())); // never made
+    reaches(&DROPPED, 2).await?;
+    let call = take_and_wait::on(&peer, watched()).start();
+    BEGUN.notified().await;
+    drop(call);
+    reaches(&DROPPED, 3).await?;
+    take_and_fail::on(&peer, watched()).await.unwrap_err();
+    reaches(&DROPPED, 4).await?;
+    finish(cluster).await
+}
+
+/// T3: the end of a stream frees what made it, though its reader is still there.
+#[tokio::test]
+async fn a_stream_that_is_over_is_dropped_at_once() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    #[farref::remote(name = "streams::watched_to_its_end")]
+    async fn watched() -> Streaming<u64> {
+        Streaming::new(Watched(Each(0..3), &DROPPED))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut stream = watched::on(&peer).await?;
+    while stream.next().await.transpose()?.is_some() {}
+    reaches(&DROPPED, 1).await?;
+    // Nothing refers to anything, though it is there.
+    finish(cluster).await?;
+    assert!(stream.next().await.is_none());
+    Ok(())
+}
+
+/// T4: what was ready before a panic comes before it; then nothing.
+#[tokio::test]
+async fn a_panic_comes_after_the_items_before_it() -> Result<()> {
+    #[farref::remote(name = "streams::panics_at")]
+    async fn panics_at(n: u64) -> Streaming<u64> {
+        Streaming::new(Each((0..).inspect(move |&i| assert!(i < n, "at {n}"))))
+    }
+
+    let (cluster, peer) = pair().await?;
+    for n in [0, 1, 100, 5000] {
+        let mut stream = panics_at::on(&peer, n).await?;
+        for i in 0..n {
+            assert_eq!(stream.next().await.transpose()?, Some(i));
+        }
+        match stream.next().await {
+            Some(Err(Error::Remote(error))) => {
+                assert!(error.panicked);
+                assert_eq!(error.message(), format!("at {n}"));
+                assert_eq!(error.function.as_str(), "streams::panics_at");
+                assert_eq!(&*error.worker, "worker1");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(stream.next().await.is_none());
+    }
+    assert_eq!(all(numbers::on(&peer, 0, 3).await?).await?.len(), 3);
+    finish(cluster).await
+}
+
+/// T4: an item that cannot be written ends the stream, after those before it.
+#[tokio::test]
+async fn an_item_that_cannot_be_sent_is_an_error() -> Result<()> {
+    #[farref::remote(name = "streams::one_reference")]
+    async fn one_reference() -> Streaming<Result<u64, RRef<u64>>> {
+        let worker = Worker::current().expect("inside of a remote function");
+        let other = worker.rref(1).expect("a member");
+        let items = (0..10).map(move |n| match n {
+            7 => Err(other.clone()),
+            n => Ok(n),
+        });
+        let (sender, channel) = Channel::new();
+        items.for_each(|item| sender.send(item).expect("it is open"));
+        Streaming::new(channel)
+    }
+
+    #[derive(Debug)]
+    struct Unsendable;
+    impl serde::Serialize for Unsendable {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("too secret"))
+        }
+    }
+    impl<'de> serde::Deserialize<'de> for Unsendable {
+        fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+            Ok(Self)
+        }
+    }
+
+    #[farref::remote(name = "streams::secrets")]
+    async fn secrets() -> Streaming<Result<u64, Unsendable>> {
+        Streaming::new(Each((0..10).map(|n| match n {
+            7 => Err(Unsendable),
+            n => Ok(n),
+        })))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut stream = secrets::on(&peer).await?;
+    for n in 0..7 {
+        let item = stream.next().await.transpose()?;
+        assert!(matches!(item, Some(Ok(found)) if found == n), "{item:?}");
+    }
+    let refused = stream.next().await.context("an error")?;
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("too secret") && text.contains("secrets"),
+        "{text}"
+    );
+    assert!(stream.next().await.is_none());
+    // One that can be sent is.
+    let items = all(one_reference::on(&peer).await?).await?;
+    assert_eq!(items.iter().filter(|item| item.is_err()).count(), 1);
+    drop(items);
+    finish(cluster).await
+}
+
+/// T4, F2
+#[tokio::test]
+async fn the_death_of_the_maker_is_an_error_that_names_it() -> Result<()> {
+    #[farref::remote(name = "streams::idle_stream")]
+    async fn idle() -> Streaming<u64> {
+        let (sender, channel) = Channel::new();
+        sender.send(1).expect("it is open");
+        std::mem::forget(sender);
+        Streaming::new(channel)
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut read = idle::on(&peer).await?;
+    let mut unread = idle::on(&peer).await?;
+    assert_eq!(read.next().await.transpose()?, Some(1));
+    let waiting = tokio::spawn(async move { read.next().await });
+    cluster.crash(1).await;
+    let waited = timeout(PATIENCE, waiting).await.context("in time")??;
+    for lost in [waited, unread.next().await] {
+        match lost {
+            Some(Err(Error::PeerLost { peer, function })) => {
+                assert_eq!(&*peer, "worker1");
+                assert_eq!(function.as_str(), "streams::idle_stream");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(unread.next().await.is_none());
+    finish(cluster).await
+}
+
+/// R1, R2: references in items live as long as the items do, read or not.
+#[tokio::test]
+async fn references_in_items_are_freed_with_them() -> Result<()> {
+    #[farref::remote(name = "streams::references_in_items")]
+    async fn references(count: usize) -> Streaming<(u32, RRef<String>)> {
+        let worker = Worker::current().expect("inside of a remote function");
+        Streaming::new(Each((0..count).map(move |n| {
+            let text = worker.rref(n.to_string()).expect("a member");
+            (n as u32, text)
+        })))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut stream = references::on(&peer, 2000).await?;
+    for n in 0..1500 {
+        let (number, text) = stream.next().await.context("an item")??;
+        assert_eq!(number, n);
+        if n % 100 == 0 {
+            assert_eq!(text.to_here().await?, n.to_string());
+        }
+    }
+    // The others are on their way, or here and not read.
+    drop(stream);
+    let items = all(references::on(&peer, 300).await?).await?;
+    assert_eq!(items[299].1.to_here().await?, "299");
+    drop(items);
+    finish(cluster).await
+}

@@ -1,0 +1,109 @@
+//! T6: many streams beside each other and beside calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use farref::Streaming;
+use farref::testing::Cluster;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::sources::{Channel, Each};
+use crate::PATIENCE;
+use crate::cluster::{eventually, finish};
+
+const STREAMS: usize = 1000;
+
+#[farref::remote(name = "streams::beside_streams")]
+async fn add(a: u64, b: u64) -> u64 {
+    a + b
+}
+
+/// T6: one that is idle is one open call, and takes no room for answers.
+#[tokio::test]
+async fn idle_streams_do_not_hold_up_calls() -> Result<()> {
+    #[farref::remote(name = "streams::one_large_item_and_silence")]
+    async fn idle() -> Streaming<Vec<u8>> {
+        let (sender, channel) = Channel::new();
+        sender.send(vec![0; 100_000]).expect("it is open");
+        std::mem::forget(sender);
+        Streaming::new(channel)
+    }
+
+    // Room for ten such items.
+    let cluster =
+        Cluster::start_with(2, |builder| builder.max_answer_bytes_per_peer(1_000_000)).await?;
+    let me = cluster.worker(0);
+    let peer = me.peer("worker1")?;
+    let mut streams = JoinSet::new();
+    let read = Arc::new(AtomicUsize::new(0));
+    for _ in 0..STREAMS {
+        let (peer, read) = (peer.clone(), Arc::clone(&read));
+        streams.spawn(async move {
+            let mut stream = idle::on(&peer).await?;
+            let first = stream.next().await.transpose()?;
+            assert_eq!(first.map(|item| item.len()), Some(100_000));
+            read.fetch_add(1, Ordering::SeqCst);
+            stream.next().await.transpose()
+        });
+    }
+    eventually("all have read an item", || {
+        read.load(Ordering::SeqCst) == STREAMS
+    })
+    .await?;
+    eventually("each waits for one more", || {
+        me.snapshot().open_calls as usize == STREAMS
+    })
+    .await?;
+    for n in 0..1000 {
+        assert_eq!(add::on(&peer, n, 1).await?, n + 1);
+    }
+    streams.shutdown().await;
+    finish(cluster).await
+}
+
+/// T6: a thousand streams that never pause, and a thousand calls beside them: the calls are done before the streams have
+/// brought a hundred batches each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_streams_do_not_starve_calls_nor_each_other() -> Result<()> {
+    #[farref::remote(name = "streams::busy_stream")]
+    async fn busy() -> Streaming<u64> {
+        Streaming::new(Each(0..))
+    }
+
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let peer = me.peer("worker1")?;
+    let items: Arc<Vec<AtomicUsize>> =
+        Arc::new((0..STREAMS).map(|_| AtomicUsize::new(0)).collect());
+    let mut streams = JoinSet::new();
+    for n in 0..STREAMS {
+        let (peer, items) = (peer.clone(), Arc::clone(&items));
+        streams.spawn(async move {
+            let mut stream = busy::on(&peer).await?;
+            while let Some(item) = stream.next().await {
+                let expected = items[n].fetch_add(1, Ordering::SeqCst);
+                assert_eq!(item?, expected as u64);
+            }
+            Ok::<(), farref::Error>(())
+        });
+    }
+    let of_each = || items.iter().map(|one| one.load(Ordering::SeqCst));
+    eventually("all streams flow", || of_each().all(|items| items > 0)).await?;
+    let before: Vec<_> = of_each().collect();
+    let calls: Vec<_> = (0..1000).map(|n| add::on(&peer, n, 1).start()).collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        let answer = timeout(PATIENCE, call).await.context("in time")??;
+        assert_eq!(answer, n as u64 + 1);
+    }
+    let meanwhile = of_each().sum::<usize>() - before.iter().sum::<usize>();
+    ensure!(
+        meanwhile < 100 * 64 * STREAMS,
+        "{meanwhile} items came beside 1000 calls"
+    );
+    let all_go_on = || of_each().zip(&before).all(|(now, &before)| now > before);
+    eventually("none of the streams is left behind", all_go_on).await?;
+    streams.shutdown().await;
+    finish(cluster).await
+}
