@@ -20,7 +20,6 @@
 use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, RRef, Worker};
 use farref_examples::until;
-use tokio::sync::Mutex;
 
 #[derive(Default)]
 pub struct Notebook {
@@ -39,24 +38,26 @@ impl Notebook {
     }
 }
 
-/// What this worker was handed.
-static KEPT: Mutex<Option<RRef<Notebook>>> = Mutex::const_new(None);
+fn this_worker() -> Result<Worker> {
+    Worker::current().context("not called from afar")
+}
 
+/// Keeps what this worker was handed, under a name.
 #[farref::remote]
-async fn keep(notebook: RRef<Notebook>) {
-    *KEPT.lock().await = Some(notebook);
+async fn keep(notebook: RRef<Notebook>) -> Result<()> {
+    this_worker()?.publish("kept", &notebook)?;
+    Ok(())
 }
 
 #[farref::remote]
 async fn write_to_kept(line: String) -> Result<usize> {
-    let kept = KEPT.lock().await;
-    let notebook = kept.as_ref().context("nothing was handed to this worker")?;
+    let notebook = this_worker()?.me().lookup::<Notebook>("kept").await?;
     Ok(notebook.write(line).await?)
 }
 
 #[farref::remote]
-async fn let_go() {
-    *KEPT.lock().await = None;
+async fn let_go() -> Result<bool> {
+    Ok(this_worker()?.unpublish("kept"))
 }
 
 /// Waits until the owner knows these holders of its values, and no others.
@@ -94,7 +95,7 @@ async fn first(me: &Worker) -> Result<()> {
     println!("`third` goes on and writes line {lines}");
     ensure!(lines == 2, "it is another notebook");
 
-    let_go::on(&third).await?;
+    ensure!(let_go::on(&third).await?);
     held_by(&owner, &[]).await?;
     println!("dropped by `third`: held by nobody, the owner has freed it");
     Ok(())

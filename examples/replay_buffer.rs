@@ -22,7 +22,6 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, RRef, Worker};
 use farref_examples::until;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 
 const OTHERS: [&str; 4] = ["actor0", "actor1", "learner0", "learner1"];
 const CAPACITY: usize = 800;
@@ -54,21 +53,24 @@ impl ReplayBuffer {
     }
 }
 
-/// The buffer as this worker holds it.
-static BUFFER: Mutex<Option<RRef<ReplayBuffer>>> = Mutex::const_new(None);
+fn this_worker() -> Result<Worker> {
+    Worker::current().context("not called from afar")
+}
 
+/// Holds the buffer on this worker, under a name.
 #[farref::remote]
-async fn take(buffer: RRef<ReplayBuffer>) {
-    *BUFFER.lock().await = Some(buffer);
+async fn take(buffer: RRef<ReplayBuffer>) -> Result<()> {
+    this_worker()?.publish("buffer", &buffer)?;
+    Ok(())
 }
 
 #[farref::remote]
-async fn let_go() {
-    *BUFFER.lock().await = None;
+async fn let_go() -> Result<bool> {
+    Ok(this_worker()?.unpublish("buffer"))
 }
 
 async fn buffer() -> Result<RRef<ReplayBuffer>> {
-    BUFFER.lock().await.clone().context("no buffer was given")
+    Ok(this_worker()?.me().lookup("buffer").await?)
 }
 
 #[farref::remote]
@@ -127,7 +129,7 @@ async fn host(me: &Worker) -> Result<()> {
     ensure!(handled == 3000, "something was lost");
 
     for (other, left) in others.iter().zip((0..others.len()).rev()) {
-        let_go::on(other).await?;
+        ensure!(let_go::on(other).await?);
         until("the owner knows", async || Ok(holders(me).len() == left)).await?;
         println!("`{}` lets go: {left} hold it", other.name());
     }

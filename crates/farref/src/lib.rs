@@ -70,6 +70,7 @@
 //! | get a function's own error | [`Call::result`], [`Error::downcast`] |
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
+//! | publish a reference under a name, and find it | [`Worker::publish`], [`Peer::lookup`], [`Worker::lookup`] |
 //! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
 //! | test a distributed program in one process, with faults | [`testing`] |
 //! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`], from outside: [`observe`] |
@@ -113,6 +114,7 @@ mod worker;
 pub use agent::Departure;
 pub use api::call::Call;
 pub use api::functions;
+pub use api::naming::{Lookup, NameVersion};
 pub use api::outcome::{Outcome, ReturnedError};
 pub use api::peer::Peer;
 pub use api::pending::{Pending, Returned};

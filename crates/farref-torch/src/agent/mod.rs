@@ -175,6 +175,11 @@ impl Agent for TorchAgent {
         false
     }
 
+    // Python workers know nothing of them.
+    fn has_names(&self) -> bool {
+        false
+    }
+
     fn flush(&self, _: NodeId) {}
 
     fn forget(&self, node: NodeId, _: Departure) {

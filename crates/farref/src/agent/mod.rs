@@ -271,6 +271,12 @@ pub trait Agent: Send + Sync + fmt::Debug + 'static {
         true
     }
 
+    /// Whether peers on this wire can be asked for what they have [published](crate::Worker::publish): whether
+    /// functions of farref's own can be called on all of them, with references in their answers.
+    fn has_names(&self) -> bool {
+        true
+    }
+
     /// Queues a message to a peer, connected or not. Never blocks, never fails: a peer that cannot be
     /// reached is suspected in time, and then forgotten.
     fn enqueue(&self, to: NodeId, message: Message);

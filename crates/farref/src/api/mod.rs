@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub mod functions;
 pub(crate) mod generated;
+pub(crate) mod naming;
 pub(crate) mod outcome;
 pub(crate) mod peer;
 pub(crate) mod pending;

@@ -388,33 +388,79 @@ impl<T> Serialize for RRef<T> {
 
 impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RRefVisitor<T>(PhantomData<T>);
+        let visitor = HandleVisitor {
+            type_name: type_name::<T>(),
+            check: check::<T>,
+        };
+        let handle = deserializer.deserialize_newtype_struct(NAME, visitor)?;
+        Ok(Self::new(handle))
+    }
+}
 
-        impl<'de, T: 'static> Visitor<'de> for RRefVisitor<T> {
-            type Value = RRef<T>;
+/// Reads a reference of this type, if it passes this check.
+struct HandleVisitor {
+    type_name: &'static str,
+    check: fn(&Handle) -> Result<(), Unread>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a reference to {}", type_name::<T>())
-            }
+impl<'de> Visitor<'de> for HandleVisitor {
+    type Value = Arc<Handle>;
 
-            fn visit_newtype_struct<D: Deserializer<'de>>(
-                self,
-                deserializer: D,
-            ) -> Result<RRef<T>, D::Error> {
-                let index = u32::deserialize(deserializer)?;
-                let handle = value_scope::carried(index, check::<T>).map_err(D::Error::custom)?;
-                Ok(RRef::new(handle))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a reference to {}", self.type_name)
+    }
 
-            /// No codec writes a reference as nothing. Whoever traces the shape of a type can have a
-            /// hollow one, so that it sees what comes after it.
-            fn visit_unit<E>(self) -> Result<RRef<T>, E> {
-                let hollow = Error::from(ReferenceError::Hollow);
-                Ok(RRef::new(Handle::broken(hollow)))
-            }
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Arc<Handle>, D::Error> {
+        let index = u32::deserialize(deserializer)?;
+        value_scope::carried(index, self.check).map_err(D::Error::custom)
+    }
+
+    /// No codec writes a reference as nothing. Whoever traces the shape of a type can have a
+    /// hollow one, so that it sees what comes after it.
+    fn visit_unit<E>(self) -> Result<Arc<Handle>, E> {
+        let hollow = Error::from(ReferenceError::Hollow);
+        Ok(Handle::broken(hollow))
+    }
+}
+
+/// A reference that is read before it is known what it leads to.
+pub(super) struct UntypedRRef(Arc<Handle>);
+
+impl UntypedRRef {
+    pub(super) fn new(handle: Arc<Handle>) -> Self {
+        Self(handle)
+    }
+
+    /// The reference, if it leads to such a value; otherwise what it leads to.
+    pub(super) fn typed<T: 'static>(self) -> Result<RRef<T>, String> {
+        match check::<T>(&self.0) {
+            Ok(()) => Ok(RRef::new(self.0)),
+            Err(_) => Err(match self.0.held() {
+                Ok(held) => held.core.type_name(held.fingerprint),
+                Err(error) => error.to_string(),
+            }),
         }
+    }
+}
 
-        deserializer.deserialize_newtype_struct(NAME, RRefVisitor(PhantomData))
+impl Serialize for UntypedRRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let index = value_scope::carry(&self.0).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_newtype_struct(NAME, &index)
+    }
+}
+
+impl<'de> Deserialize<'de> for UntypedRRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let visitor = HandleVisitor {
+            type_name: "any type",
+            check: |_| Ok(()),
+        };
+        let handle = deserializer.deserialize_newtype_struct(NAME, visitor)?;
+        Ok(Self(handle))
     }
 }
 

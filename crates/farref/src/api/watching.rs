@@ -101,7 +101,7 @@ impl Members {
         poll_fn(|context| self.poll_event(context)).await
     }
 
-    fn poll_event(&self, context: &Context<'_>) -> Poll<Option<MemberEvent>> {
+    pub(super) fn poll_event(&self, context: &Context<'_>) -> Poll<Option<MemberEvent>> {
         let news = self.watcher.poll_next(context.waker());
         news.map(|news| news.map(|news| self.event(news)))
     }

@@ -40,6 +40,20 @@ pub enum Misuse {
     #[error("the program has no remote function of that name: link the crate that declares it")]
     NotLinked,
 
+    /// A name for a reference that is empty or too long.
+    #[error("a name has 1 to 255 bytes")]
+    BadName,
+
+    /// [`Worker::publish`](crate::Worker::publish) of more names than a worker can have.
+    #[error("a worker publishes at most 65,536 names at a time: unpublish some")]
+    TooManyNames,
+
+    /// References cannot be published and looked up on this wire.
+    #[error(
+        "there are no names for references on this wire: pass the reference as an argument, or return it from a function"
+    )]
+    NoNames,
+
     /// [`Worker::current`](crate::Worker::current) outside of a remote function: there is none.
     #[error("this code does not run in a remote function, so no worker is its own")]
     NoWorker,

@@ -36,6 +36,7 @@ use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
 use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::names::Names;
+use crate::tables::published::Published;
 use crate::tables::watchers::Watchers;
 use crate::values::Value;
 use crate::values::queue::Queues;
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) registry: &'static Registry,
     pub(crate) names: Names,
     pub(crate) watchers: Watchers,
+    /// What this worker has published under names.
+    pub(crate) published: Published<Arc<Handle>>,
     pub(crate) holds: Holds,
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
@@ -221,6 +224,7 @@ impl Core {
             registry,
             names,
             watchers: Watchers::default(),
+            published: Published::default(),
             holds: Holds::default(),
             queues: Arc::default(),
             extensions: Extensions::default(),

@@ -40,3 +40,5 @@ pub(crate) use status::Traffic;
 pub(crate) const LOCAL: &str = "local";
 /// What copying a value is called.
 pub(crate) const FETCH: &str = "to_here";
+/// The function that looks names up, and may wait for one as long as its caller likes.
+pub(crate) const LOOKUP: &str = "farref::lookup";

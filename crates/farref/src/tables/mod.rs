@@ -6,4 +6,5 @@ pub(crate) mod extensions;
 pub(crate) mod flow_control;
 pub(crate) mod holds;
 pub(crate) mod names;
+pub(crate) mod published;
 pub(crate) mod watchers;

@@ -7,6 +7,7 @@ pub mod context;
 mod finding_sponsor;
 mod hosting;
 mod joining;
+mod naming;
 mod shutdown;
 mod snapshots;
 mod starting;

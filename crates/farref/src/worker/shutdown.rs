@@ -178,6 +178,8 @@ impl Worker {
             }
             let only_references = only_references_left(core);
             if only_references == Some(true) {
+                // N5: nobody is left to look them up.
+                core.withdraw_names();
                 let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
                 let grace = core.settings.leak_grace;
                 if idle_for >= grace && leaks.is_empty() {

@@ -23,6 +23,8 @@ pub(crate) struct End {
     pub(crate) tamper: fn(&mut CallMessage),
     /// The most bytes of arguments that it takes.
     pub(crate) most: usize,
+    /// Whether its worker may publish references under names.
+    pub(crate) has_names: bool,
     /// How its worker ends, if not by farref's own protocol.
     pub(crate) ending: Option<EndingOf>,
 }
@@ -43,6 +45,7 @@ impl Default for End {
             codec: Codec::Postcard,
             tamper: |_| {},
             most: usize::MAX,
+            has_names: true,
             ending: None,
         }
     }
@@ -180,6 +183,10 @@ impl Agent for ChannelAgent {
         if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
             let _ = peer.sender.send((self.me, message));
         }
+    }
+
+    fn has_names(&self) -> bool {
+        self.end.has_names
     }
 
     fn flush(&self, _: NodeId) {}

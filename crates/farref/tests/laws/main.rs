@@ -15,6 +15,7 @@ mod late_binding;
 mod leaving;
 mod limits;
 mod macros;
+mod naming;
 mod nested;
 mod observing;
 mod origins;

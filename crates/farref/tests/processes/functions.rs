@@ -210,6 +210,19 @@ pub(crate) async fn watch_until_end(path: String) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Publishes a probe of this worker's own.
+#[farref::remote]
+pub(crate) async fn publish(name: String, value: u64) -> anyhow::Result<()> {
+    let me = Worker::current().context("no worker")?;
+    me.publish(&name, &me.rref_to_object(Probe::new(value))?)?;
+    Ok(())
+}
+
+#[farref::remote]
+pub(crate) async fn unpublish(name: String) -> anyhow::Result<bool> {
+    Ok(Worker::current().context("no worker")?.unpublish(&name))
+}
+
 /// Leaves the group when this is answered.
 #[farref::remote]
 pub(crate) async fn leave_soon() -> anyhow::Result<()> {

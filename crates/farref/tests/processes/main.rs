@@ -13,6 +13,7 @@ mod functions;
 mod group;
 mod launch;
 mod membership;
+mod naming;
 mod proxy;
 mod references;
 mod refusals;
@@ -63,6 +64,7 @@ fn main() -> anyhow::Result<()> {
     add(errors::tests());
     add(membership::tests());
     add(watching::tests());
+    add(naming::tests());
     add(alarms::tests());
     add(rendezvous::tests());
     add(scale::tests());

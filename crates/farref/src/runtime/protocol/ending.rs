@@ -7,16 +7,17 @@ use std::sync::atomic::Ordering;
 use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
 
 use crate::agent::Message;
+use crate::runtime::LOOKUP;
 use crate::runtime::core::{Core, IncomingCall, ValueWaiter, WorkerStage};
 use crate::support::signal;
 use crate::tables::watchers::WorkerEnd;
 
 impl Core {
     /// The calls of peers that are not answered. Those whose results stay are not among them: they are
-    /// lost with a worker that leaves, be they made or not.
+    /// lost with a worker that leaves, be they made or not. Nor are lookups of names, which may wait for ever.
     pub(crate) fn unanswered(&self) -> BTreeSet<(NodeId, MessageId)> {
         let is_owed = |call: &IncomingCall| match call {
-            IncomingCall::Running { .. } => true,
+            IncomingCall::Running { taken, .. } => taken.function != LOOKUP,
             IncomingCall::Waiting(waiter, _) => matches!(**waiter, ValueWaiter::Call(_)),
         };
         self.look(|node| {
@@ -78,6 +79,7 @@ impl Core {
         });
         // Unless it has ended in another way before.
         self.watchers.end(WorkerEnd::Stopped).wake();
+        self.withdraw_names();
         let mut state = self.lock();
         let (outgoing, incoming) = state.node.take_records();
         let empty =

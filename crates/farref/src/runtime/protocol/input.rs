@@ -129,6 +129,7 @@ impl Core {
             self.agent().forget(node, departure);
             self.names.forget(node);
             self.answers.forget(node);
+            self.unpublish_values_of(node);
         }
         for node in work.joined.drain(..) {
             self.learn_name(node);

@@ -8,6 +8,7 @@ mod incoming;
 mod input;
 mod local_calls;
 mod name_lookup;
+mod naming;
 mod outgoing;
 mod parking;
 mod references;

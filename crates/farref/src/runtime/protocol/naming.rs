@@ -1,0 +1,71 @@
+//! Names for references: what this worker publishes, and taking it back in time.
+
+use std::sync::Arc;
+
+use farref_proto::NodeId;
+
+use crate::error::{Misuse, Result};
+use crate::runtime::core::Core;
+use crate::runtime::handle::Handle;
+use crate::tables::published::{Entry, MAX_NAME, NotPublished};
+
+impl Core {
+    /// Publishes a reference of this worker's under a name, in the place of what was published under it. Says which
+    /// version of the name that is.
+    pub(crate) fn publish(
+        self: &Arc<Self>,
+        name: &str,
+        handle: &Arc<Handle>,
+        type_name: &'static str,
+    ) -> Result<u64> {
+        self.check_naming(name)?;
+        self.check_member()?;
+        handle.check_sendable(self)?;
+        let held = handle.held()?;
+        let entry = |version| Entry {
+            handle: Arc::clone(handle),
+            version,
+            owner: held.owner,
+            fingerprint: held.fingerprint,
+            type_name,
+        };
+        let (version, before) = match self.published.publish(name, entry) {
+            Ok(published) => published,
+            Err(NotPublished::Names) => return Err(Misuse::TooManyNames.into()),
+            Err(NotPublished::Late) => return Err(self.not_member()),
+        };
+        drop(before);
+        // It may have gone before the name was there to be taken back.
+        if self.look(|node| node.membership().view().is_gone(held.owner)) {
+            drop(self.published.owner_gone(held.owner));
+        }
+        Ok(version)
+    }
+
+    /// Whether a name can be looked up at all.
+    pub(crate) fn check_naming(&self, name: &str) -> Result<()> {
+        if !self.agent().has_names() {
+            return Err(Misuse::NoNames.into());
+        }
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Misuse::BadName.into());
+        }
+        Ok(())
+    }
+
+    /// Values of a worker that is gone have no names any more.
+    pub(super) fn unpublish_values_of(&self, owner: NodeId) {
+        let gone = self.published.owner_gone(owner);
+        drop(gone);
+    }
+
+    /// The group is at rest but for references, or this worker has ended: its names stand for nothing any more, and
+    /// nobody is to wait for them.
+    pub(crate) fn withdraw_names(&self) {
+        let withdrawn = self.published.close();
+        // Whatever the last of them leads to may be the program's, with a destructor.
+        if !withdrawn.is_empty() {
+            self.user_code.run(move || drop(withdrawn));
+        }
+    }
+}
