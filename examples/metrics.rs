@@ -9,8 +9,8 @@
 //!   farref_calls_failed_total{worker="client"} 3
 //!   farref_calls_total{worker="client"} 103
 //! of `server`:
-//!   farref_served_failed_total{worker="server"} 3
-//!   farref_served_total{worker="server"} 103
+//!   farref_served_failed_total{worker="server",function="metrics::square_root"} 3
+//!   farref_served_total{worker="server",function="metrics::square_root"} 103
 //! the counts are right, both workers have ended
 //! ```
 
@@ -76,8 +76,8 @@ async fn client(me: &Worker) -> Result<()> {
     show("client", &mine, "farref_calls", &calls)?;
     let servers = page::on(&server).await?;
     let served = [
-        "farref_served_failed_total{worker=\"server\"} 3",
-        "farref_served_total{worker=\"server\"} 103",
+        "farref_served_failed_total{worker=\"server\",function=\"metrics::square_root\"} 3",
+        "farref_served_total{worker=\"server\",function=\"metrics::square_root\"} 103",
     ];
     show("server", &servers, "farref_served", &served)
 }

@@ -22,6 +22,7 @@ mod absent;
 mod allocations;
 #[cfg(feature = "bench")]
 mod bench;
+mod dashboard;
 #[cfg(feature = "demo")]
 mod demo;
 #[cfg(any(feature = "demo", feature = "bench"))]
@@ -51,7 +52,8 @@ const DEMO: &str = "";
     after_help = format!("Examples:{DEMO}
   farref launch -n 4 -- ./train --epochs 3      start four ranks of any program
   farref inspect 127.0.0.1:29500                what the workers of a group hold, once
-  farref top 127.0.0.1:29500                    the same, live")
+  farref top 127.0.0.1:29500                    the same, live
+  farref dashboard 127.0.0.1:29500              and as a page in a browser")
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -67,6 +69,7 @@ enum Command {
     Launch(launch::Arguments),
     Inspect(inspect::Arguments),
     Top(top::Arguments),
+    Dashboard(dashboard::Arguments),
     Simulate(farref_sim::command::Arguments),
     #[cfg(feature = "bench")]
     Bench(bench::Arguments),
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Launch(arguments) => launch::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Top(arguments) => top::run(arguments),
+        Command::Dashboard(arguments) => dashboard::run(arguments),
         Command::Simulate(arguments) => farref_sim::command::run(&arguments),
         #[cfg(feature = "bench")]
         Command::Bench(arguments) => bench::run(arguments),

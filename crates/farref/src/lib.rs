@@ -179,6 +179,7 @@ pub use rendezvous::{
     FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
     StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
 };
+pub use report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 pub use report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 pub use tables::watchers::WorkerEnd;

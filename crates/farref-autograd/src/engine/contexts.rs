@@ -70,6 +70,23 @@ impl<B: Backend> Extension for Engine<B> {
         })
     }
 
+    fn describe(&self, context: ContextId) -> Option<String> {
+        let place = self.find(context)?;
+        let mut counts = Counts::default();
+        lock(&place.records).count(&mut counts);
+        counts.passes = lock(&place.passes).running.len();
+        let Counts {
+            sends,
+            recvs,
+            passes,
+            gradients,
+            ..
+        } = counts;
+        Some(format!(
+            "passes: {passes}, sent: {sends}, received: {recvs}, gradients: {gradients}"
+        ))
+    }
+
     fn context_failed(&self, worker: &Worker, context: ContextId, lost: NodeId) {
         let Some(place) = self.find(context) else {
             return;

@@ -2,7 +2,6 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`fetch`] | looks at the workers again and again |
 //! | [`state`] | what is shown and how keys change it |
 //! | [`rates`] | how fast counters grow |
 //! | [`screen`] | draws the state |
@@ -10,7 +9,6 @@
 //! | [`demo`] | a group to look at |
 
 mod demo;
-mod fetch;
 mod rates;
 mod screen;
 mod state;
@@ -24,10 +22,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use fetch::Update;
 use state::TopState;
 use terminal::Screen;
 
+use crate::view::fetch::{self, Update};
 use crate::view::place::{Looking, seconds};
 use crate::view::text::clean;
 
@@ -83,7 +81,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Before the terminal is taken over: the address may be mistyped.
     let observer = match &demo {
         Some(_) => farref::observe::Observer::new(),
-        None => arguments.looking.observer(),
+        None => arguments.looking.observer(10_000),
     };
     let group = runtime.block_on(observer.group(&address));
     let group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;

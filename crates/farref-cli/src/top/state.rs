@@ -2,8 +2,8 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::fetch::Update;
 use super::rates::{self, Rates};
+use crate::view::fetch::Update;
 use crate::view::references::{self, By, Reference};
 use crate::view::seen::Seen;
 use crate::view::table::{Cell, Column, Table};

@@ -12,9 +12,9 @@ pub(crate) struct Looking {
     #[arg(long, value_name = "TOKEN", hide_default_value = true)]
     token: Option<String>,
 
-    /// How many references of each worker to see, at most 100000
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    limit: usize,
+    /// How many references of each worker to see, at most 100000 [default: 10000; for a page 1000]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
 
     /// How long to wait for each worker
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
@@ -22,14 +22,15 @@ pub(crate) struct Looking {
 }
 
 impl Looking {
-    pub(crate) fn observer(&self) -> Observer {
+    /// How to look, at so many references of each worker unless somebody wants to see more.
+    pub(crate) fn observer(&self, limit: usize) -> Observer {
         let token = self
             .token
             .clone()
             .or_else(|| std::env::var("FARREF_TOKEN").ok());
         Observer::new()
             .token(token.unwrap_or_default())
-            .references(self.limit.min(100_000))
+            .references(self.limit.unwrap_or(limit).min(100_000))
             .patience(self.timeout)
     }
 }

@@ -1,6 +1,6 @@
 //! A group as the tests of tables and screens see it.
 
-use farref::Snapshot;
+use farref::{ContextSnapshot, FinishedCall, FunctionTotals, Snapshot};
 
 use super::seen::Seen;
 
@@ -30,6 +30,73 @@ pub(crate) fn later(mut group: Vec<Seen>) -> Vec<Seen> {
 
 pub(crate) fn edit(seen: &mut Seen, change: impl FnOnce(&mut Snapshot)) {
     change(seen.snapshot.as_mut().expect("it has answered"));
+}
+
+/// What was counted of a function.
+pub(crate) fn served(function: &str, failed: u64, classes: &[u64]) -> Vec<FunctionTotals> {
+    let time = serde_json::json!({"secs": 1, "nanos": 0});
+    let totals = serde_json::json!([{
+        "function": function, "failed": failed, "time": time, "classes": classes,
+    }]);
+    serde_json::from_value(totals).expect("totals")
+}
+
+/// A call that is over: its trace, its span and that of its caller; when it began and how long it took, in milliseconds.
+pub(crate) fn finished(
+    function: &str,
+    (trace, span, parent): (u64, u64, u64),
+    began: u64,
+    took: u64,
+) -> Vec<FinishedCall> {
+    let time = |ms: u64| serde_json::json!({"secs": ms / 1000, "nanos": ms % 1000 * 1_000_000});
+    let call = serde_json::json!([{
+        "function": function, "caller": "trainer0", "began": time(began), "took": time(took), "failed": false,
+        "trace": {"trace": trace, "span": span, "parent": parent},
+    }]);
+    serde_json::from_value(call).expect("a call")
+}
+
+pub(crate) fn contexts() -> Vec<ContextSnapshot> {
+    let context = serde_json::json!([{
+        "id": "c1@w0#1", "opened_by": "parameters", "workers": ["trainer0"], "notes": ["passes: 1"],
+    }]);
+    serde_json::from_value(context).expect("a context")
+}
+
+/// A group of so many workers that hold references to each other.
+pub(crate) fn large(workers: u32) -> Vec<Seen> {
+    let name = |rank: u32| format!("trainer{rank}");
+    let like = parse(&json("parameters", 0));
+    let worker = |rank: u32| {
+        let mut snapshot = like.clone();
+        (snapshot.worker, snapshot.rank) = (name(rank), rank);
+        let peer = snapshot.peers.remove(0);
+        snapshot.peers = (0..workers)
+            .map(|rank| {
+                let mut peer = peer.clone();
+                (peer.name, peer.rank) = (name(rank), rank);
+                peer
+            })
+            .collect();
+        for (index, reference) in snapshot.references.iter_mut().enumerate() {
+            let owner = (rank * 7 + index as u32 * 13) % workers;
+            reference.id = format!("r{index}@w{rank}#1");
+            reference.owner = name(owner);
+            reference.holders = vec![name(rank)];
+            reference.location = Some(format!("src/layer{}.rs:{index}:7", rank % 10));
+        }
+        snapshot.served = (0..40)
+            .flat_map(|n| served(&format!("train::function{n}"), 0, &[n; 27]))
+            .collect();
+        snapshot.finished = (0..100)
+            .flat_map(|n| {
+                let span = u64::from(rank) * 1000 + n + 1;
+                finished("train::step", (span, span, span), 7000 + n * 10, 8)
+            })
+            .collect();
+        Seen::new(&name(rank), rank, Ok(snapshot))
+    };
+    (0..workers).map(worker).collect()
 }
 
 pub(crate) fn parse(text: &str) -> Snapshot {

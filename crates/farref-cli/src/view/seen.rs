@@ -49,8 +49,17 @@ fn clean_snapshot(mut snapshot: Snapshot) -> Snapshot {
     });
     let waiting = snapshot.waiting.iter_mut().flat_map(|call| {
         let texts = [&mut call.function, &mut call.caller].into_iter();
-        texts.chain(&mut call.value).chain(&mut call.used_by)
+        let values = call.value.iter_mut().chain(&mut call.held_by_callers);
+        texts.chain(values).chain(&mut call.used_by)
     });
+    let served = snapshot.served.iter_mut().map(|one| &mut one.function);
+    let finished = snapshot.finished.iter_mut();
+    let finished = finished.flat_map(|call| [&mut call.function, &mut call.caller]);
+    let contexts = snapshot.open_contexts.iter_mut().flat_map(|context| {
+        let texts = [&mut context.id, &mut context.opened_by].into_iter();
+        texts.chain(&mut context.workers).chain(&mut context.notes)
+    });
+    let calls = calls.chain(served.chain(finished)).chain(contexts);
     let calls = calls.chain(waiting);
     let references = snapshot.references.iter_mut().flat_map(reference_texts);
     for text in texts.chain(peers).chain(calls).chain(references) {

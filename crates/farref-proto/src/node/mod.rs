@@ -323,6 +323,11 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.contexts[(context.counter % u64::from(CONTEXT_SHARDS)) as usize].check(context)
     }
 
+    /// The workers that this one shares a context with, as far as it knows.
+    pub fn context_workers(&self, context: ContextId) -> Vec<NodeId> {
+        self.contexts[(context.counter % u64::from(CONTEXT_SHARDS)) as usize].known_workers(context)
+    }
+
     /// Takes another handle on a held reference.
     pub fn add_handle(&mut self, rref: RRefId) -> Result<(), RefError> {
         self.activity.0 += 1;

@@ -29,6 +29,7 @@ use crate::report::snapshot::Snapshot;
 pub struct Observer {
     pub(super) token: String,
     pub(super) references: usize,
+    pub(super) calls: usize,
     pub(super) patience: Duration,
 }
 
@@ -53,6 +54,7 @@ impl Observer {
         Self {
             token: String::new(),
             references: 10_000,
+            calls: 0,
             patience: Duration::from_secs(5),
         }
     }
@@ -79,6 +81,44 @@ impl Observer {
     #[must_use]
     pub fn references(mut self, most: usize) -> Self {
         self.references = most;
+        self
+    }
+
+    /// How many [calls that are over](crate::Snapshot::finished) to see with each look, at most 4096: those since the look
+    /// before. None by default.
+    ///
+    /// Whoever asks for some is taken to look on, for a quarter of a minute from each question on. Workers then record
+    /// what becomes of calls that are made outside of remote functions, of at most 250 a second, and of all calls that
+    /// these cause.
+    ///
+    /// ```
+    /// # use farref::{StoreServer, Worker};
+    /// use farref::observe::Observer;
+    ///
+    /// #[farref::remote(name = "ping")]
+    /// async fn ping() {}
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = StoreServer::bind("127.0.0.1:0").await?;
+    /// # let place = store.local_addr().to_string();
+    /// # let me = Worker::builder("alone").rendezvous(&format!("tcp://{place}")).store_is_hosted_elsewhere()
+    /// #     .join().await?;
+    /// let mut group = Observer::new().calls(100).group(&place).await?;
+    /// group.look().await; // from now on
+    /// ping::on(&me.peer("alone")?).await?;
+    ///
+    /// let sightings = group.look().await;
+    /// let snapshot = sightings[0].snapshot.as_ref().expect("it is there");
+    /// assert_eq!(snapshot.finished[0].function, "ping");
+    /// assert!(snapshot.finished[0].trace.is_outermost());
+    /// # me.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn calls(mut self, most: usize) -> Self {
+        self.calls = most;
         self
     }
 
@@ -116,7 +156,7 @@ impl Observer {
     ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let opening = async {
             let mut connection = ObserverConnection::open(address, self.token.as_bytes()).await?;
-            let snapshot = connection.ask(self.references).await?;
+            let snapshot = connection.ask(self.references, self.calls).await?;
             Ok((connection, snapshot))
         };
         self.in_time(address, opening).await
@@ -127,7 +167,8 @@ impl Observer {
         address: &str,
         connection: &mut ObserverConnection,
     ) -> Result<Snapshot, ObserveError> {
-        self.in_time(address, connection.ask(self.references)).await
+        let asking = connection.ask(self.references, self.calls);
+        self.in_time(address, asking).await
     }
 
     pub(super) async fn in_time<T>(

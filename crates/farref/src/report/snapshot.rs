@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 use super::leaks::LeakedReference;
 
 /// What a worker has at one moment.
@@ -61,6 +62,37 @@ pub struct Snapshot {
     pub blocking_queue: usize,
     /// Functions that the worker can be called for, with their signatures.
     pub functions: usize,
+    /// Those that it was called for, and what was counted of them.
+    #[serde(default)]
+    pub served: Vec<FunctionTotals>,
+    /// Calls that are over, the latest last: those since the last look, for who [looks on](crate::observe::Observer::calls).
+    #[serde(default)]
+    pub finished: Vec<FinishedCall>,
+    /// How many calls were recorded for those who look on, since the worker began.
+    #[serde(default)]
+    pub recorded: u64,
+    /// The contexts that the worker takes part in, the oldest first; at most a hundred.
+    #[serde(default)]
+    pub open_contexts: Vec<ContextSnapshot>,
+}
+
+/// How much of a worker somebody wants to see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// References, at most.
+    pub(crate) references: usize,
+    /// Calls that are over, at most.
+    pub(crate) calls: usize,
+    /// How many of those that were ever recorded are known already.
+    pub(crate) known_calls: u64,
+}
+
+impl Wanted {
+    pub(crate) const EVERYTHING: Self = Self {
+        references: usize::MAX,
+        calls: usize::MAX,
+        known_calls: 0,
+    };
 }
 
 /// A function that runs for somebody.
@@ -101,6 +133,10 @@ pub struct RunningCall {
     pub value: Option<String>,
     /// How long ago the call was taken up.
     pub age: Duration,
+    /// Where it belongs, if somebody wants to know: who [looks on](crate::observe::Observer::calls), or a subscriber of
+    /// `tracing`.
+    #[serde(default)]
+    pub trace: Option<CallTrace>,
 }
 
 /// A call that has arrived and waits: for the value that it is on, or until its answer may be made.
@@ -166,6 +202,10 @@ pub struct WaitingCall {
     /// The functions that use the value meanwhile. Whoever looks at it with
     /// [`local`](crate::RRef::local) and calls whose results stay are not among them.
     pub used_by: Vec<String>,
+    /// The values that are used by calls which wait for this one. If one of those who use *this* value waits for one of
+    /// them, neither will end.
+    #[serde(default)]
+    pub held_by_callers: Vec<String>,
     /// How long it has waited.
     pub age: Duration,
 }

@@ -46,10 +46,15 @@ impl CallChain {
         }
     }
 
+    /// Who waits for this one.
+    pub(crate) fn above(&self) -> &[Caller] {
+        self.above.as_ref().map_or(&[], |above| above)
+    }
+
     /// Who waits for a call that this one makes and awaits: the outermost first, from the first one on
     /// that uses a value. If there are too many, the outermost stay: they are the last to end.
     pub(crate) fn callers(&self) -> Vec<Caller> {
-        let above = self.above.as_ref().map_or(&[][..], |above| above);
+        let above = self.above();
         if above.is_empty() && self.on.is_none() {
             return Vec::new();
         }
@@ -66,6 +71,14 @@ impl CallChain {
         }
         callers
     }
+}
+
+/// The values that the callers use.
+pub(crate) fn values(callers: &[Caller]) -> Vec<RRefId> {
+    let mut values: Vec<RRefId> = callers.iter().filter_map(|caller| caller.value).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 /// Whether one of the callers uses a value, and if so, whether exclusively.

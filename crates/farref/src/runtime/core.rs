@@ -13,6 +13,8 @@ use foldhash::fast::{FixedState, RandomState};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
+use super::FETCH;
+use super::current::Current;
 use super::handle::Handle;
 use super::job::{ArrivedCall, Job};
 use super::registry::Registry;
@@ -27,7 +29,6 @@ use crate::support::deadlines::Clock;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
 use crate::support::polled;
-use crate::support::signal::Cancellable;
 use crate::support::task_pool::TaskPool;
 use crate::support::user_code::UserCode;
 use crate::support::worker_metrics::WorkerMetrics;
@@ -37,6 +38,7 @@ use crate::tables::flow_control::Flow;
 use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::names::Names;
 use crate::tables::published::Published;
+use crate::tables::served::Served;
 use crate::tables::watchers::Watchers;
 use crate::values::Value;
 use crate::values::queue::Queues;
@@ -71,6 +73,8 @@ pub(crate) struct Core {
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
     pub(crate) metrics: WorkerMetrics,
+    /// The calls that it has carried out.
+    pub(crate) served: Served,
     pub(crate) extensions: Extensions<Self>,
     pub(crate) stage: watch::Sender<WorkerStage>,
     pub(super) agent: OnceLock<Arc<dyn Agent>>,
@@ -144,7 +148,7 @@ pub(crate) type WorkerNode = Node<Value, OutgoingCall, IncomingCall, HoldRecord>
 pub(crate) enum IncomingCall {
     /// It is being carried out.
     Running {
-        call: Weak<dyn Cancellable>,
+        call: Weak<Current>,
         taken: StartedCall,
     },
     /// It waits for a value, since then.
@@ -210,6 +214,7 @@ impl Core {
         let core = Arc::new(Self {
             me,
             metrics: WorkerMetrics::new(&name),
+            served: Served::new(&name, registry.names().chain([FETCH]).collect()),
             name,
             pool: BlockingPool::new(settings.blocking_threads),
             tasks: TaskPool::new(registry.len()),

@@ -14,7 +14,7 @@ use super::handle::Handle;
 use super::registry::{Callee, FunctionEntry};
 use crate::agent::{CallMessage, Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
-use crate::support::signal::{CancelSignal, Cancellable};
+use crate::support::signal::CancelSignal;
 use crate::values::{Value, ValueTicket};
 
 /// What becomes of a call's result.
@@ -155,9 +155,8 @@ impl Job {
     }
 
     /// What cancels it, for as long as it runs.
-    pub(crate) fn cancellable(&self) -> Weak<dyn Cancellable> {
-        let call: Weak<Current> = Arc::downgrade(&self.responder.call);
-        call
+    pub(crate) fn cancellable(&self) -> Weak<Current> {
+        Arc::downgrade(&self.responder.call)
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) mod value_scope;
 
 pub(crate) use self::core::{Core, Reply, StartedCall, WorkerStage};
 pub(crate) use protocol::{CallSpec, LifeState, NotMade, OpenCall};
-pub(crate) use status::Traffic;
+pub(crate) use status::{TakenCall, Traffic};
 
 /// What looking at a value in place is called, in errors and snapshots.
 pub(crate) const LOCAL: &str = "local";

@@ -235,6 +235,13 @@ impl Registry {
         })
     }
 
+    /// What the functions are called, by their numbers.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let mut entries: Vec<_> = self.by_id.values().collect();
+        entries.sort_unstable_by_key(|entry| entry.number);
+        entries.into_iter().map(FunctionEntry::name)
+    }
+
     /// How many functions there are.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()

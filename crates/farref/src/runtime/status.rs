@@ -5,14 +5,18 @@
 //! node knows: `IncomingCall::Waiting`), for its turn to use it (`values/queue`), and for room for its answer
 //! (`tables/answer_budget`).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::{Node, NodeId, RRefId};
 
+use super::callers;
 use super::core::{Core, IncomingCall, StartedCall, ValueWaiter};
+use super::current::Current;
 use super::registry::{Callee, FunctionEntry};
 use super::{FETCH, LOCAL};
 
+use crate::report::calls::CallTrace;
 use crate::support::lock::lock;
 
 /// What is open with one peer at some moment.
@@ -25,19 +29,41 @@ pub(crate) struct Traffic {
     /// Its calls that this worker has not answered.
     pub(crate) served: usize,
     /// Of those, the ones that have been taken up.
-    pub(crate) running: Vec<StartedCall>,
+    pub(crate) running: Vec<TakenCall>,
     /// Those that wait for room for their answers, since then.
-    pub(crate) awaiting_room: Vec<StartedCall>,
+    pub(crate) awaiting_room: Vec<TakenCall>,
     /// And those that wait for a value to be made.
     pub(crate) awaiting_value: Vec<AwaitsValue>,
 }
 
+/// A call that has been taken up, and what it runs for, unless it is over by now.
+pub(crate) struct TakenCall {
+    pub(crate) started: StartedCall,
+    pub(crate) call: Option<Arc<Current>>,
+}
+
+impl TakenCall {
+    /// The values that are used by calls which wait for it.
+    pub(crate) fn held_by_callers(&self) -> Vec<RRefId> {
+        let call = self.call.as_ref();
+        call.map_or_else(Vec::new, |call| callers::values(call.chain.above()))
+    }
+
+    /// Where it belongs, if anybody wanted to know so far.
+    pub(crate) fn trace(&self) -> Option<CallTrace> {
+        let call = self.call.as_ref()?;
+        let own = call.trace.get()?;
+        CallTrace::new(own.trace, own.span, call.caller_trace.span)
+    }
+}
+
 /// A call on a value that is not made yet.
-#[derive(Clone, Copy)]
 pub(crate) struct AwaitsValue {
     pub(crate) function: &'static str,
     pub(crate) caller: NodeId,
     pub(crate) rref: RRefId,
+    /// The values that are used by calls which wait for it.
+    pub(crate) held_by_callers: Vec<RRefId>,
     pub(crate) since: Instant,
 }
 
@@ -95,10 +121,14 @@ impl Core {
         for (request, call) in state.node.incoming_records(node) {
             traffic.served += 1;
             match call {
-                IncomingCall::Running { taken, .. } => {
+                IncomingCall::Running { taken, call } => {
+                    let (started, call) = (*taken, call.upgrade());
                     match self.answers.held_back_since(node, request) {
-                        None => traffic.running.push(*taken),
-                        Some(since) => traffic.awaiting_room.push(StartedCall { since, ..*taken }),
+                        None => traffic.running.push(TakenCall { started, call }),
+                        Some(since) => traffic.awaiting_room.push(TakenCall {
+                            started: StartedCall { since, ..started },
+                            call,
+                        }),
                     }
                 }
                 IncomingCall::Waiting(waiter, since) => {
@@ -111,6 +141,11 @@ impl Core {
         traffic
     }
 
+    /// Since when the worker has been there.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// How long the worker has been there.
     pub(crate) fn uptime(&self) -> Duration {
         self.began.elapsed()
@@ -119,21 +154,22 @@ impl Core {
 
 impl ValueWaiter {
     fn awaits(&self, me: NodeId, since: Instant) -> Option<AwaitsValue> {
-        let (function, caller, rref) = match self {
-            Self::Local(rref, _) => (LOCAL, me, *rref),
+        let (function, caller, rref, callers) = match self {
+            Self::Local(rref, _) => (LOCAL, me, *rref, &[][..]),
             Self::Call(arrived) | Self::Receiver(arrived) => {
                 let function = match arrived.called {
                     Some(Callee::Function(entry)) => entry.name(),
                     Some(Callee::Method(_)) => "a method",
                     None => FETCH,
                 };
-                (function, arrived.from, arrived.on?)
+                (function, arrived.from, arrived.on?, &*arrived.callers)
             }
         };
         Some(AwaitsValue {
             function,
             caller,
             rref,
+            held_by_callers: callers::values(callers),
             since,
         })
     }

@@ -19,7 +19,7 @@ pub(crate) trait Cancellable: Send + Sync {
 }
 
 /// Tells it, unless it is over.
-pub(crate) fn cancel(call: &Weak<dyn Cancellable>) {
+pub(crate) fn cancel(call: &Weak<impl Cancellable + ?Sized>) {
     if let Some(call) = call.upgrade() {
         call.signal().cancel();
     }

@@ -31,7 +31,8 @@ impl Tally {
     }
 }
 
-/// The instruments of one worker. Every name carries the label `worker`.
+/// The instruments of one worker. Every name carries the label `worker`. Those of the calls that it carries out are in
+/// `tables/served`, by function.
 pub(crate) struct WorkerMetrics {
     /// `farref_calls_total`: calls made.
     pub(crate) calls: Tally,
@@ -42,12 +43,6 @@ pub(crate) struct WorkerMetrics {
     pub(crate) cancelled: Tally,
     /// `farref_call_seconds`: from the making of a call to its answer.
     pub(crate) call_seconds: Histogram,
-    /// `farref_served_total`: calls carried out for others.
-    pub(crate) served: Tally,
-    /// `farref_served_failed_total`: those of them that failed.
-    pub(crate) served_failed: Tally,
-    /// `farref_serve_seconds`: from the arrival of a call to its end.
-    pub(crate) serve_seconds: Histogram,
     /// `farref_references_created_total`: references made by this worker.
     pub(crate) created: Tally,
     /// `farref_references_shared_total`: references sent along with calls and answers.
@@ -82,9 +77,6 @@ impl WorkerMetrics {
             failed: tally("farref_calls_failed_total"),
             cancelled: tally("farref_calls_cancelled_total"),
             call_seconds: spread("farref_call_seconds"),
-            served: tally("farref_served_total"),
-            served_failed: tally("farref_served_failed_total"),
-            serve_seconds: spread("farref_serve_seconds"),
             created: tally("farref_references_created_total"),
             shared: tally("farref_references_shared_total"),
             freed: tally("farref_values_freed_total"),

@@ -16,6 +16,9 @@ pub(crate) trait ContextListener<W>: Send + Sync {
     /// Whether that takes no time, and runs nothing of the program's code.
     fn closes_quickly(&self, context: ContextId) -> bool;
 
+    /// What there is to say of it.
+    fn describe(&self, context: ContextId) -> Option<String>;
+
     /// A worker that took part in the context is gone.
     fn context_failed(&self, worker: &Arc<W>, context: ContextId, lost: NodeId);
 }

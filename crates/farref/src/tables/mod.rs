@@ -7,4 +7,5 @@ pub(crate) mod flow_control;
 pub(crate) mod holds;
 pub(crate) mod names;
 pub(crate) mod published;
+pub(crate) mod served;
 pub(crate) mod watchers;

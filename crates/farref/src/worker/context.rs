@@ -331,6 +331,37 @@ pub trait Extension: Any + Send + Sync {
         false
     }
 
+    /// What there is to say of the context on this worker, in a few words, for whoever
+    /// [looks](crate::Snapshot::open_contexts). Called on a thread that may wait, but not for long.
+    ///
+    /// ```
+    /// use farref::context::{ContextId, ContextScope, Extension};
+    ///
+    /// #[derive(Default)]
+    /// struct Steps;
+    ///
+    /// impl Extension for Steps {
+    ///     fn describe(&self, _: ContextId) -> Option<String> {
+    ///         Some("3 steps".to_owned())
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// # let cluster = farref::testing::Cluster::start(1).await?;
+    /// # let me = cluster.worker(0);
+    /// me.extension::<Steps>();
+    /// let scope = ContextScope::open(me)?;
+    /// assert_eq!(me.snapshot().open_contexts[0].notes, ["3 steps"]);
+    /// scope.release().await?;
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    fn describe(&self, context: ContextId) -> Option<String> {
+        let _ = context;
+        None
+    }
+
     /// A worker that took part in the context is gone. The context is still to be released.
     ///
     /// ```
@@ -389,6 +420,10 @@ impl<T: Extension> ContextListener<Core> for ExtensionListener<T> {
 
     fn closes_quickly(&self, context: ContextId) -> bool {
         self.0.closes_quickly(context)
+    }
+
+    fn describe(&self, context: ContextId) -> Option<String> {
+        self.0.describe(context)
     }
 
     fn context_failed(&self, core: &Arc<Core>, context: ContextId, lost: NodeId) {

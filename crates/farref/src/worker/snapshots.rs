@@ -10,9 +10,11 @@ use farref_proto::{Leak, RRefId, Status};
 use super::Worker;
 use crate::api::peer::Peer;
 use crate::error::{Misuse, Result};
+use crate::report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
+use crate::report::snapshot::Wanted;
 use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
-use crate::runtime::{Core, StartedCall, Traffic};
+use crate::runtime::{Core, StartedCall, TakenCall, Traffic};
 use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::queue::QueuedUser;
 
@@ -39,7 +41,7 @@ impl Worker {
     /// # }
     /// ```
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.core, usize::MAX)
+        Snapshot::of(&self.core, Wanted::EVERYTHING)
     }
 
     /// References that this worker holds, and values of its own that are referred to.
@@ -66,12 +68,13 @@ impl Totals {
     fn of(core: &Core) -> Self {
         let metrics = &core.metrics;
         let (bytes_sent, bytes_received) = core.agent().bytes();
+        let (served, served_failed) = core.served.totals();
         Self {
             calls: metrics.calls.total(),
             calls_failed: metrics.failed.total(),
             calls_cancelled: metrics.cancelled.total(),
-            served: metrics.served.total(),
-            served_failed: metrics.served_failed.total(),
+            served,
+            served_failed,
             references_created: metrics.created.total(),
             references_shared: metrics.shared.total(),
             values_freed: metrics.freed.total(),
@@ -84,9 +87,12 @@ impl Totals {
 /// How many running functions a snapshot names, and how many calls that wait.
 const MAX_CALLS: usize = 1000;
 
+/// How many contexts it names.
+const MAX_CONTEXTS: usize = 100;
+
 impl Snapshot {
-    /// With at most so many references.
-    pub(crate) fn of(core: &Arc<Core>, references: usize) -> Self {
+    /// With what is wanted of it.
+    pub(crate) fn of(core: &Arc<Core>, wanted: Wanted) -> Self {
         let mut calls = Calls::new(core);
         let links = core.agent().links();
         let residue = core.look(|node| node.residue());
@@ -132,7 +138,16 @@ impl Snapshot {
             })
             .collect();
         let (running, waiting) = calls.finish(core);
+        let (finished, recorded) = finished(core, &wanted);
+        let served = core
+            .served
+            .by_function()
+            .map(|one| FunctionTotals::new(one.function, one.failed, one.time, &one.classes));
         Self {
+            served: served.collect(),
+            finished,
+            recorded,
+            open_contexts: contexts(core),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: core.uptime(),
             totals: Totals::of(core),
@@ -142,7 +157,7 @@ impl Snapshot {
             rank: core.me.worker.0,
             incarnation: core.me.incarnation.0,
             peers,
-            references: some_references(core, references),
+            references: some_references(core, wanted.references),
             references_in_all: residue.references as usize,
             open_calls: residue.calls,
             contexts: residue.contexts,
@@ -156,6 +171,8 @@ impl Snapshot {
 struct Calls {
     /// Those that wait for their turn, by their values and what the queues call them.
     queued: HashMap<(RRefId, u64), QueuedUser>,
+    /// Of those, the values that are used by calls which wait for them.
+    held_by_callers: HashMap<(RRefId, u64), Vec<String>>,
     running: Vec<RunningCall>,
     /// What uses which value.
     used_by: HashMap<RRefId, HashSet<&'static str>>,
@@ -170,6 +187,7 @@ impl Calls {
             queued: queued
                 .map(|queued| ((queued.rref, queued.number), queued))
                 .collect(),
+            held_by_callers: HashMap::new(),
             running: Vec::new(),
             used_by: HashMap::new(),
             waiting: Vec::new(),
@@ -178,8 +196,10 @@ impl Calls {
 
     /// The calls of a peer.
     fn add(&mut self, core: &Core, name: &str, traffic: &Traffic) {
-        for call in &traffic.running {
-            if self.is_queued(call) {
+        for taken in &traffic.running {
+            let call = &taken.started;
+            if self.queue_number(call).is_some() {
+                self.note_callers(taken);
                 continue;
             }
             if let Some((rref, _)) = call.on {
@@ -190,6 +210,7 @@ impl Calls {
                 caller: name.to_owned(),
                 value: call.on.map(|(rref, _)| rref.to_string()),
                 age: call.since.elapsed(),
+                trace: taken.trace(),
             });
         }
         for call in &traffic.awaiting_value {
@@ -199,12 +220,15 @@ impl Calls {
                 value: Some(call.rref.to_string()),
                 waits_for: WaitsFor::Value,
                 used_by: Vec::new(),
+                held_by_callers: ids(&call.held_by_callers),
                 age: call.since.elapsed(),
             };
             self.waiting.push((Some(call.rref), waiting));
         }
-        for call in &traffic.awaiting_room {
-            if self.is_queued(call) {
+        for taken in &traffic.awaiting_room {
+            let call = &taken.started;
+            if self.queue_number(call).is_some() {
+                self.note_callers(taken);
                 continue;
             }
             let waiting = WaitingCall {
@@ -213,29 +237,40 @@ impl Calls {
                 value: call.on.map(|(rref, _)| rref.to_string()),
                 waits_for: WaitsFor::Room,
                 used_by: Vec::new(),
+                held_by_callers: ids(&taken.held_by_callers()),
                 age: call.since.elapsed(),
             };
             self.waiting.push((None, waiting));
         }
     }
 
-    /// Whether it is listed as a call that waits for its turn.
-    fn is_queued(&self, call: &StartedCall) -> bool {
+    /// Under what it is listed, if it waits for its turn.
+    fn queue_number(&self, call: &StartedCall) -> Option<(RRefId, u64)> {
         let number = call.on.and_then(|(rref, number)| Some((rref, number?)));
-        number.is_some_and(|number| self.queued.contains_key(&number))
+        number.filter(|number| self.queued.contains_key(number))
+    }
+
+    /// Queues do not know who waits for those in them.
+    fn note_callers(&mut self, taken: &TakenCall) {
+        if let Some(number) = self.queue_number(&taken.started) {
+            self.held_by_callers
+                .insert(number, ids(&taken.held_by_callers()));
+        }
     }
 
     /// Those that run and those that wait, the oldest first.
     fn finish(mut self, core: &Core) -> (Vec<RunningCall>, Vec<WaitingCall>) {
         self.running.sort_by_key(|call| Reverse(call.age));
         self.running.truncate(MAX_CALLS);
-        let queued = self.queued.into_values().map(|queued| {
+        let mut held_by_callers = self.held_by_callers;
+        let queued = self.queued.into_iter().map(|(number, queued)| {
             let waiting = WaitingCall {
                 function: queued.user.function.to_owned(),
                 caller: core.name_of(queued.user.caller).to_string(),
                 value: Some(queued.rref.to_string()),
                 waits_for: WaitsFor::Turn,
                 used_by: Vec::new(),
+                held_by_callers: held_by_callers.remove(&number).unwrap_or_default(),
                 age: queued.since.elapsed(),
             };
             (Some(queued.rref), waiting)
@@ -253,6 +288,47 @@ impl Calls {
         });
         (self.running, waiting.collect())
     }
+}
+
+fn ids(values: &[RRefId]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+/// The calls that are over, for those who look on; and how many there have been.
+fn finished(core: &Core, wanted: &Wanted) -> (Vec<FinishedCall>, u64) {
+    let (calls, recorded) = core.served.recent(wanted.known_calls, wanted.calls);
+    let began = core.began();
+    let told = calls.iter().filter_map(|call| {
+        let trace = CallTrace::new(call.trace.trace, call.trace.span, call.parent)?;
+        let names = (call.function, core.name_of(call.caller).to_string());
+        let times = (call.began.saturating_duration_since(began), call.took);
+        Some(FinishedCall::new(names, times, call.failed, trace))
+    });
+    (told.collect(), recorded)
+}
+
+/// The contexts that the worker takes part in.
+fn contexts(core: &Core) -> Vec<ContextSnapshot> {
+    let mut open = core.look(|node| node.open_contexts());
+    open.truncate(MAX_CONTEXTS);
+    let listeners = match open.is_empty() {
+        true => Vec::new(),
+        false => core.extensions.listeners(),
+    };
+    let told = open.into_iter().map(|context| {
+        let workers = core.look(|node| node.context_workers(context));
+        let workers = workers
+            .into_iter()
+            .map(|node| core.name_of(node).to_string());
+        let notes = listeners.iter().filter_map(|one| one.describe(context));
+        ContextSnapshot::new(
+            context.to_string(),
+            core.name_of(context.origin).to_string(),
+            workers.collect(),
+            notes.collect(),
+        )
+    });
+    told.collect()
 }
 
 /// Everything that the worker refers to or that others refer to on it.

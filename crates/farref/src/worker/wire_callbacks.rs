@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use crate::native::{Rejection, WireCallbacks};
 use crate::rendezvous::Card;
-use crate::report::snapshot::Snapshot;
+use crate::report::snapshot::{Snapshot, Wanted};
+use crate::runtime::trace;
 use crate::runtime::{Core, WorkerStage};
 
 /// The questions go to the worker's [`Core`].
@@ -71,8 +72,11 @@ impl WireCallbacks for CoreCallbacks {
         }
     }
 
-    fn snapshot(&self, references: usize) -> Option<Snapshot> {
+    fn snapshot(&self, wanted: Wanted) -> Option<Snapshot> {
+        if wanted.calls > 0 {
+            trace::watch();
+        }
         let core = self.core.upgrade()?;
-        Some(Snapshot::of(&core, references))
+        Some(Snapshot::of(&core, wanted))
     }
 }

@@ -89,6 +89,51 @@ async fn a_group_is_found_by_its_rendezvous_and_by_any_of_its_workers() -> Resul
     end(workers).await
 }
 
+#[farref::remote(name = "observing::inner")]
+async fn inner() {}
+
+#[farref::remote(name = "observing::outer")]
+async fn outer() -> farref::Result<()> {
+    let me = Worker::current().ok_or(farref::Misuse::NoWorker)?;
+    inner::on(&me.peer("a")?).await
+}
+
+/// Who looks on is told of each call once, and which call made it; nobody records anything for who does not.
+#[tokio::test]
+async fn who_looks_on_sees_calls_of_several_workers_tied_together() -> Result<()> {
+    let place = Place::new().await?;
+    let workers = place.pair().await?;
+    let peer = workers[0].peer("b")?;
+    let mut passing_by = Observer::new().group(&place.address()).await?;
+    let finished = |sightings: Vec<Sighting>| -> Vec<farref::FinishedCall> {
+        let snapshots = sightings.into_iter().filter_map(|seen| seen.snapshot.ok());
+        snapshots.flat_map(|snapshot| snapshot.finished).collect()
+    };
+    let mut looking_on = Observer::new().calls(100).group(&place.address()).await?;
+    looking_on.look().await;
+    outer::on(&peer).await?;
+
+    let calls = finished(looking_on.look().await);
+    let of = |name: &str| {
+        let calls: Vec<_> = calls.iter().filter(|call| call.function == name).collect();
+        (calls.len() == 1).then(|| calls[0].clone())
+    };
+    let outer = of("observing::outer").context("one call")?;
+    let inner = of("observing::inner").context("one call")?;
+    assert_eq!((&*outer.caller, &*inner.caller), ("a", "b"));
+    ensure!(outer.trace.is_outermost() && !inner.trace.is_outermost());
+    assert_eq!(inner.trace.trace, outer.trace.trace);
+    assert_eq!(inner.trace.parent, outer.trace.span);
+    ensure!(outer.took >= inner.took && !outer.failed);
+
+    assert_eq!(finished(looking_on.look().await), []);
+    assert_eq!(finished(passing_by.look().await), []);
+    let totals = &workers[1].snapshot().served;
+    let counted = totals.iter().find(|one| one.function == "observing::outer");
+    ensure!(counted.is_some_and(|one| one.calls() >= 1));
+    end(workers).await
+}
+
 #[tokio::test]
 async fn what_is_shown_is_what_the_worker_has() -> Result<()> {
     let place = Place::new().await?;

@@ -54,6 +54,59 @@ mod seen {
         }
     }
 
+    static MAKE_SLOW: Notify = Notify::const_new();
+
+    pub(crate) struct Slow;
+
+    #[farref::remote]
+    impl Slow {
+        pub(crate) async fn new() -> Self {
+            MAKE_SLOW.notified().await;
+            Self
+        }
+
+        pub(crate) async fn number(&self) -> u64 {
+            1
+        }
+    }
+
+    pub(crate) struct Holder;
+
+    #[farref::remote]
+    impl Holder {
+        pub(crate) async fn new() -> Self {
+            Self
+        }
+
+        pub(crate) async fn ask(&self, slow: RRef<Slow>) -> farref::Result<u64> {
+            slow.number().await
+        }
+    }
+
+    /// Who looks at a call that waits learns which values it keeps from being given back meanwhile.
+    #[tokio::test]
+    async fn a_call_that_waits_says_which_values_are_used_by_those_who_wait_for_it() -> Result<()> {
+        let (cluster, peer) = pair().await?;
+        let slow = Slow::new_on(&peer).remote();
+        let holder = Holder::new_on(&peer).remote();
+        let asking = holder.ask(slow.clone()).start();
+        let mut held = Vec::new();
+        eventually("the inner call waits", || {
+            let waiting = cluster.worker(1).snapshot().waiting;
+            let waits = waiting
+                .iter()
+                .find(|call| call.function.ends_with("number"));
+            held = waits.map_or_else(Vec::new, |call| call.held_by_callers.clone());
+            waits.is_some()
+        })
+        .await?;
+        assert_eq!(held, [holder.id()?]);
+        MAKE_SLOW.notify_one();
+        assert_eq!(asking.await?, 1);
+        drop((slow, holder));
+        finish(cluster).await
+    }
+
     static FETCHING: Semaphore = Semaphore::const_new(0);
 
     /// Its answers take more than half of what [`narrow`] allows for.

@@ -7,7 +7,7 @@ use farref_proto::NodeId;
 
 use crate::native::handshake::Rejection;
 use crate::rendezvous::Card;
-use crate::report::snapshot::Snapshot;
+use crate::report::snapshot::{Snapshot, Wanted};
 
 /// A future on the heap.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -31,6 +31,6 @@ pub(crate) trait WireCallbacks: Send + Sync + 'static {
     /// has lasted so long that somebody should know.
     fn starving(&self, lasted: Duration);
 
-    /// What an observer is shown, with at most so many references. None if the worker is gone.
-    fn snapshot(&self, references: usize) -> Option<Snapshot>;
+    /// What an observer is shown, who is taken to look on if it wants to see calls. None if the worker is gone.
+    fn snapshot(&self, wanted: Wanted) -> Option<Snapshot>;
 }

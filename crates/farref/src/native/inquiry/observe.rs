@@ -12,7 +12,7 @@
 //!
 //! - **OB-1** An observer is no member. Nothing in the group changes because somebody looks.
 //! - **OB-2** What observers can make a worker do is bounded: so many of them ([`MAX_OBSERVERS`]), one
-//!   question at a time each, answers with so many references ([`MAX_REFERENCES`]), and whoever asks
+//!   question at a time each, answers with so many references and calls ([`MAX_REFERENCES`], [`MAX_CALLS`]), and whoever asks
 //!   nothing or does not read is sent away ([`IDLE`]).
 //! - **OB-3** Only who knows the group's token is shown anything.
 
@@ -31,12 +31,14 @@ use crate::native::handshake::{
 };
 use crate::native::transport::Stream;
 use crate::rendezvous::Address;
-use crate::report::snapshot::Snapshot;
+use crate::report::snapshot::{Snapshot, Wanted};
 
 /// How many may look into one worker at once.
 pub(crate) const MAX_OBSERVERS: usize = 16;
 /// How many references one answer describes.
 const MAX_REFERENCES: usize = 100_000;
+/// How many calls that are over one answer describes.
+const MAX_CALLS: usize = 4096;
 /// The longest question.
 const MAX_QUESTION: usize = 64;
 /// The longest answer that an observer takes.
@@ -49,6 +51,8 @@ const IDLE: Duration = Duration::from_secs(60);
 struct Question {
     /// About how many references.
     references: u32,
+    /// About how many calls that are over: those that it has not been told of on this stream.
+    calls: u32,
 }
 
 /// Answers an observer's questions until it goes.
@@ -57,19 +61,24 @@ pub(crate) async fn show(
     callbacks: Arc<dyn WireCallbacks>,
     mut stream: Stream,
 ) {
+    let mut known_calls = 0;
     loop {
         let question = hear::<Question>(&mut stream, MAX_QUESTION);
-        let Ok(Ok(Question { references })) = timeout(IDLE, question).await else {
+        let Ok(Ok(Question { references, calls })) = timeout(IDLE, question).await else {
             return;
         };
         let callbacks = Arc::clone(&callbacks);
+        let wanted = Wanted {
+            references: MAX_REFERENCES.min(references as usize),
+            calls: MAX_CALLS.min(calls as usize),
+            known_calls,
+        };
         // A worker may have millions of references to look through; its own work goes on meanwhile.
-        let looking = tokio::task::spawn_blocking(move || {
-            callbacks.snapshot(MAX_REFERENCES.min(references as usize))
-        });
+        let looking = tokio::task::spawn_blocking(move || callbacks.snapshot(wanted));
         let Ok(Some(snapshot)) = looking.await else {
             return;
         };
+        known_calls = snapshot.recorded;
         if !matches!(timeout(IDLE, say(&stream, &snapshot)).await, Ok(Ok(()))) {
             return;
         }
@@ -121,13 +130,15 @@ impl ObserverConnection {
         }
     }
 
-    /// Asks for a snapshot with at most so many references.
+    /// Asks for a snapshot with at most so many references, and so many calls.
     pub(crate) async fn ask(
         &mut self,
         references: usize,
+        calls: usize,
     ) -> Result<Snapshot, ObserverConnectionError> {
-        let references = u32::try_from(references).unwrap_or(u32::MAX);
-        say(&self.stream, &Question { references })
+        let [references, calls] =
+            [references, calls].map(|most| u32::try_from(most).unwrap_or(u32::MAX));
+        say(&self.stream, &Question { references, calls })
             .await
             .map_err(|_| ObserverConnectionError::Closed)?;
         hear(&mut self.stream, MAX_ANSWER).await

@@ -14,7 +14,7 @@ use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
 use crate::native::endpoint::BoxFuture;
 use crate::rendezvous::Address;
-use crate::report::snapshot::Snapshot;
+use crate::report::snapshot::{Snapshot, Wanted};
 use crate::support::lock::lock;
 
 /// Who is where, shared by all agents of a test.
@@ -48,7 +48,7 @@ impl WireCallbacks for Book {
         lock(&self.starving).push(lasted);
     }
 
-    fn snapshot(&self, _: usize) -> Option<Snapshot> {
+    fn snapshot(&self, _: Wanted) -> Option<Snapshot> {
         None
     }
 }

@@ -16,6 +16,7 @@ use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{trace, value_scope};
 use crate::support::user_code;
 use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
+use crate::tables::served::Finished;
 use crate::values::{Encode, Value};
 
 impl Responder {
@@ -190,12 +191,27 @@ impl Responder {
     }
 
     pub(super) fn measure(&self, good: bool) {
-        let metrics = &self.core().metrics;
-        metrics.served.add(1);
-        if !good {
-            metrics.served_failed.add(1);
+        let (core, call) = (self.core(), &self.call);
+        let took = call.began.elapsed();
+        let number = call
+            .entry
+            .map_or_else(|| core.registry.len(), FunctionEntry::number);
+        core.served.count(number, took, good);
+        if !trace::is_watched() {
+            return;
         }
-        metrics.serve_seconds.record(self.call.began.elapsed());
+        let own = trace::of(call);
+        if own.trace != 0 {
+            core.served.keep(Finished {
+                function: call.entry.map_or(FETCH, FunctionEntry::name),
+                caller: call.caller,
+                began: call.began,
+                took,
+                failed: !good,
+                trace: own,
+                parent: call.caller_trace.span,
+            });
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use farref::observe::{GroupView, Observer};
 use tokio::time::MissedTickBehavior;
 
-use crate::view::seen::Seen;
-use crate::view::text::clean;
+use super::seen::Seen;
+use super::text::clean;
 
 /// What happened.
-pub(super) enum Update {
+pub(crate) enum Update {
     /// The workers were looked at.
     Seen(Vec<Seen>),
     /// Nobody can be found, for this reason.
@@ -20,7 +20,7 @@ pub(super) enum Update {
 }
 
 /// Looks until nobody wants to know.
-pub(super) async fn watch(
+pub(crate) async fn watch(
     observer: Observer,
     address: String,
     group: GroupView,
@@ -56,7 +56,7 @@ pub(super) async fn watch(
 }
 
 /// Tells of the first signal to end: without this, the terminal would stay as it is.
-pub(super) async fn signals(updates: Sender<Update>) {
+pub(crate) async fn signals(updates: Sender<Update>) {
     use tokio::signal::unix::{SignalKind, signal};
     let kinds = [
         SignalKind::terminate(),
