@@ -308,6 +308,8 @@ impl Worker {
     /// worker goes. It waits for at most `shutdown_timeout`; then it goes all the same, and the error
     /// names those who are left without an answer.
     ///
+    /// Dropping the future before the good-bye is said leaves the worker in the group, as it was.
+    ///
     /// A remote function that calls this is not waited for, and gets no answer to its caller. To be
     /// told to leave by a call, let the function spawn a task that does it, or wake one.
     ///
@@ -342,9 +344,12 @@ impl Worker {
             }
             return self.shut_down_by(ending, WorkerEnd::Left).await;
         }
+        // Whoever drops this future before the good-bye has a worker that serves as before.
+        let stays = StaysUnlessGone(core);
         let answered = self.answer_all().await;
         core.input(|node, out| node.release_everything(out));
         core.input(|node, out| node.leave(out));
+        drop(stays);
         let mut stage = core.stage.subscribe();
         let gone = stage.wait_for(|stage| *stage > WorkerStage::Member);
         let outcome = match tokio::time::timeout(core.settings.shutdown_timeout, gone).await {
@@ -452,6 +457,15 @@ impl Worker {
         let (all_done, done) = oneshot::channel::<()>();
         self.core.user_code.defer(move || drop(all_done));
         let _ = tokio::time::timeout(limit, done).await;
+    }
+}
+
+/// A worker that is about to leave, and may be told not to.
+struct StaysUnlessGone<'a>(&'a Core);
+
+impl Drop for StaysUnlessGone<'_> {
+    fn drop(&mut self) {
+        self.0.accept_calls_again();
     }
 }
 

@@ -101,6 +101,47 @@ async fn who_leaves_answers_the_calls_it_serves() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_told_not_to_leave_after_all_serves_as_before() -> Result<()> {
+    let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(LONG)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let leaver = cluster.worker(1);
+    leaver.publish("number", &leaver.rref(7_u64)?)?;
+    let first = pass::on(&peer, "stays: first".into()).start();
+    waited_at("stays: first").await?;
+    let mut leaving = Box::pin(leaver.leave());
+    ensure!(
+        timeout(Duration::from_millis(50), &mut leaving)
+            .await
+            .is_err()
+    );
+    let second = pass::on(&peer, "stays: second".into()).start();
+    waited_at("stays: second").await?;
+    open("stays: first");
+    timeout(PATIENCE, first).await??;
+    let refused = timeout(PATIENCE, async {
+        loop {
+            tokio::select! {
+                left = &mut leaving => break left,
+                called = nothing::on(&peer) => if called.is_err() {
+                    break called;
+                },
+            }
+        }
+    });
+    let refused = refused.await?;
+    ensure!(is_lost(&refused), "{refused:?}");
+
+    drop(leaving);
+    nothing::on(&peer).await?;
+    let number = peer.lookup::<u64>("number").now().await?;
+    ensure!(number.is_some(), "its names are there");
+    drop(number);
+    open("stays: second");
+    assert_eq!(timeout(PATIENCE, second).await??, "stays: second");
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_tells_its_worker_to_leave_is_answered() -> Result<()> {
     for _ in 0..20 {
         // Three: the good-bye may come round by the third.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId};
+use farref_proto::{Control, Membership, MessageId, Node, NodeConfig, NodeId, Phase};
 
 use crate::agent::Message;
 use crate::runtime::LOOKUP;
@@ -52,6 +52,14 @@ impl Core {
     /// From now on peers are told that this worker is going, and their new calls do not run.
     pub(crate) fn refuse_calls(&self) {
         self.lock().refuses = true;
+    }
+
+    /// It does not go after all, unless it has said good-bye.
+    pub(crate) fn accept_calls_again(&self) {
+        let mut state = self.lock();
+        if state.node.membership().phase() == Phase::Member {
+            state.refuses = false;
+        }
     }
 
     /// Members that have not acknowledged all they were told, the answers to their calls among it.
