@@ -201,8 +201,10 @@ impl Marker<'_> {
                 let failure = quote_spanned!(*at=> ::farref::__private::returned(#error, #write));
                 let writer = match is_owned {
                     true => quote! {{
+                        use ::farref::__private::{CanLookInside as _, CannotLookInside as _};
                         use ::farref::__private::{CanRaise as _, CannotRaise as _};
-                        (&::farref::__private::Probe::<#ty>::new()).error_writer()
+                        let probe = &::farref::__private::Probe::<#ty>::new();
+                        probe.error_writer().or_else(|| probe.cause_writer())
                     }},
                     false => quote!(::core::option::Option::None),
                 };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::call::Call;
@@ -26,10 +27,10 @@ use crate::error::{Error, RemoteError, Result, Unreadable};
     note = "`Infallible` stands for no error: the signature of the function does not say `Result<T, E>`. If it says \
             only `Result<T>`, await the call and ask its error for an `E` with `error.downcast::<E>()`"
 )]
-pub trait ReturnedError: DeserializeOwned + 'static {}
+pub trait ReturnedError: Serialize + DeserializeOwned + 'static {}
 
 #[diagnostic::do_not_recommend]
-impl<E: DeserializeOwned + 'static> ReturnedError for E {}
+impl<E: Serialize + DeserializeOwned + 'static> ReturnedError for E {}
 
 /// What a function returns, its own error included: what [`Call::result`] and [`Pending::result`](crate::Pending::result) make of a
 /// call.

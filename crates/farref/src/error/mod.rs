@@ -271,10 +271,10 @@ pub enum Error {
     #[error("{0}")]
     TypeMismatch(String),
 
-    /// Arguments, a result or a value could not be written or read.
+    /// Arguments, a result, a value or a function's error could not be written or read.
     #[error("{what} of {function} cannot be {action}: {reason}")]
     Codec {
-        /// Arguments or result.
+        /// Which of these.
         what: &'static str,
         /// What was called.
         function: FunctionName,
@@ -402,11 +402,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error that the remote function returned, as what it is; or this error again, if it is anything else.
+    /// The error that the remote function returned, as what it is; or this error again, if it is anything else, or did
+    /// not travel ([`Call::result`](crate::Call::result) says why not).
     ///
-    /// It finds the error of the function that failed first, also where others handed it on with `?`: as
-    /// [`Call::result`](crate::Call::result) does where the call is made, and wherever an `Error` went since.
-    /// That includes the failure of a function whose value was to stay ([`remote`](crate::Call::remote)).
+    /// Where the function handed on with `?` what another one raised, as a `farref::Error`, in an `anyhow::Error`, or as
+    /// the [source](std::error::Error::source) of an error that is not sent itself, that is what is found: wherever
+    /// the `Error` went since. (The source of an error that is `#[error(transparent)]` cannot be seen; `#[source]` can.) That
+    /// includes the failure of a function whose value was to stay ([`remote`](crate::Call::remote)). In an
+    /// `anyhow::Error`, look for the `farref::Error` first: `error.downcast::<farref::Error>()?.downcast::<E>()`.
     ///
     /// ```
     /// use farref::{Error, RRef, Worker};

@@ -10,6 +10,7 @@
 //!   the error arrives all the same, and why the value did not.
 
 use std::any::type_name;
+use std::fmt;
 
 use farref_proto::Fingerprint;
 use serde::de::DeserializeOwned;
@@ -39,7 +40,7 @@ const MAX_BYTES: usize = 64 << 10;
 /// # let failure = Failure::Returned(vec!["no".to_owned()], None);
 /// # assert_eq!(without_value(failure.clone()), failure);
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorValue {
     /// The fingerprint of its type.
     of: Fingerprint,
@@ -87,12 +88,21 @@ impl ErrorValue {
             }
             Err(reason) => return Err(Unreadable::Written(CodecError::new(reason))),
         };
-        // Nothing came along with it: it must find nobody else's.
+        // Nothing came along with it: it must not find buffers of whatever is being read around it.
         let payload = Payload {
             body: bytes.clone().into(),
             parts: Vec::new(),
         };
         scope::read(payload, &[], |body| Codec::Postcard.decode(body)).map_err(Unreadable::Read)
+    }
+}
+
+impl fmt::Debug for ErrorValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.written {
+            Ok(bytes) => write!(f, "ErrorValue({} bytes)", bytes.len()),
+            Err(reason) => write!(f, "ErrorValue(not sent: {reason})"),
+        }
     }
 }
 

@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::agent::Failure;
-use crate::error::{Error, ErrorValue};
+use crate::error::{Error, ErrorValue, RemoteError};
 use crate::fingerprint::{self, ErrorType};
 use crate::values::{Access, Encode};
 
@@ -91,33 +92,45 @@ impl Serialize for ForeignClass {
 /// Compiles if a type can be an argument: what [`Function::Arguments`] asks of all of them, asked of one.
 pub fn is_sent<T: Serialize + DeserializeOwned + Send + 'static>() {}
 
-/// Writes a function's error as what it is.
-pub type WriteError<E> = fn(&E) -> ErrorValue;
+/// Writes a function's error as what it is, or what another function raised and it hands on.
+pub type WriteError<E> = fn(&E) -> Option<ErrorValue>;
 
 /// What a function's error becomes on its way back.
 pub fn returned<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     error: E,
     write: Option<WriteError<E>>,
 ) -> Failure {
-    let mut value = write.map(|write| write(&error));
+    let written = write.and_then(|write| write(&error));
     let error = error.into();
-    let mut chain = vec![error.to_string()];
-    value = value.or_else(|| raised_elsewhere(&*error));
-    let mut source = error.source();
-    while let Some(cause) = source {
-        chain.push(cause.to_string());
-        value = value.or_else(|| raised_elsewhere(cause));
-        source = cause.source();
-    }
-    Failure::Returned(chain, value.map(Box::new))
+    let value = written.or_else(|| raised_elsewhere(&*error));
+    let messages = causes(&*error).map(ToString::to_string).collect();
+    Failure::Returned(messages, value.map(Box::new))
 }
 
-/// What another function raised, if that is the error: it goes on to who may know it.
+/// An error and its sources, the outermost first.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |cause| cause.source())
+}
+
+/// What another function raised, if that is among the causes of an error: it goes on to who may know it.
 fn raised_elsewhere(error: &(dyn std::error::Error + 'static)) -> Option<ErrorValue> {
-    match error.downcast_ref()? {
-        Error::Remote(remote) => remote.value.as_deref().cloned(),
-        _ => None,
-    }
+    causes(error).find_map(|cause| {
+        let remote = match of_farref(cause) {
+            Some(Error::Remote(remote)) => remote,
+            Some(_) => return None,
+            None => cause.downcast_ref::<RemoteError>()?,
+        };
+        remote.value.as_deref().cloned()
+    })
+}
+
+/// A `farref::Error`, also one that was made smaller or shared.
+fn of_farref<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Error> {
+    let boxed = || cause.downcast_ref::<Box<Error>>().map(|error| &**error);
+    let shared = || cause.downcast_ref::<Arc<Error>>().map(|error| &**error);
+    cause.downcast_ref().or_else(boxed).or_else(shared)
 }
 
 /// Finds out whether a type can be written: `(&Probe::<T>::new()).encoder()` is `Some` if it is
@@ -200,7 +213,35 @@ impl<E: Serialize + DeserializeOwned + 'static> CanRaise<E> for Probe<E> {
     }
 
     fn error_writer(&self) -> Option<WriteError<E>> {
-        Some(ErrorValue::write)
+        Some(|error| Some(ErrorValue::write(error)))
+    }
+}
+
+/// Of errors that hold any other, such as `anyhow::Error`: as a boxed error they would not tell which. As with
+/// [`CanEncode`], the compiler prefers it to [`CannotLookInside`].
+pub trait CanLookInside<E> {
+    /// How to write what it holds, if another function raised it.
+    fn cause_writer(&self) -> Option<WriteError<E>>;
+}
+
+impl<E> CanLookInside<E> for Probe<E>
+where
+    E: AsRef<dyn std::error::Error + Send + Sync>,
+{
+    fn cause_writer(&self) -> Option<WriteError<E>> {
+        Some(|error| raised_elsewhere(error.as_ref()))
+    }
+}
+
+/// Of all types.
+pub trait CannotLookInside<E> {
+    /// Not at all.
+    fn cause_writer(&self) -> Option<WriteError<E>>;
+}
+
+impl<E> CannotLookInside<E> for &Probe<E> {
+    fn cause_writer(&self) -> Option<WriteError<E>> {
+        None
     }
 }
 

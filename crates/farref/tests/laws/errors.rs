@@ -1,11 +1,12 @@
 //! F5: the error that a function returned arrives as what it is, wherever it is asked for, and is text
 //! otherwise.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use farref::testing::Cluster;
-use farref::{Blob, Error, RRef};
+use farref::{Blob, Error, RRef, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{finish, pair};
@@ -258,7 +259,55 @@ async fn f5_a_value_that_was_not_made_says_why_as_what_it_is_to_every_holder() -
         let error = bread.to_here().await.unwrap_err();
         assert_eq!(error.downcast::<Fault>().unwrap(), slow());
     }
+    // It has been handed on, and is used by a worker that did not make it.
+    let error = taste::on(&peer, bread.clone()).await.unwrap_err();
+    assert_eq!(error.downcast::<Fault>().unwrap(), slow());
     drop((oven, bread));
+    finish(cluster).await
+}
+
+#[farref::remote]
+async fn taste(bread: RRef<u32>) -> farref::Result<u32> {
+    bread.to_here().await
+}
+
+/// Hands an error on in one of the ways in which programs do.
+#[farref::remote]
+async fn hand_on_in(way: String) -> Result<u32> {
+    let caller = Worker::caller().context("inside of a remote function")?;
+    let called = bake::on(&caller, 1).await;
+    match way.as_str() {
+        "bare" => Ok(called?),
+        "context" => called.context("with some more words"),
+        "boxed" => Ok(called.map_err(Box::new)?),
+        "source" => Ok(called.map_err(|error| Outer(Arc::new(error)))?),
+        _ => match called {
+            Err(Error::Remote(error)) => Err(error.into()),
+            other => Ok(other?),
+        },
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("outer")]
+struct Outer(#[source] Arc<Error>);
+
+#[farref::remote]
+async fn hand_on_remote() -> Result<u32, farref::RemoteError> {
+    let caller = Worker::caller().expect("inside of a remote function");
+    match bake::on(&caller, 1).await {
+        Err(Error::Remote(error)) => Err(error),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What `unwrap()` prints is for people.
+#[tokio::test]
+async fn an_error_does_not_print_its_bytes() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let error = bake::on(&peer, 1).await.unwrap_err();
+    let printed = format!("{error:?}");
+    assert!(printed.contains("ErrorValue(10 bytes)"), "{printed}");
     finish(cluster).await
 }
 
@@ -266,6 +315,13 @@ async fn f5_a_value_that_was_not_made_says_why_as_what_it_is_to_every_holder() -
 async fn f5_an_error_that_others_hand_on_stays_what_it_was() -> Result<()> {
     let (cluster, peer) = pair().await?;
     let error = hand_on::on(&peer, 1).await.unwrap_err();
+    assert_eq!(error.downcast::<Fault>().unwrap(), slow());
+    // In an error that holds any other, with a context and without one; made smaller; and as farref has it.
+    for way in ["bare", "context", "boxed", "source", "remote"] {
+        let error = hand_on_in::on(&peer, way.to_owned()).await.unwrap_err();
+        assert_eq!(error.downcast::<Fault>().unwrap(), slow(), "{way}");
+    }
+    let error = hand_on_remote::on(&peer).await.unwrap_err();
     assert_eq!(error.downcast::<Fault>().unwrap(), slow());
     // Also inside of another one that cannot be sent itself.
     let error = cook::on(&peer, 0).await.unwrap_err();
