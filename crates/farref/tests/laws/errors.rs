@@ -63,7 +63,7 @@ fn bake_blocking(what: u32) -> kitchen::Result<u32> {
 
 #[farref::remote]
 async fn hand_on(what: u32) -> farref::Result<u32> {
-    let caller = farref::Worker::caller().expect("inside of a remote function");
+    let caller = Worker::caller().expect("inside of a remote function");
     bake::on(&caller, what).await
 }
 
@@ -73,7 +73,7 @@ struct NoSupper(#[source] Error);
 
 #[farref::remote]
 async fn cook(what: u32) -> Result<u32, NoSupper> {
-    let caller = farref::Worker::caller().expect("inside of a remote function");
+    let caller = Worker::caller().expect("inside of a remote function");
     bake::on(&caller, what).await.map_err(NoSupper)
 }
 
@@ -162,14 +162,9 @@ async fn f5_a_functions_own_error_arrives_as_what_it_is_however_the_call_is_made
         };
         assert_eq!(black.len(), 20_000);
         // Forms of values that have names in them.
-        let text = Some("far".to_owned());
-        let lost = lose::on(peer, text.clone()).result().await?;
-        assert_eq!(
-            lost,
-            Err(Loose::Text {
-                text: text.unwrap()
-            })
-        );
+        let text = "far".to_owned();
+        let lost = lose::on(peer, Some(text.clone())).result().await?;
+        assert_eq!(lost, Err(Loose::Text { text }));
         assert_eq!(lose::on(peer, None).result().await?, Err(Loose::Number(7)));
     }
     finish(cluster).await
