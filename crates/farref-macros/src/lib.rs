@@ -59,6 +59,24 @@ use crate::options::{Options, Place};
 /// serde's traits, it also comes as what it is to who asks for it: `add::on(&peer, 1, 2).result().await?` of a
 /// function whose signature says what it is, `Result<i64, Overflow>`; `error.downcast::<Overflow>()` of any error.
 ///
+/// # Streams
+///
+/// ```ignore
+/// #[farref::remote]
+/// async fn numbers(below: u64) -> impl Stream<Item = u64> { .. }
+///
+/// #[farref::remote]
+/// async fn sum(numbers: Streaming<u64>) -> farref::Result<u64> { .. }
+///
+/// let mut far: Streaming<u64> = numbers::on(&peer, 100).await?;
+/// let sum = sum::on(&peer, Streaming::new(numbers_from_here)).await?;
+/// ```
+///
+/// A function that returns `impl Stream<Item = T>`, or a `Result` of one, is called for a `farref::Streaming<T>`. The stream
+/// is `Send` and borrows nothing: a method of edition 2024 says `impl Stream<Item = T> + use<>`, or returns a
+/// `farref::Streaming<T>` itself. One that takes a stream takes a `farref::Streaming<T>`, whose items are results, since what
+/// comes from another worker may fail on its way.
+///
 /// # Methods
 ///
 /// ```ignore

@@ -190,8 +190,16 @@ impl Marker<'_> {
         };
         let wait = self.signature.is_async.then(|| quote!(.await));
         let called = quote!(#path(#lent #(#names),*) #wait);
+        // Placed at the type, because that is what is wrong if the stream or its items cannot be sent.
+        let sent = |value: TokenStream| match self.signature.is_stream {
+            true => quote_spanned!(output.span()=> ::farref::Streaming::new(#value)),
+            false => value,
+        };
         let result = match &self.signature.error {
-            None => quote!(::core::result::Result::Ok(#called)),
+            None => {
+                let output = sent(called);
+                quote!(::core::result::Result::Ok(#output))
+            }
             Some(ErrorType {
                 ty, is_owned, at, ..
             }) => {
@@ -208,9 +216,10 @@ impl Marker<'_> {
                     }},
                     false => quote!(::core::option::Option::None),
                 };
+                let output = sent(quote!(output));
                 quote! {
                     match #called {
-                        ::core::result::Result::Ok(output) => ::core::result::Result::Ok(output),
+                        ::core::result::Result::Ok(output) => ::core::result::Result::Ok(#output),
                         ::core::result::Result::Err(#error) => {
                             let #write = #writer;
                             ::core::result::Result::Err(#failure)

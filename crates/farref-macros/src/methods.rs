@@ -486,11 +486,18 @@ mod tests {
     /// The methods of `RRef` itself, read from where they are defined: in the files of `farref`'s `api`.
     fn methods_of_rref() -> Vec<String> {
         let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../farref/src/api");
-        let files = std::fs::read_dir(api).expect("the crate next to this one");
-        let items = files.flat_map(|file| {
-            let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
-            syn::parse_file(&text).expect("Rust").items
-        });
+        let (mut folders, mut items) = (vec![api], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("the crate next to this one") {
+                let path = entry.expect("a file or a folder").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(path).expect("text");
+                items.extend(syn::parse_file(&text).expect("Rust").items);
+            }
+        }
         let mut found = Vec::new();
         for item in items {
             let syn::Item::Impl(block) = item else {

@@ -20,8 +20,10 @@ pub(crate) struct Signature {
     pub(crate) is_async: bool,
     pub(crate) receiver: Receiver,
     pub(crate) arguments: Vec<Argument>,
-    /// What it returns; of a `Result`, the good part.
+    /// What it returns; of a `Result`, the good part; of a stream, what it is from afar.
     pub(crate) output: Type,
+    /// Whether the function itself returns a stream in its place.
+    pub(crate) is_stream: bool,
     /// If it returns a `Result`, what its errors are.
     pub(crate) error: Option<ErrorType>,
     /// The return type as declared, for people.
@@ -71,6 +73,7 @@ impl Signature {
             ReturnType::Default => String::new(),
             ReturnType::Type(..) => format!(" -> {}", text::of(returned.to_token_stream())),
         };
+        let (returned, is_stream) = with_stream(returned);
         let (output, error) = match good_part(&returned) {
             Some((output, error)) => (output.clone(), Some(error)),
             None => (returned, None),
@@ -83,6 +86,7 @@ impl Signature {
             receiver,
             arguments,
             output,
+            is_stream,
             error,
             returns,
         })
@@ -261,6 +265,24 @@ fn explicit(ty: &Type, this: Option<&Type>) -> syn::Result<Type> {
     }
 }
 
+/// A type that is returned, with what a stream is from afar in the stream's place; and whether there is one.
+fn with_stream(mut returned: Type) -> (Type, bool) {
+    if let Some(streaming) = types::streaming(&returned) {
+        return (streaming, true);
+    }
+    if let Type::Path(path) = &mut returned
+        && let Some(last) = path.path.segments.last_mut()
+        && last.ident == "Result"
+        && let PathArguments::AngleBracketed(arguments) = &mut last.arguments
+        && let Some(GenericArgument::Type(output)) = arguments.args.first_mut()
+        && let Some(streaming) = types::streaming(output)
+    {
+        *output = streaming;
+        return (returned, true);
+    }
+    (returned, false)
+}
+
 /// If a type is called `Result`, what it holds if all is well, and its errors.
 fn good_part(ty: &Type) -> Option<(&Type, ErrorType)> {
     let path = match ty {
@@ -373,6 +395,30 @@ mod tests {
             );
             assert_eq!(signature.error.is_some(), fallible, "{declared}");
         }
+    }
+
+    #[test]
+    fn a_stream_is_described_as_it_is_declared_and_comes_as_a_streaming() {
+        for (declared, output) in [
+            (
+                "fn f() -> impl Stream<Item = u8>",
+                "::farref::Streaming<u8>",
+            ),
+            (
+                "fn f() -> Result<impl Stream<Item = u8> + Send, String>",
+                "::farref::Streaming<u8>",
+            ),
+            (
+                "fn f() -> farref::Result<impl Stream<Item = u8>>",
+                "::farref::Streaming<u8>",
+            ),
+        ] {
+            let signature = signature(declared);
+            assert!(signature.is_stream, "{declared}");
+            assert_eq!(text::of(signature.output.to_token_stream()), output);
+            assert_eq!(format!("fn {}", signature.describe()), declared);
+        }
+        assert!(!signature("fn f() -> Streaming<u8>").is_stream);
     }
 
     #[test]

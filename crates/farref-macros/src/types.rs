@@ -1,10 +1,13 @@
 //! The types of arguments and outputs: what may be in them, and `Self` made explicit.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Lifetime, Type, TypeImplTrait, TypeInfer, TypeNever, TypeReference};
+use syn::{
+    GenericArgument, Lifetime, PathArguments, Type, TypeImplTrait, TypeInfer, TypeNever,
+    TypeParamBound, TypeReference,
+};
 
 use crate::errors::{Errors, error, error_over};
 use crate::text;
@@ -62,9 +65,18 @@ impl<'ast> Visit<'ast> for Check<'_> {
         self.errors.push(error_over(
             ty,
             match self.used {
+                Use::Argument if is_stream(ty) => {
+                    "a remote function cannot take `impl Stream`, since what comes from another worker may \
+                     fail on its way: take a `farref::Streaming` of its items, which are results then"
+                }
                 Use::Argument => {
                     "a remote function cannot take `impl Trait`, since both sides must know the \
                      type: name one"
+                }
+                Use::Output if is_stream(ty) => {
+                    "both sides must know what the stream's items are, and the stream must be all that is \
+                     returned, or what is in a `Result`: return `impl Stream<Item = ..>`, or a \
+                     `farref::Streaming`"
                 }
                 Use::Output => {
                     "a remote function cannot return `impl Trait`, since both sides must know the \
@@ -95,7 +107,7 @@ impl<'ast> Visit<'ast> for Check<'_> {
     fn visit_type_trait_object(&mut self, ty: &'ast syn::TypeTraitObject) {
         // As in `dyn Fn(&str) -> &str`.
         for bound in &ty.bounds {
-            if let syn::TypeParamBound::Lifetime(lifetime) = bound {
+            if let TypeParamBound::Lifetime(lifetime) = bound {
                 self.visit_lifetime(lifetime);
             }
         }
@@ -108,6 +120,40 @@ impl<'ast> Visit<'ast> for Check<'_> {
     fn visit_type(&mut self, ty: &'ast Type) {
         visit::visit_type(self, ty);
     }
+}
+
+/// Whether it is some stream.
+fn is_stream(ty: &TypeImplTrait) -> bool {
+    stream_bound(ty).is_some()
+}
+
+/// What is said of the stream, if it is one.
+fn stream_bound(ty: &TypeImplTrait) -> Option<&syn::PathSegment> {
+    ty.bounds.iter().find_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => {
+            let last = bound.path.segments.last()?;
+            (last.ident == "Stream").then_some(last)
+        }
+        _ => None,
+    })
+}
+
+/// If a type is `impl Stream<Item = T>`, the type that comes from afar in its place: `farref::Streaming<T>`.
+pub(crate) fn streaming(ty: &Type) -> Option<Type> {
+    let ty = match ty {
+        Type::ImplTrait(ty) => ty,
+        Type::Group(group) => return streaming(&group.elem),
+        Type::Paren(paren) => return streaming(&paren.elem),
+        _ => return None,
+    };
+    let PathArguments::AngleBracketed(arguments) = &stream_bound(ty)?.arguments else {
+        return None;
+    };
+    let item = arguments.args.iter().find_map(|argument| match argument {
+        GenericArgument::AssocType(item) if item.ident == "Item" => Some(&item.ty),
+        _ => None,
+    })?;
+    syn::parse2(quote_spanned!(ty.span()=> ::farref::Streaming<#item>)).ok()
 }
 
 /// What to write instead of a reference to something.
@@ -219,6 +265,48 @@ mod tests {
             "Vec<_>",
         ] {
             assert_eq!(messages(ty, Use::Argument).len(), 1, "{ty}");
+        }
+    }
+
+    #[test]
+    fn a_stream_of_known_items_comes_from_afar_as_one() {
+        let streaming = |ty: &str| {
+            let ty = streaming(&syn::parse_str(ty).unwrap())?;
+            Some(text::of(ty.to_token_stream()))
+        };
+        for (ty, expected) in [
+            ("impl Stream<Item = u64>", "::farref::Streaming<u64>"),
+            (
+                "impl Send + futures::Stream<Item = Result<Vec<u8>, E>> + use<>",
+                "::farref::Streaming<Result<Vec<u8>, E>>",
+            ),
+        ] {
+            assert_eq!(streaming(ty).as_deref(), Some(expected), "{ty}");
+        }
+        for ty in [
+            "impl Stream",
+            "impl Iterator<Item = u8>",
+            "Stream<Item = u8>",
+            "u8",
+        ] {
+            assert_eq!(streaming(ty), None, "{ty}");
+        }
+        for (ty, used, advice) in [
+            (
+                "impl Stream<Item = u8>",
+                Use::Argument,
+                "`farref::Streaming`",
+            ),
+            ("impl Stream", Use::Output, "`impl Stream<Item = ..>`"),
+            (
+                "Vec<impl Stream<Item = u8>>",
+                Use::Output,
+                "`farref::Streaming`",
+            ),
+        ] {
+            let found = messages(ty, used);
+            assert_eq!(found.len(), 1, "{ty}: {found:?}");
+            assert!(found[0].contains(advice), "{ty}: {found:?}");
         }
     }
 

@@ -245,7 +245,7 @@ pub(super) fn memcpy(bytes: usize, time: Duration, least: usize) -> anyhow::Resu
     Ok(watch.finish())
 }
 
-enum Accepted {
+pub(super) enum Accepted {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
 }
@@ -268,7 +268,7 @@ impl Accepted {
     }
 }
 
-async fn accept(
+pub(super) async fn accept(
     socket: Socket,
     role: impl FnOnce(Place) -> Role,
 ) -> anyhow::Result<(Accepted, Guard)> {

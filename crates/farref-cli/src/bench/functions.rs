@@ -1,7 +1,11 @@
 //! What workers are called for.
 
-use farref::{Blob, Buffer, Call, CodecError, RRef, Worker};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use farref::{Blob, Buffer, Call, CodecError, RRef, Stream, Worker};
 use farref_autograd::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::spent::Spent;
 use crate::allocations;
@@ -65,6 +69,48 @@ pub(super) async fn one() -> u64 {
 
 #[farref::remote]
 pub(super) async fn take_reference(_: RRef<u64>) {}
+
+/// An item of a stream: 64 bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Item(pub(super) [f64; 8]);
+
+impl Item {
+    pub(super) fn number(number: f64) -> Self {
+        Self([number; 8])
+    }
+
+    /// As a bare frame.
+    pub(super) fn write_frame(&self, frames: &mut Vec<u8>) {
+        for number in self.0 {
+            frames.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    pub(super) fn from_frame(frame: &[u8]) -> Self {
+        let mut numbers = [0.0; 8];
+        for (number, bytes) in numbers.iter_mut().zip(frame.as_chunks().0) {
+            *number = f64::from_le_bytes(*bytes);
+        }
+        Self(numbers)
+    }
+}
+
+/// Items without end.
+struct Numbers(f64);
+
+impl Stream for Numbers {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.0 += 1.0;
+        Poll::Ready(Some(Item::number(self.0)))
+    }
+}
+
+#[farref::remote]
+pub(super) async fn numbers() -> impl Stream<Item = Item> {
+    Numbers(0.0)
+}
 
 /// How many values the worker owns.
 #[farref::remote]

@@ -15,6 +15,7 @@
 
 mod arguments;
 mod bare;
+mod bare_stream;
 mod form;
 mod functions;
 mod group;

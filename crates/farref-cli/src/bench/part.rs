@@ -14,6 +14,8 @@ pub(super) enum Part {
     Costs,
     /// Blobs, vectors and tensors, one way and back
     Values,
+    /// Items of a stream
+    Streams,
     /// Creating, fetching, sharing, dropping references
     References,
     /// Many references at once: their memory, what they cost others
@@ -31,6 +33,7 @@ impl Part {
             Self::Pipelined => "pipelined",
             Self::Costs => "costs",
             Self::Values => "values",
+            Self::Streams => "streams",
             Self::References => "references",
             Self::Live => "live",
             Self::Autograd => "autograd",
@@ -44,6 +47,7 @@ impl Part {
             Self::Pipelined => "Many calls at once",
             Self::Costs => "What a call uses",
             Self::Values => "Values",
+            Self::Streams => "Streams",
             Self::References => "References",
             Self::Live => "Live references",
             Self::Autograd => "A training step",

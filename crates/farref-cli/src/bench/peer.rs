@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::bare::{ASK, Header, PING, place_cpu_time, used_memory};
+use super::bare_stream;
 use super::group;
 use super::role::{Place, Role};
 
@@ -27,6 +28,14 @@ impl Role {
             }
             Self::Echo(Place::Unix(path)) => {
                 echo(tokio::net::UnixStream::connect(path).await?).await
+            }
+            Self::Frames(Place::Tcp(port)) => {
+                let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+                stream.set_nodelay(true)?;
+                bare_stream::write(stream).await
+            }
+            Self::Frames(Place::Unix(path)) => {
+                bare_stream::write(tokio::net::UnixStream::connect(path).await?).await
             }
             Self::BlockingEcho(place) => blocking_echo(connected(place)?),
             Self::Bulk(place) => bulk(connected(place)?),

@@ -24,6 +24,8 @@ pub(super) enum Role {
     Echo(Place),
     /// Sends everything back, with blocking calls.
     BlockingEcho(Place),
+    /// Sends small frames, with tokio, as many as it is given credit for.
+    Frames(Place),
     /// Receives large messages, and sends them back or says with one byte that they came.
     Bulk(Place),
 }

@@ -7,7 +7,7 @@
 //!
 //! - **ST-1** Items are taken out of the program's stream in order, and each goes into exactly one batch.
 //! - **ST-2** A batch that is asked for waits until there is an item or the end. What is ready besides goes along,
-//!   up to [`MAX_ITEMS`], and until it has [`MAX_BYTES`]. So no more is ahead of the reader than what it asked for, and
+//!   up to [`MAX_ITEMS`] and [`MAX_BYTES`]. So no more is ahead of the reader than what it asked for, and
 //!   [`MAX_CHUNK`] items that did not fit. Many streams that are [busy](BusyStreams) at once make smaller batches, so
 //!   that neither calls nor other streams wait for long.
 //! - **ST-3** What was ready before a failure or a panic arrives before it. After either, and after the end, the
@@ -38,7 +38,7 @@ use crate::tables::answer_budget::Expected;
 /// Items of a batch.
 pub(crate) const MAX_ITEMS: usize = 1024;
 
-/// Bytes of a batch, but for its last item: less than what makes a message a large one.
+/// Bytes of a batch, unless it is one item: less than what makes a message a large one.
 pub(crate) const MAX_BYTES: usize = 56 << 10;
 
 /// Of more busy streams than this the batches get smaller, down to [`LEAST_ITEMS`] and [`LEAST_BYTES`].
@@ -250,11 +250,14 @@ struct Batch {
     /// What it may have.
     max_items: usize,
     max_bytes: usize,
+    /// Whether the next item did not fit.
+    is_closed: bool,
 }
 
 impl Batch {
     fn is_full(&self) -> bool {
-        self.items >= self.max_items
+        self.is_closed
+            || self.items >= self.max_items
             || self.bytes >= self.max_bytes
             || self.parts.len() + self.references.len() >= MAX_ALONG
     }
@@ -308,23 +311,32 @@ impl<T: Serialize + Send + 'static> Items<T> {
                     return self.close();
                 }
             };
-            let Batch { body, bytes, .. } = batch;
+            let is_alone = along.parts.is_empty() && along.references.is_empty();
             let mut item_bytes = self.buffer.len() + 1;
-            if along.parts.is_empty() && along.references.is_empty() {
-                body.push(lead::ALONE);
-            } else {
-                body.push(lead::ALONG);
-                for count in [along.parts.len(), along.references.len()] {
-                    body.extend_from_slice(&(count as u32).to_le_bytes());
-                }
+            if !is_alone {
                 item_bytes += 8 + along.parts.iter().map(Part::len).sum::<usize>();
+            }
+            largest = largest.max(item_bytes);
+            if batch.items > 0 && batch.bytes + item_bytes > batch.max_bytes {
+                // What can be sent alone might be too much for one message with others.
+                batch.is_closed = true;
+                self.next.push_front(item);
+                break;
+            }
+            if is_alone {
+                batch.body.push(lead::ALONE);
+            } else {
+                batch.body.push(lead::ALONG);
+                for count in [along.parts.len(), along.references.len()] {
+                    let count = (count as u32).to_le_bytes();
+                    batch.body.extend_from_slice(&count);
+                }
                 batch.parts.extend(along.parts);
                 batch.references.extend(along.references);
             }
-            body.extend_from_slice(&self.buffer);
-            *bytes += item_bytes;
+            batch.body.extend_from_slice(&self.buffer);
+            batch.bytes += item_bytes;
             batch.items += 1;
-            largest = largest.max(item_bytes);
         }
         if largest > 0 {
             self.item_bytes = largest;
@@ -354,6 +366,7 @@ impl<T: Serialize + Send + 'static> Produce for Items<T> {
             bytes: 1,
             max_items: core.busy_streams.share(MAX_ITEMS, LEAST_ITEMS),
             max_bytes: core.busy_streams.share(MAX_BYTES, LEAST_BYTES),
+            is_closed: false,
         };
         let mut more = true;
         loop {

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use farref::{Blob, Buffer, Codec, CodecError, Error, RRef, ValueCodec, Worker};
+use farref::{Blob, Buffer, Codec, CodecError, Error, Misuse, RRef, Streaming, ValueCodec, Worker};
 
 use crate::channels;
+use crate::streams::sources::Each;
 
 #[farref::remote]
 async fn join_words(words: Vec<String>, glue: Option<char>) -> String {
@@ -187,5 +188,28 @@ async fn what_the_wire_cannot_carry_is_an_error_and_leaves_nothing_behind() -> a
     );
     assert_eq!(counter.carry_with(text.clone(), "y".to_owned()).await?, 2);
     drop((text, counter));
+    channels::end([a, b]).await
+}
+
+#[farref::remote]
+async fn take_stream(_: Streaming<u64>) {}
+
+#[farref::remote]
+async fn give_stream() -> Streaming<u64> {
+    Streaming::new(Each(0..3))
+}
+
+/// T1 to T6 are about farref's own encoding: another one is not asked to carry what it cannot.
+#[tokio::test]
+async fn a_wire_without_streams_refuses_them_and_leaves_nothing_behind() -> anyhow::Result<()> {
+    let [a, b] = foreign_group().await?;
+    let peer = a.peer("w1")?;
+    let refused = take_stream::on(&peer, Streaming::new(Each(0..3))).await;
+    assert!(
+        matches!(refused, Err(Error::Misuse(Misuse::NoStreams))),
+        "{refused:?}"
+    );
+    let refused = give_stream::on(&peer).await.unwrap_err();
+    assert!(refused.to_string().contains("no streams"), "{refused}");
     channels::end([a, b]).await
 }

@@ -3,7 +3,7 @@
 mod ending;
 mod handing_on;
 mod many;
-mod sources;
+pub(crate) mod sources;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use farref::context::ContextScope;
 use farref::testing::Cluster;
-use farref::{Blob, Error, RRef, Streaming, Worker};
+use farref::{Blob, Error, RRef, Stream, Streaming, Worker};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -90,6 +90,61 @@ async fn all_items_come_in_order_and_then_the_end() -> Result<()> {
         assert_eq!(shelf.put(Streaming::new(Each(0..7))).await?, 7);
         assert_eq!(all(shelf.items().await?).await?.len(), 7);
     }
+    finish(cluster).await
+}
+
+/// `impl Stream` in a signature, as what it is here and as a `Streaming` from afar.
+#[tokio::test]
+async fn a_function_may_return_any_stream() -> Result<()> {
+    #[farref::remote]
+    async fn any(to: u64) -> impl Stream<Item = u64> {
+        Each(0..to)
+    }
+
+    #[farref::remote]
+    fn any_or_none(to: u64) -> std::result::Result<impl Stream<Item = u64> + Send, String> {
+        match to {
+            0 => Err("none".to_owned()),
+            to => Ok(Each(0..to)),
+        }
+    }
+
+    #[farref::remote]
+    async fn any_of_an_alias(to: u64) -> farref::Result<impl Stream<Item = Result<u64, String>>> {
+        Ok(Each((0..to).map(Ok)))
+    }
+
+    struct Till(u64);
+
+    #[farref::remote]
+    impl Till {
+        pub(crate) async fn new(coins: u64) -> Self {
+            Self(coins)
+        }
+
+        pub(crate) fn coins(&self) -> impl Stream<Item = u64> + use<> {
+            Each(0..self.0)
+        }
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut here = std::pin::pin!(any(3).await);
+    let first = std::future::poll_fn(|context| here.as_mut().poll_next(context)).await;
+    assert_eq!(first, Some(0));
+    let mut stream: Streaming<u64> = any::on(&peer, 3).await?;
+    assert_eq!(stream.next().await.transpose()?, Some(0));
+    drop(stream);
+    assert_eq!(all(any::on(&peer, 3).await?).await?, [0, 1, 2]);
+    assert_eq!(all(any_or_none::on(&peer, 3).await?).await?, [0, 1, 2]);
+    let none = any_or_none::on(&peer, 0).result().await?;
+    assert_eq!(none.map(drop), Err("none".to_owned()));
+    assert_eq!(all(any_of_an_alias::on(&peer, 1).await?).await?, [Ok(0)]);
+    let till = Till::new_on(&peer, 3).remote();
+    assert_eq!(all(till.coins().await?).await?, [0, 1, 2]);
+    drop(till);
+    let there: RRef<Streaming<u64>> = any::on(&peer, 3).remote();
+    assert_eq!(all(there.to_here().await?).await?, [0, 1, 2]);
+    drop(there);
     finish(cluster).await
 }
 
@@ -198,6 +253,30 @@ async fn items_are_what_they_were() -> Result<()> {
     {
         assert_eq!(all(stream).await?.len(), n);
     }
+    finish(cluster).await
+}
+
+/// T1: what can be sent alone can be sent in a stream, whatever comes before it.
+#[tokio::test]
+async fn an_item_that_fits_into_a_message_is_sent() -> Result<()> {
+    #[farref::remote]
+    async fn sizes(of: Vec<usize>) -> Streaming<Blob> {
+        Streaming::new(Each(of.into_iter().map(|size| Blob::from(vec![1; size]))))
+    }
+
+    const MOST: usize = 1 << 20;
+    let cluster = Cluster::start_with(2, |builder| builder.max_message_bytes(MOST as u64)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let of: Vec<_> = (0..100)
+        .map(|n| [100, 30_000, MOST - 1000][n % 3])
+        .collect();
+    let came = all(sizes::on(&peer, of.clone()).await?).await?;
+    assert!(came.iter().map(|blob| blob.len()).eq(of));
+    let mut too_much = sizes::on(&peer, vec![1, MOST + 1, 1]).await?;
+    assert_eq!(too_much.next().await.context("an item")??.len(), 1);
+    let refused = too_much.next().await.context("an error")?;
+    assert!(refused.is_err(), "{refused:?}");
+    assert!(too_much.next().await.is_none());
     finish(cluster).await
 }
 

@@ -23,6 +23,7 @@ mod scale;
 mod scratch;
 mod shared_memory;
 mod starving;
+mod streams;
 mod watching;
 mod worker;
 
@@ -69,6 +70,7 @@ fn main() -> anyhow::Result<()> {
     add(rendezvous::tests());
     add(scale::tests());
     add(starving::tests());
+    add(streams::tests());
     add(shared_memory::tests());
     add(regions::tests());
     add(refusals::tests());

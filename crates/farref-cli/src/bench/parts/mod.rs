@@ -7,6 +7,7 @@ mod groups;
 mod live;
 mod pipelined;
 mod references;
+mod streams;
 mod torch;
 mod values;
 
@@ -29,6 +30,7 @@ pub(super) async fn measure(
         Part::Pipelined => pipelined::measure(transport, plan, recorder).await,
         Part::Costs => costs::measure(transport, plan, recorder).await,
         Part::Values => values::measure(transport, plan, recorder).await,
+        Part::Streams => streams::measure(transport, plan, recorder).await,
         Part::References => references::measure(transport, plan, recorder).await,
         Part::Live => live::measure(transport, plan, recorder).await,
         Part::Autograd => autograd::measure(transport, plan, recorder).await,

@@ -148,7 +148,7 @@ fn plots(report: &Report, part: Part) -> Vec<(String, String)> {
             groups(report),
             "until all have joined, and until all have ended".to_owned(),
         )],
-        Part::Costs | Part::Live => Vec::new(),
+        Part::Costs | Part::Streams | Part::Live => Vec::new(),
     }
 }
 

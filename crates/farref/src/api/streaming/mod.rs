@@ -95,7 +95,7 @@ const MAX_NAME: usize = 1 << 10;
 /// # Whose turn it is
 ///
 /// Nothing is made before the first item is asked for. From then on the maker may be ahead of the reader by two batches
-/// of 1,024 items or 56 KiB (and one item), whichever is less, besides those that are being read. The stream is polled on
+/// of 1,024 items and 56 KiB at most (or one item that is larger), besides those that are being read. The stream is polled on
 /// the worker that makes it, as an `async fn` is: it must not block. It is dropped when its reader is, or ends with it.
 ///
 /// # Time
