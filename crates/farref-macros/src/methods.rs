@@ -15,18 +15,20 @@ use crate::types;
 
 /// What an `RRef` can do itself or by way of the prelude: that would be called instead, or neither could
 /// be.
-const TAKEN: [&str; 16] = [
+const TAKEN: [&str; 18] = [
     "backward",
     "cast",
     "clone",
     "clone_from",
     "clone_into",
     "confirmed",
+    "eq",
     "id",
     "into",
     "is_owner",
     "local",
     "local_mut",
+    "ne",
     "owner",
     "owner_gone",
     "to_here",

@@ -2,6 +2,7 @@
 
 use std::any::type_name;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -370,6 +371,60 @@ fn mismatch<T>(found: &str) -> String {
 impl<T> Clone for RRef<T> {
     fn clone(&self) -> Self {
         Self::new(Arc::clone(&self.handle))
+    }
+}
+
+/// References of one worker are equal if they lead to the same value of the same life of its owner, however they got
+/// there. One that leads nowhere, because its call could not be made, is equal to its clones only. Those of two workers
+/// of one process are never equal: compare them where they are sent to. What is compared and hashed never changes, so
+/// Clippy's `mutable_key_type` may be allowed where references are keys.
+///
+/// ```
+/// use std::collections::HashSet;
+///
+/// use farref::RRef;
+///
+/// #[farref::remote]
+/// async fn hand_back(text: RRef<String>) -> RRef<String> {
+///     text
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let peer = me.peer("worker1")?;
+/// let [one, other] = [me.rref("text".to_owned())?, me.rref("text".to_owned())?];
+/// assert_ne!(one, other); // two values, though equal ones
+/// assert_eq!(hand_back::on(&peer, one.clone()).await?, one);
+///
+/// let known = HashSet::from([one.clone(), other]);
+/// assert!(known.contains(&one));
+/// # drop((one, known));
+/// # cluster.shutdown().await
+/// # }
+/// ```
+impl<T> PartialEq for RRef<T> {
+    fn eq(&self, other: &Self) -> bool {
+        match (&*self.handle, &*other.handle) {
+            (Handle::Held(one), Handle::Held(other)) => {
+                one.rref == other.rref
+                    && one.owner == other.owner
+                    && Arc::ptr_eq(&one.core, &other.core)
+            }
+            _ => Arc::ptr_eq(&self.handle, &other.handle),
+        }
+    }
+}
+
+impl<T> Eq for RRef<T> {}
+
+impl<T> Hash for RRef<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &*self.handle {
+            Handle::Held(held) => held.rref.hash(state),
+            Handle::Broken(_) => Arc::as_ptr(&self.handle).hash(state),
+        }
     }
 }
 

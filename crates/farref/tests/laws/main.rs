@@ -8,6 +8,7 @@ mod contexts;
 mod crowds;
 mod encodings;
 mod endings;
+mod equality;
 mod errors;
 mod evicted;
 mod joining;
