@@ -125,14 +125,24 @@ impl<H: Clone> Published<H> {
         taken.into_iter().map(Taken::tell).collect()
     }
 
+    /// Takes all names back. Others may be published, and be waited for. Returns what they stood for.
+    pub(crate) fn withdraw(&self) -> Vec<Entry<H>> {
+        let mut all = self.lock();
+        if all.published == 0 {
+            return Vec::new();
+        }
+        let taken = all.take_all();
+        drop(all);
+        taken.into_iter().map(Taken::tell).collect()
+    }
+
     /// Takes all names back, for good, and lets nobody wait any longer. Returns what they stood for.
     pub(crate) fn close(&self) -> Vec<Entry<H>> {
         let mut all = self.lock();
         all.is_closed = true;
         let waited = all.names.values().filter(|name| name.waiting > 0);
         let waited: Vec<Arc<Notify>> = waited.map(|name| Arc::clone(&name.changed)).collect();
-        let names: Vec<Arc<str>> = all.names.keys().cloned().collect();
-        let taken: Vec<_> = names.iter().filter_map(|name| all.take(name)).collect();
+        let taken = all.take_all();
         drop(all);
         for changed in waited {
             changed.notify_waiters();
@@ -186,6 +196,11 @@ impl<H> AllNames<H> {
             self.names.remove(name);
         }
         Some(Taken { entry, changed })
+    }
+
+    fn take_all(&mut self) -> Vec<Taken<H>> {
+        let names: Vec<Arc<str>> = self.names.keys().cloned().collect();
+        names.iter().filter_map(|name| self.take(name)).collect()
     }
 }
 
@@ -316,6 +331,21 @@ mod tests {
         }
         drop(names.close());
         assert!(is_empty(&names));
+    }
+
+    #[test]
+    fn what_is_withdrawn_can_be_published_again_and_is_still_waited_for() {
+        let names = Names::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let any = |entry: Option<Entry<Arc<()>>>| Some(entry?.version);
+        publish(&names, "a");
+        let mut waiting = pin!(names.wait_for("b", any));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(names.withdraw().len(), 1);
+        assert!(names.find("a").is_none() && names.withdraw().is_empty());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(publish(&names, "b"), 2);
+        assert_eq!(waiting.as_mut().poll(&mut context), Poll::Ready(Some(2)));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Worker {
         let limit = core.settings.shutdown_timeout;
         let mut stage = core.stage.subscribe();
         let mut others = Others::new(limit);
-        // Since when nobody works, and since when there are only references.
+        // Since when nobody works, and since when, in which view, there are only references.
         let (mut clock, mut idle_since) = (None, None);
         let mut leaks = LeakReport::default();
         let outcome = loop {
@@ -177,21 +177,28 @@ impl Worker {
                 });
             }
             let only_references = only_references_left(core);
+            // Who has come may not have been asked.
+            let view = core.look(|node| node.membership().view().number());
+            idle_since = idle_since.filter(|(_, seen)| *seen == view);
             if only_references == Some(true) {
-                // N5: nobody is left to look them up.
-                core.withdraw_names();
-                let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
+                let (since, _) = *idle_since.get_or_insert_with(|| (Instant::now(), view));
                 let grace = core.settings.leak_grace;
-                if idle_for >= grace && leaks.is_empty() {
-                    leaks = self.references();
-                    if !leaks.is_empty() {
-                        tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                // What is known of others is of the past, so names do not go at the first look. What they
+                // held is no leak.
+                if let Some(idle_for) = since.elapsed().checked_sub(grace.min(LAG)) {
+                    // N5
+                    core.withdraw_names();
+                    if idle_for >= grace && leaks.is_empty() {
+                        leaks = self.references();
+                        if !leaks.is_empty() {
+                            tracing::warn!(worker = %core.name, "references were never dropped:\n{leaks}");
+                        }
                     }
-                }
-                // Not all learn at one moment that only references are left. Whoever released its own
-                // at once would take them out of the owner's report.
-                if idle_for >= grace + grace.min(LAG) {
-                    core.input(|node, out| node.release_everything(out));
+                    // Not all learn at one moment that only references are left. Whoever released its own
+                    // at once would take them out of the owner's report.
+                    if idle_for >= grace + grace.min(LAG) {
+                        core.input(|node, out| node.release_everything(out));
+                    }
                 }
             } else if only_references == Some(false) {
                 idle_since = None;

@@ -376,6 +376,38 @@ async fn n5_what_is_published_at_the_end_is_no_leak_and_holds_nobody_up() -> Res
     eventually("all are dropped", || DROPPED.load(Ordering::SeqCst) == 3).await
 }
 
+/// Somebody joins when all others had only references left, and the names had gone.
+#[tokio::test]
+async fn n5_a_group_that_goes_on_after_all_can_publish_and_look_up() -> Result<()> {
+    static DROPPED: AtomicU32 = AtomicU32::new(0);
+    // What is kept holds the others up for as long as this test likes.
+    let configure = |builder: WorkerBuilder| builder.leak_grace(LONG).shutdown_timeout(LONG);
+    let mut cluster = Cluster::start_with(2, configure).await?;
+    let [publisher, done] = [0, 1].map(|index| cluster.worker(index).clone());
+    publisher.publish("n", &publisher.rref_to_object(Tracked(&DROPPED))?)?;
+    let kept = number::on(&done.peer("worker0")?, 1).remote();
+    kept.confirmed().await?;
+    let ending = [&publisher, &done].map(|worker| {
+        let worker = worker.clone();
+        tokio::spawn(async move { worker.shutdown().await })
+    });
+    eventually("the names go", || DROPPED.load(Ordering::SeqCst) == 1).await?;
+
+    let late = cluster.join("late").await?.clone();
+    let peer = late.peer("worker0")?;
+    let early = waiting(&peer, "n");
+    serves(&publisher, 1).await?;
+    publish(&publisher, "n", 7)?;
+    ensure!(read(timeout(PATIENCE, early).await???).await? == 7);
+    ensure!(find(&peer, "n").await? == 7);
+    drop(kept);
+    timeout(PATIENCE, late.shutdown()).await??;
+    for ending in ending {
+        timeout(PATIENCE, ending).await???;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn n5_a_reference_that_was_looked_up_and_kept_is_a_leak_as_ever() -> Result<()> {
     let (cluster, peer) = pair().await?;

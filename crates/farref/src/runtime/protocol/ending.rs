@@ -87,7 +87,7 @@ impl Core {
         });
         // Unless it has ended in another way before.
         self.watchers.end(WorkerEnd::Stopped).wake();
-        self.withdraw_names();
+        self.close_names();
         let mut state = self.lock();
         let (outgoing, incoming) = state.node.take_records();
         let empty =

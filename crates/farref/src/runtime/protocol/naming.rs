@@ -59,13 +59,21 @@ impl Core {
         drop(gone);
     }
 
-    /// The group is at rest but for references, or this worker has ended: its names stand for nothing any more, and
-    /// nobody is to wait for them.
+    /// The group is at rest but for references: the names stand for nothing any more. It may go on all the same, with
+    /// other names.
     pub(crate) fn withdraw_names(&self) {
-        let withdrawn = self.published.close();
+        self.let_go(self.published.withdraw());
+    }
+
+    /// This worker has ended: its names stand for nothing any more, and nobody is to wait for them.
+    pub(super) fn close_names(&self) {
+        self.let_go(self.published.close());
+    }
+
+    fn let_go(&self, names: Vec<Entry<Arc<Handle>>>) {
         // Whatever the last of them leads to may be the program's, with a destructor.
-        if !withdrawn.is_empty() {
-            self.user_code.run(move || drop(withdrawn));
+        if !names.is_empty() {
+            self.user_code.run(move || drop(names));
         }
     }
 }
