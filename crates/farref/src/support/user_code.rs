@@ -102,9 +102,16 @@ impl UserCode {
     /// Drops values of the program: here, or on the thread for it if this is not the place.
     pub(crate) fn drop_values<T: Send + 'static>(&self, values: Vec<T>) {
         if is_barred() {
-            self.submit(values.into_iter().map(|value| move || drop(value)));
+            self.drop_later(values);
         } else {
             values.into_iter().for_each(|value| guarded(|| drop(value)));
+        }
+    }
+
+    /// Drops values of the program, but not now.
+    pub(crate) fn drop_later<T: Send + 'static>(&self, values: Vec<T>) {
+        if !values.is_empty() {
+            self.submit(values.into_iter().map(|value| move || drop(value)));
         }
     }
 

@@ -1,6 +1,8 @@
 //! N1-N5: names that references are published under.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -404,6 +406,31 @@ async fn n5_a_group_that_goes_on_after_all_can_publish_and_look_up() -> Result<(
     timeout(PATIENCE, late.shutdown()).await??;
     for ending in ending {
         timeout(PATIENCE, ending).await???;
+    }
+    Ok(())
+}
+
+/// Says on which thread it was dropped.
+struct Placed(mpsc::Sender<ThreadId>);
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::current().id());
+    }
+}
+
+/// It may block, which those who wait for the end do not have to feel.
+#[tokio::test]
+async fn n5_destructors_of_published_values_do_not_run_where_the_end_is_waited_for() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let publisher = cluster.worker(1);
+    let (said, heard) = mpsc::channel();
+    for name in ["a", "b"] {
+        publisher.publish(name, &publisher.rref_to_object(Placed(said.clone()))?)?;
+    }
+    cluster.shutdown().await?;
+    for _ in 0..2 {
+        ensure!(heard.recv_timeout(PATIENCE)? != std::thread::current().id());
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ impl Core {
         });
         // Unless it has ended in another way before.
         self.watchers.end(WorkerEnd::Stopped).wake();
-        self.close_names();
+        let names = self.published.close();
         let mut state = self.lock();
         let (outgoing, incoming) = state.node.take_records();
         let empty =
@@ -117,6 +117,7 @@ impl Core {
         }
         drop((confirmations, releases));
         self.tasks.close();
+        self.let_go_of_names(names);
         // Values may hold references in turn, whose destructors come back here (PR-2).
         self.user_code
             .run(move || drop((node, out, peers, arrived)));

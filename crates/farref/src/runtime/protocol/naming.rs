@@ -62,18 +62,12 @@ impl Core {
     /// The group is at rest but for references: the names stand for nothing any more. It may go on all the same, with
     /// other names.
     pub(crate) fn withdraw_names(&self) {
-        self.let_go(self.published.withdraw());
+        self.let_go_of_names(self.published.withdraw());
     }
 
-    /// This worker has ended: its names stand for nothing any more, and nobody is to wait for them.
-    pub(super) fn close_names(&self) {
-        self.let_go(self.published.close());
-    }
-
-    fn let_go(&self, names: Vec<Entry<Arc<Handle>>>) {
-        // Whatever the last of them leads to may be the program's, with a destructor.
-        if !names.is_empty() {
-            self.user_code.run(move || drop(names));
-        }
+    /// Drops what names stood for, elsewhere: the last reference to a value of the program leads to its destructor,
+    /// and whoever ends the worker has to go on meanwhile.
+    pub(super) fn let_go_of_names(&self, names: Vec<Entry<Arc<Handle>>>) {
+        self.user_code.drop_later(names);
     }
 }
