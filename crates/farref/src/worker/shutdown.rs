@@ -183,11 +183,15 @@ impl Worker {
             if only_references == Some(true) {
                 let (since, _) = *idle_since.get_or_insert_with(|| (Instant::now(), view));
                 let grace = core.settings.leak_grace;
-                // What is known of others is of the past, so names do not go at the first look. What they
-                // held is no leak.
-                if let Some(idle_for) = since.elapsed().checked_sub(grace.min(LAG)) {
+                // What is known of others is of the past, so names do not go at the first look.
+                let idle_for = since.elapsed();
+                let names_gone = grace.min(LAG);
+                if idle_for >= names_gone {
                     // N5
                     core.withdraw_names();
+                }
+                // The names of others go later than one's own, and what they held is no leak, either.
+                if let Some(idle_for) = idle_for.checked_sub(names_gone + LAG) {
                     if idle_for >= grace && leaks.is_empty() {
                         leaks = self.references();
                         if !leaks.is_empty() {
@@ -260,6 +264,8 @@ impl Worker {
         leaks: &mut LeakReport,
     ) -> std::result::Result<(), String> {
         let core = &self.core;
+        // N5
+        core.withdraw_names();
         // Calls that are being worked on are their callers'. They may have given up long ago.
         let left = || core.look(|node| (node.wanted_calls(), node.residue().references));
         // What the program forgot to drop has no more use once all are ready.

@@ -183,6 +183,24 @@ async fn what_a_program_forgot_to_drop_is_reported_and_released() -> anyhow::Res
     Ok(())
 }
 
+/// N5. Names go when all are ready, and not after the grace that leaks have.
+#[tokio::test]
+async fn what_is_published_at_the_end_is_no_leak() -> anyhow::Result<()> {
+    let logs = Log::pair([Step::Together, Step::Together]);
+    let grace = Duration::from_secs(10);
+    let set_up = |builder: WorkerBuilder| builder.fail_on_leaks(true).leak_grace(grace);
+    let [a, b] = group(&logs, set_up).await?;
+    a.publish("here", &a.rref(1_u64)?)?;
+    let far = slow::on(&a.peer("w1")?, 2).remote();
+    far.confirmed().await?;
+    a.publish("far", &far)?;
+    drop(far);
+    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
+    first?;
+    second?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_error_of_either_step_is_what_the_user_reads() -> anyhow::Result<()> {
     let no = Step::Fails("worker2 did not say that it is ready");

@@ -410,6 +410,21 @@ async fn n5_a_group_that_goes_on_after_all_can_publish_and_look_up() -> Result<(
     Ok(())
 }
 
+/// The owner of a value that others have published waits for their names to go, also if it has no patience with leaks.
+#[tokio::test]
+async fn n5_what_others_have_published_is_no_leak_of_the_owners() -> Result<()> {
+    let configure = |builder: WorkerBuilder| builder.leak_grace(Duration::ZERO);
+    let cluster = Cluster::start_with(3, configure).await?;
+    for publisher in cluster.workers() {
+        for owner in cluster.workers() {
+            let value = number::on(&publisher.peer(owner.name())?, 1).remote();
+            value.confirmed().await?;
+            publisher.publish(owner.name(), &value)?;
+        }
+    }
+    Ok(cluster.shutdown().await?)
+}
+
 /// Says on which thread it was dropped.
 struct Placed(mpsc::Sender<ThreadId>);
 

@@ -67,7 +67,8 @@ impl WorkerBuilder {
     }
 
     /// How long references may outlive everything else in a shutdown before they are reported and
-    /// released. 1 s by default.
+    /// released. 1 s by default, and the same on all workers. It begins when the names have gone that references are
+    /// [published](crate::Worker::publish) under, on all workers: 1 to 2 s after everything else.
     ///
     /// ```
     /// use std::time::Duration;
@@ -80,7 +81,7 @@ impl WorkerBuilder {
     /// let none = Duration::ZERO;
     /// let cluster = Cluster::start_with(1, |builder| builder.leak_grace(none)).await?;
     /// let kept = cluster.worker(0).rref(7)?;
-    /// assert!(matches!(cluster.shutdown().await, Err(Error::Leaked(_)))); // at once
+    /// assert!(matches!(cluster.shutdown().await, Err(Error::Leaked(_))));
     /// # drop(kept);
     /// # Ok(())
     /// # }
