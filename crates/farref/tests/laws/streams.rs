@@ -280,6 +280,31 @@ async fn an_item_that_fits_into_a_message_is_sent() -> Result<()> {
     finish(cluster).await
 }
 
+/// T4, SR-4: a batch that its reader's worker refuses is no end, also where nothing of it arrives.
+#[tokio::test]
+async fn an_item_that_is_too_large_is_an_error_and_no_end() -> Result<()> {
+    #[farref::remote]
+    async fn texts(of: Vec<usize>) -> Streaming<String> {
+        Streaming::new(Each(of.into_iter().map(|size| "a".repeat(size))))
+    }
+
+    const MOST: usize = 1 << 20;
+    let cluster = Cluster::start_with(2, |builder| builder.max_message_bytes(MOST as u64)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    for before in [0, 1, 3] {
+        let mut of = vec![10_000; before];
+        of.extend([2 * MOST, 10_000]);
+        let mut stream = texts::on(&peer, of).await?;
+        for _ in 0..before {
+            assert_eq!(stream.next().await.context("an item")??.len(), 10_000);
+        }
+        let refused = stream.next().await.context("an error")?;
+        assert!(matches!(refused, Err(Error::Codec { .. })), "{refused:?}");
+        assert!(stream.next().await.is_none());
+    }
+    finish(cluster).await
+}
+
 /// T2
 #[tokio::test]
 async fn a_stream_that_nobody_reads_is_not_made() -> Result<()> {

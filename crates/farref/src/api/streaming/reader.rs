@@ -7,7 +7,8 @@
 //! - **SR-2** Nothing is asked for before the first item is. From then on one batch is asked for, and two as long as
 //!   there is more than fits into one: a stream that is idle is one open call.
 //! - **SR-3** Whoever reads without a pause lets others have their turn after each batch.
-//! - **SR-4** Whatever a producer sends, an item is read, or the stream ends with an error.
+//! - **SR-4** Whatever a producer sends, an item is read, or the stream ends with an error. It ends without one only
+//!   if a batch says so.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -104,7 +105,10 @@ impl<T: DeserializeOwned> Reader<T> {
         };
         let answer = ready!(oldest.poll(context, &self.name))?;
         self.pulls.pop_front();
-        let flags = self.batch.refill(answer);
+        let flags = match self.batch.refill(answer) {
+            Ok(flags) => flags,
+            Err(refused) => return Poll::Ready(Err(self.unread(refused.into()))),
+        };
         if flags & flag::TAKEN != 0 {
             return Poll::Ready(Err(Misuse::StreamTaken.into()));
         }
@@ -174,15 +178,21 @@ struct Batch {
 }
 
 impl Batch {
-    /// Takes what came. Says its flags.
-    fn refill(&mut self, (payload, references): Answer) -> u8 {
+    /// Takes what came. Says its flags. One that has none did not arrive: that is not the end (SR-4).
+    fn refill(&mut self, (payload, references): Answer) -> Result<u8, CodecError> {
         let Payload { body, parts } = payload;
+        let Some(&flags) = body.first() else {
+            let why = parts.first().and_then(Part::why_refused);
+            return Err(CodecError::new(
+                why.unwrap_or("a batch of a stream's items is empty"),
+            ));
+        };
         self.body = body;
         self.parts = parts.into_iter();
         self.references = references.into_iter();
-        let flags = self.body.try_get_u8().unwrap_or(flag::END);
+        self.body.advance(1);
         self.is_last = flags & flag::END != 0;
-        flags
+        Ok(flags)
     }
 
     /// Reads the next item. There is one.
