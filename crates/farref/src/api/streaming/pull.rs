@@ -82,6 +82,11 @@ impl Pull {
         };
     }
 
+    /// Whether it does not wait for a place: what is asked for after it comes after it.
+    pub(super) fn is_made(&self) -> bool {
+        !matches!(self.state, PullState::NoPlace(..))
+    }
+
     /// Waits for the batch.
     pub(super) fn poll(
         &mut self,

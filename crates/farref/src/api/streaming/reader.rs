@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **SR-1** Batches are handed out in the order in which they were asked for, and their items in the order in which
-//!   they are in them.
+//!   they are in them. Nothing is asked for while an older question waits for a place.
 //! - **SR-2** Nothing is asked for before the first item is. From then on one batch is asked for, and two as long as
 //!   there is more than fits into one: a stream that is idle is one open call.
 //! - **SR-3** Whoever reads without a pause lets others have their turn after each batch.
@@ -99,7 +99,10 @@ impl<T: DeserializeOwned> Reader<T> {
         if self.is_over {
             return Poll::Ready(Ok(false));
         }
-        self.ask()?;
+        if self.pulls.is_empty() {
+            let pull = self.begin_pull()?;
+            self.pulls.push_back(pull);
+        }
         let Some(oldest) = self.pulls.front_mut() else {
             return Poll::Ready(Ok(false));
         };
@@ -123,25 +126,33 @@ impl<T: DeserializeOwned> Reader<T> {
         };
         if !self.batch.is_last {
             // While the program has these, the next ones are on their way.
-            self.ask()?;
+            self.ask_ahead()?;
         }
         Poll::Ready(Ok(true))
     }
 
-    /// Asks for as many batches as are wanted.
-    fn ask(&mut self) -> Result<()> {
-        while self.pulls.len() < self.wanted {
-            let number = match self.number {
-                Some(number) => number,
-                None => {
-                    let number = self.producer.held()?.core.next_number();
-                    *self.number.insert(number)
-                }
-            };
-            let pull = Pull::begin(&self.producer, number, &self.name)?;
+    /// Asks for as many batches as are wanted, though nobody waits for them yet. One for which there is no place is left
+    /// for later: it would be sent after those that are asked for meanwhile (SR-1), and keep a place from others.
+    fn ask_ahead(&mut self) -> Result<()> {
+        while self.pulls.len() < self.wanted && self.pulls.back().is_none_or(Pull::is_made) {
+            let pull = self.begin_pull()?;
+            if !pull.is_made() {
+                break;
+            }
             self.pulls.push_back(pull);
         }
         Ok(())
+    }
+
+    fn begin_pull(&mut self) -> Result<Pull> {
+        let number = match self.number {
+            Some(number) => number,
+            None => {
+                let number = self.producer.held()?.core.next_number();
+                *self.number.insert(number)
+            }
+        };
+        Pull::begin(&self.producer, number, &self.name)
     }
 
     /// An item could not be read, and so nothing after it.

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::sources::{Channel, Each};
+use super::{all, numbers};
 use crate::PATIENCE;
 use crate::cluster::{eventually, finish};
 
@@ -105,5 +106,30 @@ async fn busy_streams_do_not_starve_calls_nor_each_other() -> Result<()> {
     let all_go_on = || of_each().zip(&before).all(|(now, &before)| now > before);
     eventually("none of the streams is left behind", all_go_on).await?;
     streams.shutdown().await;
+    finish(cluster).await
+}
+
+/// T1, SR-1: also where each batch has to find a place among other calls.
+#[tokio::test]
+async fn items_come_in_order_where_there_is_no_place_for_more_calls() -> Result<()> {
+    #[farref::remote(name = "streams::crowd")]
+    async fn crowd() {}
+
+    let narrow = |builder: farref::WorkerBuilder| {
+        let builder = builder.max_calls_per_peer(64);
+        builder.max_waiting_calls_per_peer(4)
+    };
+    let cluster = Cluster::start_with(2, narrow).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let mut crowding = JoinSet::new();
+    for _ in 0..100 {
+        let peer = peer.clone();
+        crowding.spawn(async move { while crowd::on(&peer).await.is_ok() {} });
+    }
+    for _ in 0..3 {
+        let items = all(numbers::on(&peer, 0, 50_000).await?).await?;
+        assert!(items.into_iter().eq(0..50_000));
+    }
+    crowding.shutdown().await;
     finish(cluster).await
 }
