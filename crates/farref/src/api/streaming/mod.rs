@@ -139,7 +139,7 @@ enum State<T> {
     Far(Box<Reader<T>>),
     /// Sent to somebody, perhaps several times in one message.
     Sent(Arc<Handle>, FunctionName),
-    /// It is on its way into a message, or could not be sent.
+    /// It could not be sent.
     Gone,
 }
 
@@ -438,14 +438,13 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
         if let Codec::Custom(_) = core.agent().codec() {
             return Err(Misuse::NoStreams.into());
         }
-        let state = {
-            let mut state = lock(&self.state);
-            if let State::Sent(handle, name) = &*state {
-                return Ok((Arc::clone(handle), name.clone()));
-            }
-            std::mem::replace(&mut *state, State::Gone)
-        };
-        let (handle, name) = match state {
+        // Until it is sent: of several who bring it at once, each is to have it. Nothing of the program's runs meanwhile, but
+        // for the stream's destructor should this worker be out of the group by now.
+        if !core.is_member() {
+            return Err(core.not_member());
+        }
+        let mut state = lock(&self.state);
+        let (handle, name) = match std::mem::replace(&mut *state, State::Gone) {
             State::Own(own) => {
                 let OwnStream {
                     source,
@@ -464,9 +463,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
                 let relay = Box::new(Relay(reader));
                 (produce(core, relay, Location::caller())?, name)
             }
-            State::Sent(..) | State::Gone => return Err(Misuse::StreamHandedOn.into()),
+            State::Sent(handle, name) => (handle, name),
+            State::Gone => return Err(Misuse::StreamHandedOn.into()),
         };
-        *lock(&self.state) = State::Sent(Arc::clone(&handle), name.clone());
+        *state = State::Sent(Arc::clone(&handle), name.clone());
         Ok((handle, name))
     }
 }

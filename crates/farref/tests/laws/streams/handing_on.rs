@@ -110,6 +110,25 @@ async fn a_stream_has_one_reader() -> Result<()> {
     finish(cluster).await
 }
 
+/// T5: who brings it at the same time as others has it as well, until one reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn several_may_bring_a_stream_at_once() -> Result<()> {
+    let (cluster, [one, _]) = three().await?;
+    for _ in 0..200 {
+        let there: RRef<Streaming<u64>> = numbers::on(&one, 0, 3).remote();
+        there.confirmed().await?;
+        let mut bringing = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let there = there.clone();
+            bringing.spawn(async move { there.to_here().await.map(drop) });
+        }
+        for brought in bringing.join_all().await {
+            brought?;
+        }
+    }
+    finish(cluster).await
+}
+
 /// T5
 #[tokio::test]
 async fn a_stream_that_was_sent_is_of_no_use() -> Result<()> {
