@@ -48,6 +48,38 @@ impl CancelSignal {
         // After the waker is in place: a signal in between is not missed.
         self.is_cancelled()
     }
+
+    /// Watches in the place of whoever does, who cannot run meanwhile, until this is dropped.
+    pub(crate) fn instead(&self) -> Instead<'_> {
+        Instead {
+            signal: self,
+            before: lock(&self.waker).take(),
+        }
+    }
+}
+
+/// Watches a signal for a while.
+pub(crate) struct Instead<'a> {
+    signal: &'a CancelSignal,
+    before: Option<Waker>,
+}
+
+impl Instead<'_> {
+    /// As [`CancelSignal::watch`].
+    pub(crate) fn watch(&self, waker: &Waker) -> bool {
+        self.signal.watch(waker)
+    }
+}
+
+impl Drop for Instead<'_> {
+    fn drop(&mut self) {
+        let ours = std::mem::replace(&mut *lock(&self.signal.waker), self.before.take());
+        drop(ours);
+        if self.signal.is_cancelled() {
+            // Whoever watched before has not heard of it.
+            self.signal.cancel();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +91,26 @@ mod tests {
         let signal = CancelSignal::default();
         signal.cancel();
         assert!(signal.watch(Waker::noop()));
+    }
+
+    #[test]
+    fn who_watched_before_hears_what_was_said_meanwhile() {
+        #[derive(Default)]
+        struct Told(AtomicBool);
+        impl std::task::Wake for Told {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let signal = CancelSignal::default();
+        let told = std::sync::Arc::new(Told::default());
+        assert!(!signal.watch(&Waker::from(std::sync::Arc::clone(&told))));
+        let instead = signal.instead();
+        assert!(!instead.watch(Waker::noop()));
+        signal.cancel();
+        assert!(!told.0.load(Ordering::SeqCst));
+        drop(instead);
+        assert!(told.0.load(Ordering::SeqCst));
     }
 
     #[test]

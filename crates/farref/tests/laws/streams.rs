@@ -4,6 +4,7 @@ mod ending;
 mod handing_on;
 mod many;
 pub(crate) mod sources;
+mod waiting;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

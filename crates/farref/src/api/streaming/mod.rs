@@ -6,6 +6,7 @@
 
 mod pull;
 mod reader;
+mod waiting;
 
 use std::any::type_name;
 use std::collections::VecDeque;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::time::Sleep;
 
 use self::reader::Reader;
+use self::waiting::Ended as EndedCall;
 use super::rref::RRef;
 use crate::codec::Codec;
 use crate::error::{Error, FunctionName, Misuse, Result};
@@ -286,15 +288,20 @@ impl<T: DeserializeOwned> Streaming<T> {
     /// # }
     /// ```
     pub async fn next(&mut self) -> Option<Result<T>> {
+        // One that was dropped may have left its own.
+        self.timer = None;
         poll_fn(|context| self.poll_item(context)).await
     }
 
     /// The same for code that is not async: blocks this thread until the next item is here.
     ///
+    /// Inside of a remote function it ends with the call that the function runs for: when the time of that is up
+    /// ([`Error::Timeout`]), or it is cancelled ([`Error::Cancelled`]), there are no more items for it, though some may be
+    /// ready. The stream is not over by that.
+    ///
     /// # Panics
     ///
-    /// Inside async code, where it would keep other tasks from running, and outside of any tokio runtime if the stream is
-    /// made by this program itself. Use [`next`](Self::next) there.
+    /// Inside async code, where it would keep other tasks from running. Use [`next`](Self::next) there.
     ///
     /// ```
     /// # use std::pin::Pin;
@@ -333,11 +340,40 @@ impl<T: DeserializeOwned> Streaming<T> {
             _ => None,
         };
         let runtime = match far {
-            Some(held) => held.core.runtime.clone(),
-            None => tokio::runtime::Handle::current(),
+            Some(held) => Some(held.core.runtime.clone()),
+            None => tokio::runtime::Handle::try_current().ok(),
         };
         let _waiting = BlockedThread::begin();
-        runtime.block_on(self.next())
+        let Some(runtime) = runtime else {
+            return waiting::block_on(self.next());
+        };
+        let Some(call) = Current::get() else {
+            return runtime.block_on(self.next());
+        };
+        let waited = runtime.block_on(waiting::during(&call, self.next()));
+        waited.unwrap_or_else(|ended| Some(Err(self.ended_with(&call, ended))))
+    }
+
+    /// What somebody hears who waits inside of a call that is to end.
+    #[cold]
+    fn ended_with(&mut self, call: &Current, ended: EndedCall) -> Error {
+        let (owner, function) = match self.state() {
+            State::Far(reader) => (
+                reader.producer.held().map(|held| held.owner).ok(),
+                reader.name.clone(),
+            ),
+            State::Own(own) => (None, own.name.clone()),
+            State::Sent(..) | State::Gone => return Misuse::StreamHandedOn.into(),
+        };
+        let peer = call.core.name_of(owner.unwrap_or(call.core.me));
+        match ended {
+            EndedCall::Late(limit) => Error::Timeout {
+                peer,
+                function,
+                limit,
+            },
+            EndedCall::Cancelled => Error::Cancelled { peer, function },
+        }
     }
 
     #[inline]

@@ -1,0 +1,119 @@
+//! D3, T3, T6: `wait_next` on threads that may block, and limits for an item.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use farref::{Error, Streaming};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use super::sources::{Channel, Each, Watched};
+use super::{numbers, reaches};
+use crate::PATIENCE;
+use crate::cluster::{finish, pair};
+
+/// D3, T3: its call's end is its own, be it late or cancelled, and whether it waits or finds items without end.
+#[tokio::test]
+async fn a_plain_function_that_reads_ends_with_its_call() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+    static BEGUN: Notify = Notify::const_new();
+
+    #[farref::remote(name = "streams::count_blocking")]
+    fn count(mut numbers: Streaming<u64>) -> farref::Result<u64> {
+        let mut count = 0;
+        while let Some(number) = numbers.wait_next() {
+            if number? == 0 {
+                BEGUN.notify_one();
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    let silent = || {
+        let (sender, channel) = Channel::new();
+        sender.send(0).expect("it is open");
+        std::mem::forget(sender);
+        Streaming::new(Watched(channel, &DROPPED))
+    };
+    let endless = || Streaming::new(Watched(Each(0..), &DROPPED));
+    let (cluster, peer) = pair().await?;
+    assert_eq!(count::on(&peer, Streaming::new(Each(0..5000))).await?, 5000);
+    BEGUN.notified().await;
+    let mut dropped = 0;
+    for stream in [silent(), endless()] {
+        let late = count::on(&peer, stream).timeout(Duration::from_millis(100));
+        let late = late.await;
+        assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+        dropped += 1;
+        reaches(&DROPPED, dropped).await?;
+    }
+    // Either may have begun before its time was up.
+    let _ = timeout(Duration::ZERO, BEGUN.notified()).await;
+    for stream in [silent(), endless()] {
+        let call = count::on(&peer, stream).timeout(None).start();
+        BEGUN.notified().await;
+        drop(call);
+        dropped += 1;
+        reaches(&DROPPED, dropped).await?;
+    }
+    finish(cluster).await
+}
+
+/// A thread that knows of no runtime reads to the end, and asks again.
+#[tokio::test]
+async fn a_thread_without_a_runtime_may_wait() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    let read = |mut stream: Streaming<u64>| {
+        let (tell, told) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut items = Vec::new();
+            while let Some(Ok(item)) = stream.wait_next() {
+                items.push(item);
+            }
+            let is_over = stream.wait_next().is_none() && stream.wait_next().is_none();
+            let _ = tell.send((items, is_over));
+        });
+        timeout(PATIENCE, told)
+    };
+    let far = read(numbers::on(&peer, 0, 3).await?);
+    assert_eq!(far.await.context("in time")??, (vec![0, 1, 2], true));
+    let (sender, channel) = Channel::new();
+    let own = read(Streaming::new(channel));
+    for n in 0..3 {
+        tokio::task::yield_now().await;
+        sender.send(n)?;
+    }
+    drop(sender);
+    assert_eq!(own.await.context("in time")??, (vec![0, 1, 2], true));
+    finish(cluster).await
+}
+
+/// T6: the time for an item runs from when it is asked for, also if it was asked for before.
+#[tokio::test]
+async fn a_next_that_was_dropped_takes_no_time_from_the_next_one() -> Result<()> {
+    #[farref::remote(name = "streams::silence")]
+    async fn silence() -> Streaming<u64> {
+        let (sender, channel) = Channel::new();
+        std::mem::forget(sender);
+        Streaming::new(channel)
+    }
+
+    let (cluster, peer) = pair().await?;
+    let limit = Duration::from_secs(1);
+    let mut stream = silence::on(&peer).await?.timeout(limit);
+    let dropped = timeout(Duration::from_millis(20), stream.next()).await;
+    assert!(dropped.is_err(), "{dropped:?}");
+    tokio::time::sleep(limit).await;
+    let first = {
+        let mut next = pin!(stream.next());
+        poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await
+    };
+    assert!(first.is_pending(), "{first:?}");
+    drop(stream);
+    finish(cluster).await
+}
