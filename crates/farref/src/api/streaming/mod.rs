@@ -97,8 +97,13 @@ const MAX_NAME: usize = 1 << 10;
 /// # Whose turn it is
 ///
 /// Nothing is made before the first item is asked for. From then on the maker may be ahead of the reader by two batches
-/// of 1,024 items and 56 KiB at most (or one item that is larger), besides those that are being read. The stream is polled on
-/// the worker that makes it, as an `async fn` is: it must not block. It is dropped when its reader is, or ends with it.
+/// of 1,024 items and 56 KiB at most (or one item that is larger), and 64 items of any size that did not fit, besides those
+/// that are being read. The stream is polled on the worker that makes it, as an `async fn` is: it must not block. It is dropped
+/// when its reader is, or ends with it.
+///
+/// One that has been begun and is idle is an open call to its maker: it is one of those that the maker
+/// [accepts](crate::WorkerBuilder::max_calls_per_peer), and as it has no time limit, a shutdown waits for it in vain. Drop
+/// streams that do not end by themselves first.
 ///
 /// # Time
 ///
@@ -117,7 +122,7 @@ const MAX_NAME: usize = 1 << 10;
 ///
 /// A stream has one reader. One that has not been read is handed on as it is, and whoever handed it on has no part in it any
 /// more. One that has been begun is read on by the worker that began it, which passes the items on: none is lost, and the
-/// stream ends with that worker. After it was sent, a `Streaming` is of no use
+/// stream ends with that worker; what ends it there is an [`Error::Remote`] of that worker's, whatever its kind was. After it was sent, a `Streaming` is of no use
 /// ([`Misuse::StreamHandedOn`](crate::Misuse::StreamHandedOn)). `remote()` leaves a stream where it is made, and
 /// `to_here()` brings it; of several who bring the same one, the first that reads has it
 /// ([`Misuse::StreamTaken`](crate::Misuse::StreamTaken)).
