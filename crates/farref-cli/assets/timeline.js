@@ -22,7 +22,7 @@ export function draw(data, redraw) {
   }
   const traces = byTrace(data.spans);
   if (!traces.has(chosen)) chosen = "";
-  const select = el("select", { id: "trace", "aria-label": "Which calls", change: (event) => { chosen = event.target.value; redraw(); } },
+  const select = el("select", { id: "trace", "aria-label": "Which calls", change: (event) => { chosen = event.target.value; event.target.blur(); redraw(); } },
     el("option", { value: "", selected: chosen === "" }, "the latest calls"),
     [...traces].slice(0, MOST_TRACES).map(([id, spans]) =>
       el("option", { value: id, selected: id === chosen }, `${spans[0].function}, ${many(spans.length, "call")}, ${took(length(spans))}`)));

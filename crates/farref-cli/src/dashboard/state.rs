@@ -65,6 +65,11 @@ impl State {
         let silent = !seen.is_empty() && seen.iter().all(|one| one.snapshot.is_err());
         self.lost = silent.then(|| "no worker of the group answers".to_owned());
         self.membership.update(&seen, at);
+        self.at = Some(at);
+        // The last state of a group that is gone is still worth seeing, and so is what came before.
+        if silent {
+            return;
+        }
         self.history.update(&seen, at);
         self.timeline.update(&seen, at);
         self.references = references::merge(&seen);
@@ -86,11 +91,7 @@ impl State {
                 snapshot.finished = Vec::new();
             }
         }
-        // The last state of a group that is gone is still worth seeing.
-        if !silent {
-            self.seen = seen;
-        }
-        self.at = Some(at);
+        self.seen = seen;
     }
 }
 
@@ -110,6 +111,8 @@ mod tests {
         let mut state = State::new("here:1", Duration::from_secs(1));
         state.update(Update::Seen(samples::group()), 1.0);
         assert_eq!((state.lost.as_ref(), state.seen.len()), (None, 3));
+        let held = state.references.len();
+        assert!(held > 0);
         let mut silent = samples::group();
         for one in &mut silent {
             one.snapshot = Err("killed".to_owned());
@@ -117,6 +120,7 @@ mod tests {
         state.update(Update::Seen(silent), 2.0);
         assert!(state.lost.is_some());
         assert!(state.seen.iter().all(|one| one.snapshot.is_ok()));
+        assert_eq!(state.references.len(), held);
         state.update(Update::Lost("nobody is there".to_owned()), 3.0);
         assert_eq!(state.lost.as_deref(), Some("nobody is there"));
         state.update(Update::Seen(samples::group()), 4.0);

@@ -1,8 +1,8 @@
 //! A real browser: headless Chromium, driven over WebDriver.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +27,21 @@ pub(crate) fn is_there() -> bool {
         || runs("chromium") && runs("chromedriver")
 }
 
+/// The port that chromedriver says it has taken. What it says after that is read too, so that it can say it.
+fn port_of(driver: &mut Child) -> anyhow::Result<u16> {
+    let says = driver.stdout.take().context("its output")?;
+    let mut lines = BufReader::new(says).lines();
+    let port = loop {
+        let line = lines.next().context("chromedriver ended")??;
+        let said = line.strip_prefix("ChromeDriver was started successfully on port ");
+        if let Some(port) = said {
+            break port.trim_end_matches('.').parse()?;
+        }
+    };
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok(port)
+}
+
 /// A browser with one page.
 pub(crate) struct Browser {
     driver: Child,
@@ -37,16 +52,16 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) fn start() -> anyhow::Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let profile =
-            std::env::temp_dir().join(format!("farref-dashboard-{}-{port}", std::process::id()));
-        fs::create_dir_all(&profile)?;
-        let driver = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .context("chromedriver is missing: apt-get install chromium chromium-driver")?;
+        let port = port_of(&mut driver)?;
+        let profile =
+            std::env::temp_dir().join(format!("farref-dashboard-{}-{port}", std::process::id()));
+        fs::create_dir_all(&profile)?;
         let mut browser = Self {
             driver,
             port,

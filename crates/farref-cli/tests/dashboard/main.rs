@@ -161,8 +161,11 @@ async fn every_view_shows_what_is_there_and_a_worker_that_is_killed() -> anyhow:
     })?;
     assert!(found.contains("reference"), "{found}");
 
-    let two_in_circle = |text: &str| text.matches("circle 1").count() >= 3;
-    let calls = choose(&browser, "calls", "the circle is found", two_in_circle)?;
+    let is_found = |text: &str| {
+        let in_circle = text.matches("circle 1").count() >= 3;
+        in_circle && text.lines().any(|line| line.starts_with("blocked"))
+    };
+    let calls = choose(&browser, "calls", "the circle is found", is_found)?;
     let blocked = calls
         .lines()
         .find(|line| line.starts_with("blocked"))
@@ -199,7 +202,7 @@ async fn every_view_shows_what_is_there_and_a_worker_that_is_killed() -> anyhow:
     picture(&browser, "rates")?;
 
     let contexts = choose(&browser, "contexts", "a context is open", |text| {
-        text.contains("conductor")
+        text.contains("conductor") && text.contains("keeper: passes")
     })?;
     assert!(contexts.contains("1 context open"), "{contexts}");
     assert!(
@@ -301,7 +304,7 @@ async fn a_group_that_is_gone_is_said_to_be() -> anyhow::Result<()> {
     browser.wait("#view", "the group is shown", |text| {
         text.contains("conductor")
     })?;
-    assert_eq!(browser.text("#banner")?, "");
+    browser.wait("#banner", "all is well", str::is_empty)?;
     drop(group);
     browser.wait("#banner", "it is gone", |text| {
         text.contains("cannot be seen")
