@@ -13,8 +13,7 @@
 //! written.
 //! References ([`RRef`](crate::RRef)) and large buffers
 //! ([`Blob`](crate::Blob), [`Buffer`](crate::Buffer)) do not go through the codec: while a value is being
-//! written or read, a [`scope`] collects or provides them, and the codec sees their index only. The compact form
-//! has long sequences of [`numbers`] travel in the same way.
+//! written or read, a [`scope`] collects or provides them, and the codec sees their index only.
 
 mod blob;
 mod buffer;
@@ -28,7 +27,6 @@ mod forms;
 pub(crate) mod items;
 #[cfg(test)]
 mod limits_tests;
-mod numbers;
 mod part;
 mod payload;
 mod reader;

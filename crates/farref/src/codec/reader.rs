@@ -12,7 +12,7 @@
 //! - **RD-1** Options, sequences, maps and enums are nested at most [`MAX_DEPTH`] deep. Structs, tuples
 //!   and newtypes in between are as deep as the program's types make them, whatever the bytes say.
 //! - **RD-2** All sequences and maps of one value together have no more elements than the value has
-//!   bytes, and [`FREE_ELEMENTS`] besides; but for numbers that come as their [bytes](super::numbers).
+//!   bytes, and [`FREE_ELEMENTS`] besides.
 //! - **RD-3** Structs, tuples and variants are read with as many fields as they were written with, see
 //!   [`count`](super::count).
 
@@ -28,9 +28,6 @@ use serde::de::{
 use super::count::FieldCounts;
 use super::depth::{MAX_DEPTH, too_deep};
 use super::fault::Fault;
-use super::numbers::{Kind, LONG, Numbers, Way};
-use super::part::PartBytes;
-use super::scope;
 
 /// How many elements one value may have that take no bytes, such as those of a `Vec<()>`.
 pub(super) const FREE_ELEMENTS: u64 = 65_536;
@@ -77,52 +74,12 @@ impl<'de> Reader<'de> {
     #[inline]
     fn length(&mut self) -> Result<usize, Fault> {
         let length = usize::deserialize(&mut self.postcard)?;
-        self.count(length)
-    }
-
-    /// So many elements are to come, one by one (RD-2).
-    #[inline]
-    fn count(&mut self, length: usize) -> Result<usize, Fault> {
         match self.elements.checked_sub(length as u64) {
             Some(left) => self.elements = left,
             None => return Err(Fault::said(too_many())),
         }
         Ok(length)
     }
-
-    /// Reads a long sequence, which says how its elements come.
-    #[inline(never)]
-    fn long<V: Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Fault> {
-        let way = u8::deserialize(&mut self.postcard)?;
-        let way = Way::from_byte(way).ok_or_else(no_such_way)?;
-        if way == Way::OneByOne {
-            let left = self.count(length)?;
-            let reader = self;
-            return visitor.visit_seq(Elements { reader, left });
-        }
-        let kind = u8::deserialize(&mut self.postcard)?;
-        let kind = Kind::from_byte(kind).ok_or_else(no_such_way)?;
-        let part;
-        let bytes = if way == Way::Inside {
-            <&[u8]>::deserialize(&mut self.postcard)?
-        } else {
-            let index = u32::deserialize(&mut self.postcard)?;
-            part = scope::take_attached(index).map_err(Fault::said)?;
-            match part.place() {
-                PartBytes::Here(bytes) => bytes,
-                PartBytes::Behind(_) => return Err(no_such_way()),
-            }
-        };
-        let mut numbers = Numbers::new(kind, length, bytes)?;
-        let value = visitor.visit_seq(&mut numbers)?;
-        numbers.finish()?;
-        Ok(value)
-    }
-}
-
-#[cold]
-fn no_such_way() -> Fault {
-    Fault::said("a long sequence in it comes in no known way")
 }
 
 #[cold]
@@ -207,11 +164,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     #[inline]
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let length = usize::deserialize(&mut self.postcard)?;
-        if length >= LONG {
-            return self.below(|reader| reader.long(length, visitor));
-        }
-        let left = self.count(length)?;
+        let left = self.length()?;
         self.below(|reader| visitor.visit_seq(Elements { reader, left }))
     }
 

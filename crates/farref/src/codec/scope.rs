@@ -171,18 +171,6 @@ pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
     attached.flatten()
 }
 
-/// The same, as long as there are not so many of them.
-pub(super) fn attach_within(most: usize, part: impl FnOnce() -> Part) -> Option<u32> {
-    let attached = innermost_mut(&SCOPES, |scope| match scope {
-        Scope::Writing { parts, .. } if parts.len() < most => {
-            parts.push(part());
-            Some(parts.len() as u32 - 1)
-        }
-        Scope::Writing { .. } | Scope::Reading { .. } => None,
-    });
-    attached.flatten()
-}
-
 /// How often one buffer may be read again. It bounds what copies of it may take (D5).
 const READ_AGAIN: u8 = 16;
 

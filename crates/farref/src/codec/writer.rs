@@ -3,18 +3,17 @@
 //! Postcard trusts a type to write what it announces. This looks after it: what the compact form cannot
 //! carry (a field that is left out, a sequence or map that does not know its length, or has another one
 //! than it said) ends with [`Fault::not_compact`], and the value is written in the described form
-//! instead. Long sequences of numbers are packed ([`numbers`](super::numbers)). Everything else is left to postcard.
+//! instead. Everything else is left to postcard.
 
 use postcard::Serializer as Postcard;
 use postcard::ser_flavors::Flavor;
 use serde::ser::{
-    Serialize, SerializeMap, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
 use super::count::FieldCounts;
 use super::fault::Fault;
-use super::numbers::Sequence;
 
 /// The bytes written so far.
 pub(super) struct Body(pub(super) Vec<u8>);
@@ -90,7 +89,7 @@ macro_rules! leave_to_postcard {
 impl<'a> Serializer for &'a mut Writer {
     type Ok = ();
     type Error = Fault;
-    type SerializeSeq = Sequence<'a>;
+    type SerializeSeq = Several<'a>;
     type SerializeTuple = Several<'a>;
     type SerializeTupleStruct = Several<'a>;
     type SerializeTupleVariant = Several<'a>;
@@ -158,9 +157,9 @@ impl<'a> Serializer for &'a mut Writer {
     }
 
     #[inline]
-    fn serialize_seq(self, length: Option<usize>) -> Result<Sequence<'a>, Fault> {
+    fn serialize_seq(self, length: Option<usize>) -> Result<Several<'a>, Fault> {
         let length = self.length(length)?;
-        Ok(Sequence::new(self, length))
+        Ok(self.several(length))
     }
 
     #[inline]
@@ -218,7 +217,7 @@ impl<'a> Serializer for &'a mut Writer {
     }
 }
 
-/// The entries or fields of something.
+/// The elements, entries or fields of something.
 pub(super) struct Several<'a> {
     writer: &'a mut Writer,
     announced: usize,
@@ -232,7 +231,7 @@ impl Several<'_> {
         value.serialize(&mut *self.writer)
     }
 
-    /// The end of a map, which the reader knows the length of.
+    /// The end of a sequence or map, which the reader knows the length of.
     #[inline]
     fn end_counted(self) -> Result<(), Fault> {
         if self.written == self.announced {
@@ -270,6 +269,7 @@ macro_rules! several {
 }
 
 several! {
+    SerializeSeq: serialize_element, end_counted;
     SerializeTuple: serialize_element, end_fields;
     SerializeTupleStruct: serialize_field, end_fields;
     SerializeTupleVariant: serialize_field, end_fields;
