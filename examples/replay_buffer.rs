@@ -117,9 +117,7 @@ async fn host(me: &Worker) -> Result<()> {
 
     let (actors, learners) = others.split_at(2);
     let writing = actors.iter().map(|actor| write::on(actor, 500).start());
-    let reading = learners
-        .iter()
-        .map(|learner| read::on(learner, 1000).start());
+    let reading = learners.iter().map(|one| read::on(one, 1000).start());
     let working: Vec<_> = writing.chain(reading).collect(); // all at the same time
     let mut handled = 0;
     for pending in working {
