@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Residue {
     /// Whether the program on the node has asked for the shutdown at all, or only serves.
     pub wants_shutdown: bool,
-    /// Calls made or being worked on.
+    /// Calls made or being worked on, and what a node's driver does of its own.
     pub calls: u32,
     /// References owned or held.
     pub references: u32,

@@ -77,6 +77,8 @@ pub struct Node<V, O = (), I = (), H = ()> {
     /// What was kept for calls that were lost with their peers, until the driver asks for it.
     lost_outgoing: BTreeMap<(NodeId, MessageId), O>,
     lost_incoming: BTreeMap<(NodeId, MessageId), I>,
+    /// What the driver does that a shutdown has to wait for.
+    unfinished: u32,
     activity: Activity,
     mutant: Mutant,
 }
@@ -135,6 +137,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
             seed: config.seed,
             lost_outgoing: BTreeMap::new(),
             lost_incoming: BTreeMap::new(),
+            unfinished: 0,
             activity: Activity::default(),
             mutant: Mutant::default(),
         }
@@ -245,13 +248,31 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// What this node still has to do before it may shut down.
     pub fn residue(&self) -> Residue {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let calls = count(self.calls.values().map(Calls::len).sum());
         Residue {
             wants_shutdown: self.quiescence.wants_shutdown(),
-            calls: count(self.calls.values().map(Calls::len).sum()),
+            calls: calls.saturating_add(self.unfinished),
             references: count(self.refs.iter().map(RefTable::len).sum()),
             contexts: count(self.contexts.iter().map(ContextTable::len).sum()),
             unsettled: u32::from(!self.membership.is_settled()),
         }
+    }
+
+    /// The driver begins something of its own that the shutdown is to wait for. It counts as a call that is being
+    /// worked on.
+    pub fn begin_work(&mut self) {
+        self.activity.0 += 1;
+        self.unfinished = self.unfinished.saturating_add(1);
+    }
+
+    /// What the driver [began](Self::begin_work) is done.
+    pub fn end_work(&mut self) {
+        self.unfinished = self.unfinished.saturating_sub(1);
+    }
+
+    /// Nobody waits any longer for what the driver [began](Self::begin_work).
+    pub fn forget_work(&mut self) {
+        self.unfinished = 0;
     }
 
     /// How many calls of this node are open whose answers the program still waits for: not those of others, and not

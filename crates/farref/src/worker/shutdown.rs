@@ -176,6 +176,10 @@ impl Worker {
                     leaks: self.references(),
                 });
             }
+            if clock.is_some_and(|since| since.elapsed() >= limit / 2) {
+                // Destructors that do not end are no reason not to.
+                core.input(|node, _| node.forget_work());
+            }
             let only_references = only_references_left(core);
             // Who has come may not have been asked.
             let view = core.look(|node| node.membership().view().number());

@@ -1,5 +1,7 @@
 //! N1-N5: names that references are published under.
 
+mod trouble;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::ThreadId;

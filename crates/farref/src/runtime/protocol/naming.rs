@@ -1,6 +1,6 @@
 //! Names for references: what this worker publishes, and taking it back in time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use farref_proto::NodeId;
 
@@ -61,13 +61,35 @@ impl Core {
 
     /// The group is at rest but for references: the names stand for nothing any more. It may go on all the same, with
     /// other names.
-    pub(crate) fn withdraw_names(&self) {
-        self.let_go_of_names(self.published.withdraw());
+    ///
+    /// What they stood for may have references in turn, which go when its destructors have run. Until then this worker
+    /// is not at rest, so that nobody takes them for leaks.
+    pub(crate) fn withdraw_names(self: &Arc<Self>) {
+        let names = self.published.withdraw();
+        if names.is_empty() {
+            return;
+        }
+        self.input(|node, _| node.begin_work());
+        let going = Arc::new(NamesGoing(Arc::downgrade(self)));
+        let names = names.into_iter().map(|name| (name, Arc::clone(&going)));
+        // Each is dropped before its part of `going` is.
+        self.user_code.drop_later(names.collect());
     }
 
     /// Drops what names stood for, elsewhere: the last reference to a value of the program leads to its destructor,
     /// and whoever ends the worker has to go on meanwhile.
     pub(super) fn let_go_of_names(&self, names: Vec<Entry<Arc<Handle>>>) {
         self.user_code.drop_later(names);
+    }
+}
+
+/// Dropped with the last of the names that were taken back.
+struct NamesGoing(Weak<Core>);
+
+impl Drop for NamesGoing {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.upgrade() {
+            core.input(|node, _| node.end_work());
+        }
     }
 }

@@ -3,22 +3,21 @@
 //! Each worker keeps what it has published itself, so there is no table that could be lost. A lookup is a call to the
 //! publisher, which answers with the reference; it is handed on as any other is (R1 to R5).
 
+mod group;
+
 use std::any::type_name;
 use std::fmt;
-use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Fingerprint, NodeId, WorkerId};
 use serde::{Deserialize, Serialize};
 
+use super::call::Call;
 use super::peer::Peer;
-use super::pending::Pending;
 use super::rref::{RRef, UntypedRRef};
-use super::watching::{MemberEvent, Members};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
 use crate::runtime::Core;
@@ -195,7 +194,7 @@ impl<T: 'static> Lookup<T> {
                 let answer = self.answer_of(publisher, Patience::None).await?;
                 self.found(publisher, answer)?
             }
-            None => self.first_of(&self.members(), self.deadline()).await?,
+            None => self.in_group_now().await?,
         };
         let found = found.filter(|(_, version)| self.is_newer(*version));
         Ok(found.map(|(rref, _)| rref))
@@ -242,11 +241,6 @@ impl<T: 'static> Lookup<T> {
         self.timeout.unwrap_or(self.core.settings.call_timeout)
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        let limit = self.limit()?;
-        Instant::now().checked_add(limit)
-    }
-
     /// What it is called in errors.
     fn title(&self) -> FunctionName {
         FunctionName::theirs(format!("lookup of {}", self.name))
@@ -273,12 +267,9 @@ impl<T: 'static> Lookup<T> {
     }
 
     /// Asks a worker. No part of the context that surrounds it: a context would have to wait for it.
-    fn ask(
-        &self,
-        publisher: &Peer,
-        patience: Patience,
-        limit: Option<Duration>,
-    ) -> Pending<Answer> {
+    ///
+    /// It is made at once, or when there is a place for it (D5) and somebody polls it.
+    fn ask(&self, publisher: &Peer, patience: Patience, limit: Option<Duration>) -> Call<Answer> {
         let question = Question {
             name: String::from(&*self.name),
             fingerprint: fingerprint::of_type::<T>(),
@@ -287,7 +278,9 @@ impl<T: 'static> Lookup<T> {
         };
         current::enter_context(None, || {
             let call = look_up::on(publisher, question).timeout(limit);
-            call.named(self.title()).start()
+            let mut call = call.named(self.title());
+            call.make();
+            call
         })
     }
 
@@ -323,127 +316,6 @@ impl<T: 'static> Lookup<T> {
             type_name::<T>()
         ))
     }
-
-    /// The lives that are there at present, by their numbers.
-    fn members(&self) -> Vec<NodeId> {
-        self.core
-            .look(|node| node.membership().view().members().collect())
-    }
-
-    /// What the first of those has who have something of that name now. All are asked at once.
-    async fn first_of(
-        &self,
-        members: &[NodeId],
-        deadline: Option<Instant>,
-    ) -> Result<Option<Found<T>>> {
-        let ask = |life: &NodeId| self.ask_life(*life, Patience::None, deadline);
-        let asked: Vec<Asked> = members.iter().map(ask).collect();
-        for Asked { member, answer, .. } in asked {
-            let found = self.of_group(&member, answer.await)?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
-    }
-
-    fn ask_life(&self, life: NodeId, patience: Patience, deadline: Option<Instant>) -> Asked {
-        let member = Peer::of(&self.core, life);
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let answer = self.ask(&member, patience, left);
-        Asked {
-            life,
-            member,
-            answer,
-        }
-    }
-
-    /// Who is gone has nothing.
-    fn of_group(&self, member: &Peer, answer: Result<Answer>) -> Result<Option<Found<T>>> {
-        match answer {
-            Ok(answer) => self.found(member, answer),
-            Err(Error::PeerLost { .. }) => Ok(None),
-            Err(Error::Timeout {
-                function, limit, ..
-            }) => Err(Error::Timeout {
-                peer: Arc::from("any of the group"),
-                function,
-                limit: self.limit().unwrap_or(limit),
-            }),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// What the name stands for in the group is what the first has who has it. If that is not what is looked for, it
-    /// changes only by who comes before that one, or by that one itself: they are asked to say so. If nobody has it,
-    /// all are.
-    async fn in_group(&self) -> Result<Found<T>> {
-        let deadline = self.deadline();
-        // From the beginning, so that no newcomer is missed.
-        let members = Members::watch(&self.core);
-        loop {
-            let present = self.members();
-            let first = match self.first_of(&present, deadline).await? {
-                Some(found) if self.is_newer(found.1) => return Ok(found),
-                first => first.map(|(_, version)| version.publisher.worker),
-            };
-            let ask = |life: NodeId| {
-                let patience = match first {
-                    Some(first) if life.worker > first => return None,
-                    Some(first) if life.worker == first => Patience::WhileThere,
-                    _ => Patience::Endless,
-                };
-                Some(self.ask_life(life, patience, deadline))
-            };
-            let mut asked: Vec<Asked> = present.into_iter().filter_map(ask).collect();
-            loop {
-                match poll_fn(|context| poll_any(&mut asked, &members, context)).await {
-                    News::Answered(member, answer) => {
-                        if let Some(found) = self.of_group(&member, answer)? {
-                            return Ok(found);
-                        }
-                        // The first has it no more, so it is another's turn.
-                        if first.is_some_and(|first| first.0 == member.rank()) {
-                            break;
-                        }
-                    }
-                    News::Event(Some(MemberEvent::Joined(member))) => {
-                        // Those who were there have been asked.
-                        if !asked.iter().any(|asked| asked.life == member.node()) {
-                            asked.extend(ask(member.node()));
-                        }
-                    }
-                    News::Event(Some(MemberEvent::Ended(_)) | None) => {
-                        return Err(self.core.not_member());
-                    }
-                    News::Event(_) => {}
-                }
-            }
-        }
-    }
-}
-
-/// A member that has been asked, and its answer.
-struct Asked {
-    life: NodeId,
-    member: Peer,
-    answer: Pending<Answer>,
-}
-
-/// What comes next for who has asked all.
-enum News {
-    Answered(Peer, Result<Answer>),
-    Event(Option<MemberEvent>),
-}
-
-fn poll_any(asked: &mut Vec<Asked>, members: &Members, context: &mut Context<'_>) -> Poll<News> {
-    for index in 0..asked.len() {
-        if let Poll::Ready(answer) = Pin::new(&mut asked[index].answer).poll(context) {
-            let Asked { member, .. } = asked.remove(index);
-            return Poll::Ready(News::Answered(member, answer));
-        }
-    }
-    members.poll_event(context).map(News::Event)
 }
 
 impl<T: 'static> IntoFuture for Lookup<T> {
