@@ -44,7 +44,7 @@ pub(crate) struct ErrorType {
     pub(crate) ty: TokenStream,
     /// Whether the signature says what it is, and not only an alias elsewhere.
     is_said: bool,
-    /// Whether they may be sent as what they are: nothing that is borrowed is.
+    /// Whether they may be sent as what they are: nothing that is borrowed is, nor what has no name.
     pub(crate) is_owned: bool,
     /// Where it is declared.
     pub(crate) at: Span,
@@ -121,9 +121,13 @@ impl Signature {
     pub(crate) fn call(&self) -> TokenStream {
         let output = &self.output;
         match &self.error {
-            // `anyhow::Result<T>` and its like say nothing that a caller could use.
+            // `anyhow::Result<T>` and its like say nothing that a caller could use, and of what is borrowed a call
+            // would borrow, too.
             Some(ErrorType {
-                ty, is_said: true, ..
+                ty,
+                is_said: true,
+                is_owned: true,
+                ..
             }) => quote!(::farref::Call<#output, #ty>),
             _ => quote!(::farref::Call<#output>),
         }
@@ -307,7 +311,7 @@ fn good_part(ty: &Type) -> Option<(&Type, ErrorType)> {
         Some(error) => ErrorType {
             ty: error.to_token_stream(),
             is_said: true,
-            is_owned: !has_reference(error.to_token_stream()),
+            is_owned: is_owned(error.to_token_stream()),
             at: error.span(),
         },
         // Only where the alias is declared it says what they are.
@@ -321,13 +325,27 @@ fn good_part(ty: &Type) -> Option<(&Type, ErrorType)> {
     Some((output, error))
 }
 
-/// Whether there is a reference somewhere in a type.
-fn has_reference(tokens: TokenStream) -> bool {
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Punct(punct) => punct.as_char() == '&',
-        TokenTree::Group(group) => has_reference(group.stream()),
-        TokenTree::Ident(_) | TokenTree::Literal(_) => false,
-    })
+/// Whether a type has a name, and no reference somewhere in it, nor a lifetime other than `'static`.
+fn is_owned(tokens: TokenStream) -> bool {
+    let mut tokens = tokens.into_iter();
+    while let Some(token) = tokens.next() {
+        let is_owned = match token {
+            TokenTree::Punct(punct) => match punct.as_char() {
+                '&' => false,
+                '\'' => tokens
+                    .next()
+                    .is_some_and(|name| name.to_string() == "static"),
+                _ => true,
+            },
+            TokenTree::Group(group) => is_owned(group.stream()),
+            TokenTree::Ident(ident) => ident != "impl",
+            TokenTree::Literal(_) => true,
+        };
+        if !is_owned {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -394,6 +412,29 @@ mod tests {
                 "{declared}"
             );
             assert_eq!(signature.error.is_some(), fallible, "{declared}");
+        }
+    }
+
+    #[test]
+    fn a_call_names_errors_that_are_said_and_borrow_nothing() {
+        for (error, named) in [
+            ("Refusal", true),
+            ("Cow<'static, str>", true),
+            ("Vec<(u8, String)>", true),
+            ("&'static str", false),
+            ("&str", false),
+            ("Cow<'_, str>", false),
+            ("Box<dyn Error + Send + '_>", false),
+            ("(u8, &'static str)", false),
+            ("impl Error + Send + Sync", false),
+        ] {
+            let call = method(&format!("fn f(&self) -> Result<u8, {error}>")).call();
+            let call = text::of(call);
+            let says = match named {
+                true => format!("::farref::Call<u8, {error}>"),
+                false => "::farref::Call<u8>".to_owned(),
+            };
+            assert_eq!(call, says);
         }
     }
 

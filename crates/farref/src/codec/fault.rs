@@ -29,6 +29,14 @@ impl Fault {
         Self(Box::new(Reason::Said(text::said(words))))
     }
 
+    /// What postcard says, if it said it.
+    pub(super) fn postcard(&self) -> Option<&postcard::Error> {
+        match &*self.0 {
+            Reason::Postcard(error) => Some(error),
+            Reason::NotCompact | Reason::Said(_) => None,
+        }
+    }
+
     pub(super) fn is_not_compact(&self) -> bool {
         matches!(*self.0, Reason::NotCompact)
     }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::depth::Limited;
 use super::error::CodecError;
+use super::fault::Fault;
 use super::reader::Reader;
 use super::writer::Writer;
 use super::{described, scope};
@@ -193,8 +194,15 @@ thread_local! {
 }
 
 pub(super) fn write_described<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
-    let mut writer = described::Writer::new(DESCRIBED.to_vec());
-    value.serialize(&mut writer).map_err(CodecError::new)?;
+    write_described_at_most(value, usize::MAX).map_err(CodecError::new)
+}
+
+pub(super) fn write_described_at_most<T: Serialize>(
+    value: &T,
+    most: usize,
+) -> Result<Vec<u8>, Fault> {
+    let mut writer = described::Writer::at_most(DESCRIBED.to_vec(), most);
+    value.serialize(&mut writer)?;
     Ok(writer.finish())
 }
 

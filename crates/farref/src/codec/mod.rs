@@ -16,6 +16,7 @@
 //! written or read, a [`scope`] collects or provides them, and the codec sees their index only.
 
 mod blob;
+mod bounded;
 mod buffer;
 mod count;
 mod depth;

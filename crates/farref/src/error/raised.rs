@@ -50,22 +50,21 @@ pub struct ErrorValue {
 
 impl ErrorValue {
     /// Writes an error. References cannot go with it; buffers in it are copied.
-    pub(crate) fn write<E: Serialize + DeserializeOwned + 'static>(error: &E) -> Self {
-        Self {
-            of: fingerprint::of_error::<E>(),
-            written: Codec::Postcard.encode(error).map_err(said),
-        }
-        .bounded()
+    pub(crate) fn write<E: Serialize + Deserialize<'static> + 'static>(error: &E) -> Self {
+        let written = match Codec::encode_at_most(error, MAX_BYTES) {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(too_large()),
+            Err(reason) => Err(said(reason)),
+        };
+        let of = fingerprint::of_error::<E>();
+        Self { of, written }.bounded()
     }
 
     /// RE-2
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self.written {
             Ok(bytes) if bytes.len() > MAX_BYTES => {
-                self.written = Err(format!(
-                    "it takes {} bytes, and an error has {MAX_BYTES} at most: return what is large as a value",
-                    bytes.len()
-                ));
+                self.written = Err(too_large());
             }
             Err(reason) if reason.len() > MAX_TEXT => *reason = said(&*reason),
             _ => {}
@@ -106,6 +105,13 @@ impl fmt::Debug for ErrorValue {
     }
 }
 
+/// RE-2
+fn too_large() -> String {
+    format!(
+        "it takes more bytes than an error has, {MAX_BYTES} at most: return what is large as a value"
+    )
+}
+
 /// Why there is no error of the type that was asked for.
 pub(crate) enum Unreadable {
     /// It could not be written where it was raised.
@@ -116,6 +122,10 @@ pub(crate) enum Unreadable {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde::ser::SerializeSeq;
+
     use super::*;
 
     #[derive(PartialEq, Debug, Serialize, Deserialize)]
@@ -166,5 +176,39 @@ mod tests {
         };
         let bounded = talks.bounded().written.unwrap_err();
         assert_eq!(bounded.len(), MAX_TEXT);
+    }
+
+    /// How many of its elements have been written.
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+    /// Has endless elements, for all that an error can be. `true`: and says so.
+    #[derive(Deserialize)]
+    struct Endless(bool);
+
+    impl Serialize for Endless {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            const ALL: usize = 1 << 24;
+            let mut all = serializer.serialize_seq((!self.0).then_some(ALL))?;
+            for _ in 0..ALL {
+                WRITTEN.fetch_add(1, Ordering::Relaxed);
+                all.serialize_element("0123456789")?;
+            }
+            all.end()
+        }
+    }
+
+    /// What an error has in it may be as large as a value, and there may be many such errors at once.
+    #[test]
+    fn re_2_no_more_of_an_error_is_written_than_can_be_sent() {
+        for has_no_length in [false, true] {
+            WRITTEN.store(0, Ordering::Relaxed);
+            let value = ErrorValue::write(&Endless(has_no_length));
+            let Err(reason) = &value.written else {
+                panic!("it is too large");
+            };
+            assert!(reason.contains("65536 at most"), "{reason}");
+            let written = WRITTEN.load(Ordering::Relaxed);
+            assert!(written <= MAX_BYTES / 10, "{written} elements");
+        }
     }
 }

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farref_proto::Fingerprint;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use self::hash::Hash;
@@ -47,7 +48,7 @@ pub(crate) fn of_type<T: 'static>() -> Fingerprint {
 }
 
 /// The fingerprint of an error that is sent as what it is: of its name and its shape.
-pub(crate) fn of_error<E: DeserializeOwned + 'static>() -> Fingerprint {
+pub(crate) fn of_error<E: Deserialize<'static> + 'static>() -> Fingerprint {
     Hash::new()
         .part("error")
         .part(type_name::<E>())
@@ -83,7 +84,7 @@ pub struct ErrorType {
 
 impl ErrorType {
     /// Traces a type.
-    pub(crate) fn of<E: DeserializeOwned + 'static>() -> Self {
+    pub(crate) fn of<E: Deserialize<'static> + 'static>() -> Self {
         Self {
             name: type_name::<E>(),
             fingerprint: of_error::<E>(),
@@ -93,7 +94,7 @@ impl ErrorType {
 }
 
 /// The shape of a type, in words.
-pub(crate) fn shape_text<A: DeserializeOwned + 'static>() -> Arc<str> {
+pub(crate) fn shape_text<A: Deserialize<'static> + 'static>() -> Arc<str> {
     shape(TypeId::of::<A>(), shape_of::<A>).1
 }
 

@@ -30,6 +30,8 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::Deserialize;
+#[cfg(test)]
 use serde::de::DeserializeOwned;
 
 use super::found::{Found, MAX_DEPTH};
@@ -43,7 +45,7 @@ pub(super) const MAX_STEPS_PER_PART: usize = 10_000;
 const MAX_RUNS_PER_PART: usize = 256;
 
 /// The shape of a type.
-pub(crate) fn shape_of<T: DeserializeOwned>() -> Shape {
+pub(crate) fn shape_of<T: Deserialize<'static>>() -> Shape {
     Tracer::trace(deserialize::<T>).shape()
 }
 
@@ -75,14 +77,14 @@ impl Shape {
 }
 
 /// Deserializes the type once. All else is compiled once for all types.
-type Deserialize = fn(&mut Run<'_>);
+type DeserializeOnce = fn(&mut Run<'_>);
 
-fn deserialize<T: DeserializeOwned>(run: &mut Run<'_>) {
+fn deserialize<T: Deserialize<'static>>(run: &mut Run<'_>) {
     drop(T::deserialize(run.probe()));
 }
 
 struct Tracer {
-    deserialize: Deserialize,
+    deserialize: DeserializeOnce,
     /// In the order in which they were found, which is by distance from the root: the way to a node
     /// is always a shortest one.
     nodes: Vec<Node>,
@@ -102,7 +104,7 @@ struct Node {
 }
 
 impl Tracer {
-    fn trace(deserialize: Deserialize) -> Self {
+    fn trace(deserialize: DeserializeOnce) -> Self {
         let mut tracer = Self {
             deserialize,
             nodes: Vec::new(),

@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::Failure;
 use crate::error::{Error, ErrorValue, RemoteError};
@@ -207,7 +207,9 @@ pub trait CanRaise<E> {
     fn error_writer(&self) -> Option<WriteError<E>>;
 }
 
-impl<E: Serialize + DeserializeOwned + 'static> CanRaise<E> for Probe<E> {
+// The compiler does not look at lifetimes when it chooses: of `DeserializeOwned`, a type that borrows for `'static`
+// (behind an alias, where nobody sees it) would be chosen and then refused.
+impl<E: Serialize + Deserialize<'static> + 'static> CanRaise<E> for Probe<E> {
     fn error_type(&self) -> Option<ErrorType> {
         Some(ErrorType::of::<E>())
     }

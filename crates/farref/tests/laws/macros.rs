@@ -52,6 +52,93 @@ fn refuse() -> Result<(), &'static str> {
     Err("no")
 }
 
+/// Errors that borrow, where the attribute does not see it.
+mod borrowing {
+    use std::borrow::Cow;
+
+    pub(super) type Text = &'static str;
+    type Result<T> = std::result::Result<T, &'static str>;
+
+    #[derive(Debug, serde::Serialize, serde::Deserialize)]
+    pub(super) struct Said<'a>(&'a str);
+
+    impl std::fmt::Display for Said<'_> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for Said<'_> {}
+
+    #[farref::remote]
+    pub(super) fn by_alias() -> Result<u32> {
+        Err("no")
+    }
+
+    #[farref::remote]
+    pub(super) fn by_name() -> std::result::Result<u32, Text> {
+        Err("no")
+    }
+
+    #[farref::remote]
+    pub(super) fn in_a_type() -> std::result::Result<u32, Said<'static>> {
+        Err(Said("no"))
+    }
+
+    #[farref::remote]
+    pub(super) async fn without_a_name()
+    -> std::result::Result<u32, impl std::error::Error + Send + Sync> {
+        Err(std::fmt::Error)
+    }
+
+    /// Has a text.
+    pub(super) struct Sign(pub(super) String);
+
+    #[farref::remote]
+    impl Sign {
+        pub(super) fn new(text: String) -> Self {
+            Self(text)
+        }
+
+        pub(super) fn refuse(&self) -> std::result::Result<u32, &str> {
+            Err(&self.0)
+        }
+
+        pub(super) fn refuse_again(&self) -> std::result::Result<u32, Cow<'_, str>> {
+            Err(Cow::Borrowed(&self.0))
+        }
+    }
+}
+
+/// What is not sent as what it is comes as its text.
+#[tokio::test]
+async fn errors_that_borrow_come_as_their_text() -> Result<()> {
+    use self::borrowing::SignRRef as _;
+
+    let (cluster, peer) = pair().await?;
+    let sign = borrowing::Sign::new_on(&peer, "no".to_owned()).remote();
+    // The call has nothing of the reference.
+    let refused = [sign.refuse().start(), sign.refuse_again().start()];
+    drop(sign);
+    let [refused, again] = refused;
+    let refusals = [
+        refused.await,
+        again.await,
+        borrowing::by_alias::on(&peer).await,
+        borrowing::by_name::on(&peer).await,
+        borrowing::in_a_type::on(&peer).await,
+    ];
+    for refusal in refusals {
+        match refusal {
+            Err(Error::Remote(error)) => assert_eq!(error.message(), "no"),
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+    let nameless = borrowing::without_a_name::on(&peer).await;
+    assert!(matches!(nameless, Err(Error::Remote(_))));
+    Ok(cluster.shutdown().await?)
+}
+
 #[farref::remote(task)]
 fn thread_as_task() -> Option<String> {
     thread()

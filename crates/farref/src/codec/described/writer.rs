@@ -6,31 +6,35 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
+use super::super::bounded::Bounded;
 use super::super::fault::Fault;
-use super::super::writer::Body;
 use super::tag;
 
 /// Writes one value.
 pub(in crate::codec) struct Writer {
-    postcard: Postcard<Body>,
+    postcard: Postcard<Bounded>,
 }
 
 impl Writer {
     /// Writes after what is there already.
     pub(in crate::codec) fn new(start: Vec<u8>) -> Self {
+        Self::at_most(start, usize::MAX)
+    }
+
+    /// The same, up to so many bytes in all, but for a few.
+    pub(in crate::codec) fn at_most(start: Vec<u8>, most: usize) -> Self {
+        let output = Bounded { bytes: start, most };
         Self {
-            postcard: Postcard {
-                output: Body(start),
-            },
+            postcard: Postcard { output },
         }
     }
 
     pub(in crate::codec) fn finish(self) -> Vec<u8> {
-        self.postcard.output.0
+        self.postcard.output.bytes
     }
 
     fn tag(&mut self, tag: u8) {
-        self.postcard.output.0.push(tag);
+        self.postcard.output.bytes.push(tag);
     }
 
     /// Begins the map that a variant with content is.
