@@ -183,6 +183,8 @@ impl Cluster {
             .fail_on_leaks(true)
             .leak_grace(Duration::from_millis(300))
             .shutdown_timeout(Duration::from_secs(30))
+            // A crash is noticed by the broken connection. A machine that is busy with other tests is no crash.
+            .peer_timeout(Duration::from_secs(60))
     }
 
     /// Adds a worker to the running group.

@@ -164,8 +164,8 @@ mod seen {
         eventually("the method runs", || running(there).len() == 1).await?;
         let get = table.get().start();
         let early = late.get().start();
-        let open = || there.snapshot().open_calls >= 3;
-        eventually("all calls have arrived", open).await?;
+        let both_wait = || there.snapshot().waiting.len() == 2;
+        eventually("both calls have arrived", both_wait).await?;
         assert_eq!(running(there), ["seen::Table::fill"]);
         let waiting = there.snapshot().waiting;
         let waits_for = |function: &str, value: &str, what: WaitsFor| {

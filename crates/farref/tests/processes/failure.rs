@@ -117,7 +117,7 @@ fn killed_is_noticed(unix_sockets: bool) -> anyhow::Result<()> {
 /// F1, F2: and it learns of it as soon as it wakes.
 fn silent_is_dead() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 1_000,
+        peer_timeout_ms: 3_000,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -417,7 +417,7 @@ fn new_life_ends_old() -> anyhow::Result<()> {
 /// F3: frames that an old life has in its queues, and calls it still makes, reach nobody.
 fn old_life_wakes() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 1_000,
+        peer_timeout_ms: 3_000,
         may_be_evicted: true,
         ..Options::default()
     };

@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) token: Option<String>,
     /// Whether each worker calls all others before it shuts down.
     pub(crate) calls_everyone: bool,
+    /// A file without which it has not begun to serve. Until then it says nothing to anybody of its own accord.
+    pub(crate) serves_after: Option<String>,
     /// Whether it leaves then, instead of waiting for the others.
     pub(crate) leaves: bool,
     /// Whether it complains of connections that it has refused.
@@ -45,7 +47,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            peer_timeout_ms: 10_000,
+            peer_timeout_ms: 30_000,
             unix_sockets: true,
             leak_grace_ms: 500,
             fail_on_leaks: true,
@@ -54,6 +56,7 @@ impl Default for Options {
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
             token: None,
             calls_everyone: false,
+            serves_after: None,
             leaves: false,
             counts_refusals: false,
             max_calls: 16_384,

@@ -129,7 +129,7 @@ fn killed_before() -> anyhow::Result<()> {
 /// N3: it is taken for dead; its next life is another publisher.
 fn stopped() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 1_000,
+        peer_timeout_ms: 3_000,
         may_be_evicted: true,
         ..Options::default()
     };

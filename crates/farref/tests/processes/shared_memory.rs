@@ -5,6 +5,7 @@ use farref::{Blob, Buffer, Error, Peer};
 
 use crate::Tests;
 use crate::group::{Group, Options, run};
+use crate::worker::PATIENCE;
 
 const MIB: usize = 1 << 20;
 
@@ -171,11 +172,23 @@ fn killed_while_read() -> anyhow::Result<()> {
     run(Options::default(), &["a", "b"], async |group| {
         acquaint(group, "a").await?;
         acquaint(group, "b").await?;
-        let pending = begin_to_read(group, &group.peer("a")?).await?;
-        group.kill("a")?;
-        match pending.await {
-            Err(Error::PeerLost { peer, .. }) => ensure!(&*peer == "a"),
-            other => anyhow::bail!("not the loss of `a`: {:?}", other.map(|blobs| blobs.len())),
+        // All of it may have been read before this process gets to kill it.
+        for attempt in 0.. {
+            let pending = begin_to_read(group, &group.peer("a")?).await?;
+            group.kill("a")?;
+            match pending.await {
+                Err(Error::PeerLost { peer, .. }) => {
+                    ensure!(&*peer == "a");
+                    break;
+                }
+                Ok(_) if attempt < 10 => {}
+                other => {
+                    anyhow::bail!("not the loss of `a`: {:?}", other.map(|blobs| blobs.len()))
+                }
+            }
+            group.restart("a").await?;
+            group.me.wait_for_peer("a", PATIENCE).await?;
+            acquaint(group, "a").await?;
         }
         let before = read(group, "b").await?[0];
         ensure!(blob::on(&group.peer("b")?, MIB, 7).await? == Blob::from(pattern(MIB, 7)));

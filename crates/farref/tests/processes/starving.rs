@@ -94,7 +94,7 @@ async fn add_plainly_on(to: String) -> farref::Result<i64> {
 /// F1: as many computations as the runtime has threads and more, for longer than a worker may be silent.
 fn computing(runtime_threads: usize) -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 2_000,
+        peer_timeout_ms: 4_000,
         runtime_threads,
         ..Options::default()
     };
@@ -113,7 +113,7 @@ fn computing(runtime_threads: usize) -> anyhow::Result<()> {
                 Ok(busy::on(&a).await? == runtime_threads)
             })
             .await?;
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        tokio::time::sleep(Duration::from_secs(9)).await;
         ensure!(a.is_alive(), "it is not silent");
 
         // References are released there, and values dropped.

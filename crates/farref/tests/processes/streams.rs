@@ -200,7 +200,7 @@ fn maker_dies() -> anyhow::Result<()> {
 /// T4: and what reads it on the stopped worker ends, too.
 fn maker_is_silent() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 1_000,
+        peer_timeout_ms: 3_000,
         may_be_evicted: true,
         ..Options::default()
     };

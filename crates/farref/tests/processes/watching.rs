@@ -64,10 +64,13 @@ async fn died(members: &mut Members, name: &str) -> anyhow::Result<NodeId> {
     }
 }
 
-/// W1, W2
+/// W1, W2: at first nobody has a connection to the one that is killed but who watches (`Agent::watch`).
 fn killed_and_back() -> anyhow::Result<()> {
+    let scratch = Scratch::new()?;
+    let serve = scratch.file("serve");
     let options = Options {
         peer_timeout_ms: NEVER,
+        serves_after: Some(serve.clone()),
         ..Options::default()
     };
     run(options, &["a", "b"], async |group| {
@@ -79,6 +82,7 @@ fn killed_and_back() -> anyhow::Result<()> {
             group.kill("a")?;
             let first = died(&mut members, "a").await?;
             ensure!(gone.await? == Departure::Died);
+            std::fs::write(&serve, "")?;
             group.restart("a").await?;
             let second = joined(&mut members, "a").await?;
             ensure!(first.worker == second.worker && first < second);
@@ -91,7 +95,7 @@ fn killed_and_back() -> anyhow::Result<()> {
 /// W2, W4
 fn stopped() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 1_000,
+        peer_timeout_ms: 3_000,
         may_be_evicted: true,
         ..Options::default()
     };

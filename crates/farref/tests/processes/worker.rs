@@ -45,6 +45,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Some(file) = &options.serves_after {
+            while !std::path::Path::new(file).exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
         let ended = match options.leaves {
             true => me.leave().await,
             false => me.serve().await,

@@ -173,7 +173,7 @@ fn control_traffic_passes_a_stuck_bulk_transfer() -> anyhow::Result<()> {
     let proxy = Proxy::between(&["driver", "a", "b"])?;
     let options = Options {
         // The transfer is stuck for longer than a peer may be silent.
-        peer_timeout_ms: 2_000,
+        peer_timeout_ms: 6_000,
         ..proxy.options()
     };
     group::run(options, &["a", "b"], async |group| {
@@ -185,7 +185,7 @@ fn control_traffic_passes_a_stuck_bulk_transfer() -> anyhow::Result<()> {
         let stuck = reverse::on(&a, bytes.clone().into()).start();
         let began = Instant::now();
         let mut rounds = 0;
-        while began.elapsed() < Duration::from_secs(5) {
+        while began.elapsed() < Duration::from_secs(10) {
             let key = format!("round {rounds}");
             let probe = Probe::new_on(&a, rounds).remote();
             probe.confirmed().await?;

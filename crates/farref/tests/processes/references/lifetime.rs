@@ -151,7 +151,10 @@ fn cut_connections_neither_lose_nor_bring_back_references() -> anyhow::Result<()
         for worker in [&a, &b, &a, &b] {
             nothing_is_left(group, worker).await?;
         }
-        ensure!(group.me.snapshot().references.is_empty());
-        Ok(())
+        group
+            .eventually("nothing is left here", async || {
+                Ok(group.me.snapshot().references.is_empty())
+            })
+            .await
     })
 }
