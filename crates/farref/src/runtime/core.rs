@@ -14,13 +14,13 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
 use super::FETCH;
+use super::busy_streams::BusyStreams;
 use super::current::Current;
 use super::handle::Handle;
 use super::job::{ArrivedCall, Job};
 use super::registry::Registry;
 use super::reply::ReplySender;
 use super::settings::Settings;
-use super::stream::BusyStreams;
 use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};

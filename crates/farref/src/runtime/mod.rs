@@ -14,6 +14,7 @@
 //! - **PR-4** Calls that wait for a value take their tickets under the lock, in the order in which
 //!   the protocol admits them.
 
+mod busy_streams;
 pub(crate) mod callers;
 pub(crate) mod context_scope;
 mod core;

@@ -9,29 +9,31 @@
 //! - **ST-2** A batch that is asked for waits until there is an item or the end. What is ready besides goes along,
 //!   up to [`MAX_ITEMS`] and [`MAX_BYTES`]. So no more is ahead of the reader than what it asked for, and
 //!   [`MAX_CHUNK`] items that did not fit. Many streams that are [busy](BusyStreams) at once make smaller batches, so
-//!   that neither calls nor other streams wait for long.
+//!   that neither calls nor other streams wait for long. One that nobody asks any more is not busy for long.
 //! - **ST-3** What was ready before a failure or a panic arrives before it. After either, and after the end, the
 //!   program's stream is dropped.
-//! - **ST-4** One reader only: whoever asks first. Others are told so.
+//! - **ST-4** One reader only: whoever asks first. Others are told so. From then on whoever has sent the stream keeps
+//!   nothing of it: it goes with its reader.
 //! - **ST-5** No scope for values is entered while the program's stream is polled.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use farref_proto::NodeId;
 use futures_core::Stream;
 use serde::Serialize;
 
+use super::busy_streams::LastBusy;
 use super::core::Core;
 use super::handle::Handle;
 use super::value_scope::{Encoded, WritingItems};
 use crate::agent::Failure;
 use crate::codec::{Part, Payload};
+use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::tables::answer_budget::Expected;
 
@@ -41,8 +43,7 @@ pub(crate) const MAX_ITEMS: usize = 1024;
 /// Bytes of a batch, unless it is one item: less than what makes a message a large one.
 pub(crate) const MAX_BYTES: usize = 56 << 10;
 
-/// Of more busy streams than this the batches get smaller, down to [`LEAST_ITEMS`] and [`LEAST_BYTES`].
-const FULL_BATCHES: usize = 4;
+/// Of many busy streams the batches get smaller, down to these.
 const LEAST_ITEMS: usize = 64;
 const LEAST_BYTES: usize = 4 << 10;
 
@@ -109,6 +110,15 @@ impl<S: Stream + Send> Source<S::Item> for Own<S> {
     }
 }
 
+/// Nothing is left.
+pub(crate) struct Ended;
+
+impl<T> Source<T> for Ended {
+    fn take(&mut self, _: &mut Context<'_>, _: &mut VecDeque<T>, _: usize) -> After {
+        After::End
+    }
+}
+
 /// The producing end of a stream, for any type of items.
 pub(crate) struct Producer {
     /// Locked by nobody: it makes the whole `Sync`.
@@ -116,33 +126,29 @@ pub(crate) struct Producer {
     /// Who reads it (ST-4).
     reader: Option<(NodeId, u64)>,
     pub(crate) expected: Expected,
-    busy: Option<BusyStream>,
+    busy: LastBusy,
+    /// What whoever has sent it keeps of it.
+    kept: Weak<Kept>,
 }
 
-/// How many streams of a worker's have more items ready than fit into a batch.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct BusyStreams(Arc<AtomicUsize>);
+/// A reference to a producer that is kept until somebody reads it, and then is no more (ST-4).
+#[derive(Default, Debug)]
+pub(crate) struct Kept(Mutex<(Option<Arc<Handle>>, Weak<Handle>)>);
 
-impl BusyStreams {
-    /// One more, until this is dropped.
-    fn one_more(&self) -> BusyStream {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        BusyStream(self.clone())
+impl Kept {
+    pub(crate) fn keep(&self, producer: &Arc<Handle>) {
+        *lock(&self.0) = (Some(Arc::clone(producer)), Arc::downgrade(producer));
     }
 
-    /// What each may have of a batch.
-    fn share(&self, most: usize, least: usize) -> usize {
-        let busy = self.0.load(Ordering::Relaxed).max(1);
-        (most * FULL_BATCHES / busy).clamp(least, most)
+    /// The producer. None if it went with its reader.
+    pub(crate) fn producer(&self) -> Option<Arc<Handle>> {
+        let kept = lock(&self.0);
+        kept.0.clone().or_else(|| kept.1.upgrade())
     }
-}
 
-/// A stream that is busy.
-struct BusyStream(BusyStreams);
-
-impl Drop for BusyStream {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    fn let_go(&self) {
+        let kept = lock(&self.0).0.take();
+        drop(kept);
     }
 }
 
@@ -160,7 +166,24 @@ impl Producer {
             })),
             reader: None,
             expected: Expected::default(),
-            busy: None,
+            busy: LastBusy::default(),
+            kept: Weak::new(),
+        }
+    }
+
+    /// What has a reader that is gone: all others are told so.
+    pub(crate) fn taken() -> Self {
+        Self {
+            reader: Some((NodeId::new(u32::MAX, 0), 0)),
+            ..Self::new::<()>(Box::new(Ended))
+        }
+    }
+
+    /// Somebody keeps a reference to it until it is read.
+    pub(crate) fn kept_by(self, kept: &Arc<Kept>) -> Self {
+        Self {
+            kept: Arc::downgrade(kept),
+            ..self
         }
     }
 
@@ -171,6 +194,11 @@ impl Producer {
 
     /// Whether this reader may take items: the first one that asks.
     pub(crate) fn admits(&mut self, reader: (NodeId, u64)) -> bool {
+        if self.reader.is_none()
+            && let Some(kept) = self.kept.upgrade()
+        {
+            kept.let_go();
+        }
         *self.reader.get_or_insert(reader) == reader
     }
 
@@ -186,10 +214,8 @@ impl Producer {
         core: &Arc<Core>,
     ) -> Result<Encoded, Failure> {
         let batch = self.items().fill(context, core)?;
-        if batch.body.first() != Some(&flag::MORE) {
-            self.busy = None;
-        } else if self.busy.is_none() {
-            self.busy = Some(core.busy_streams.one_more());
+        if batch.body.first() == Some(&flag::MORE) {
+            core.busy_streams.count(&mut self.busy);
         }
         Ok(Encoded::data(
             Payload {
@@ -341,6 +367,9 @@ impl<T: Serialize + Send + 'static> Items<T> {
         if largest > 0 {
             self.item_bytes = largest;
         }
+        if self.buffer.capacity() > MAX_BYTES {
+            self.buffer = Vec::new();
+        }
     }
 }
 
@@ -356,7 +385,9 @@ impl<T: Serialize + Send + 'static> Produce for Items<T> {
     }
 
     fn fill(&mut self, context: &mut Context<'_>, core: &Arc<Core>) -> Result<Batch, Failure> {
-        let mut body = Vec::with_capacity(self.batch_bytes + self.batch_bytes / 8 + 1);
+        // As large as the last one, unless that was an item that is larger than any batch.
+        let expected = self.batch_bytes + self.batch_bytes / 8 + 1;
+        let mut body = Vec::with_capacity(expected.min(MAX_BYTES));
         body.push(0);
         let mut batch = Batch {
             body,
@@ -409,5 +440,56 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Failure {
 fn drop_guarded<D>(dropped: D) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(dropped))) {
         tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::testing::Cluster;
+
+    struct Each<T>(VecDeque<T>);
+
+    impl<T: Send> Source<T> for Each<T> {
+        fn take(&mut self, _: &mut Context<'_>, items: &mut VecDeque<T>, most: usize) -> After {
+            let most = most.min(self.0.len());
+            items.extend(self.0.drain(..most));
+            match self.0.is_empty() {
+                true => After::End,
+                false => After::More,
+            }
+        }
+    }
+
+    /// What is kept for the next batch does not grow with the largest item that there ever was.
+    #[tokio::test]
+    async fn large_items_leave_no_large_buffers() -> crate::Result<()> {
+        let cluster = Cluster::start(1).await?;
+        let core = &cluster.worker(0).core;
+        let mut context = Context::from_waker(Waker::noop());
+        let large = || "x".repeat(100 * MAX_BYTES);
+        let items = [large(), "small".to_owned(), large(), "small".to_owned()];
+        let mut items = Items {
+            source: Some(Box::new(Each(VecDeque::from(items)))),
+            next: VecDeque::new(),
+            failed: None,
+            buffer: Vec::new(),
+            chunk: 1,
+            item_bytes: MAX_BYTES,
+            batch_bytes: 0,
+        };
+        for round in 0..4 {
+            let batch = items.fill(&mut context, core).expect("items");
+            let least = if round % 2 == 0 { 100 * MAX_BYTES } else { 0 };
+            assert!(batch.body.len() >= least, "{round}");
+            assert!(
+                batch.body.capacity() <= 2 * batch.body.len().max(MAX_BYTES),
+                "{round}"
+            );
+            assert!(items.buffer.capacity() <= MAX_BYTES, "{round}");
+        }
+        cluster.shutdown().await
     }
 }

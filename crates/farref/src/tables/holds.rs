@@ -195,6 +195,14 @@ impl Holds {
 }
 
 impl HoldRecord {
+    /// The same, of what came from where that one did.
+    pub(crate) fn of_origin(self, other: &Self) -> Self {
+        Self {
+            origin: Arc::clone(&other.origin),
+            ..self
+        }
+    }
+
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Error, Peer, RRef, Result, Stream, Streaming, Worker};
+use serde::{Deserialize, Serialize};
 
 use crate::Tests;
 use crate::counts::{CountDrop, count, has_counted};
@@ -33,6 +34,10 @@ pub(crate) fn tests() -> Tests {
             broken_connections,
         ),
         ("t2_a_slow_reader_holds_the_maker_back", slow_reader),
+        (
+            "t5_items_that_read_whatever_comes_are_read_on_by_who_has_never_made_any",
+            untagged_items,
+        ),
     ]
 }
 
@@ -294,6 +299,70 @@ fn broken_connections() -> anyhow::Result<()> {
             ensure!(back.next().await.is_none());
         }
         proxy.pass();
+        Ok(())
+    })
+}
+
+/// An item that has to say what it is, for those who read it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Either {
+    Number(u64),
+    Text(String),
+}
+
+impl Either {
+    fn of(number: u64) -> Self {
+        match number % 2 {
+            0 => Self::Number(number),
+            _ => Self::Text(number.to_string()),
+        }
+    }
+}
+
+/// Only who runs this makes any.
+#[farref::remote]
+async fn make_either(count: u64) -> Streaming<Either> {
+    struct Eithers(u64, u64);
+
+    impl Stream for Eithers {
+        type Item = Either;
+
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Either>> {
+            self.0 += 1;
+            Poll::Ready((self.0 <= self.1).then(|| Either::of(self.0 - 1)))
+        }
+    }
+
+    Streaming::new(Eithers(0, count))
+}
+
+/// Reads the first item of a stream of `maker`'s, and has the rest read by `reader`.
+#[farref::remote]
+async fn begin_either(maker: String, reader: String, count: u64) -> Result<Vec<Either>> {
+    let me = Worker::current().expect("inside of a remote function");
+    let mut items = make_either::on(&me.peer(&maker)?, count).await?;
+    let first = items.next().await.transpose()?;
+    let rest = collect_either::on(&me.peer(&reader)?, items).await?;
+    Ok(first.into_iter().chain(rest).collect())
+}
+
+#[farref::remote]
+async fn collect_either(mut items: Streaming<Either>) -> Result<Vec<Either>> {
+    let mut all = Vec::new();
+    while let Some(item) = items.next().await {
+        all.push(item?);
+    }
+    Ok(all)
+}
+
+/// T5: in processes of their own, so that nobody knows the items from elsewhere.
+fn untagged_items() -> anyhow::Result<()> {
+    const COUNT: u64 = 3_000;
+    run(Options::default(), &["a", "b", "c"], async |group| {
+        let middle = group.peer("b")?;
+        let items = begin_either::on(&middle, "a".into(), "c".into(), COUNT).await?;
+        ensure!(items.into_iter().eq((0..COUNT).map(Either::of)));
         Ok(())
     })
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use farref_proto::Fingerprint;
+use farref_proto::{Fingerprint, RRefId};
 use futures_core::Stream;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -34,7 +34,7 @@ use crate::runtime::current::Current;
 use crate::runtime::function::returned;
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
-use crate::runtime::stream::{After, Own, Producer, Source};
+use crate::runtime::stream::{After, Ended, Kept, Own, Producer, Source};
 use crate::runtime::{Core, value_scope};
 use crate::support::blocking_pool::BlockedThread;
 use crate::support::lock::lock;
@@ -145,7 +145,7 @@ enum State<T> {
     /// Made elsewhere.
     Far(Box<Reader<T>>),
     /// Sent to somebody, perhaps several times in one message.
-    Sent(Arc<Handle>, FunctionName),
+    Sent(Arc<Kept>, FunctionName),
     /// It could not be sent.
     Gone,
 }
@@ -485,6 +485,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
             return Err(core.not_member());
         }
         let mut state = lock(&self.state);
+        let kept = Arc::new(Kept::default());
         let (handle, name) = match std::mem::replace(&mut *state, State::Gone) {
             State::Own(own) => {
                 let OwnStream {
@@ -494,46 +495,50 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
                     ..
                 } = own;
                 let source = source.unwrap_or_else(|| Box::new(Ended));
-                (produce(core, source, location)?, name)
+                let producer = Producer::new(source).kept_by(&kept);
+                (produce(core, producer, location, None)?, name)
             }
             State::Far(reader) if !reader.has_begun() => {
                 (Arc::clone(&reader.producer), reader.name.clone())
             }
             State::Far(reader) => {
+                // From here on this is one who writes items.
+                fingerprint::trace::<T>();
                 let name = reader.name.clone();
-                let relay = Box::new(Relay(reader));
-                (produce(core, relay, Location::caller())?, name)
+                let made_as = reader.producer.held().map(|held| held.rref).ok();
+                let producer = Producer::new(Box::new(Relay(reader))).kept_by(&kept);
+                (produce(core, producer, Location::caller(), made_as)?, name)
             }
-            State::Sent(handle, name) => (handle, name),
+            State::Sent(kept, name) => {
+                let known = kept.producer();
+                *state = State::Sent(kept, name.clone());
+                let handle = match known {
+                    Some(handle) => handle,
+                    // It went with its reader: others are told that it had one.
+                    None => produce(core, Producer::taken(), Location::caller(), None)?,
+                };
+                return Ok((handle, name));
+            }
             State::Gone => return Err(Misuse::StreamHandedOn.into()),
         };
-        *state = State::Sent(Arc::clone(&handle), name.clone());
+        kept.keep(&handle);
+        *state = State::Sent(kept, name.clone());
         Ok((handle, name))
     }
 }
 
-/// A stream that is over.
-struct Ended;
-
-impl<T> Source<T> for Ended {
-    fn take(&mut self, _: &mut Context<'_>, _: &mut VecDeque<T>, _: usize) -> After {
-        After::End
-    }
-}
-
-/// Makes a stream a value of this worker's.
-fn produce<T: Serialize + Send + 'static>(
+/// Makes a stream a value of this worker's. Leak reports say where it was made: there, or where that one was that it
+/// takes the place of.
+fn produce(
     core: &Arc<Core>,
-    source: Box<dyn Source<T>>,
+    producer: Producer,
     location: &'static Location<'static>,
+    made_as: Option<RRefId>,
 ) -> Result<Arc<Handle>> {
     let fingerprint = fingerprint::of_type::<Producer>();
     core.name_type(fingerprint, type_name::<Producer>());
-    core.create_local(
-        Value::new(Producer::new(source), None),
-        fingerprint,
-        location,
-    )
+    let value = Value::new(producer, None);
+    core.create_in_place_of(value, fingerprint, location, made_as)
 }
 
 /// A stream as it travels.

@@ -240,3 +240,30 @@ impl Batch {
         Ok(item)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refill(body: &'static [u8], parts: Vec<Part>) -> std::result::Result<(u8, bool), String> {
+        let mut batch = Batch::default();
+        let payload = Payload {
+            body: Bytes::from_static(body),
+            parts,
+        };
+        let flags = batch.refill((payload, Vec::new()));
+        let flags = flags.map_err(|error| error.to_string())?;
+        Ok((flags, batch.is_last))
+    }
+
+    /// What is refused on its way comes without a body, and says why in its first part.
+    #[test]
+    fn sr_4_a_batch_that_did_not_arrive_is_an_error_and_not_the_end() {
+        assert!(refill(&[], Vec::new()).is_err());
+        let refused = Part::refused(7, "it is too large".to_owned());
+        let why = refill(&[], vec![refused]).unwrap_err();
+        assert!(why.contains("it is too large"), "{why}");
+        assert_eq!(refill(&[flag::END], Vec::new()), Ok((flag::END, true)));
+        assert_eq!(refill(&[0, 1], Vec::new()), Ok((0, false)));
+    }
+}

@@ -31,9 +31,25 @@ impl Core {
         fingerprint: Fingerprint,
         location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
+        self.create_in_place_of(value, fingerprint, location, None)
+    }
+
+    /// The same. Whoever asks where it was made is told where `made_as` was, if that is known.
+    pub(crate) fn create_in_place_of(
+        self: &Arc<Self>,
+        value: Value,
+        fingerprint: Fingerprint,
+        location: &'static Location<'static>,
+        made_as: Option<RRefId>,
+    ) -> Result<Arc<Handle>> {
         self.check_member()?;
         let hold = self.holds.made(location, Instant::now());
         let created = self.input(|node, _| {
+            let before = made_as.and_then(|rref| node.refs(rref).hold(rref));
+            let hold = match before {
+                Some(before) => hold.of_origin(before),
+                None => hold,
+            };
             let created = node.create_local(value, fingerprint);
             if let Ok(rref) = created {
                 node.keep_hold(rref, hold);

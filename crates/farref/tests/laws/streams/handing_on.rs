@@ -1,12 +1,14 @@
 //! T5: a stream has one reader, and can be handed on.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result};
 use farref::{Error, Misuse, RRef, Stream, Streaming};
+use tokio::sync::Notify;
 
-use super::sources::Each;
-use super::{all, collect, numbers, three};
+use super::sources::{Each, Watched};
+use super::{all, collect, numbers, reaches, three};
 use crate::cluster::{finish, pair};
 
 /// Streams that a worker was told to keep.
@@ -107,6 +109,74 @@ async fn a_stream_has_one_reader() -> Result<()> {
     assert!(refused.to_string().contains("one reader"), "{refused}");
     assert_eq!(all(first).await?.len(), 4999);
     drop(there);
+    finish(cluster).await
+}
+
+/// T3: what stays with its maker after it was brought keeps nothing of what its reader has done with.
+#[tokio::test]
+async fn a_stream_goes_with_its_reader_and_not_with_where_it_was() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    #[farref::remote(name = "streams::endless_and_watched")]
+    async fn endless() -> Streaming<u64> {
+        Streaming::new(Watched(Each(0..), &DROPPED))
+    }
+
+    static READ: Notify = Notify::const_new();
+
+    #[farref::remote]
+    async fn read_one_and_wait(stream: RRef<Streaming<u64>>) -> farref::Result<()> {
+        let mut stream = stream.to_here().await?;
+        stream.next().await.transpose()?;
+        READ.notify_one();
+        std::future::pending().await
+    }
+
+    let (cluster, [one, two]) = three().await?;
+    let there: RRef<Streaming<u64>> = endless::on(&one).remote();
+    // Nobody has read it yet: it stays.
+    drop(there.to_here().await?);
+    drop(there.to_here().await?);
+    let mut stream = there.to_here().await?;
+    assert_eq!(stream.next().await.transpose()?, Some(0));
+    assert_eq!(DROPPED.load(Ordering::SeqCst), 0);
+    drop(stream);
+    reaches(&DROPPED, 1).await?;
+    let mut late = there.to_here().await?;
+    let refused = late.next().await;
+    assert!(
+        matches!(refused, Some(Err(Error::Misuse(Misuse::StreamTaken)))),
+        "{refused:?}"
+    );
+    drop((there, late));
+
+    // The same if its reader dies.
+    let there: RRef<Streaming<u64>> = endless::on(&one).remote();
+    let reading = read_one_and_wait::on(&two, there.clone()).start();
+    READ.notified().await;
+    cluster.crash(2).await;
+    assert!(reading.await.is_err());
+    reaches(&DROPPED, 2).await?;
+    drop(there);
+    finish(cluster).await
+}
+
+/// S2: what was begun and is handed on was made where the stream was, and not in farref.
+#[tokio::test]
+async fn a_stream_that_was_begun_is_reported_where_it_was_made() -> Result<()> {
+    let (cluster, [one, two]) = three().await?;
+    let mut stream = numbers::on(&one, 0, 5000).await?;
+    stream.next().await.transpose()?;
+    keep::on(&two, stream).await?;
+    let reported = cluster.worker(2).references();
+    let lines: Vec<_> = reported.0.iter().map(|leak| &leak.location).collect();
+    let is_ours = |line: &&Option<String>| {
+        let line = line.as_deref();
+        line.is_some_and(|line| line.contains("laws/streams.rs"))
+    };
+    assert!(!lines.is_empty() && lines.iter().all(is_ours), "{lines:?}");
+    let stream = kept::on(&two).await?.context("it was kept")?;
+    assert_eq!(all(stream).await?.len(), 4999);
     finish(cluster).await
 }
 

@@ -1,11 +1,15 @@
 //! T6: many streams beside each other and beside calls.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use farref::Streaming;
 use farref::testing::Cluster;
+use farref::{Stream, Streaming};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -132,4 +136,71 @@ async fn items_come_in_order_where_there_is_no_place_for_more_calls() -> Result<
     }
     crowding.shutdown().await;
     finish(cluster).await
+}
+
+/// T1, SR-1: a batch for which there is no place is not overtaken by one that is asked for later.
+#[tokio::test]
+async fn items_come_in_order_where_a_place_comes_late() -> Result<()> {
+    #[farref::remote(name = "streams::take_a_place")]
+    async fn take_a_place() {
+        std::future::pending().await
+    }
+
+    #[farref::remote(name = "streams::gated")]
+    async fn gated() -> Streaming<u64> {
+        Streaming::new(Gated(0))
+    }
+
+    let narrow = |builder: farref::WorkerBuilder| {
+        let builder = builder.max_calls_per_peer(64);
+        builder.max_waiting_calls_per_peer(1)
+    };
+    let cluster = Cluster::start_with(2, narrow).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let take = || take_a_place::on(&peer).timeout(None).start();
+    let open = || cluster.worker(0).snapshot().open_calls;
+    let mut stream = gated::on(&peer).await?;
+    eventually("it is there", || open() == 0).await?;
+
+    // The first batch has a place; other calls have all the others, and one waits.
+    let mut first = Box::pin(stream.next());
+    assert!(timeout(Duration::ZERO, &mut first).await.is_err());
+    let most: Vec<_> = (0..62).map(|_| take()).collect();
+    let [early, late] = [take(), take()];
+    assert_eq!(open(), 65);
+    // There is more than fits: of the two that are asked for ahead, one waits, and there is no place for the other.
+    OPEN.store(true, Ordering::SeqCst);
+    GATE.notify_waiters();
+    GATE.notify_one();
+    assert_eq!(timeout(PATIENCE, first).await?.transpose()?, Some(0));
+    drop(early);
+    for expected in 1..20_000 {
+        let item = timeout(PATIENCE, stream.next()).await.context("in time")?;
+        assert_eq!(item.transpose()?, Some(expected));
+    }
+    drop((stream, most, late));
+    finish(cluster).await
+}
+
+static OPEN: AtomicBool = AtomicBool::new(false);
+static GATE: Notify = Notify::const_new();
+
+/// Numbers without end, when the gate is open.
+struct Gated(u64);
+
+impl Stream for Gated {
+    type Item = u64;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
+        if !OPEN.load(Ordering::SeqCst) {
+            let waker = context.waker().clone();
+            tokio::spawn(async move {
+                GATE.notified().await;
+                waker.wake();
+            });
+            return Poll::Pending;
+        }
+        self.0 += 1;
+        Poll::Ready(Some(self.0 - 1))
+    }
 }
