@@ -118,8 +118,14 @@ impl<T: Send + Sync + 'static> Call<T> {
     where
         F: Function<Output = T, Access = NoReceiver>,
     {
-        let life = to.life(FunctionName::ours(F::NAME));
-        Self::new::<F>(&to.core, life, None, arguments)
+        let name = FunctionName::ours(F::NAME);
+        match to.core() {
+            Ok(core) => {
+                let life = to.life(core, name);
+                Self::new::<F>(core, life, None, arguments)
+            }
+            Err(error) => Self::broken(name, error),
+        }
     }
 
     #[track_caller]

@@ -195,9 +195,14 @@ impl Functions {
         function: &FunctionInfo,
         arguments: &(impl Serialize + 'static),
     ) -> Call<T> {
-        let life = on.life(FunctionName::ours(function.name));
-        let entry = on.core.registry.by_id(function.reference.id);
-        Call::with_arguments(&on.core, life, None, entry, function.name, None, arguments)
+        let name = FunctionName::ours(function.name);
+        let core = match on.core() {
+            Ok(core) => core,
+            Err(error) => return Call::broken(name, error),
+        };
+        let life = on.life(core, name);
+        let entry = core.registry.by_id(function.reference.id);
+        Call::with_arguments(core, life, None, entry, function.name, None, arguments)
     }
 
     /// Builds a call of a method on a far value.

@@ -8,5 +8,6 @@ pub(crate) mod outcome;
 pub(crate) mod peer;
 pub(crate) mod pending;
 pub(crate) mod rref;
+mod sent_peer;
 pub(crate) mod streaming;
 pub(crate) mod watching;

@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use farref_proto::{Departure, Incarnation, NodeId, WorkerId};
 
 use super::watching;
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::Core;
 
 /// A worker that functions can be called on.
 ///
 /// It stands for the name, not for one life of it: when the worker dies and comes back under the same
 /// name, calls go to the new life. (References lead to the life that has the value.)
+///
+/// It can be put into arguments, results and items of streams, anywhere inside of them, and arrives as a `Peer` of the
+/// worker that gets it, which reaches the same worker: it is told whom to turn to.
 ///
 /// ```
 /// #[farref::remote]
@@ -34,8 +37,40 @@ use crate::runtime::Core;
 /// # cluster.shutdown().await
 /// # }
 /// ```
+///
+/// Whom to ask, as an argument:
+///
+/// ```
+/// use farref::{Peer, Worker};
+///
+/// #[farref::remote]
+/// async fn greet() -> String {
+///     let caller = Worker::caller().expect("inside of a remote function");
+///     format!("welcome, {}", caller.name())
+/// }
+///
+/// #[farref::remote]
+/// async fn introduce(to: Vec<Peer>) -> farref::Result<Vec<String>> {
+///     let mut greetings = Vec::new();
+///     for peer in to {
+///         greetings.push(greet::on(&peer).await?); // from there, straight to it
+///     }
+///     Ok(greetings)
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start_named(&["host", "guest", "cook"]).await?;
+/// let host = cluster.worker(0);
+/// let guest = host.peer("guest")?;
+/// let greetings = introduce::on(&guest, vec![host.me(), host.peer("cook")?]).await?;
+/// assert_eq!(greetings, ["welcome, guest", "welcome, guest"]);
+/// # cluster.shutdown().await
+/// # }
+/// ```
 pub struct Peer {
-    pub(crate) core: Arc<Core>,
+    /// The worker that calls it. None where the shape of a type is traced: then there is nobody to be called.
+    core: Option<Arc<Core>>,
     worker: WorkerId,
     name: Arc<str>,
     /// The life that was found last, and in its upper half the number of the view in which it was.
@@ -45,7 +80,7 @@ pub struct Peer {
 impl Clone for Peer {
     fn clone(&self) -> Self {
         Self {
-            core: Arc::clone(&self.core),
+            core: self.core.clone(),
             worker: self.worker,
             name: Arc::clone(&self.name),
             life: AtomicU64::new(self.life.load(Ordering::Relaxed)),
@@ -56,7 +91,7 @@ impl Clone for Peer {
 impl Peer {
     pub(crate) fn of(core: &Arc<Core>, node: NodeId) -> Self {
         Self {
-            core: Arc::clone(core),
+            core: Some(Arc::clone(core)),
             worker: node.worker,
             name: core.name_of(node),
             life: AtomicU64::new(0),
@@ -66,11 +101,29 @@ impl Peer {
     /// The same for one whose name is at hand.
     pub(crate) fn called(core: &Arc<Core>, node: NodeId, name: Arc<str>) -> Self {
         Self {
-            core: Arc::clone(core),
+            core: Some(Arc::clone(core)),
             worker: node.worker,
             name,
             life: AtomicU64::new(0),
         }
+    }
+
+    /// One that stands for nobody, for whoever traces the shape of a type.
+    pub(super) fn hollow() -> Self {
+        Self {
+            core: None,
+            worker: WorkerId(0),
+            name: Arc::from("nobody"),
+            life: AtomicU64::new(0),
+        }
+    }
+
+    /// The worker that calls it.
+    #[inline]
+    pub(crate) fn core(&self) -> Result<&Arc<Core>> {
+        self.core
+            .as_ref()
+            .ok_or_else(|| ReferenceError::Hollow.into())
     }
 
     /// What it is called.
@@ -123,7 +176,9 @@ impl Peer {
     /// # }
     /// ```
     pub fn is_me(&self) -> bool {
-        self.worker == self.core.me.worker
+        self.core
+            .as_ref()
+            .is_some_and(|core| self.worker == core.me.worker)
     }
 
     /// Whether it is a member of the group, as far as this worker knows.
@@ -146,7 +201,9 @@ impl Peer {
     /// # }
     /// ```
     pub fn is_alive(&self) -> bool {
-        self.core.current_life(self.worker).is_some()
+        self.core
+            .as_ref()
+            .is_some_and(|core| core.current_life(self.worker).is_some())
     }
 
     /// Ends when the life of the worker is over that this handle reaches now, and says whether it left or died; at
@@ -176,24 +233,25 @@ impl Peer {
     /// # }
     /// ```
     pub fn gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<> {
-        let standing = self
-            .core
-            .look(|node| node.membership().view().standing(self.worker));
-        let life = match standing {
-            Some(standing) => Ok(NodeId {
-                worker: self.worker,
-                incarnation: standing.incarnation,
-            }),
-            // Nobody is to look for a worker that the group has never heard of: it would be declared dead.
-            None => self.life(FunctionName::ours("gone")),
-        };
-        watching::gone(&self.core, life)
+        let gone = self.core().map(|core| {
+            let standing = core.look(|node| node.membership().view().standing(self.worker));
+            let life = match standing {
+                Some(standing) => Ok(NodeId {
+                    worker: self.worker,
+                    incarnation: standing.incarnation,
+                }),
+                // Nobody is to look for a worker that the group has never heard of: it would be declared dead.
+                None => self.life(core, FunctionName::ours("gone")),
+            };
+            watching::gone(core, life)
+        });
+        async { gone?.await }
     }
 
     /// The life that a call would go to.
-    pub(crate) fn life(&self, function: FunctionName) -> Result<NodeId> {
+    pub(crate) fn life(&self, core: &Core, function: FunctionName) -> Result<NodeId> {
         // First, so that what is found is never taken for newer than it is.
-        let view = self.core.view_number() << 32;
+        let view = core.view_number() << 32;
         let known = self.life.load(Ordering::Relaxed);
         if view != 0 && known & !u64::from(u32::MAX) == view {
             return Ok(NodeId {
@@ -201,20 +259,20 @@ impl Peer {
                 incarnation: Incarnation(known as u32),
             });
         }
-        let found = self.core.current_life(self.worker);
+        let found = core.current_life(self.worker);
         if let Some(life) = found {
             let known = view | u64::from(life.incarnation.0);
             self.life.store(known, Ordering::Relaxed);
         }
         found.ok_or_else(|| {
-            let stage = *self.core.stage.borrow();
+            let stage = *core.stage.borrow();
             if stage == crate::runtime::WorkerStage::Member {
                 Error::PeerLost {
                     peer: Arc::clone(&self.name),
                     function,
                 }
             } else {
-                self.core.not_member()
+                core.not_member()
             }
         })
     }

@@ -305,11 +305,13 @@ impl<T: Returned, E> Future for Pending<T, E> {
         let metrics = &begun.core.metrics;
         metrics.call_seconds.record(took);
         let outcome = outcome.and_then(|(payload, references)| {
-            let origin = begun
-                .context
-                .map(|context| (Arc::clone(&begun.core), context, begun.receipt.peer));
+            let reading = Some(value_scope::Reading {
+                core: Arc::clone(&begun.core),
+                from: begun.receipt.peer,
+                context: begun.context,
+            });
             let codec = begun.core.agent().codec();
-            let read = value_scope::read(codec, payload, references, origin, &[]);
+            let read = value_scope::read(codec, payload, references, reading, &[]);
             read.map_err(|unread| match unread {
                 value_scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
                 value_scope::Unread::Codec(reason) => Error::Codec {

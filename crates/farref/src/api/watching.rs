@@ -244,7 +244,7 @@ mod tests {
         let cluster = Cluster::start(2).await?;
         let me = cluster.worker(0);
         let peer = me.peer("worker1")?;
-        let core = Arc::clone(&peer.core);
+        let core = Arc::clone(peer.core()?);
         let members = me.watch_members();
         let gone = peer.gone();
         assert!(!core.watchers.is_empty());

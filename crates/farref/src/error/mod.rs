@@ -316,13 +316,13 @@ pub enum Error {
     #[error(transparent)]
     Reference(#[from] ReferenceError),
 
-    /// A reference of one worker was used in a call of another worker in the same process.
+    /// A reference or a peer of one worker was used in a call of another worker in the same process.
     #[error(
-        "a reference held by worker `{held_by}`{which} cannot be sent by worker `{sent_by}`: send it with a \
+        "a reference or peer held by worker `{held_by}`{which} cannot be sent by worker `{sent_by}`: send it with a \
          call of the worker that holds it, or get it anew"
     )]
     ForeignReference {
-        /// Whose reference it is.
+        /// Whose it is.
         held_by: Arc<str>,
         /// Which worker that is, if both have the same name.
         which: &'static str,

@@ -58,19 +58,22 @@ impl Handle {
     pub(crate) fn check_sendable(&self, core: &Arc<Core>) -> Result<()> {
         match self.held() {
             Ok(held) if Arc::ptr_eq(&held.core, core) => Ok(()),
-            Ok(held) => Err(Error::ForeignReference {
-                held_by: Arc::clone(&held.core.name),
-                which: match held.core.name == core.name {
-                    false => "",
-                    true if held.core.is_over() => {
-                        " (an earlier one of that name, which has ended)"
-                    }
-                    true => " (another one of that name, in another group)",
-                },
-                sent_by: Arc::clone(&core.name),
-            }),
+            Ok(held) => Err(foreign(&held.core, core)),
             Err(error) => Err(ReferenceError::Broken(Box::new(error)).into()),
         }
+    }
+}
+
+/// What is `held` by one worker cannot be sent by another.
+pub(super) fn foreign(held: &Core, sender: &Core) -> Error {
+    Error::ForeignReference {
+        held_by: Arc::clone(&held.name),
+        which: match held.name == sender.name {
+            false => "",
+            true if held.is_over() => " (an earlier one of that name, which has ended)",
+            true => " (another one of that name, in another group)",
+        },
+        sent_by: Arc::clone(&sender.name),
     }
 }
 

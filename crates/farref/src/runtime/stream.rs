@@ -1,7 +1,8 @@
 //! The producing end of a stream: a value like any other, from which its one reader takes batches of items.
 //!
 //! A batch is one body: a byte of [flags](flag), then the items. Before each item stands a byte that says whether
-//! buffers or references go along with it; if so, how many follow, in four bytes each.
+//! buffers or references go along with it, or workers are named in it; if so, how many buffers and references follow,
+//! in four bytes each.
 //!
 //! # Invariants
 //!
@@ -67,7 +68,7 @@ pub(crate) mod flag {
 pub(crate) mod lead {
     /// Nothing goes along with it.
     pub(crate) const ALONE: u8 = 0;
-    /// Buffers and references do.
+    /// Buffers and references do, or it names workers, so that who reads it counts.
     pub(crate) const ALONG: u8 = 1;
 }
 
@@ -337,7 +338,7 @@ impl<T: Serialize + Send + 'static> Items<T> {
                     return self.close();
                 }
             };
-            let is_alone = along.parts.is_empty() && along.references.is_empty();
+            let is_alone = along.is_nothing();
             let mut item_bytes = self.buffer.len() + 1;
             if !is_alone {
                 item_bytes += 8 + along.parts.iter().map(Part::len).sum::<usize>();

@@ -1,4 +1,4 @@
-//! References, and notes for contexts, on their way into or out of an encoded value.
+//! References, peers, and notes for contexts, on their way into or out of an encoded value.
 //!
 //! As with large buffers (`codec/scope`), a scope of the thread collects them while a value is being written,
 //! and has them while it is being read: the codec sees their numbers only.
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::Core;
 use super::context_scope::{Message, Record};
-use super::handle::Handle;
+use super::handle::{self, Handle};
 use crate::codec::{Codec, CodecError, Part, Payload, items, scope};
 use crate::error::Error;
 use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
@@ -36,17 +36,26 @@ struct WriteScope {
     /// What was noted for the context that the message will be made in, if it is made in one.
     noted: Option<Box<Noted>>,
     references: Vec<Arc<Handle>>,
+    /// Whether a worker is named in it: who reads it has to say on which worker.
+    names_peer: bool,
     /// What a reference had to complain about. Not every codec keeps the words of such an error.
     complaint: Option<Box<Error>>,
 }
 
 struct ReadScope {
-    /// Who reads, the context that the message belongs to, and who sent it.
-    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    reading: Option<Reading>,
     references: Vec<Arc<Handle>>,
     /// What is wrong with a reference. Not every codec keeps the words of such an error, and none its
     /// kind.
     complaint: Option<Box<Unread>>,
+}
+
+/// Who reads a value, who sent it, and the context that its message belongs to, if any.
+#[derive(Clone)]
+pub(crate) struct Reading {
+    pub(crate) core: Arc<Core>,
+    pub(crate) from: NodeId,
+    pub(crate) context: Option<ContextId>,
 }
 
 /// A value ready to be sent.
@@ -103,7 +112,7 @@ pub(crate) enum Unwritten {
     /// The codec could not, or a reference in the value leads nowhere.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// A reference in it is another worker's.
+    /// A reference or a peer in it is another worker's.
     #[error(transparent)]
     Foreign(Error),
 }
@@ -154,6 +163,7 @@ pub(crate) fn write(
             attempt: 0,
             noted: None,
             references: Vec::new(),
+            names_peer: false,
             complaint: None,
         }),
     );
@@ -193,6 +203,14 @@ pub(crate) struct WritingItems {
 pub(crate) struct Along {
     pub(crate) parts: Vec<Part>,
     pub(crate) references: Vec<Arc<Handle>>,
+    names_peer: bool,
+}
+
+impl Along {
+    /// Whether nothing does, so that the value can be read by itself.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.parts.is_empty() && self.references.is_empty() && !self.names_peer
+    }
 }
 
 impl WritingItems {
@@ -207,6 +225,7 @@ impl WritingItems {
                     attempt: 0,
                     noted: None,
                     references: Vec::new(),
+                    names_peer: false,
                     complaint: None,
                 }),
             ),
@@ -225,15 +244,21 @@ impl WritingItems {
             Carried::Out(outgoing) if outgoing.has_something() => {
                 let outdated = outgoing.begin_attempt(attempt);
                 let references = std::mem::take(&mut outgoing.references);
+                let names_peer = std::mem::take(&mut outgoing.names_peer);
                 let noted = outgoing.noted.take();
-                Some((references, outgoing.complaint.take(), noted, outdated))
+                let complaint = outgoing.complaint.take();
+                Some((references, names_peer, complaint, noted, outdated))
             }
             Carried::Out(_) | Carried::In(_) => None,
         });
         // What was noted for a context, and what is outdated, goes now that nothing is borrowed.
-        let (references, complaint, ..) = taken.flatten().unwrap_or_default();
+        let (references, names_peer, complaint, ..) = taken.flatten().unwrap_or_default();
         match written {
-            Ok(()) => Ok(Along { parts, references }),
+            Ok(()) => Ok(Along {
+                parts,
+                references,
+                names_peer,
+            }),
             Err(error) => Err(unwritten(error, complaint)),
         }
     }
@@ -263,8 +288,9 @@ pub(crate) fn refuse(reason: String) {
 pub(crate) fn read_item<T: DeserializeOwned>(
     payload: Payload,
     references: Vec<Arc<Handle>>,
+    reading: Option<Reading>,
 ) -> Result<(T, usize), Unread> {
-    read_with(payload, references, None, &[], |body| {
+    read_with(payload, references, reading, &[], |body| {
         let (value, rest) = items::read(body)?;
         Ok((value, body.len() - rest.len()))
     })
@@ -275,7 +301,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     codec: &Codec,
     payload: Payload,
     references: Vec<Arc<Handle>>,
-    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    reading: Option<Reading>,
     parameters: &'static [&'static str],
 ) -> Result<T, Unread> {
     // Nothing came along with it, and there is no room in it for anything that might have.
@@ -283,7 +309,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     if size_of::<T>() == 0 && payload.body.is_empty() && came_alone {
         return Ok(codec.decode(&payload.body)?);
     }
-    read_with(payload, references, origin, parameters, |body| {
+    read_with(payload, references, reading, parameters, |body| {
         codec.decode(body)
     })
 }
@@ -291,14 +317,14 @@ pub(crate) fn read<T: DeserializeOwned>(
 fn read_with<T>(
     payload: Payload,
     references: Vec<Arc<Handle>>,
-    origin: Option<(Arc<Core>, ContextId, NodeId)>,
+    reading: Option<Reading>,
     parameters: &'static [&'static str],
     decode: impl FnOnce(&[u8]) -> Result<T, CodecError>,
 ) -> Result<T, Unread> {
     let carried = Entered::new(
         &CARRIED,
         Carried::In(ReadScope {
-            origin,
+            reading,
             references,
             complaint: None,
         }),
@@ -322,7 +348,8 @@ struct Outdated(Vec<Arc<Handle>>, Option<Box<Noted>>);
 impl WriteScope {
     /// Whether anything was collected.
     fn has_something(&self) -> bool {
-        !self.references.is_empty() || self.noted.is_some() || self.complaint.is_some()
+        let carries = !self.references.is_empty() || self.names_peer;
+        carries || self.noted.is_some() || self.complaint.is_some()
     }
 
     /// What was collected for an earlier attempt at the value goes.
@@ -364,6 +391,38 @@ pub(crate) fn carry(handle: &Arc<Handle>) -> Result<u32, String> {
                 .to_owned(),
         )
     })
+}
+
+/// Notes that the value being written names a worker that `core` knows.
+pub(crate) fn name_peer(core: &Arc<Core>) -> Result<(), String> {
+    let named = with_outgoing(|outgoing| match Arc::ptr_eq(core, &outgoing.core) {
+        true => {
+            outgoing.names_peer = true;
+            Ok(())
+        }
+        false => {
+            let complaint = handle::foreign(core, &outgoing.core);
+            let text = complaint.to_string();
+            outgoing.complaint = Some(Box::new(complaint));
+            Err(text)
+        }
+    });
+    named.unwrap_or_else(|| {
+        Err(
+            "a peer can only be sent inside a call or an answer, not in an error; \
+             elsewhere, keep its name, and get it with `Worker::peer`"
+                .to_owned(),
+        )
+    })
+}
+
+/// Who reads the value being read.
+pub(crate) fn reading() -> Option<Reading> {
+    let reading = innermost(&CARRIED, |carried| match carried {
+        Carried::In(incoming) => incoming.reading.clone(),
+        Carried::Out(_) => None,
+    });
+    reading.flatten()
 }
 
 /// Finds the reference with this number for the value being read. `check` may refuse it.
@@ -424,9 +483,10 @@ pub(crate) fn note<R: Record + Default, T>(note: impl FnOnce(&mut R) -> T) -> Op
 
 /// The context and sender of the message being read.
 pub(crate) fn origin() -> Option<(Arc<Core>, ContextId, NodeId)> {
-    let origin = innermost(&CARRIED, |carried| match carried {
-        Carried::In(incoming) => incoming.origin.clone(),
-        Carried::Out(_) => None,
-    });
-    origin.flatten()
+    let Reading {
+        core,
+        from,
+        context,
+    } = reading()?;
+    context.map(|context| (core, context, from))
 }

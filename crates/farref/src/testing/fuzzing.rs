@@ -16,6 +16,7 @@ use crate::agent::{
     Agent, AnswerMessage, CallMessage, Departure, Failure, FunctionRef, Group, Inbound,
     LinkStatistics, Message, Origins, TraceContext,
 };
+use crate::api::peer::Peer;
 use crate::api::rref::RRef;
 use crate::codec::{Blob, Buffer, Codec, Payload};
 use crate::report::snapshot::Snapshot;
@@ -55,6 +56,7 @@ pub fn values(data: &[u8]) {
     read::<Vec<Buffer>>(data);
     read::<Nested>(data);
     read::<BTreeMap<String, Option<RRef<u64>>>>(data);
+    read::<Vec<(Peer, u8)>>(data);
     read::<Snapshot>(data);
     read::<(Failure, Control, CallHead)>(data);
 }
@@ -299,7 +301,7 @@ impl Hostile {
         others[index as usize % others.len()]
     }
 
-    fn peer(&self, index: u8) -> Option<crate::api::peer::Peer> {
+    fn peer(&self, index: u8) -> Option<Peer> {
         let peers = self.worker.peers();
         peers.get(index as usize % peers.len().max(1)).cloned()
     }

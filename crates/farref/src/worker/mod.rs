@@ -334,7 +334,10 @@ impl Worker {
                 let peer = self
                     .find(name)
                     .ok_or_else(|| self.no_such_peer(name, Some(limit)))?;
-                peer.life(crate::error::FunctionName::ours("wait_for_peer"))?;
+                peer.life(
+                    &self.core,
+                    crate::error::FunctionName::ours("wait_for_peer"),
+                )?;
                 Ok(peer)
             }
         }

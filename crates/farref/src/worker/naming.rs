@@ -82,6 +82,6 @@ impl Worker {
     /// # }
     /// ```
     pub fn lookup<T: 'static>(&self, name: &str) -> Lookup<T> {
-        Lookup::new(&self.core, None, name)
+        Lookup::new(Ok(&self.core), None, name)
     }
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use farref::{Blob, Buffer, Codec, CodecError, Error, Misuse, RRef, Streaming, ValueCodec, Worker};
+use farref::{
+    Blob, Buffer, Codec, CodecError, Error, Misuse, Peer, RRef, Streaming, ValueCodec, Worker,
+};
 
 use crate::channels;
 use crate::streams::sources::Each;
@@ -121,7 +123,16 @@ async fn another_wire_with_another_encoding_carries_everything() -> anyhow::Resu
     }
     drop((counter, sum, text));
 
+    let peers = vec![a.me(), peer.clone()];
+    assert_eq!(name_peers::on(&peer, peers).await?, ["w0", "w1, me"]);
+
     channels::end([a, b]).await
+}
+
+#[farref::remote]
+async fn name_peers(peers: Vec<Peer>) -> Vec<String> {
+    let name = |peer: &Peer| format!("{}{}", peer.name(), if peer.is_me() { ", me" } else { "" });
+    peers.iter().map(name).collect()
 }
 
 #[tokio::test]

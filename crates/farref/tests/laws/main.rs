@@ -21,6 +21,7 @@ mod nested;
 mod observing;
 mod origins;
 mod panics;
+mod peers;
 mod plain_calls;
 mod pytorch_defects;
 mod serving;

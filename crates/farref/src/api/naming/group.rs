@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use farref_proto::NodeId;
 
-use super::{Answer, Found, Lookup, Patience};
+use super::{Answer, Found, Patience, Search};
 use crate::api::call::Call;
 use crate::api::peer::Peer;
 use crate::api::watching::{MemberEvent, Members};
 use crate::error::{Error, FunctionName, Result};
 use crate::runtime::current::Current;
 
-impl<T: 'static> Lookup<T> {
+impl<T: 'static> Search<T> {
     /// What the name stands for in the group now.
     pub(super) async fn in_group_now(&self) -> Result<Option<Found<T>>> {
         let mut group = Group::new(self.limit());

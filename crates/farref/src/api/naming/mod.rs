@@ -54,6 +54,12 @@ use crate::tables::published::Entry;
 /// ```
 #[must_use = "a lookup does nothing until it is awaited"]
 pub struct Lookup<T> {
+    /// Or why there is nobody to be asked.
+    search: Result<Search<T>>,
+}
+
+/// A lookup by a worker.
+struct Search<T> {
     core: Arc<Core>,
     /// Who is asked; none: everybody.
     publisher: Option<Peer>,
@@ -86,15 +92,16 @@ impl NameVersion {
 type Found<T> = (RRef<T>, NameVersion);
 
 impl<T: 'static> Lookup<T> {
-    pub(crate) fn new(core: &Arc<Core>, publisher: Option<Peer>, name: &str) -> Self {
-        Self {
+    pub(crate) fn new(core: Result<&Arc<Core>>, publisher: Option<Peer>, name: &str) -> Self {
+        let search = core.map(|core| Search {
             core: Arc::clone(core),
             publisher,
             name: Arc::from(name),
             newer_than: None,
             timeout: None,
             value: PhantomData,
-        }
+        });
+        Self { search }
     }
 
     /// Sets the time limit, as for calls ([`Call::timeout`](crate::Call::timeout)): how long it may take until there is
@@ -115,7 +122,9 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        self.timeout = Some(limit.into());
+        if let Ok(search) = &mut self.search {
+            search.timeout = Some(limit.into());
+        }
         self
     }
 
@@ -142,7 +151,9 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn newer_than(mut self, version: NameVersion) -> Self {
-        self.newer_than = Some(version);
+        if let Ok(search) = &mut self.search {
+            search.newer_than = Some(version);
+        }
         self
     }
 
@@ -161,15 +172,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub async fn versioned(self) -> Result<(RRef<T>, NameVersion)> {
-        self.core.check_naming(&self.name)?;
-        match &self.publisher {
-            Some(publisher) => {
-                let answer = self.answer_of(publisher, Patience::Endless).await?;
-                let found = self.found(publisher, answer)?;
-                found.ok_or_else(|| self.lost(publisher))
-            }
-            None => self.in_group().await,
-        }
+        self.search?.versioned().await
     }
 
     /// The reference, if one is published under that name at present.
@@ -188,16 +191,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub async fn now(self) -> Result<Option<RRef<T>>> {
-        self.core.check_naming(&self.name)?;
-        let found = match &self.publisher {
-            Some(publisher) => {
-                let answer = self.answer_of(publisher, Patience::None).await?;
-                self.found(publisher, answer)?
-            }
-            None => self.in_group_now().await?,
-        };
-        let found = found.filter(|(_, version)| self.is_newer(*version));
-        Ok(found.map(|(rref, _)| rref))
+        self.search?.now().await
     }
 
     /// Waits for the reference and blocks this thread meanwhile. For code that is not async, as
@@ -227,9 +221,38 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn wait(self) -> Result<RRef<T>> {
-        let runtime = self.core.runtime.clone();
+        let search = self.search?;
+        let runtime = search.core.runtime.clone();
         let _waiting = BlockedThread::begin();
-        runtime.block_on(self.into_future())
+        let (rref, _) = runtime.block_on(search.versioned())?;
+        Ok(rref)
+    }
+}
+
+impl<T: 'static> Search<T> {
+    async fn versioned(self) -> Result<(RRef<T>, NameVersion)> {
+        self.core.check_naming(&self.name)?;
+        match &self.publisher {
+            Some(publisher) => {
+                let answer = self.answer_of(publisher, Patience::Endless).await?;
+                let found = self.found(publisher, answer)?;
+                found.ok_or_else(|| self.lost(publisher))
+            }
+            None => self.in_group().await,
+        }
+    }
+
+    async fn now(self) -> Result<Option<RRef<T>>> {
+        self.core.check_naming(&self.name)?;
+        let found = match &self.publisher {
+            Some(publisher) => {
+                let answer = self.answer_of(publisher, Patience::None).await?;
+                self.found(publisher, answer)?
+            }
+            None => self.in_group_now().await?,
+        };
+        let found = found.filter(|(_, version)| self.is_newer(*version));
+        Ok(found.map(|(rref, _)| rref))
     }
 
     fn is_newer(&self, version: NameVersion) -> bool {
@@ -329,10 +352,14 @@ impl<T: 'static> IntoFuture for Lookup<T> {
 
 impl<T> fmt::Debug for Lookup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookup")
-            .field("name", &self.name)
-            .field("publisher", &self.publisher)
-            .finish_non_exhaustive()
+        let mut lookup = f.debug_struct("Lookup");
+        match &self.search {
+            Ok(search) => lookup
+                .field("name", &search.name)
+                .field("publisher", &search.publisher),
+            Err(error) => lookup.field("error", error),
+        };
+        lookup.finish_non_exhaustive()
     }
 }
 
@@ -446,6 +473,6 @@ impl Peer {
     /// # }
     /// ```
     pub fn lookup<T: 'static>(&self, name: &str) -> Lookup<T> {
-        Lookup::new(&self.core, Some(self.clone()), name)
+        Lookup::new(self.core(), Some(self.clone()), name)
     }
 }

@@ -23,7 +23,7 @@ use crate::codec::{CodecError, Part, Payload, items};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::handle::Handle;
 use crate::runtime::stream::{flag, lead};
-use crate::runtime::value_scope::{self, Unread};
+use crate::runtime::value_scope::{self, Reading, Unread};
 
 /// Batches that are asked for while there is more than fits into one.
 const BUSY_PULLS: usize = 2;
@@ -70,7 +70,7 @@ impl<T: DeserializeOwned> Reader<T> {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
         loop {
             if !self.batch.body.is_empty() {
-                let item = self.batch.next();
+                let item = self.batch.next(&self.producer);
                 return Poll::Ready(Some(item.map_err(|unread| self.unread(unread))));
             }
             let polled = self.poll_batch(context);
@@ -208,19 +208,19 @@ impl Batch {
 
     /// Reads the next item. There is one.
     #[inline]
-    fn next<T: DeserializeOwned>(&mut self) -> Result<T, Unread> {
+    fn next<T: DeserializeOwned>(&mut self, producer: &Handle) -> Result<T, Unread> {
         if let Some((&lead::ALONE, rest)) = self.body.split_first()
             && let Ok((item, after)) = items::read::<T>(rest)
         {
             self.body.advance(self.body.len() - after.len());
             return Ok(item);
         }
-        self.next_with_company()
+        self.next_with_company(producer)
     }
 
-    /// The same for one with buffers or references, or that is not in order.
+    /// The same for one with buffers, references or peers, or that is not in order.
     #[cold]
-    fn next_with_company<T: DeserializeOwned>(&mut self) -> Result<T, Unread> {
+    fn next_with_company<T: DeserializeOwned>(&mut self, producer: &Handle) -> Result<T, Unread> {
         let cut_off = |_| CodecError::new("a batch of a stream's items is cut off");
         let (mut parts, mut references) = (Vec::new(), Vec::new());
         if self.body.try_get_u8().map_err(cut_off)? == lead::ALONG {
@@ -235,7 +235,12 @@ impl Batch {
             body: self.body.clone(),
             parts,
         };
-        let (item, length) = value_scope::read_item(payload, references)?;
+        let reading = producer.held().ok().map(|held| Reading {
+            core: Arc::clone(&held.core),
+            from: held.owner,
+            context: None,
+        });
+        let (item, length) = value_scope::read_item(payload, references, reading)?;
         self.body.advance(length.min(self.body.len()));
         Ok(item)
     }

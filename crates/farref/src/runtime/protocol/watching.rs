@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farref_proto::{Departure, NodeId, Status};
+use farref_proto::{Control, Departure, NodeId, Standing, Status};
 use tokio::sync::watch;
 
 use super::work::Work;
@@ -92,6 +92,22 @@ impl Core {
             })),
             None => Err(self.not_member()),
         }
+    }
+
+    /// A member names another that is one, too. If this worker has only heard so far that it joins, it takes that word
+    /// for it; what it has never heard of, or knows to be over, stays as it is.
+    pub(crate) fn told_of_member(self: &Arc<Self>, from: NodeId, life: NodeId) {
+        let standing = self.look(|node| node.membership().view().standing(life.worker));
+        if standing != Some(Standing::of(life, Status::Joining)) || from == self.me {
+            return;
+        }
+        let entries = vec![(life.worker, Standing::of(life, Status::Alive))];
+        let view = Control::View {
+            entries,
+            echo: false,
+        };
+        // One entry about a worker that is known is never too much.
+        let _ = self.input(|node, out| node.handle(from, view, out));
     }
 
     /// It has become known what a worker is called and where it is.

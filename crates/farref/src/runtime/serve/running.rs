@@ -30,14 +30,17 @@ impl Packed {
     pub(super) fn read<F: Function>(self, responder: &Responder) -> Result<F::Arguments, Failure> {
         let call = &responder.call;
         let codec = call.core.agent().codec();
-        let context = call.context;
-        let origin = context.map(|context| (Arc::clone(&call.core), context, call.caller));
+        let reading = Some(value_scope::Reading {
+            core: Arc::clone(&call.core),
+            from: call.caller,
+            context: call.context,
+        });
         let read = catch_unwind(AssertUnwindSafe(|| {
             let Self {
                 arguments,
                 references,
             } = self;
-            value_scope::read(codec, arguments, references, origin, F::PARAMETERS)
+            value_scope::read(codec, arguments, references, reading, F::PARAMETERS)
         }));
         match read {
             Ok(Ok(arguments)) => Ok(arguments),
