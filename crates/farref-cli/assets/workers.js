@@ -1,17 +1,25 @@
-// The workers of the group.
+// The workers of the group, and the names that they publish references under.
 
-import { el, empty, panel, table, tag } from "./dom.js";
+import { el, empty, panel, shown, table, tag } from "./dom.js";
 import { age, bytes, count } from "./format.js";
 
 const KINDS = { alive: "good", joining: "warn", dead: "bad", left: "soft" };
 
 export const title = "Workers";
 
-export function draw({ workers }) {
+export function draw({ workers, names, all_names }) {
   if (!workers.length) return [panel("Workers", empty("No worker has been seen yet. This page looks again by itself."))];
   const state = (row) => row.error
     ? el("span", { title: row.error }, tag("no answer", "bad"), " ", row.error)
     : tag(row.state, KINDS[row.state] ?? "warn");
+  const published = names?.length && panel("Names", table([
+    { title: "name", of: (row) => row.name },
+    { title: "publisher", of: (row) => row.publisher },
+    { title: "version", number: true, of: (row) => String(row.version) },
+    { title: "type", code: true, of: (row) => row.type },
+    { title: "value on", of: (row) => row.owner },
+    { title: "value", code: true, of: (row) => row.value },
+  ], names, shown(names, all_names, "names")));
   return [panel("Workers", table([
     { title: "worker", of: (row) => row.name },
     { title: "rank", number: true, of: (row) => String(row.rank) },
@@ -29,5 +37,5 @@ export function draw({ workers }) {
     { title: "received", number: true, of: (row) => bytes(row.received) },
     { title: "queued", number: true, of: (row) => bytes(row.queued) },
     { title: "life", number: true, of: (row) => row.life && String(row.life) },
-  ], workers))];
+  ], workers)), published].filter(Boolean);
 }

@@ -247,6 +247,39 @@ async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_are_shown_with_their_version_and_type() -> anyhow::Result<()> {
+    let group = Group::start(|builder| builder).await?;
+    let seen = farref(&["inspect", &group.place], None).await?.text()?;
+    assert!(!seen.contains("published"), "{seen}");
+    let number = group.owner.rref(7_u64)?;
+    group.owner.publish("number", &number)?;
+    let version = group.owner.publish("number", &number)?;
+
+    let seen = farref(&["inspect", &group.place], None).await?.text()?;
+    assert_fits(&seen);
+    let (_, names) = seen
+        .split_once("1 name published")
+        .with_context(|| format!("no names:\n{seen}"))?;
+    let row = names.lines().find(|row| row.contains("number"));
+    let row: Vec<_> = row.context("no row")?.split_whitespace().collect();
+    let version = version.number();
+    assert_eq!(
+        row,
+        ["number", "owner", &version.to_string(), "u64", "owner"]
+    );
+    let json = farref(&["inspect", &group.place, "--json"], None)
+        .await?
+        .text()?;
+    let json: Value = serde_json::from_str(&json)?;
+    let snapshot = &json["workers"][0]["snapshot"];
+    assert_eq!(snapshot["names_in_all"], 1);
+    assert_eq!(snapshot["names"][0]["version"], version);
+    assert_eq!(snapshot["names"][0]["value"], number.id()?);
+    drop(number);
+    group.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_filter_tells_who_keeps_a_value_alive_and_since_which_line() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let text = shared(&group).await?;

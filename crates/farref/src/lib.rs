@@ -181,7 +181,9 @@ pub use rendezvous::{
 };
 pub use report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
-pub use report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+pub use report::snapshot::{
+    NameSnapshot, PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor,
+};
 pub use tables::watchers::WorkerEnd;
 pub use values::{Ref, RefMut};
 pub use worker::context;

@@ -91,7 +91,30 @@ fn workers(state: &State) -> Value {
     let gone = seen::dead(&state.seen).into_iter().map(|gone| {
         json!({"name": gone.name, "rank": gone.rank, "life": gone.incarnation, "state": gone.status})
     });
-    json!({"workers": state.seen.iter().map(row).chain(gone).collect::<Vec<_>>()})
+    let (names, all_names) = names(state);
+    json!({
+        "workers": state.seen.iter().map(row).chain(gone).collect::<Vec<_>>(),
+        "names": names,
+        "all_names": all_names,
+    })
+}
+
+/// What is published, and how many names there are.
+fn names(state: &State) -> (Vec<Value>, usize) {
+    let all = answering(state).map(|(_, one)| one.names_in_all);
+    let names = answering(state).flat_map(|(worker, snapshot)| {
+        let names = snapshot.names.iter();
+        names.map(move |one| {
+            json!({
+                "name": one.name, "publisher": worker, "version": one.version,
+                "type": one.type_name, "owner": one.owner, "value": one.value,
+            })
+        })
+    });
+    (
+        names.take(ROWS).collect(),
+        all.fold(0, usize::saturating_add),
+    )
 }
 
 fn references(state: &State, search: &str) -> Value {
@@ -350,6 +373,27 @@ mod tests {
             (&data["waiting"][0]["mark"], &data["waiting"][0]["cycle"]),
             (&json!("cycle"), &json!(1))
         );
+    }
+
+    #[test]
+    fn names_are_shown_with_their_publisher_and_no_more_than_a_page_can_show() {
+        let data = workers(&state(samples::group()));
+        let name = json!({
+            "name": "weights", "publisher": "parameters", "version": 3, "owner": "parameters",
+            "type": "alloc::vec::Vec<candle_core::tensor::Tensor>", "value": "r1@w0#1794751532",
+        });
+        assert_eq!(
+            (&data["names"], &data["all_names"]),
+            (&json!([name]), &json!(1))
+        );
+        let mut seen = samples::group();
+        samples::edit(&mut seen[0], |snapshot| {
+            snapshot.names = vec![snapshot.names[0].clone(); 1000];
+            snapshot.names_in_all = usize::MAX;
+        });
+        let data = workers(&state(seen));
+        assert_eq!(data["names"].as_array().map(Vec::len), Some(ROWS));
+        assert_eq!(data["all_names"], usize::MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! The fields of a snapshot are those below. Durations are numbers of seconds. Fields may be added, none
 //! is renamed or removed. With `--filter`, `references` has those that match.
 
-use farref::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+use farref::{NameSnapshot, PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
 use serde::Serialize;
 
 use super::arguments::Arguments;
@@ -80,6 +80,9 @@ struct SnapshotReport<'a> {
     contexts: u32,
     blocking_queue: usize,
     functions: usize,
+    /// Published, whether shown or not.
+    names_in_all: usize,
+    names: &'a [NameSnapshot],
     totals: Totals,
     running: Vec<CallReport<'a>>,
     waiting: Vec<WaitingReport<'a>>,
@@ -97,6 +100,8 @@ fn snapshot(snapshot: &Snapshot) -> SnapshotReport<'_> {
         contexts: snapshot.contexts,
         blocking_queue: snapshot.blocking_queue,
         functions: snapshot.functions,
+        names_in_all: snapshot.names_in_all,
+        names: &snapshot.names,
         totals: snapshot.totals,
         running: snapshot.running.iter().map(call).collect(),
         waiting: snapshot.waiting.iter().map(waiting).collect(),

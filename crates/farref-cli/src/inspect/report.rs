@@ -29,6 +29,7 @@ pub(super) fn write(arguments: &Arguments, seen: &[Seen], columns: usize) -> Str
         page.table("links", &tables::links(seen));
     }
     page.calls(seen);
+    page.names(arguments, seen);
     page.references(arguments, seen, &references);
     page.text
 }
@@ -89,6 +90,19 @@ impl Page {
         let waiting = tables::waiting(seen);
         if !waiting.rows.is_empty() {
             self.table("calls in flight", &waiting);
+        }
+    }
+
+    fn names(&mut self, arguments: &Arguments, seen: &[Seen]) {
+        let names = tables::names(seen, arguments.full);
+        if !names.rows.is_empty() {
+            let title = format!("{} published", many(names.rows.len(), "name"));
+            self.table(&title, &names);
+        }
+        let unseen = tables::unseen_names(seen);
+        if unseen > 0 {
+            let text = format!("and {unseen} more: a worker tells of 1000 of its names at most");
+            self.line(&format!("{:INDENT$}{text}", ""));
         }
     }
 

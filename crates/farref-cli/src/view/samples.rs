@@ -141,7 +141,13 @@ pub(crate) fn json(name: &str, rank: u32) -> String {
         "function": "train::Layer::apply", "caller": "trainer0", "value": "r1@w0#1794751532",
         "waits_for": "turn", "used_by": ["train::Layer::step"], "age": age(2),
     });
+    let published = serde_json::json!({
+        "name": "weights", "version": 3, "type_name": "alloc::vec::Vec<candle_core::tensor::Tensor>",
+        "owner": "parameters", "value": "r1@w0#1794751532",
+    });
     serde_json::json!({
+        "names": match rank { 0 => vec![published], _ => Vec::new() },
+        "names_in_all": usize::from(rank == 0),
         "version": "0.1.0", "worker": name, "rank": rank, "incarnation": 1_794_751_532, "uptime": age(7384),
         "peers": [peer("parameters", 0), peer("trainer0", 1), peer("trainer1", 2)],
         "references_in_all": references.len(), "references": references,

@@ -59,7 +59,12 @@ fn clean_snapshot(mut snapshot: Snapshot) -> Snapshot {
         let texts = [&mut context.id, &mut context.opened_by].into_iter();
         texts.chain(&mut context.workers).chain(&mut context.notes)
     });
+    let names = snapshot.names.iter_mut().flat_map(|one| {
+        let texts = [&mut one.name, &mut one.type_name].into_iter();
+        texts.chain([&mut one.owner, &mut one.value])
+    });
     let calls = calls.chain(served.chain(finished)).chain(contexts);
+    let calls = calls.chain(names);
     let calls = calls.chain(waiting);
     let references = snapshot.references.iter_mut().flat_map(reference_texts);
     for text in texts.chain(peers).chain(calls).chain(references) {
@@ -158,6 +163,7 @@ mod tests {
             "src/",
             "Vec<",
             "@w0",
+            "weights",
         ];
         for harmless in texts {
             assert!(text.contains(harmless));

@@ -306,6 +306,39 @@ pub(crate) fn holders(references: &[&Reference], full: bool) -> Table {
     table
 }
 
+/// The names that references are published under, by publisher.
+pub(crate) fn names(seen: &[Seen], full: bool) -> Table {
+    let mut table = Table::new([
+        Column::text("name", 16, Cut::Back),
+        name("publisher"),
+        Column::number("version"),
+        Column::text("type", 16, Cut::Back),
+        name("value on"),
+    ]);
+    let answers = seen.iter().filter_map(|one| Some((one, one.answer()?)));
+    for (worker, snapshot) in answers {
+        for one in &snapshot.names {
+            table.push([
+                Cell::text(&one.name),
+                Cell::text(&worker.name),
+                Cell::number(one.version as f64, |version| version.to_string()),
+                Cell::text(shown_type(&one.type_name, full)),
+                Cell::text(&one.owner),
+            ]);
+        }
+    }
+    table
+}
+
+/// How many names there are that nobody told of.
+pub(crate) fn unseen_names(seen: &[Seen]) -> usize {
+    let unseen = seen
+        .iter()
+        .filter_map(Seen::answer)
+        .map(|one| one.names_in_all.saturating_sub(one.names.len()));
+    unseen.fold(0, usize::saturating_add)
+}
+
 /// Every link, from each of its ends.
 pub(crate) fn links(seen: &[Seen]) -> Table {
     let mut table = Table::new([
@@ -365,6 +398,7 @@ mod tests {
             groups(&all, By::All),
             holders(&references.iter().collect::<Vec<_>>(), false),
             links(&seen),
+            names(&seen, false),
         ] {
             let fitted = table.fit(78);
             for row in fitted.rows.iter().chain([&fitted.header]) {

@@ -76,6 +76,7 @@ async fn conduct(me: &Worker) -> anyhow::Result<()> {
     let busy = Chest::new_on(&keeper).remote();
     let held = busy.hold().start();
     let blocked = busy.look().start();
+    me.publish("shop/front", &one)?;
     let scope = ContextScope::open(me)?;
     scope.run(async { relay::on(&keeper, 0).await }).await?;
     let of_victim: RRef<u64> = number::on(&victim, 7).remote();

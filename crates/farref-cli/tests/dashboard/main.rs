@@ -134,6 +134,15 @@ async fn every_view_shows_what_is_there_and_a_worker_that_is_killed() -> anyhow:
         "{workers}"
     );
 
+    let row = browser.wait("#view", "a name is published", |text| {
+        text.contains("shop/front")
+    })?;
+    let row = row.lines().find(|line| line.contains("shop/front"));
+    let row = row.context("no name")?;
+    for expected in ["conductor", "Chest", "keeper"] {
+        assert!(row.contains(expected), "{expected} is not in: {row}");
+    }
+
     // It is killed while the page looks on.
     group.kill("victim")?;
     let events = choose(&browser, "events", "the death is told", |text| {

@@ -74,6 +74,63 @@ pub struct Snapshot {
     /// The contexts that the worker takes part in, the oldest first; at most a hundred.
     #[serde(default)]
     pub open_contexts: Vec<ContextSnapshot>,
+    /// What the worker [publishes](crate::Worker::publish), by name; at most a thousand.
+    #[serde(default)]
+    pub names: Vec<NameSnapshot>,
+    /// How many names there are.
+    #[serde(default)]
+    pub names_in_all: usize,
+}
+
+/// A name that a worker publishes a reference under.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let me = cluster.worker(0);
+/// let weights = me.rref(vec![0.5_f32])?;
+/// let version = me.publish("weights", &weights)?;
+///
+/// let names = me.snapshot().names;
+/// assert_eq!((&*names[0].name, names[0].version), ("weights", version.number()));
+/// assert_eq!((&*names[0].owner, &names[0].value), ("worker0", &weights.id()?));
+/// assert!(names[0].type_name.contains("Vec<f32>"));
+/// # drop(weights);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct NameSnapshot {
+    /// The name.
+    pub name: String,
+    /// Which of what was published under it, one after the other: its [number](crate::NameVersion::number).
+    pub version: u64,
+    /// The type of the value that it stands for.
+    pub type_name: String,
+    /// The worker that has the value.
+    pub owner: String,
+    /// The value: the [id](crate::RRef::id) of references to it.
+    pub value: String,
+}
+
+impl NameSnapshot {
+    pub(crate) fn new(
+        name: String,
+        version: u64,
+        type_name: String,
+        owner: String,
+        value: String,
+    ) -> Self {
+        Self {
+            name,
+            version,
+            type_name,
+            owner,
+            value,
+        }
+    }
 }
 
 /// How much of a worker somebody wants to see.

@@ -155,6 +155,21 @@ impl<H: Clone> Published<H> {
         self.lock().names.get(name)?.entry.clone()
     }
 
+    /// What `look` says of the first names that are published, in their order, and how many there are.
+    pub(crate) fn list<T>(
+        &self,
+        most: usize,
+        mut look: impl FnMut(&Arc<str>, &Entry<H>) -> T,
+    ) -> (Vec<T>, usize) {
+        let all = self.lock();
+        let published = all
+            .names
+            .iter()
+            .filter_map(|(name, slot)| Some((name, slot.entry.as_ref()?)));
+        let looked = published.take(most).map(|(name, entry)| look(name, entry));
+        (looked.collect(), all.published)
+    }
+
     /// Waits until `found` makes something of what the name stands for, or of nothing. None when the names are closed.
     pub(crate) async fn wait_for<T>(
         &self,

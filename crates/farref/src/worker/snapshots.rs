@@ -13,7 +13,9 @@ use crate::error::{Misuse, Result};
 use crate::report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 use crate::report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 use crate::report::snapshot::Wanted;
-use crate::report::snapshot::{PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor};
+use crate::report::snapshot::{
+    NameSnapshot, PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor,
+};
 use crate::runtime::{Core, StartedCall, TakenCall, Traffic};
 use crate::tables::holds::{HoldRecord, Origin};
 use crate::values::queue::QueuedUser;
@@ -87,6 +89,9 @@ impl Totals {
 /// How many running functions a snapshot names, and how many calls that wait.
 const MAX_CALLS: usize = 1000;
 
+/// How many names of references it has.
+const MAX_NAMES: usize = 1000;
+
 /// How many contexts it names.
 const MAX_CONTEXTS: usize = 100;
 
@@ -139,6 +144,7 @@ impl Snapshot {
             .collect();
         let (running, waiting) = calls.finish(core);
         let (finished, recorded) = finished(core, &wanted);
+        let (names, names_in_all) = names(core);
         let served = core
             .served
             .by_function()
@@ -148,6 +154,8 @@ impl Snapshot {
             finished,
             recorded,
             open_contexts: contexts(core),
+            names,
+            names_in_all,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: core.uptime(),
             totals: Totals::of(core),
@@ -305,6 +313,27 @@ fn finished(core: &Core, wanted: &Wanted) -> (Vec<FinishedCall>, u64) {
         Some(FinishedCall::new(names, times, call.failed, trace))
     });
     (told.collect(), recorded)
+}
+
+/// What the worker publishes, and how many names there are.
+fn names(core: &Core) -> (Vec<NameSnapshot>, usize) {
+    let (listed, in_all) = core.published.list(MAX_NAMES, |name, entry| {
+        let value = entry.handle.held().ok().map(|held| held.rref);
+        let (version, type_name, owner) = (entry.version, entry.type_name, entry.owner);
+        (Arc::clone(name), version, type_name, owner, value)
+    });
+    let named = listed
+        .into_iter()
+        .filter_map(|(name, version, type_name, owner, value)| {
+            Some(NameSnapshot::new(
+                name.to_string(),
+                version,
+                type_name.to_owned(),
+                core.name_of(owner).to_string(),
+                value?.to_string(),
+            ))
+        });
+    (named.collect(), in_all)
 }
 
 /// The contexts that the worker takes part in.
