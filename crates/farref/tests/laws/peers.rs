@@ -144,6 +144,35 @@ async fn v1_items_of_streams_may_have_peers_in_them() -> Result<()> {
     finish(cluster).await
 }
 
+/// What would be read as something else where it cannot be read as a peer.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Whom {
+    Known(Peer),
+    Unknown(u32, Option<u32>, String),
+}
+
+#[farref::remote]
+async fn whom() -> farref::Result<Streaming<Whom>> {
+    let me = Worker::current().ok_or(farref::Misuse::NoWorker)?;
+    let items = [
+        Whom::Unknown(1, None, "worker1".to_owned()),
+        Whom::Known(me.me()),
+    ];
+    Ok(Streaming::new(Each(items.into_iter())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v1_an_item_with_a_peer_in_it_is_read_as_nothing_else() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let mut stream = whom::on(&cluster.worker(0).peer("worker1")?).await?;
+    let mut next = async || timeout(PATIENCE, stream.next()).await?.context("an item");
+    assert!(matches!(next().await??, Whom::Unknown(1, None, name) if name == "worker1"));
+    assert!(matches!(next().await??, Whom::Known(peer) if peer.name() == "worker1"));
+    drop(stream);
+    finish(cluster).await
+}
+
 /// What calling it says: its name, or whose loss, in what.
 #[farref::remote]
 async fn try_to_call(peer: Peer) -> farref::Result<String> {
