@@ -17,11 +17,14 @@ const main = document.getElementById("view");
 const banner = document.getElementById("banner");
 const summary = document.getElementById("summary");
 
-let current = views[location.hash.slice(1)] ? location.hash.slice(1) : "workers";
+const isView = (name) => Object.hasOwn(views, name);
+let current = isView(location.hash.slice(1)) ? location.hash.slice(1) : "workers";
 let search = "";
 let last;
 let timer;
 let fetching = 0;
+// Whether a button is held down in the view: a click is to end where it began.
+let pressed = false;
 
 for (const [name, view] of Object.entries(views)) {
   tabs.append(el("button", { id: `tab-${name}`, role: "tab", type: "button", "aria-controls": "view", click: () => choose(name), keydown: move }, view.title));
@@ -74,7 +77,8 @@ function warn(text) {
 
 function draw() {
   const { status, data } = last;
-  const seen = status.at ? `${many(status.answers, "worker")} of the group at ${status.address}, as of ${clock(status.at)}` : `looking at ${status.address}`;
+  const held = isSelected() ? "; the view waits while text is selected" : "";
+  const seen = status.at ? `${many(status.answers, "worker")} of the group at ${status.address}, as of ${clock(status.at)}${held}` : `looking at ${status.address}`;
   if (summary.textContent !== seen) summary.textContent = seen;
   const silent = status.workers - status.answers;
   if (status.lost) warn(`The group cannot be seen: ${status.lost}. What is shown is its last state; this page goes on looking.`);
@@ -89,8 +93,10 @@ function draw() {
     tab.replaceChildren(views[name].title, mark && el("span", { class: `count${name === "workers" || status.cycles > 0 ? " bad" : ""}` }, mark));
   }
   // Whoever reads, searches or chooses is not interrupted.
-  const focus = document.activeElement;
-  if (focus && main.contains(focus) && ["SELECT"].includes(focus.tagName)) return;
+  const focus = main.contains(document.activeElement) ? document.activeElement : null;
+  if (pressed || isSelected() || focus?.tagName === "SELECT") return;
+  const reachable = () => [...main.querySelectorAll("a, button, input, [tabindex]")];
+  const focused = focus ? reachable().indexOf(focus) : -1;
   const scrolled = [...main.querySelectorAll(".scroll")].map((box) => [box.scrollTop, box.scrollLeft]);
   const box = document.getElementById("search");
   const parts = views[current].draw(data, draw);
@@ -109,11 +115,22 @@ function draw() {
   main.querySelectorAll(".scroll").forEach((box, index) => {
     if (scrolled[index]) [box.scrollTop, box.scrollLeft] = scrolled[index];
   });
+  // Keys go on to where they went.
+  if (focused >= 0 && !main.contains(document.activeElement)) reachable()[focused]?.focus({ preventScroll: true });
 }
+
+// Whether somebody has chosen text of the view, to read or to copy it.
+function isSelected() {
+  const selection = document.getSelection();
+  return Boolean(selection) && !selection.isCollapsed && main.contains(selection.anchorNode);
+}
+
+main.addEventListener("pointerdown", () => { pressed = true; });
+for (const over of ["pointerup", "pointercancel", "blur"]) window.addEventListener(over, () => { pressed = false; });
 
 window.addEventListener("hashchange", () => {
   const name = location.hash.slice(1);
-  if (views[name] && name !== current) choose(name);
+  if (isView(name) && name !== current) choose(name);
 });
 
 look();

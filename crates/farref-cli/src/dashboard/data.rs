@@ -9,7 +9,8 @@ use super::cycles::Cycles;
 use super::history::{FunctionHistory, milliseconds};
 use super::state::State;
 use crate::view::references::{self, By, Reference};
-use crate::view::seen::{self, Seen};
+use crate::view::seen::{self, Seen, States};
+use crate::view::tables;
 
 /// Rows of a table.
 const ROWS: usize = 500;
@@ -59,16 +60,17 @@ fn answering(state: &State) -> impl Iterator<Item = (&str, &farref::Snapshot)> {
 }
 
 fn workers(state: &State) -> Value {
+    let states = States::of(&state.seen);
     let row = |one: &Seen| {
         let snapshot = one.answer();
         let totals = snapshot.map(|one| one.totals);
         let sum = |of: fn(&farref::PeerSnapshot) -> usize| {
-            snapshot.map(|one| one.peers.iter().map(of).sum::<usize>())
+            snapshot.map(|one| tables::sum(one, |peer| of(peer) as u64))
         };
         json!({
             "name": one.name,
             "rank": one.rank,
-            "state": seen::state(&state.seen, one.rank),
+            "state": states.state(one.rank),
             "error": one.snapshot.as_ref().err(),
             "life": snapshot.map(|one| one.incarnation),
             "version": snapshot.map(|one| &one.version),
@@ -138,11 +140,10 @@ fn references(state: &State, search: &str) -> Value {
     let mut edges: Vec<_> = edges.into_iter().collect();
     edges.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
     edges.truncate(EDGES);
-    let owned: Vec<Reference> = found.iter().map(|one| (*one).clone()).collect();
-    let groups = references::groups(&owned, By::All, false);
-    let unseen: usize = answering(state)
+    let groups = references::groups(found.iter().copied(), By::All, false);
+    let unseen = answering(state)
         .map(|(_, one)| one.references_in_all.saturating_sub(one.references.len()))
-        .sum();
+        .fold(0, usize::saturating_add);
     json!({
         "all": state.references.len(),
         "found": found.len(),
@@ -195,7 +196,10 @@ fn calls(state: &State) -> Value {
         }
         for peer in snapshot.peers.iter().filter(|peer| peer.calls_made > 0) {
             let pair = pairs.entry((worker, &peer.name)).or_default();
-            *pair = (pair.0 + peer.calls_made, pair.1 + peer.calls_held_back);
+            *pair = (
+                pair.0.saturating_add(peer.calls_made),
+                pair.1.saturating_add(peer.calls_held_back),
+            );
         }
     }
     let (all_running, all_waiting, all_pairs) = (running.len(), waiting.len(), pairs.len());

@@ -1,6 +1,20 @@
 //! Who came and who went: what changed from one look at the group to the next.
+//!
+//! Looks are compared because an observer cannot watch: watching (`Worker::watch_members`) is for members, who keep
+//! connections with those whom they watch. An observer is none (OB-1): workers answer its questions and keep nothing for it,
+//! so what comes and goes between two looks is told only by who remembers it. That is enough here, as a
+//! worker says of all who ever were members how they are: an end is not missed, though a life that another has
+//! followed by the next look is.
+//!
+//! # Invariants
+//!
+//! - **DM-1** Each life is told to come once, and to end once, by whatever worker in whatever order; of one whose next
+//!   life is known nothing more is told.
+//! - **DM-2** Who is declared dead was evicted only if it answers a look after that: one that was killed may have
+//!   answered shortly before.
+//! - **DM-3** Who is named by nobody any more is forgotten after [`FORGOTTEN`] looks; no more than [`MEMBERS`] are kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use serde::Serialize;
 
@@ -8,6 +22,10 @@ use crate::view::seen::Seen;
 
 /// How many events are kept.
 const MOST: usize = 500;
+/// After so many looks without a word of it, a worker is forgotten.
+const FORGOTTEN: u64 = 3600;
+/// How many workers are known at a time.
+const MEMBERS: usize = 20_000;
 
 /// What became of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -44,6 +62,10 @@ struct Member {
     life: u32,
     status: Status,
     silent: bool,
+    /// Whether it has died or was evicted is to be told after the next look.
+    undecided: bool,
+    /// The last look at which somebody named it.
+    looked: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -58,36 +80,53 @@ enum Status {
 pub(super) struct Membership {
     members: BTreeMap<u32, Member>,
     events: VecDeque<Event>,
-    has_begun: bool,
+    looks: u64,
 }
 
 impl Membership {
     pub(super) fn update(&mut self, seen: &[Seen], at: f64) {
-        let now = members(seen);
-        for (rank, member) in now {
-            let before = self.members.insert(rank, member.clone());
-            let same_life = before.filter(|before| before.life == member.life);
+        let has_begun = self.looks > 0;
+        self.looks += 1;
+        let oldest = self.looks.saturating_sub(FORGOTTEN);
+        self.members.retain(|_, member| member.looked >= oldest);
+        let answers: HashSet<(u32, u32)> = seen
+            .iter()
+            .filter_map(Seen::answer)
+            .map(|one| (one.rank, one.incarnation))
+            .collect();
+        for (rank, mut member) in members(seen) {
+            member.looked = self.looks;
+            let before = self.members.get(&rank);
+            // DM-1: somebody is behind.
+            if before.is_some_and(|before| before.life > member.life) {
+                continue;
+            }
+            if before.is_none() && self.members.len() >= MEMBERS {
+                continue;
+            }
+            let same_life = before.filter(|before| before.life == member.life).cloned();
+            if let Some(before) = &same_life {
+                member.status = member.status.max(before.status);
+            }
+            let answers = answers.contains(&(rank, member.life));
             let mut happened = Vec::new();
             match (&same_life, member.status) {
-                (None, Status::Here) if !self.has_begun => happened.push(Change::Present),
+                (None, Status::Here) if !has_begun => happened.push(Change::Present),
                 (None, Status::Here) => happened.push(Change::Joined),
                 // What was over before this began is nobody's news.
-                (None, _) if !self.has_begun => {}
+                (None, _) if !has_begun => {}
+                (Some(before), Status::Dead) if before.undecided => happened.push(match answers {
+                    true => Change::Evicted,
+                    false => Change::Died,
+                }),
                 (Some(before), status) if before.status == status => {}
                 (_, Status::Here) => {}
                 (_, Status::Left) => happened.push(Change::Left),
-                (_, Status::Dead) => {
-                    let answers = seen
-                        .iter()
-                        .filter_map(Seen::answer)
-                        .any(|one| one.rank == rank && one.incarnation == member.life);
-                    happened.push(if answers {
-                        Change::Evicted
-                    } else {
-                        Change::Died
-                    });
-                }
+                // DM-2
+                (_, Status::Dead) if answers => member.undecided = true,
+                (_, Status::Dead) => happened.push(Change::Died),
             }
+            self.members.insert(rank, member.clone());
             if member.status == Status::Here {
                 let was_silent = same_life.as_ref().is_some_and(|before| before.silent);
                 match (was_silent, member.silent) {
@@ -106,7 +145,6 @@ impl Membership {
                 });
             }
         }
-        self.has_begun = true;
     }
 
     /// The latest first.
@@ -140,6 +178,8 @@ fn members(seen: &[Seen]) -> BTreeMap<u32, Member> {
             life: peer.incarnation,
             status,
             silent: false,
+            undecided: false,
+            looked: 0,
         };
         let known = members.entry(peer.rank).or_insert_with(|| told.clone());
         if known.life < told.life {
@@ -231,10 +271,80 @@ mod tests {
             samples::edit(one, |snapshot| snapshot.peers[2].status = "dead".to_owned());
         }
         membership.update(&seen, 2.0);
+        assert_eq!(told(&membership).len(), 3, "it may have answered before");
+        let mut killed = seen.clone();
+        for at in [3.0, 4.0] {
+            membership.update(&seen, at);
+            let evicted = (Change::Evicted, "trainer1".to_owned());
+            assert_eq!(told(&membership)[0], evicted);
+            assert_eq!(told(&membership).len(), 4);
+        }
+
+        let mut membership = Membership::default();
+        membership.update(&samples::group(), 1.0);
+        membership.update(&killed, 2.0);
+        killed.pop();
+        membership.update(&killed, 3.0);
+        assert_eq!(told(&membership)[0], (Change::Died, "trainer1".to_owned()));
+    }
+
+    /// DM-1
+    #[test]
+    fn who_is_behind_brings_nobody_back() {
+        let mut membership = Membership::default();
+        let behind = samples::group();
+        membership.update(&behind, 1.0);
+        let mut seen = samples::group();
+        seen.pop();
+        set_status(&mut seen, 2, "dead");
+        for at in [2.0, 4.0, 6.0] {
+            membership.update(&seen, at);
+            // Now only one answers that has not heard of it.
+            membership.update(&behind[..1], at + 1.0);
+        }
+        assert_eq!(told(&membership).len(), 4);
+        assert_eq!(told(&membership)[0], (Change::Died, "trainer1".to_owned()));
+        for one in &mut seen {
+            samples::edit(one, |snapshot| {
+                snapshot.peers[2].incarnation += 1;
+                snapshot.peers[2].status = "alive".to_owned();
+            });
+        }
+        for at in [8.0, 10.0] {
+            membership.update(&seen, at);
+            membership.update(&behind[..1], at + 1.0);
+        }
+        assert_eq!(told(&membership).len(), 5);
         assert_eq!(
             told(&membership)[0],
-            (Change::Evicted, "trainer1".to_owned())
+            (Change::Joined, "trainer1".to_owned())
         );
+    }
+
+    /// DM-3
+    #[test]
+    fn who_is_named_by_nobody_is_forgotten_and_no_more_are_kept_than_fit() {
+        let mut membership = Membership::default();
+        let mut seen = samples::group();
+        membership.update(&seen, 0.0);
+        for one in &mut seen {
+            samples::edit(one, |snapshot| drop(snapshot.peers.pop()));
+        }
+        for look in 0..FORGOTTEN + 2 {
+            membership.update(&seen, look as f64);
+        }
+        assert_eq!(membership.members.len(), 2);
+        samples::edit(&mut seen[0], |snapshot| {
+            let peer = snapshot.peers[0].clone();
+            let made_up = (10..10 + 2 * MEMBERS as u32).map(|rank| {
+                let mut peer = peer.clone();
+                peer.rank = rank;
+                peer
+            });
+            snapshot.peers.extend(made_up);
+        });
+        membership.update(&seen, 1e6);
+        assert_eq!(membership.members.len(), MEMBERS);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use farref::{FunctionTotals, PeerSnapshot, Snapshot};
 
 use super::state::State;
+use crate::view::tables;
 
 /// The classes whose bounds are told: every fourth, from 1 µs to 17 s. All of them would be too many lines.
 const CLASSES: [usize; 7] = [0, 4, 8, 12, 16, 20, 24];
@@ -54,7 +55,8 @@ impl Spread {
     fn of(totals: &FunctionTotals) -> Self {
         let mut first = 0;
         let buckets = CLASSES.iter().filter_map(|&last| {
-            let count = totals.classes.iter().take(last + 1).skip(first).sum();
+            let classes = totals.classes.iter().take(last + 1).skip(first);
+            let count = classes.fold(0_u64, |sum, class| sum.saturating_add(*class));
             first = last + 1;
             Some((FunctionTotals::bound(last)?.as_secs_f64(), count))
         });
@@ -180,7 +182,7 @@ const OF_WORKERS: [(&str, Kind, &str, OfSnapshot); 18] = {
 };
 
 fn sum(snapshot: &Snapshot, of: fn(&PeerSnapshot) -> usize) -> f64 {
-    snapshot.peers.iter().map(of).sum::<usize>() as f64
+    tables::sum(snapshot, |peer| of(peer) as u64) as f64
 }
 
 /// All that is known of the workers that answer.
@@ -270,5 +272,42 @@ mod tests {
         let counts: Vec<u64> = spread.buckets.iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [1, 4, 4, 4, 4, 4, 4]);
         assert_eq!(spread.buckets[0].0, 1e-6);
+    }
+
+    /// Whatever a worker says, it is shown.
+    #[test]
+    fn absurd_numbers_are_as_large_as_numbers_get() {
+        let totals = samples::served("f", u64::MAX, &[u64::MAX; 27]);
+        let spread = Spread::of(&totals[0]);
+        assert_eq!(spread.count, u64::MAX);
+        let mut seen = samples::group();
+        for one in &mut seen {
+            samples::edit(one, |snapshot| {
+                snapshot.served = totals.clone();
+                snapshot.recorded = u64::MAX;
+                snapshot.references_in_all = usize::MAX;
+                snapshot.blocking_queue = usize::MAX;
+                for peer in &mut snapshot.peers {
+                    peer.queued_bytes = usize::MAX;
+                    peer.calls_held_back = usize::MAX;
+                    peer.calls_made = usize::MAX;
+                }
+            });
+        }
+        let mut state = State::new("here:1", std::time::Duration::from_secs(1));
+        for at in [1.0, 2.0] {
+            state.update(crate::view::fetch::Update::Seen(seen.clone()), at);
+        }
+        assert!(families(&state).len() > 18);
+        let text = super::super::prometheus::write(&families(&state));
+        assert!(text.contains("farref_serve_seconds_count"), "{text}");
+        for view in ["workers", "references", "calls", "rates"] {
+            assert!(
+                super::super::data::view(&state, view, "").is_some(),
+                "{view}"
+            );
+        }
+        let told = super::super::otlp::told(&state).to_string();
+        assert!(told.contains("farref_serve_seconds"), "{told}");
     }
 }

@@ -30,11 +30,12 @@ mod timeline;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use http::{Request, Response};
 use otlp::Collector;
@@ -42,7 +43,7 @@ use server::{Door, Source};
 use state::State;
 
 use crate::view::fetch::{self, Update};
-use crate::view::place::{Looking, seconds};
+use crate::view::place::{Looking, interval};
 use crate::view::text::clean;
 
 /// How many calls of each worker are fetched with each look.
@@ -80,8 +81,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "http://HOST:PORT", value_parser = Collector::parse)]
     otlp: Option<Collector>,
 
-    /// How often to look
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// How often to look: 0.05 to 10
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 
     #[command(flatten)]
@@ -103,11 +104,13 @@ impl Source for Shown {
             "data" => {
                 let view = request.parameter("view").unwrap_or_default();
                 let search = request.parameter("q").unwrap_or_default();
-                let data = data::view(&self.lock(), &view, &search)?;
+                let data = data::view(&self.lock(), &view, &search);
+                let data = data?;
                 Some(Response::new(JSON, data.to_string()))
             }
             "trace.json" => {
-                let mut response = Response::new(JSON, self.lock().timeline.chrome().to_string());
+                let trace = self.lock().timeline.chrome();
+                let mut response = Response::new(JSON, trace.to_string());
                 response.file_name = Some("farref-trace.json");
                 Some(response)
             }
@@ -159,7 +162,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             arguments.interval,
         ));
     }
-    let (sender, updates) = mpsc::channel();
+    let (sender, mut updates) = mpsc::channel(fetch::WAITING);
     runtime.spawn(fetch::signals(sender.clone()));
     runtime.spawn(fetch::watch(
         observer,
@@ -168,7 +171,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         arguments.interval,
         sender,
     ));
-    for update in updates {
+    while let Some(update) = updates.blocking_recv() {
         if matches!(update, Update::End) {
             break;
         }

@@ -20,10 +20,13 @@ use tokio::time::{MissedTickBehavior, timeout};
 use super::metrics::{Family, Kind, Number, families};
 use super::state::{State, now};
 use super::timeline::Span;
+use crate::view::text::clean;
 
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: u64 = 64 << 10;
+/// As much of an answer's status is said.
+const MAX_STATUS: usize = 32;
 /// Spans in one message.
 const BATCH: usize = 2000;
 /// How often metrics are sent, at most.
@@ -88,7 +91,11 @@ impl Collector {
             .unwrap_or_default();
         match status.first() {
             Some(b'2') => Ok(()),
-            _ => Err(format!("it answers {}", String::from_utf8_lossy(status))),
+            _ => {
+                let status = status.get(..MAX_STATUS).unwrap_or(status);
+                let status = clean(&String::from_utf8_lossy(status));
+                Err(format!("it answers {status}"))
+            }
         }
     }
 }
@@ -108,8 +115,7 @@ pub(super) async fn export(collector: Collector, state: Arc<Mutex<State>>, inter
             let new: Vec<&Span> = state.timeline.since(sent_spans).collect();
             sent_spans = state.timeline.added;
             let batches: Vec<Value> = new.chunks(BATCH).map(traces).collect();
-            let metrics = (wants_metrics && state.at.is_some())
-                .then(|| metrics(&families(&state), &began(&state)));
+            let metrics = (wants_metrics && state.at.is_some()).then(|| told(&state));
             (batches, metrics)
         };
         let mut outcome = Ok(());
@@ -137,13 +143,15 @@ pub(super) async fn export(collector: Collector, state: Arc<Mutex<State>>, inter
     }
 }
 
-/// When each worker began, in milliseconds since 1970.
+/// What is told of the workers.
+pub(super) fn told(state: &State) -> Value {
+    metrics(&families(state), &began(state))
+}
+
+/// When each worker began, in milliseconds since 1970. The same each time: another beginning means that it counts anew.
 fn began(state: &State) -> BTreeMap<&str, f64> {
-    let at = state.at.unwrap_or_else(now);
     let seen = state.seen.iter();
-    let answers = seen.filter_map(|one| Some((&*one.name, one.answer()?)));
-    answers
-        .map(|(name, snapshot)| (name, at - snapshot.uptime.as_secs_f64() * 1000.0))
+    seen.filter_map(|one| Some((&*one.name, state.timeline.began(one.rank)?)))
         .collect()
 }
 
@@ -209,7 +217,10 @@ fn metrics(families: &[Family<'_>], began: &BTreeMap<&str, f64>) -> Value {
                 Number::Spread(spread) => {
                     let mut counts: Vec<u64> =
                         spread.buckets.iter().map(|(_, count)| *count).collect();
-                    counts.push(spread.count.saturating_sub(counts.iter().sum()));
+                    let within = counts
+                        .iter()
+                        .fold(0, |sum: u64, one| sum.saturating_add(*one));
+                    counts.push(spread.count.saturating_sub(within));
                     told["count"] = json!(spread.count.to_string());
                     told["sum"] = json!(spread.sum);
                     told["bucketCounts"] = counts.iter().map(ToString::to_string).collect();
@@ -272,10 +283,28 @@ mod tests {
         samples::edit(&mut seen[0], |snapshot| {
             snapshot.served = samples::served("apply", 2, &[1; 27]);
             snapshot.finished = samples::finished("apply", (7, 9, 8), 7100, 100);
+            snapshot.recorded = 1;
         });
         let mut state = State::new("here:1", Duration::from_secs(1));
+        state.update(Update::Seen(samples::group()), 7_384_000.0);
         state.update(Update::Seen(seen), 7_384_000.0);
         state
+    }
+
+    #[test]
+    fn a_worker_has_begun_when_it_has_however_long_its_answers_take() {
+        let mut state = state();
+        let began_at = began(&state)["parameters"];
+        for late in [10.0, 3.0, 7000.0] {
+            state.update(Update::Seen(samples::group()), 7_384_000.0 + late);
+            assert_eq!(began(&state)["parameters"], began_at);
+        }
+        let mut silent = samples::group();
+        for one in &mut silent {
+            one.snapshot = Err("stopped".to_owned());
+        }
+        state.update(Update::Seen(silent), 8_000_000.0);
+        assert_eq!(began(&state)["parameters"], began_at);
     }
 
     #[test]
@@ -297,7 +326,7 @@ mod tests {
     #[test]
     fn metrics_have_their_function_and_all_calls_are_in_a_bucket() {
         let state = state();
-        let told = metrics(&families(&state), &began(&state));
+        let told = told(&state);
         let of_worker = &told["resourceMetrics"][0];
         assert_eq!(
             of_worker["resource"]["attributes"][1]["value"]["stringValue"],

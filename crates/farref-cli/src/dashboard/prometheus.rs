@@ -28,9 +28,9 @@ pub(super) fn write(families: &[Family<'_>]) -> String {
                     let _ = writeln!(text, "{name}{{{labels}}} {value}");
                 }
                 Number::Spread(spread) => {
-                    let mut so_far = 0;
+                    let mut so_far = 0_u64;
                     for (bound, count) in &spread.buckets {
-                        so_far += count;
+                        so_far = so_far.saturating_add(*count);
                         let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {so_far}");
                     }
                     let (count, sum) = (spread.count, spread.sum);

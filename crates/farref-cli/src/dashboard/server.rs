@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **DS-1** It listens on a loopback address, and answers only who calls it by such a name: a page that some other name
-//!   leads here (DNS rebinding) is told nothing.
-//! - **DS-2** It answers no other page: neither scripts of one (`Origin`) nor what one includes (`Sec-Fetch-Site`).
+//!   leads here (DNS rebinding) is told nothing. The port may be another one, as whoever comes through `ssh -L` has it.
+//! - **DS-2** It answers no other page, of another port neither: neither scripts of one (`Origin`) nor what one includes (`Sec-Fetch-Site`).
 //! - **DS-3** Everything is below a key that only the printed address has.
 //! - **DS-4** At most [`MAX_CONNECTIONS`] at a time.
 
@@ -29,39 +29,28 @@ pub(super) trait Source: Send + Sync + 'static {
 /// Who may see what.
 #[derive(Clone)]
 pub(super) struct Door {
-    /// The host and port under which it is called.
-    names: Vec<String>,
+    /// Where it listens.
+    address: SocketAddr,
     key: String,
 }
 
 impl Door {
     pub(super) fn new(address: SocketAddr, key: String) -> Self {
-        let port = address.port();
-        let names = ["127.0.0.1", "localhost", "[::1]"];
-        Self {
-            names: names.map(|name| format!("{name}:{port}")).to_vec(),
-            key,
-        }
+        Self { address, key }
     }
 
     /// The address to open.
     pub(super) fn url(&self) -> String {
-        let host = self.names.first().map_or("", |name| name);
-        format!("http://{host}/{}/", self.key)
+        format!("http://{}/{}/", self.address, self.key)
     }
 
     /// What is asked for, if it may be (DS-1 to DS-3).
     fn pass<'a>(&self, request: &'a Request) -> Result<&'a str, Refusal> {
-        let known = |host: &str| {
-            self.names
-                .iter()
-                .any(|name| name.eq_ignore_ascii_case(host))
-        };
-        if !request.host.as_deref().is_some_and(known) {
-            return Err(Refusal::Forbidden);
-        }
+        let host = request.host.as_deref().filter(|host| is_loopback(host));
+        let host = host.ok_or(Refusal::Forbidden)?;
+        let is_own = |origin: &str| origin.eq_ignore_ascii_case(host);
         if let Some(origin) = &request.origin
-            && !origin.strip_prefix("http://").is_some_and(known)
+            && !origin.strip_prefix("http://").is_some_and(is_own)
         {
             return Err(Refusal::Forbidden);
         }
@@ -77,6 +66,19 @@ impl Door {
             false => Err(Refusal::NotFound),
         }
     }
+}
+
+/// Whether a host, perhaps with a port, is a name of this machine that nobody else can give it.
+fn is_loopback(host: &str) -> bool {
+    let names = ["127.0.0.1", "localhost", "[::1]"];
+    names.iter().any(|name| {
+        let rest = host.split_at_checked(name.len());
+        let rest = rest.filter(|(start, _)| start.eq_ignore_ascii_case(name));
+        rest.is_some_and(|(_, rest)| match rest.strip_prefix(':') {
+            Some(port) => port.parse::<u16>().is_ok(),
+            None => rest.is_empty(),
+        })
+    })
 }
 
 /// Takes as long whatever they have in common.
@@ -119,8 +121,9 @@ pub(super) async fn serve(listener: TcpListener, door: Door, source: Arc<dyn Sou
         let (door, source) = (door.clone(), Arc::clone(&source));
         tokio::spawn(async move {
             let _permit = permit;
+            // What is shown may take a while to put together: others are to be served meanwhile.
             connection
-                .serve(|request| answer(&door, &*source, request))
+                .serve(|request| tokio::task::block_in_place(|| answer(&door, &*source, request)))
                 .await;
         });
     }
@@ -180,13 +183,26 @@ mod tests {
         for host in [
             None,
             Some("evil.example:4000"),
-            Some("127.0.0.1"),
-            Some("127.0.0.1:4001"),
+            Some("127.0.0.1.evil.example:4000"),
+            Some("127.0.0.1:"),
+            Some("127.0.0.1:x"),
+            Some("localhost:99999"),
+            Some("localhost.evil.example"),
+            Some(""),
         ] {
             let refused = asked(|request| request.host = host.map(str::to_owned));
             assert_eq!(refused, Err(Refusal::Forbidden), "{host:?}");
         }
-        assert!(asked(|request| request.host = Some("LocalHost:4000".to_owned())).is_ok());
+        // Through `ssh -L`, or with the port that a browser leaves out.
+        for host in [
+            "LocalHost:4000",
+            "127.0.0.1:8080",
+            "localhost",
+            "[::1]:4000",
+        ] {
+            let shown = asked(|request| request.host = Some(host.to_owned()));
+            assert!(shown.is_ok(), "{host}");
+        }
     }
 
     /// DS-2
@@ -206,6 +222,17 @@ mod tests {
             assert_eq!(refused, Err(Refusal::Forbidden), "{site}");
         }
         assert!(asked(|request| request.origin = Some("http://127.0.0.1:4000".to_owned())).is_ok());
+        // Of a page at one port, the other port is another page.
+        for (origin, is_own) in [
+            ("http://localhost:80", true),
+            ("http://localhost:4000", false),
+        ] {
+            let shown = asked(|request| {
+                request.host = Some("localhost:80".to_owned());
+                request.origin = Some(origin.to_owned());
+            });
+            assert_eq!(shown.is_ok(), is_own, "{origin}");
+        }
         assert!(asked(|request| request.fetch_site = Some("same-origin".to_owned())).is_ok());
     }
 

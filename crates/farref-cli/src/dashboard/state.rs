@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) at: Option<f64>,
     /// Why nobody can be found, if so.
     pub(super) lost: Option<String>,
+    /// Whether all have gone in order.
+    ended: bool,
     pub(super) seen: Vec<Seen>,
     pub(super) references: Vec<Reference>,
     pub(super) membership: Membership,
@@ -43,6 +45,7 @@ impl State {
             interval,
             at: None,
             lost: None,
+            ended: false,
             seen: Vec::new(),
             references: Vec::new(),
             membership: Membership::default(),
@@ -56,20 +59,29 @@ impl State {
     pub(super) fn update(&mut self, update: Update, at: f64) {
         match update {
             Update::Seen(seen) => self.look(seen, at),
+            // That nobody is found any more follows.
+            Update::Lost(_) if self.ended => {}
             Update::Lost(why) => self.lost = Some(why),
             Update::End => {}
         }
     }
 
     fn look(&mut self, mut seen: Vec<Seen>, at: f64) {
-        let silent = !seen.is_empty() && seen.iter().all(|one| one.snapshot.is_err());
-        self.lost = silent.then(|| "no worker of the group answers".to_owned());
+        let silent = seen.iter().all(|one| one.snapshot.is_err());
+        // They are known to have gone, each of them: who is only silent is looked for again.
+        self.ended = seen.is_empty();
+        self.lost = silent.then(|| match self.ended {
+            true => "all of its workers have left or were shut down".to_owned(),
+            false => {
+                "no worker of the group answers; it was shut down, or cannot be reached".to_owned()
+            }
+        });
         self.membership.update(&seen, at);
-        self.at = Some(at);
         // The last state of a group that is gone is still worth seeing, and so is what came before.
         if silent {
             return;
         }
+        self.at = Some(at);
         self.history.update(&seen, at);
         self.timeline.update(&seen, at);
         self.references = references::merge(&seen);
@@ -123,8 +135,29 @@ mod tests {
         assert_eq!(state.references.len(), held);
         state.update(Update::Lost("nobody is there".to_owned()), 3.0);
         assert_eq!(state.lost.as_deref(), Some("nobody is there"));
+        assert_eq!(state.at, Some(1.0), "since then nothing was seen");
+        state.update(Update::Seen(samples::group()), 4.0);
+        assert_eq!((state.lost.as_ref(), state.at), (None, Some(4.0)));
+    }
+
+    #[test]
+    fn a_group_that_ended_in_order_is_said_to_have_and_its_last_state_stays() {
+        let mut state = State::new("here:1", Duration::from_secs(1));
+        state.update(Update::Seen(samples::group()), 1.0);
+        state.update(Update::Seen(Vec::new()), 2.0);
+        let ended = |state: &State| {
+            let why = state.lost.as_deref();
+            why.is_some_and(|why| why.contains("shut down")) && state.seen.len() == 3
+        };
+        assert!(ended(&state), "{:?}", state.lost);
+        // Where they met, nobody is found any more.
+        state.update(Update::Lost("refused".to_owned()), 3.0);
+        assert!(ended(&state), "{:?}", state.lost);
+        // Others meet there.
         state.update(Update::Seen(samples::group()), 4.0);
         assert_eq!(state.lost, None);
+        state.update(Update::Lost("refused".to_owned()), 5.0);
+        assert_eq!(state.lost.as_deref(), Some("refused"));
     }
 
     #[test]

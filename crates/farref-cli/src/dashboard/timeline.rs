@@ -3,6 +3,9 @@
 //! Workers tell the time of a call by how long they had been there. What that is here is learned from their answers: a
 //! worker cannot have begun later than its answer came minus what it said, and the least of these is the best guess. It
 //! is wrong by the time that the quickest answer took.
+//!
+//! A worker that has to be asked anew tells again of what it told before, and of what was over before anybody looked:
+//! neither is added.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,6 +17,22 @@ use crate::view::seen::Seen;
 
 /// How many calls are kept.
 const MOST: usize = 20_000;
+/// After so many looks without a word of it, a worker is forgotten.
+const FORGOTTEN: u64 = 3600;
+/// How many workers are known at a time.
+const WORKERS: usize = 20_000;
+
+/// What is known of a life of a worker.
+struct Clock {
+    life: u32,
+    /// When it began here, by the first answer and by the quickest.
+    first_guess: f64,
+    began: f64,
+    /// How many calls it had recorded.
+    recorded: u64,
+    /// The last look at which it answered.
+    looked: u64,
+}
 
 /// A call of the group that is over.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -36,8 +55,11 @@ pub(super) struct Span {
 /// The calls that were seen.
 #[derive(Default)]
 pub(super) struct Timeline {
-    /// By rank: which life, when it began here, how many calls it had recorded.
-    clocks: BTreeMap<u32, (u32, f64, u64)>,
+    /// By rank.
+    clocks: BTreeMap<u32, Clock>,
+    /// When this began to look, and how often it has.
+    since: Option<f64>,
+    looks: u64,
     spans: VecDeque<Span>,
     /// How many have been added so far.
     pub(super) added: u64,
@@ -47,25 +69,48 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) fn update(&mut self, seen: &[Seen], at: f64) {
+        let since = *self.since.get_or_insert(at);
+        self.looks += 1;
+        let oldest = self.looks.saturating_sub(FORGOTTEN);
+        self.clocks.retain(|_, clock| clock.looked >= oldest);
         for (name, snapshot) in seen
             .iter()
             .filter_map(|one| Some((&one.name, one.answer()?)))
         {
             let guess = at - snapshot.uptime.as_secs_f64() * 1000.0;
-            let clock = self.clocks.entry(snapshot.rank).or_insert((
-                snapshot.incarnation,
-                guess,
-                snapshot.recorded,
-            ));
-            if clock.0 != snapshot.incarnation {
-                *clock = (snapshot.incarnation, guess, snapshot.recorded);
-            }
-            clock.1 = clock.1.min(guess);
-            let new = snapshot.recorded.saturating_sub(clock.2);
-            self.missed += new.saturating_sub(snapshot.finished.len() as u64);
-            clock.2 = snapshot.recorded;
-            let began = clock.1;
-            for call in &snapshot.finished {
+            let is_crowded = self.clocks.len() >= WORKERS;
+            let known = self.clocks.get_mut(&snapshot.rank);
+            let known = known.filter(|clock| clock.life == snapshot.incarnation);
+            let (began, new) = match known {
+                Some(clock) => {
+                    clock.began = clock.began.min(guess);
+                    clock.looked = self.looks;
+                    let new = snapshot.recorded.saturating_sub(clock.recorded);
+                    clock.recorded = snapshot.recorded;
+                    let missed = new.saturating_sub(snapshot.finished.len() as u64);
+                    self.missed = self.missed.saturating_add(missed);
+                    (clock.began, usize::try_from(new).unwrap_or(usize::MAX))
+                }
+                None if is_crowded => continue,
+                None => {
+                    let clock = Clock {
+                        life: snapshot.incarnation,
+                        first_guess: guess,
+                        began: guess,
+                        recorded: snapshot.recorded,
+                        looked: self.looks,
+                    };
+                    self.clocks.insert(snapshot.rank, clock);
+                    let since_then = |call: &&FinishedCall| {
+                        let end = call.began.saturating_add(call.took);
+                        guess + end.as_secs_f64() * 1000.0 >= since
+                    };
+                    let new = snapshot.finished.iter().rev().take_while(since_then);
+                    (guess, new.count())
+                }
+            };
+            let known = snapshot.finished.len().saturating_sub(new);
+            for call in snapshot.finished.iter().skip(known) {
                 if self.spans.len() == MOST {
                     self.spans.pop_front();
                 }
@@ -73,6 +118,11 @@ impl Timeline {
                 self.added += 1;
             }
         }
+    }
+
+    /// When the life of a worker began that is known, in milliseconds since 1970: what was thought of it first.
+    pub(super) fn began(&self, rank: u32) -> Option<f64> {
+        self.clocks.get(&rank).map(|clock| clock.first_guess)
     }
 
     /// The latest, at most so many, the earliest of them first.
@@ -193,8 +243,61 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_tells_again_what_it_told_adds_nothing() {
+        let mut timeline = Timeline::default();
+        timeline.update(&samples::group(), 7_384_000.0);
+        timeline.update(&nested(), 7_384_000.0);
+        assert_eq!(timeline.added, 2);
+        // The connection broke: whatever is still kept there comes again, and one more.
+        let mut again = nested();
+        timeline.update(&again, 7_385_000.0);
+        assert_eq!(timeline.added, 2);
+        samples::edit(&mut again[0], |snapshot| {
+            let more = samples::finished("apply", (7, 10, 8), 7300, 100);
+            snapshot.finished.extend(more);
+            snapshot.recorded += 1;
+        });
+        timeline.update(&again, 7_386_000.0);
+        let spans = timeline.latest(10);
+        let ids: Vec<&str> = spans.iter().map(|span| &*span.span).collect();
+        assert_eq!(ids.len(), 3);
+        assert!(ids.iter().any(|id| id.ends_with('a')), "{ids:?}");
+    }
+
+    #[test]
+    fn what_was_over_before_anybody_looked_is_not_shown() {
+        // They ended 7.3 s after their workers began, which was 7384 s ago.
+        let mut timeline = Timeline::default();
+        timeline.update(&nested(), 7_384_000.0);
+        assert_eq!((timeline.added, timeline.missed), (0, 0));
+        // Of a life that came meanwhile all of it is news.
+        let mut later = nested();
+        samples::edit(&mut later[1], |snapshot| {
+            snapshot.incarnation += 1;
+            snapshot.uptime = std::time::Duration::from_secs(10);
+        });
+        timeline.update(&later, 7_394_000.0);
+        let spans = timeline.latest(10);
+        assert_eq!(spans.len(), 1);
+        assert_eq!((&*spans[0].worker, spans[0].at), ("trainer0", 7_391_000.0));
+    }
+
+    #[test]
+    fn workers_that_nobody_hears_of_are_forgotten() {
+        let mut timeline = Timeline::default();
+        let mut seen = samples::group();
+        timeline.update(&seen, 0.0);
+        seen.pop();
+        for look in 0..FORGOTTEN + 2 {
+            timeline.update(&seen, look as f64);
+        }
+        assert_eq!(timeline.clocks.len(), 2);
+    }
+
+    #[test]
     fn the_export_has_every_call_and_an_arrow_between_them() {
         let mut timeline = Timeline::default();
+        timeline.update(&samples::group(), 7_384_000.0);
         timeline.update(&nested(), 7_384_000.0);
         let chrome = timeline.chrome();
         let events = chrome["traceEvents"].as_array().expect("events");
@@ -212,12 +315,18 @@ mod tests {
             let calls = (0..MOST as u64 + 5)
                 .flat_map(|n| samples::finished("f", (1, n + 2, 1), 7000, 1000));
             snapshot.finished = calls.collect();
+            snapshot.recorded = snapshot.finished.len() as u64;
         });
+        timeline.update(&samples::group(), 0.0);
         timeline.update(&seen, 0.0);
         assert_eq!(timeline.latest(usize::MAX).len(), MOST);
         assert_eq!(timeline.since(timeline.added - 3).count(), 3);
         let mut few = Timeline::default();
-        samples::edit(&mut seen[0], |snapshot| snapshot.finished.truncate(3));
+        samples::edit(&mut seen[0], |snapshot| {
+            snapshot.finished.truncate(3);
+            snapshot.recorded = 3;
+        });
+        few.update(&samples::group(), 0.0);
         few.update(&seen, 0.0);
         let chrome = few.chrome();
         let events = chrome["traceEvents"].as_array().expect("events");

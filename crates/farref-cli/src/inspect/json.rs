@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::arguments::Arguments;
 use crate::view::references::{self, Reference};
-use crate::view::seen::{self, Seen};
+use crate::view::seen::{Seen, States};
 
 pub(super) fn write(arguments: &Arguments, seen: &[Seen]) -> anyhow::Result<String> {
     let merged = references::merge(seen);
@@ -32,9 +32,10 @@ pub(super) fn write(arguments: &Arguments, seen: &[Seen]) -> anyhow::Result<Stri
             .as_ref()
             .is_none_or(|text| one.matches(text))
     };
+    let states = States::of(seen);
     let report = Report {
         address: &arguments.address,
-        workers: seen.iter().map(|one| worker(seen, one)).collect(),
+        workers: seen.iter().map(|one| worker(&states, one)).collect(),
         references: merged.iter().filter(wanted).map(reference).collect(),
     };
     Ok(serde_json::to_string_pretty(&report)? + "\n")
@@ -57,11 +58,11 @@ struct WorkerReport<'a> {
     error: Option<&'a str>,
 }
 
-fn worker<'a>(seen: &[Seen], one: &'a Seen) -> WorkerReport<'a> {
+fn worker<'a>(states: &States<'_>, one: &'a Seen) -> WorkerReport<'a> {
     WorkerReport {
         name: &one.name,
         rank: one.rank,
-        state: seen::state(seen, one.rank),
+        state: states.state(one.rank),
         snapshot: one.answer().map(snapshot),
         error: one.snapshot.as_ref().err().map(|why| &**why),
     }

@@ -16,17 +16,17 @@ mod terminal;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tokio::sync::mpsc::{self, Receiver};
 
 use state::TopState;
 use terminal::Screen;
 
 use crate::view::fetch::{self, Update};
-use crate::view::place::{Looking, seconds};
+use crate::view::place::{Looking, interval};
 use crate::view::text::clean;
 
 /// How long a key may have to wait for what is shown, and the other way round.
@@ -52,8 +52,8 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "address")]
     demo: bool,
 
-    /// How often to look
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// How often to look: 0.05 to 10
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let group = runtime.block_on(observer.group(&address));
     let group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;
 
-    let (sender, updates) = mpsc::channel();
+    let (sender, mut updates) = mpsc::channel(fetch::WAITING);
     runtime.spawn(fetch::signals(sender.clone()));
     runtime.spawn(fetch::watch(
         observer,
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         arguments.interval,
         sender,
     ));
-    let shown = show(&address, &updates);
+    let shown = show(&address, &mut updates);
     drop(updates);
     if let Some(demo) = demo {
         runtime.block_on(demo.end())?;
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Until somebody has seen enough.
-fn show(address: &str, updates: &Receiver<Update>) -> anyhow::Result<()> {
+fn show(address: &str, updates: &mut Receiver<Update>) -> anyhow::Result<()> {
     let mut screen = Screen::open().context("cannot take over the terminal")?;
     let mut state = TopState::new(address);
     let mut changed = true;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farref::{Snapshot, Totals};
 
 use crate::view::quantity;
-use crate::view::seen::{self, Seen};
+use crate::view::seen::{self, Seen, States};
 use crate::view::table::{Cell, Column, Table};
 use crate::view::tables::{bytes, count, name, sum, who, who_was};
 
@@ -108,8 +108,9 @@ pub(super) fn table(seen: &[Seen], rates: &Rates) -> Table {
         Column::number("sent/s"),
         Column::number("recv/s"),
     ]);
+    let states = States::of(seen);
     for one in seen {
-        let mut row = who(seen, one);
+        let mut row = who(&states, one);
         match one.answer() {
             Some(snapshot) => {
                 let totals = &snapshot.totals;

@@ -65,13 +65,12 @@ fn dim() -> Style {
 
 fn title(state: &TopState) -> Line<'_> {
     let answers = || state.seen.iter().filter_map(|one| one.answer());
-    let calls: usize = answers()
-        .map(|snapshot| sum(snapshot, |peer| peer.calls_made))
-        .sum();
+    let calls = answers().map(|snapshot| sum(snapshot, |peer| peer.calls_made as u64));
+    let calls = calls.fold(0, u64::saturating_add);
     let numbers = format!(
         "{}  {} in flight  {} calls/s",
         many(state.seen.len(), "worker"),
-        many(calls, "call"),
+        many(usize::try_from(calls).unwrap_or(usize::MAX), "call"),
         count(state.rates.calls().round()),
     );
     Line::from(vec![

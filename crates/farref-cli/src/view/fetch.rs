@@ -1,13 +1,16 @@
 //! Looks at the workers again and again, whatever becomes of them.
 
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use farref::observe::{GroupView, Observer};
+use tokio::sync::mpsc::Sender;
 use tokio::time::MissedTickBehavior;
 
 use super::seen::Seen;
 use super::text::clean;
+
+/// So many updates may wait to be taken: whoever takes them slowly looks less often, and nothing piles up.
+pub(crate) const WAITING: usize = 2;
 
 /// What happened.
 pub(crate) enum Update {
@@ -49,7 +52,7 @@ pub(crate) async fn watch(
                 Err(error) => Update::Lost(clean(&error.to_string())),
             },
         };
-        if updates.send(update).is_err() {
+        if updates.send(update).await.is_err() {
             return;
         }
     }
@@ -71,5 +74,5 @@ pub(crate) async fn signals(updates: Sender<Update>) {
         _ = hangup.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let _ = updates.send(Update::End);
+    let _ = updates.send(Update::End).await;
 }

@@ -35,11 +35,48 @@ impl Looking {
     }
 }
 
+/// How long it may be until the next look. Workers hang up on whoever asks nothing for a minute, and record calls for a
+/// quarter of one after each look.
+const LONGEST_INTERVAL: f64 = 10.0;
+
+/// Reads how often to look.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    match interval.as_secs_f64() <= LONGEST_INTERVAL {
+        true => Ok(interval),
+        false => Err(format!(
+            "expected at most {LONGEST_INTERVAL}: who looks less often misses calls, and workers hang up; \
+             for a look now and then use `farref inspect`"
+        )),
+    }
+}
+
 /// Reads a number of seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse::<f64>().ok();
     match number.filter(|number| (0.05..=3600.0).contains(number)) {
         Some(number) => Ok(Duration::from_secs_f64(number)),
         None => Err("expected a number of seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_would_look_too_seldom_is_told_why_not() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("10"), Ok(Duration::from_secs(10)));
+        for bad in ["11", "3600"] {
+            assert!(
+                interval(bad).is_err_and(|why| why.contains("inspect")),
+                "{bad}"
+            );
+        }
+        for bad in ["0", "-1", "x", "inf", "NaN", "1e9"] {
+            assert!(interval(bad).is_err(), "{bad}");
+        }
+        assert!(seconds("60").is_ok());
     }
 }

@@ -220,7 +220,11 @@ pub(crate) struct Group {
 }
 
 /// Groups references, the largest group first.
-pub(crate) fn groups(references: &[Reference], by: By, full: bool) -> Vec<Group> {
+pub(crate) fn groups<'a>(
+    references: impl IntoIterator<Item = &'a Reference>,
+    by: By,
+    full: bool,
+) -> Vec<Group> {
     let mut groups: BTreeMap<Vec<String>, (usize, Option<Duration>)> = BTreeMap::new();
     for reference in references {
         for key in by.keys(reference, full) {

@@ -20,6 +20,7 @@ pub(crate) fn later(mut group: Vec<Seen>) -> Vec<Seen> {
     for seen in &mut group {
         edit(seen, |snapshot| {
             snapshot.uptime += std::time::Duration::from_secs(1);
+            snapshot.recorded += snapshot.finished.len() as u64;
             snapshot.totals.calls += 1500;
             snapshot.totals.served += 250;
             snapshot.totals.bytes_sent += 3 << 20;

@@ -1,5 +1,7 @@
 //! What was seen of a worker, safe to print: what a peer can put into texts is cleaned once, here.
 
+use std::collections::{HashMap, HashSet};
+
 use farref::observe::Sighting;
 use farref::{LeakedReference, Snapshot};
 
@@ -107,9 +109,9 @@ pub(crate) fn dead(seen: &[Seen]) -> Vec<Gone> {
         .filter_map(Seen::answer)
         .flat_map(|snapshot| &snapshot.peers);
     let mut gone: Vec<Gone> = Vec::new();
+    let mut known: HashSet<u32> = seen.iter().map(|seen| seen.rank).collect();
     for peer in peers.filter(|peer| peer.status == "dead") {
-        let known = gone.iter().any(|other| other.rank == peer.rank);
-        if !known && !seen.iter().any(|seen| seen.rank == peer.rank) {
+        if known.insert(peer.rank) {
             gone.push(Gone {
                 name: peer.name.clone(),
                 rank: peer.rank,
@@ -122,24 +124,50 @@ pub(crate) fn dead(seen: &[Seen]) -> Vec<Gone> {
     gone
 }
 
-/// A worker's state as the others see it: `alive?` means that they do not agree.
-pub(crate) fn state(seen: &[Seen], rank: u32) -> String {
-    let others = seen.iter().filter(|other| other.rank != rank);
-    let itself = seen.iter().filter(|other| other.rank == rank);
-    // Who is alone knows best.
-    let mut opinions = others
-        .chain(itself)
-        .filter_map(Seen::answer)
-        .filter_map(|snapshot| {
-            let peer = snapshot.peers.iter().find(|peer| peer.rank == rank)?;
-            Some((peer.incarnation, &*peer.status))
-        });
-    let Some(first) = opinions.next() else {
-        return "unknown".to_owned();
-    };
-    match opinions.all(|opinion| opinion == first) {
-        true => first.1.to_owned(),
-        false => format!("{}?", first.1),
+/// The states of workers as the others see them, from one pass over all that was seen.
+pub(crate) struct States<'a>(HashMap<u32, Opinions<'a>>);
+
+/// What is said of one worker: which life, and how it is.
+#[derive(Default)]
+struct Opinions<'a> {
+    of_others: Option<(u32, &'a str)>,
+    own: Option<(u32, &'a str)>,
+    /// Whether others do not agree with the first of them.
+    differ: bool,
+}
+
+impl<'a> States<'a> {
+    pub(crate) fn of(seen: &'a [Seen]) -> Self {
+        let mut states: HashMap<u32, Opinions<'a>> = HashMap::new();
+        let answers = seen
+            .iter()
+            .filter_map(|one| Some((one.rank, one.answer()?)));
+        for (rank, snapshot) in answers {
+            for peer in &snapshot.peers {
+                let opinion = (peer.incarnation, &*peer.status);
+                let known = states.entry(peer.rank).or_default();
+                if peer.rank == rank {
+                    known.own.get_or_insert(opinion);
+                } else {
+                    known.differ |= *known.of_others.get_or_insert(opinion) != opinion;
+                }
+            }
+        }
+        Self(states)
+    }
+
+    /// A worker's state: `alive?` means that they do not agree.
+    pub(crate) fn state(&self, rank: u32) -> String {
+        let opinions = self.0.get(&rank);
+        // Who is alone knows best.
+        let first = opinions.and_then(|all| all.of_others.or(all.own));
+        let (Some(all), Some(first)) = (opinions, first) else {
+            return "unknown".to_owned();
+        };
+        match !all.differ && all.own.is_none_or(|own| own == first) {
+            true => first.1.to_owned(),
+            false => format!("{}?", first.1),
+        }
     }
 }
 
@@ -188,9 +216,11 @@ mod tests {
             });
         }
         assert_eq!(dead(&seen)[0].name, "trainer1");
-        assert_eq!(state(&seen, 2), "dead");
+        assert_eq!(States::of(&seen).state(2), "dead");
         seen.push(lost);
         assert_eq!(dead(&seen), []);
-        assert_eq!(state(&seen, 2), "dead?"); // it does not think so itself
+        assert_eq!(States::of(&seen).state(2), "dead?"); // it does not think so itself
+        assert_eq!(States::of(&seen).state(7), "unknown");
+        assert_eq!(States::of(&seen[2..]).state(2), "alive");
     }
 }

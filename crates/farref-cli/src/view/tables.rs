@@ -7,7 +7,7 @@ use farref::{PeerSnapshot, Snapshot};
 
 use super::quantity;
 use super::references::{By, Group, RECEIVED, Reference, short_ids, shown_line, shown_type};
-use super::seen::{self, Gone, Seen};
+use super::seen::{self, Gone, Seen, States};
 use super::table::{Cell, Column, Table};
 use super::text::Cut;
 
@@ -47,16 +47,17 @@ fn whole(number: u32) -> Cell {
     Cell::number(f64::from(number), |number| number.to_string())
 }
 
-/// A sum over a worker's peers.
-pub(crate) fn sum<T: std::iter::Sum>(snapshot: &Snapshot, what: impl Fn(&PeerSnapshot) -> T) -> T {
-    snapshot.peers.iter().map(what).sum()
+/// A sum over a worker's peers, whatever it says of them.
+pub(crate) fn sum(snapshot: &Snapshot, what: impl Fn(&PeerSnapshot) -> u64) -> u64 {
+    let numbers = snapshot.peers.iter().map(what);
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// The cells that every row about a worker begins with: name, rank, life, state, uptime, open calls,
 /// references, contexts.
-pub(crate) fn who(seen: &[Seen], one: &Seen) -> Vec<Cell> {
+pub(crate) fn who(states: &States<'_>, one: &Seen) -> Vec<Cell> {
     let mut row = vec![Cell::text(&one.name), rank(one.rank)];
-    let state = Cell::text(seen::state(seen, one.rank));
+    let state = Cell::text(states.state(one.rank));
     match one.answer() {
         Some(snapshot) => row.extend([
             life(snapshot.incarnation),
@@ -100,8 +101,9 @@ pub(crate) fn workers(seen: &[Seen]) -> Table {
         Column::number("made"),
         Column::number("served"),
     ]);
+    let states = States::of(seen);
     for one in seen {
-        let mut row = who(seen, one);
+        let mut row = who(&states, one);
         let totals = one.answer().map(|snapshot| &snapshot.totals);
         row.extend([
             totals.map_or_else(Cell::none, |totals| count(totals.calls)),

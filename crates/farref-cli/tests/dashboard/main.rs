@@ -49,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         a_group_that_is_gone_is_said_to_be,
         two_hundred_workers_are_drawn_and_can_be_used,
         the_tabs_can_be_reached_by_keys,
+        nothing_is_rebuilt_under_the_hand,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
@@ -379,5 +380,42 @@ async fn the_tabs_can_be_reached_by_keys() -> anyhow::Result<()> {
         ensure!(began.elapsed() < PATIENCE, "not one tab is selected");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    Ok(())
+}
+
+async fn nothing_is_rebuilt_under_the_hand() -> anyhow::Result<()> {
+    let group = Group::start().await?;
+    let dashboard = Dashboard::start(&group.place)?;
+    let browser = Browser::start()?;
+    browser.open(&dashboard.url)?;
+    browser.wait("#view", "the page is there", |text| {
+        text.contains("conductor")
+    })?;
+    // A table that is scrolled by keys keeps them, though it is drawn anew.
+    let script = "window.table = document.querySelector('#view .scroll'); window.table.focus(); \
+                  return document.activeElement === window.table";
+    assert_eq!(browser.run(script, Value::Null)?, true);
+    let is_another = "const focus = document.activeElement; \
+                      return focus !== window.table && focus.matches('#view .scroll')";
+    browser.wait("#view", "it is drawn anew", |_| {
+        browser
+            .run(is_another, Value::Null)
+            .is_ok_and(|said| said == true)
+    })?;
+    // Text that is selected stays, until it is not any more.
+    let script = "window.table = document.querySelector('#view table'); \
+                  document.getSelection().selectAllChildren(window.table)";
+    browser.run(script, Value::Null)?;
+    browser.wait("#summary", "it says that it waits", |text| {
+        text.contains("waits while text is selected")
+    })?;
+    let stays = "return document.querySelector('#view table') === window.table";
+    assert_eq!(browser.run(stays, Value::Null)?, true);
+    browser.run("document.getSelection().removeAllRanges()", Value::Null)?;
+    browser.wait("#view", "it goes on", |_| {
+        browser
+            .run(stays, Value::Null)
+            .is_ok_and(|said| said == false)
+    })?;
     Ok(())
 }
