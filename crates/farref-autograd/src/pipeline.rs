@@ -162,7 +162,7 @@ impl Pipeline {
     }
 
     /// Calls all stages at once. All calls are done when one has failed.
-    async fn on_all<T: DeserializeOwned>(
+    async fn on_all<T: DeserializeOwned + 'static>(
         &self,
         call: impl Fn(&str, &RemoteModule) -> Call<T>,
     ) -> Result<Vec<(&str, T)>> {

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Ident, Type};
 
 use crate::options::{Mode, Options};
-use crate::signature::{Argument, ErrorType, Receiver, Signature};
+use crate::signature::{Argument, ErrorType, MOST_ARGUMENTS, Receiver, Signature};
 use crate::types;
 
 /// All that `farref` must know of a function.
@@ -63,6 +63,7 @@ impl Marker<'_> {
                 }
             }
         });
+        let each_vector = self.each_vector();
         Ok(quote! {
             #[allow(deprecated, private_interfaces, clippy::all, clippy::pedantic, clippy::nursery)]
             impl ::farref::__private::Function for #ident {
@@ -88,6 +89,7 @@ impl Marker<'_> {
                     (&::farref::__private::Probe::<#output>::new()).trace()
                 }
 
+                #each_vector
                 #error
             }
 
@@ -96,6 +98,21 @@ impl Marker<'_> {
             }
 
             #each_argument
+        })
+    }
+
+    /// Of a tuple each element may be a vector of numbers, which only this macro can see.
+    fn each_vector(&self) -> Option<TokenStream> {
+        let Type::Tuple(output) = &self.signature.output else {
+            return None;
+        };
+        let is_short = (1..=MOST_ARGUMENTS).contains(&output.elems.len());
+        is_short.then(|| {
+            quote! {
+                fn each_vector(output: &mut #output, look: ::farref::__private::Look<'_>) {
+                    ::farref::__private::ArgumentList::each_vector(output, look)
+                }
+            }
         })
     }
 

@@ -12,7 +12,7 @@ use crate::text;
 use crate::types::{self, Use};
 
 /// serde implements its traits for tuples up to this size.
-const MOST_ARGUMENTS: usize = 16;
+pub(crate) const MOST_ARGUMENTS: usize = 16;
 
 /// A function that can be remote.
 pub(crate) struct Signature {

@@ -201,6 +201,7 @@ pub mod __fuzz {
 pub mod __private {
     pub use crate::agent::Failure;
     pub use crate::api::generated::{call, call_method};
+    pub use crate::codec::vectors::{ArgumentList, EachVector, Look, Numbers, Outgoing};
     pub use crate::fingerprint::ErrorType;
     pub use crate::runtime::function::*;
     pub use crate::runtime::registry::FunctionRegistration;

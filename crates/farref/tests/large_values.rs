@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     // Those that measure memory come first: the others leave some to the allocator.
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 11] = [
         (
             "a_large_argument_takes_its_own_size_and_holds_up_nobody",
             large_argument,
@@ -55,8 +55,13 @@ fn main() -> Result<()> {
             "a_large_buffer_behind_a_lock_takes_its_own_size_on_both_sides",
             large_buffer,
         ),
+        (
+            "a_large_vector_takes_its_own_size_on_both_sides",
+            large_vector,
+        ),
         ("large_values_in_both_directions_at_once", both_directions),
         ("buffers_of_all_sizes_arrive_as_they_were", all_buffers),
+        ("vectors_of_all_sizes_arrive_as_they_were", all_vectors),
         ("a_buffer_costs_about_what_a_blob_costs", compare),
         ("blobs_of_all_sizes_arrive_as_they_were", all_sizes),
         ("a_value_of_ten_thousand_blobs_arrives", many_blobs),
@@ -508,6 +513,93 @@ fn large_buffer(_: &Worker, other: &Peer) -> Result<()> {
     ensure!(values.len() == words, "{} words", values.len());
     ensure!(check_words(&values, 2), "something else arrived");
     check_peaks(other, LARGE)
+}
+
+#[farref::remote]
+fn receive_vector(values: Vec<u64>, seed: u64) -> (usize, bool) {
+    (values.len(), check_words(&values, seed))
+}
+
+#[farref::remote]
+fn send_vector(words: usize, seed: u64) -> Vec<u64> {
+    vector(words, seed)
+}
+
+#[farref::remote]
+fn send_with_length(words: usize, seed: u64) -> (usize, Vec<u64>) {
+    (words, vector(words, seed))
+}
+
+fn vector(words: usize, seed: u64) -> Vec<u64> {
+    let mut values = vec![0; words];
+    fill_bytes(bytemuck::cast_slice_mut(&mut values), seed);
+    values
+}
+
+/// It is copied by neither side: there would be no room for that.
+fn large_vector(_: &Worker, other: &Peer) -> Result<()> {
+    let words = LARGE / 8 / 8;
+    let values = vector(words, 1);
+    reset_peak()?;
+    reset_peak::on(other).wait()?;
+    assert_eq!(receive_vector::on(other, values, 1).wait()?, (words, true));
+    check_peaks(other, 8 * words)?;
+
+    let results: [fn(&Peer, usize) -> farref::Result<Vec<u64>>; 2] = [
+        |other, words| send_vector::on(other, words, 2).wait(),
+        |other, words| Ok(send_with_length::on(other, words, 2).wait()?.1),
+    ];
+    for result in results {
+        reset_peak()?;
+        reset_peak::on(other).wait()?;
+        let values = result(other, words)?;
+        ensure!(values.len() == words, "{} words", values.len());
+        ensure!(check_words(&values, 2), "something else arrived");
+        check_peaks(other, 8 * words)?;
+    }
+    Ok(())
+}
+
+#[farref::remote]
+async fn echo_vectors(bytes: Vec<u8>, words: Option<Vec<f32>>, rows: Vec<Vec<i64>>) -> Vectors {
+    Vectors { bytes, words, rows }
+}
+
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+struct Vectors {
+    bytes: Vec<u8>,
+    words: Option<Vec<f32>>,
+    rows: Vec<Vec<i64>>,
+}
+
+#[farref::remote]
+async fn echo_floats(floats: Vec<f64>) -> Vec<f64> {
+    floats
+}
+
+fn all_vectors(_: &Worker, other: &Peer) -> Result<()> {
+    for size in [
+        0,
+        8,
+        THRESHOLD - 8,
+        THRESHOLD,
+        70_000,
+        1 << 20,
+        (5 << 20) + 24,
+    ] {
+        let floats: Vec<f64> = (0..size / 8).map(|n| n as f64).collect();
+        let back = echo_floats::on(other, floats.clone()).wait()?;
+        ensure!(back == floats, "{size} bytes of f64");
+        let sent = Vectors {
+            bytes: fill(size, 3).to_vec(),
+            words: Some((0..size / 4).map(|n| n as f32).collect()),
+            rows: vec![(0..size as i64 / 8).collect(), Vec::new(), vec![-1; 3]],
+        };
+        let Vectors { bytes, words, rows } = sent.clone();
+        let back = echo_vectors::on(other, bytes, words, rows).wait()?;
+        ensure!(back == sent, "{size} bytes each");
+    }
+    Ok(())
 }
 
 #[farref::remote]

@@ -199,7 +199,7 @@ impl DistributedOptimizer {
     }
 
     /// Calls all owners at once. The results are in their order; all calls are done when one has failed.
-    async fn on_all<T: DeserializeOwned>(
+    async fn on_all<T: DeserializeOwned + 'static>(
         &self,
         call: impl FnMut(&RRef<LocalOptimizer>) -> Call<T>,
     ) -> Result<Vec<T>> {

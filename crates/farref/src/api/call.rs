@@ -17,6 +17,8 @@ use super::outcome::{Outcome, ReturnedError};
 use super::peer::Peer;
 use super::pending::{Pending, PendingState, Prepared, Returned, awaited_before};
 use super::rref::RRef;
+use crate::codec::vectors::ArgumentList as _;
+use crate::codec::{Codec, CodecError};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
 use crate::runtime::current::{self, Current};
@@ -114,7 +116,7 @@ enum Timeout {
 
 impl<T: Send + Sync + 'static> Call<T> {
     #[track_caller]
-    pub(crate) fn on_worker<F>(to: &Peer, arguments: &F::Arguments) -> Self
+    pub(crate) fn on_worker<F>(to: &Peer, arguments: &mut F::Arguments) -> Self
     where
         F: Function<Output = T, Access = NoReceiver>,
     {
@@ -131,7 +133,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     #[track_caller]
     pub(crate) fn on_value<F: Function<Output = T>>(
         on: &RRef<<F::Access as Access>::Target>,
-        arguments: &F::Arguments,
+        arguments: &mut F::Arguments,
     ) -> Self {
         match on.handle.held() {
             Ok(held) => {
@@ -147,10 +149,14 @@ impl<T: Send + Sync + 'static> Call<T> {
         core: &Arc<Core>,
         to: Result<NodeId>,
         receiver: Option<Arc<Handle>>,
-        arguments: &F::Arguments,
+        arguments: &mut F::Arguments,
     ) -> Self {
         let entry = core.registry.entry::<F>();
-        Self::with_arguments(core, to, receiver, entry, F::NAME, F::TIMEOUT, arguments)
+        let name = FunctionName::ours(F::NAME);
+        let encoded = encode::<F::Arguments>(core, &name, |codec| {
+            codec.encode_taking(arguments, F::Arguments::each_vector)
+        });
+        Self::with_encoded(core, to, receiver, entry, name, F::TIMEOUT, encoded)
     }
 }
 
@@ -235,13 +241,12 @@ impl Built {
 }
 
 /// Writes the arguments of a call.
-fn encode<A: Serialize + 'static>(
+fn encode<A: 'static>(
     core: &Arc<Core>,
     name: &FunctionName,
-    arguments: &A,
+    write: impl FnOnce(&Codec) -> std::result::Result<Vec<u8>, CodecError>,
 ) -> Result<value_scope::Encoded> {
-    let codec = core.agent().codec();
-    let encoded = value_scope::write_typed::<A>(core, || codec.encode(arguments));
+    let encoded = value_scope::write_typed::<A>(core, || write(core.agent().codec()));
     encoded.map_err(|unwritten| match unwritten {
         value_scope::Unwritten::Foreign(error) => error,
         value_scope::Unwritten::Codec(reason) => Error::Codec {
@@ -299,7 +304,20 @@ impl<T> Call<T> {
         arguments: &A,
     ) -> Self {
         let name = FunctionName::ours(name);
-        let encoded = encode(core, &name, arguments);
+        let encoded = encode::<A>(core, &name, |codec| codec.encode(arguments));
+        Self::with_encoded(core, to, receiver, entry, name, own_timeout, encoded)
+    }
+
+    #[track_caller]
+    fn with_encoded(
+        core: &Arc<Core>,
+        to: Result<NodeId>,
+        receiver: Option<Arc<Handle>>,
+        entry: Option<&'static FunctionEntry>,
+        name: FunctionName,
+        own_timeout: Option<Duration>,
+        encoded: Result<value_scope::Encoded>,
+    ) -> Self {
         Self::built(Built {
             to: to.map(|to| (Arc::clone(core), to)),
             entry,

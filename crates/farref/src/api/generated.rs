@@ -10,16 +10,16 @@ use crate::values::{Access, NoReceiver};
 #[track_caller]
 pub fn call<F: Function<Access = NoReceiver>, E>(
     to: &Peer,
-    arguments: F::Arguments,
+    mut arguments: F::Arguments,
 ) -> Call<F::Output, E> {
-    Call::on_worker::<F>(to, &arguments).typed()
+    Call::on_worker::<F>(to, &mut arguments).typed()
 }
 
 /// Builds a call of a method on a far value.
 #[track_caller]
 pub fn call_method<F: Function, E>(
     on: &RRef<<F::Access as Access>::Target>,
-    arguments: F::Arguments,
+    mut arguments: F::Arguments,
 ) -> Call<F::Output, E> {
-    Call::on_value::<F>(on, &arguments).typed()
+    Call::on_value::<F>(on, &mut arguments).typed()
 }

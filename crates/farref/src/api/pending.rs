@@ -15,6 +15,7 @@ use tokio::time::Sleep;
 
 use super::call::Call;
 use super::outcome::{Outcome, ReturnedError};
+use crate::codec::vectors::{Look, each_in};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
@@ -33,10 +34,10 @@ use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scop
     note = "`.remote()` makes a `farref::RRef<{Self}>` of the call at once; for a value that is to be sent, \
             add `#[derive(serde::Serialize, serde::Deserialize)]` to `{Self}`"
 )]
-pub trait Returned: DeserializeOwned {}
+pub trait Returned: DeserializeOwned + 'static {}
 
 #[diagnostic::do_not_recommend]
-impl<T: DeserializeOwned> Returned for T {}
+impl<T: DeserializeOwned + 'static> Returned for T {}
 
 /// A call that has been made. Await it for the result; drop it to cancel the call. Its time limit runs whether it is
 /// awaited or not: a call that is late is taken back when its time is up.
@@ -311,7 +312,11 @@ impl<T: Returned, E> Future for Pending<T, E> {
                 context: begun.context,
             });
             let codec = begun.core.agent().codec();
-            let read = value_scope::read(codec, payload, references, reading, &[]);
+            let each_vector = |value: &mut T, look: Look<'_>| match this.entry {
+                Some(entry) => entry.each_vector(value, look),
+                None => each_in(value, look),
+            };
+            let read = value_scope::read(codec, payload, references, reading, &[], each_vector);
             read.map_err(|unread| match unread {
                 value_scope::Unread::Mismatch(reason) => Error::TypeMismatch(reason),
                 value_scope::Unread::Codec(reason) => Error::Codec {

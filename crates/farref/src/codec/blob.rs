@@ -25,6 +25,9 @@ const NAME: &str = "farref::Blob";
 /// Anywhere inside an argument or a result, a `Blob` of some size is handed to the socket as it is, and
 /// read by the receiver straight into the buffer that it ends up in. Cloning it is cheap.
 ///
+/// A large `Vec<u8>` that is itself an argument or a result is not copied either. A `Blob` can be anywhere in a value, is
+/// shared by its clones, and where it arrives goes into memory that was used before, which is quicker than fresh one.
+///
 /// ```
 /// use farref::Blob;
 ///

@@ -27,6 +27,10 @@ const NAME: &str = "farref::Buffer";
 ///
 /// The bytes of the elements travel as they are: workers of another byte order read other numbers.
 ///
+/// A large `Vec` of numbers that is itself an argument or a result travels in the same way, and needs no `Buffer`. That is for
+/// vectors inside of other types, for elements that are to be looked at and not owned, and for other
+/// [sources](Source).
+///
 /// ```
 /// use farref::Buffer;
 ///
@@ -325,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    fn read<T: serde::de::DeserializeOwned>(payload: Payload) -> Result<T, CodecError> {
+    fn read<T: serde::de::DeserializeOwned + 'static>(payload: Payload) -> Result<T, CodecError> {
         scope::read(payload, &[], |body| Codec::Postcard.decode(body))
     }
 
@@ -449,7 +453,7 @@ mod tests {
         let again = vec![0; 100_000].into_iter().map(Inside::<()>::Part);
         let again: Vec<_> = again.collect();
         let payload = Payload {
-            body: write_described(&again).unwrap().into(),
+            body: write_described(&again, &[]).unwrap().into(),
             parts: vec![Buffer::from(vec![1.5_f32; OUT_OF_BAND]).0],
         };
         assert!(read::<Vec<Tensor>>(payload).is_err());

@@ -20,9 +20,10 @@ impl FieldCounts {
         self.0 = (self.0 ^ fields as u32).wrapping_mul(0x0100_0193);
     }
 
-    /// As it travels: two bytes, and never [`DESCRIBED`](super::forms::DESCRIBED).
+    /// As it travels: two bytes, and never [`DESCRIBED`](super::forms::DESCRIBED) or
+    /// [`VECTORS`](super::vectors::VECTORS).
     pub(super) fn bytes(self) -> [u8; 2] {
         let folded = (self.0 ^ (self.0 >> 16)) as u16;
-        folded.min(u16::MAX - 1).to_le_bytes()
+        folded.min(u16::MAX - 2).to_le_bytes()
     }
 }

@@ -12,6 +12,7 @@ use super::depth::Limited;
 use super::error::CodecError;
 use super::fault::Fault;
 use super::reader::Reader;
+use super::vectors::{Brought, Look, Outgoing, TakenOut, copy_of, each_in};
 use super::writer::Writer;
 use super::{described, scope};
 use crate::fingerprint;
@@ -130,21 +131,60 @@ impl Codec {
     /// Writes a value. References and large buffers in it go to the scope of this thread.
     pub(crate) fn encode<T: Serialize + 'static>(&self, value: &T) -> Result<Vec<u8>, CodecError> {
         match self {
-            Self::Postcard if fingerprint::reads_any(TypeId::of::<T>()) => write_described(value),
-            Self::Postcard => write_compact(value),
+            Self::Postcard => match copy_of(value) {
+                Some(mut copy) => write_without_vectors(&mut copy, each_in),
+                None => write(value, &[]),
+            },
             Self::Custom(codec) => codec.encode(value),
         }
     }
 
-    /// Reads a value. References and large buffers in it come from the scope of this thread.
-    pub(crate) fn decode<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CodecError> {
+    /// Writes a value whose vectors `each` finds, and of which they may be taken.
+    pub(crate) fn encode_taking<T: Serialize + 'static>(
+        &self,
+        value: &mut T,
+        each: impl FnOnce(&mut T, Look<'_>),
+    ) -> Result<Vec<u8>, CodecError> {
         match self {
-            Self::Postcard => match body.split_first_chunk() {
-                Some((&DESCRIBED, body)) => read_described(body),
-                Some((counts, body)) => read_compact(Some(*counts), body),
-                None if body.is_empty() => read_compact(None, body),
-                None => Err(CodecError::new("its bytes end before the value begins")),
-            },
+            Self::Postcard => write_without_vectors(value, each),
+            Self::Custom(codec) => codec.encode(value),
+        }
+    }
+
+    /// Writes a value that may be kept, or not.
+    pub(crate) fn encode_outgoing<T: Serialize + 'static>(
+        &self,
+        value: Outgoing<'_, T>,
+    ) -> Result<Vec<u8>, CodecError> {
+        match value {
+            Outgoing::Kept(value) => self.encode(value),
+            Outgoing::Given(value, each) => self.encode_taking(value, each),
+        }
+    }
+
+    /// Reads a value. References and large buffers in it come from the scope of this thread.
+    pub(crate) fn decode<T: DeserializeOwned + 'static>(
+        &self,
+        body: &[u8],
+    ) -> Result<T, CodecError> {
+        self.decode_with(body, each_in)
+    }
+
+    /// The same of one whose vectors `each` finds.
+    pub(crate) fn decode_with<T: DeserializeOwned>(
+        &self,
+        body: &[u8],
+        each: impl FnOnce(&mut T, Look<'_>),
+    ) -> Result<T, CodecError> {
+        match self {
+            Self::Postcard => {
+                let (vectors, body) = Brought::with(body)?;
+                let mut value = read(body)?;
+                if let Some(vectors) = vectors {
+                    vectors.put_into(&mut value, each)?;
+                }
+                Ok(value)
+            }
             Self::Custom(codec) => {
                 let mut value = None;
                 codec.decode(body, &mut |deserializer| {
@@ -157,23 +197,57 @@ impl Codec {
     }
 }
 
+/// Writes a value and takes its large vectors along beside it.
+#[inline]
+fn write_without_vectors<T: Serialize + 'static>(
+    value: &mut T,
+    each: impl FnOnce(&mut T, Look<'_>),
+) -> Result<Vec<u8>, CodecError> {
+    let vectors = TakenOut::of(value, each);
+    let body = write(value, &vectors.lead)?;
+    vectors.attach();
+    Ok(body)
+}
+
+/// Writes a value in the form that it needs, after what its body begins with.
+#[inline]
+fn write<T: Serialize + 'static>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
+    match fingerprint::reads_any(TypeId::of::<T>()) {
+        true => write_described(value, lead),
+        false => write_compact(value, lead),
+    }
+}
+
+/// Reads a value in whichever form it has.
+#[inline]
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+    match body.split_first_chunk() {
+        Some((&DESCRIBED, body)) => read_described(body),
+        Some((counts, body)) => read_compact(Some(*counts), body),
+        None if body.is_empty() => read_compact(None, body),
+        None => Err(CodecError::new("its bytes end before the value begins")),
+    }
+}
+
 /// Writes a value in the compact form if that can carry it.
-fn write_compact<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+fn write_compact<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
     // What serializes the value may write others meanwhile: those find no spare buffer.
     let mut start = spare::take(&SPARE);
     start.clear();
+    start.extend_from_slice(lead);
     start.extend_from_slice(&[0; DESCRIBED.len()]);
     let mut writer = Writer::new(start);
     if let Err(fault) = value.serialize(&mut writer) {
         if fault.is_not_compact() {
             scope::start_over();
-            return write_described(value);
+            return write_described(value, lead);
         }
         return Err(CodecError::new(fault));
     }
     let (mut body, counts) = writer.finish();
-    match body.split_first_chunk_mut() {
-        Some((_, [])) => body.clear(),
+    let own = body.get_mut(lead.len()..).unwrap_or_default();
+    match own.split_first_chunk_mut() {
+        Some((_, [])) => body.truncate(lead.len()),
         Some((start, _)) => *start = counts.bytes(),
         None => {}
     }
@@ -193,8 +267,10 @@ thread_local! {
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-pub(super) fn write_described<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
-    write_described_at_most(value, usize::MAX).map_err(CodecError::new)
+pub(super) fn write_described<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
+    let mut writer = described::Writer::at_most([lead, &DESCRIBED].concat(), usize::MAX);
+    value.serialize(&mut writer).map_err(CodecError::new)?;
+    Ok(writer.finish())
 }
 
 pub(super) fn write_described_at_most<T: Serialize>(

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::error::CodecError;
 use super::forms::{DESCRIBED, field_counts_differ};
 use super::reader::Reader;
+use super::vectors::{Brought, TakenOut, copy_of, each_in};
 use super::writer::Writer;
 use super::{described, scope};
 use crate::fingerprint;
@@ -21,8 +22,25 @@ pub(crate) fn write<T: Serialize + 'static>(
     value: &T,
     buffer: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
+    let Some(mut copy) = copy_of(value) else {
+        return write_led(value, &[], buffer);
+    };
+    let vectors = TakenOut::of(&mut copy, each_in);
+    write_led(&copy, &vectors.lead, buffer)?;
+    vectors.attach();
+    Ok(())
+}
+
+/// Writes a value after what it begins with.
+#[inline]
+fn write_led<T: Serialize + 'static>(
+    value: &T,
+    lead: &[u8],
+    buffer: &mut Vec<u8>,
+) -> Result<(), CodecError> {
     let mut start = std::mem::take(buffer);
     start.clear();
+    start.extend_from_slice(lead);
     if fingerprint::reads_any(TypeId::of::<T>()) {
         return write_described(value, start, buffer);
     }
@@ -32,7 +50,8 @@ pub(crate) fn write<T: Serialize + 'static>(
     let (mut body, counts) = writer.finish();
     match written {
         Ok(()) => {
-            if let Some((start, _)) = body.split_first_chunk_mut() {
+            let own = body.get_mut(lead.len()..).unwrap_or_default();
+            if let Some((start, _)) = own.split_first_chunk_mut() {
                 *start = counts.bytes();
             }
             *buffer = body;
@@ -40,7 +59,7 @@ pub(crate) fn write<T: Serialize + 'static>(
         }
         Err(fault) if fault.is_not_compact() => {
             scope::start_over();
-            body.clear();
+            body.truncate(lead.len());
             write_described(value, body, buffer)
         }
         Err(fault) => Err(CodecError::new(fault)),
@@ -61,7 +80,17 @@ fn write_described<T: Serialize>(
 }
 
 /// Reads the value that `body` begins with. Says what comes after it.
-pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
+pub(crate) fn read<T: DeserializeOwned + 'static>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
+    let (vectors, body) = Brought::with(body)?;
+    let (mut value, rest) = read_plain(body)?;
+    if let Some(vectors) = vectors {
+        vectors.put_into(&mut value, each_in)?;
+    }
+    Ok((value, rest))
+}
+
+#[inline]
+fn read_plain<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
     match body.split_first_chunk() {
         Some((&DESCRIBED, body)) => {
             scope::may_read_again();

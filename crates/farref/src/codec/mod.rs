@@ -11,6 +11,7 @@
 //! Which one it is decides the sender: described is what reads whatever comes, or may do so (known from the
 //! tracing of its type, [`fingerprint`](crate::fingerprint)), and what turns out not to be compact while it is
 //! written.
+//! Large vectors of numbers are taken out of the value before either form is written, where they can be [found](vectors).
 //! References ([`RRef`](crate::RRef)) and large buffers
 //! ([`Blob`](crate::Blob), [`Buffer`](crate::Buffer)) do not go through the codec: while a value is being
 //! written or read, a [`scope`] collects or provides them, and the codec sees their index only.
@@ -35,6 +36,9 @@ pub(crate) mod scope;
 #[cfg(test)]
 mod serde_tests;
 mod shared;
+pub(crate) mod vectors;
+#[cfg(test)]
+mod vectors_tests;
 mod writer;
 
 pub use blob::Blob;

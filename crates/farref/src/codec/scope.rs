@@ -171,6 +171,24 @@ pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
     attached.flatten()
 }
 
+/// Whether a value is being written on this thread, and not read.
+pub(super) fn is_writing() -> bool {
+    let is_writing = innermost(&SCOPES, |scope| matches!(scope, Scope::Writing { .. }));
+    is_writing.unwrap_or(false)
+}
+
+/// Takes out so many buffers that came with the value being read, the last ones.
+pub(super) fn take_last(count: usize) -> Option<Vec<Part>> {
+    let taken = innermost_mut(&SCOPES, |scope| match scope {
+        Scope::Reading { parts, .. } => {
+            let others = parts.len().checked_sub(count)?;
+            Some(parts.split_off(others))
+        }
+        Scope::Writing { .. } => None,
+    });
+    taken.flatten()?.into_iter().collect()
+}
+
 /// How often one buffer may be read again. It bounds what copies of it may take (D5).
 const READ_AGAIN: u8 = 16;
 

@@ -348,7 +348,7 @@ fn a_type_that_reads_nothing_takes_one_element_each() {
 #[test]
 fn the_words_of_an_error_are_cut_and_cannot_move_a_cursor() {
     let words = format!("\u{1b}[2J{}", "x".repeat(1 << 20));
-    let body = write_described(&words).unwrap();
+    let body = write_described(&words, &[]).unwrap();
     let error = Codec::Postcard
         .decode::<Step>(&body)
         .unwrap_err()
@@ -436,7 +436,7 @@ fn hostile_bytes_of_the_described_form_are_an_error() {
         assert!(Codec::Postcard.decode::<Batch>(&body).is_err());
     }
     let value = json!({"a": [1, {"b": "c"}, 0.5, null, true]});
-    let body = write_described(&value).unwrap();
+    let body = write_described(&value, &[]).unwrap();
     for end in 2..body.len() {
         let read = Codec::Postcard.decode::<serde_json::Value>(&body[..end]);
         assert!(read.is_err(), "cut off at {end}");

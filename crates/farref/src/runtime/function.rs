@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Failure;
+use crate::codec::vectors::{ArgumentList, Look, each_in};
 use crate::error::{Error, ErrorValue, RemoteError};
 use crate::fingerprint::{self, ErrorType};
 use crate::values::{Access, Encode};
@@ -43,7 +44,7 @@ pub trait Function: 'static {
     /// Whether it needs a value to be called on, and how.
     type Access: Access;
     /// All arguments but the receiver, as a tuple.
-    type Arguments: Serialize + DeserializeOwned + Send + 'static;
+    type Arguments: Serialize + DeserializeOwned + Send + ArgumentList + 'static;
     /// What it returns; of a `Result`, the good part.
     type Output: Send + Sync + 'static;
 
@@ -55,6 +56,11 @@ pub trait Function: 'static {
 
     /// How to write the output, if it can be written.
     fn encoder() -> Option<Encode<Self::Output>>;
+
+    /// Looks at the vectors of numbers in the output.
+    fn each_vector(output: &mut Self::Output, look: Look<'_>) {
+        each_in(output, look);
+    }
 
     /// Traces the output if it can be read, so that the encoder knows what it has to be read with.
     fn trace_output() {}
@@ -159,7 +165,7 @@ pub trait CanEncode<T> {
 
 impl<T: Serialize + 'static> CanEncode<T> for Probe<T> {
     fn encoder(&self) -> Option<Encode<T>> {
-        Some(|value, codec| codec.encode(value))
+        Some(|value, codec| codec.encode_outgoing(value))
     }
 }
 

@@ -4,7 +4,7 @@
 //! process and never changes, so it is built once. How an entry of it is made is in `serve`: it knows how
 //! functions are run.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
@@ -16,6 +16,7 @@ use super::callers::CalledFunction;
 use super::function::Function;
 use super::job::Job;
 use crate::agent::{Failure, FunctionRef};
+use crate::codec::vectors::Look;
 use crate::error::Error;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
@@ -39,6 +40,8 @@ pub struct FunctionRegistration {
     pub(crate) needs_receiver: bool,
     pub(crate) exclusive: bool,
     pub(crate) serve: fn(Job),
+    /// Looks at the vectors of numbers in what it returns, if it is that.
+    pub(crate) each_vector: fn(&mut dyn Any, Look<'_>),
 }
 
 impl fmt::Display for FunctionRegistration {
@@ -137,6 +140,11 @@ impl FunctionEntry {
 
     pub(crate) fn serve(&self, job: Job) {
         (self.registration.serve)(job);
+    }
+
+    /// Looks at the vectors of numbers in what it has returned.
+    pub(crate) fn each_vector(&self, output: &mut dyn Any, look: Look<'_>) {
+        (self.registration.each_vector)(output, look);
     }
 
     /// The hash of its name.

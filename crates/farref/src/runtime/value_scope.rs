@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::Core;
 use super::context_scope::{Message, Record};
 use super::handle::{self, Handle};
+use crate::codec::vectors::Look;
 use crate::codec::{Codec, CodecError, Part, Payload, items, scope};
 use crate::error::Error;
 use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
@@ -285,7 +286,7 @@ pub(crate) fn refuse(reason: String) {
 }
 
 /// Reads one of several values, which is what the body begins with. Says how many bytes it takes.
-pub(crate) fn read_item<T: DeserializeOwned>(
+pub(crate) fn read_item<T: DeserializeOwned + 'static>(
     payload: Payload,
     references: Vec<Arc<Handle>>,
     reading: Option<Reading>,
@@ -296,21 +297,22 @@ pub(crate) fn read_item<T: DeserializeOwned>(
     })
 }
 
-/// Reads a value that came with these references.
+/// Reads a value that came with these references, and whose vectors of numbers `each_vector` finds.
 pub(crate) fn read<T: DeserializeOwned>(
     codec: &Codec,
     payload: Payload,
     references: Vec<Arc<Handle>>,
     reading: Option<Reading>,
     parameters: &'static [&'static str],
+    each_vector: impl FnOnce(&mut T, Look<'_>),
 ) -> Result<T, Unread> {
     // Nothing came along with it, and there is no room in it for anything that might have.
     let came_alone = payload.parts.is_empty() && references.is_empty();
     if size_of::<T>() == 0 && payload.body.is_empty() && came_alone {
-        return Ok(codec.decode(&payload.body)?);
+        return Ok(codec.decode_with(&payload.body, each_vector)?);
     }
     read_with(payload, references, reading, parameters, |body| {
-        codec.decode(body)
+        codec.decode_with(body, each_vector)
     })
 }
 

@@ -18,6 +18,7 @@ use crate::agent::{
 };
 use crate::api::peer::Peer;
 use crate::api::rref::RRef;
+use crate::codec::vectors::each_in;
 use crate::codec::{Blob, Buffer, Codec, Payload};
 use crate::report::snapshot::Snapshot;
 use crate::runtime::registry::Registry;
@@ -36,7 +37,7 @@ pub fn values(data: &[u8]) {
         Named(BTreeMap<String, Self>),
     }
 
-    fn read<T: DeserializeOwned>(data: &[u8]) {
+    fn read<T: DeserializeOwned + 'static>(data: &[u8]) {
         let (body, parts) = data.split_at(data.len() / 2);
         let payload = Payload {
             body: body.to_vec().into(),
@@ -48,10 +49,13 @@ pub fn values(data: &[u8]) {
             Vec::new(),
             None,
             &[],
+            each_in,
         ));
     }
 
     read::<(String, Option<Vec<u8>>, Vec<char>, u128, f32)>(data);
+    read::<Vec<u8>>(data);
+    read::<Vec<Vec<f32>>>(data);
     read::<Vec<Blob>>(data);
     read::<Vec<Buffer>>(data);
     read::<Nested>(data);

@@ -28,11 +28,12 @@ use farref_proto::RRefId;
 use self::queue::{QueuePermit, QueueTicket, Queues, ValueUser, WouldDeadlock};
 
 use crate::agent::Failure;
+use crate::codec::vectors::Outgoing;
 use crate::codec::{Codec, CodecError};
 use crate::support::lock::lock;
 
 /// Writes a value.
-pub type Encode<T> = fn(&T, &Codec) -> Result<Vec<u8>, CodecError>;
+pub type Encode<T> = fn(Outgoing<'_, T>, &Codec) -> Result<Vec<u8>, CodecError>;
 
 /// What the reference table keeps for an owned value.
 #[derive(Clone)]
@@ -122,7 +123,8 @@ impl<T: Send + Sync + 'static> Cell<T> {
 impl<T: Send + Sync + 'static> Object for Cell<T> {
     fn encode(&self, codec: &Codec) -> Option<Result<Vec<u8>, CodecError>> {
         let value = self.shared()?;
-        self.encode.map(|encode| encode(&value, codec))
+        self.encode
+            .map(|encode| encode(Outgoing::Kept(&value), codec))
     }
 
     fn type_name(&self) -> &'static str {

@@ -467,7 +467,7 @@ impl Worker {
     /// ```
     #[track_caller]
     pub fn rref<T: Serialize + Send + Sync + 'static>(&self, value: T) -> Result<RRef<T>> {
-        let value = Value::new(value, Some(|value: &T, codec| codec.encode(value)));
+        let value = Value::new(value, Some(|value, codec| codec.encode_outgoing(value)));
         self.local_rref(value, Location::caller())
     }
 

@@ -31,6 +31,7 @@ mod strangers;
 mod streams;
 mod user_code;
 mod values;
+mod vectors;
 mod waiting;
 mod watching;
 mod words;

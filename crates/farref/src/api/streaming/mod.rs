@@ -261,7 +261,7 @@ impl<T> Streaming<T> {
     }
 }
 
-impl<T: DeserializeOwned> Streaming<T> {
+impl<T: DeserializeOwned + 'static> Streaming<T> {
     /// Waits for the next item; none at the end. Nothing is lost if this is dropped before.
     ///
     /// The same as `StreamExt::next` of the crates that have it.
@@ -426,7 +426,7 @@ impl<T: DeserializeOwned> Streaming<T> {
     }
 }
 
-impl<T: DeserializeOwned> Stream for Streaming<T> {
+impl<T: DeserializeOwned + 'static> Stream for Streaming<T> {
     type Item = Result<T>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
@@ -459,7 +459,7 @@ impl<T> OwnStream<T> {
 /// Passes on what is read of a stream that has been begun.
 struct Relay<T>(Box<Reader<T>>);
 
-impl<T: DeserializeOwned> Source<T> for Relay<T> {
+impl<T: DeserializeOwned + 'static> Source<T> for Relay<T> {
     fn take(&mut self, context: &mut Context<'_>, items: &mut VecDeque<T>, most: usize) -> After {
         for _ in 0..most {
             match self.0.poll(context) {

@@ -46,7 +46,7 @@ pub(super) struct Reader<T> {
     items: PhantomData<fn() -> T>,
 }
 
-impl<T: DeserializeOwned> Reader<T> {
+impl<T: DeserializeOwned + 'static> Reader<T> {
     pub(super) fn new(producer: Arc<Handle>, name: FunctionName) -> Self {
         Self {
             producer,
@@ -208,7 +208,7 @@ impl Batch {
 
     /// Reads the next item. There is one.
     #[inline]
-    fn next<T: DeserializeOwned>(&mut self, producer: &Handle) -> Result<T, Unread> {
+    fn next<T: DeserializeOwned + 'static>(&mut self, producer: &Handle) -> Result<T, Unread> {
         if let Some((&lead::ALONE, rest)) = self.body.split_first()
             && let Ok((item, after)) = items::read::<T>(rest)
         {
@@ -220,7 +220,7 @@ impl Batch {
 
     /// The same for one with buffers, references or peers, or that is not in order.
     #[cold]
-    fn next_with_company<T: DeserializeOwned>(&mut self, producer: &Handle) -> Result<T, Unread> {
+    fn next_with_company<T: DeserializeOwned + 'static>(&mut self, producer: &Handle) -> Result<T, Unread> {
         let cut_off = |_| CodecError::new("a batch of a stream's items is cut off");
         let (mut parts, mut references) = (Vec::new(), Vec::new());
         if self.body.try_get_u8().map_err(cut_off)? == lead::ALONG {

@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use super::responder::wait_for_room;
 use super::running::{Packed, Supervision, drop_guarded, enter};
 use crate::agent::Failure;
+use crate::codec::vectors::EachVector;
 use crate::runtime::function::Function;
 use crate::runtime::job::Responder;
 use crate::tables::answer_budget::Reservation;
@@ -31,6 +32,7 @@ pin_project! {
         room: Option<Reservation>,
         supervision: Supervision,
         encode: Option<Encode<T>>,
+        each_vector: EachVector<T>,
         responder: Option<Responder>,
     }
 }
@@ -51,6 +53,7 @@ pub(super) fn run_alone<F: Function>(
         room: None,
         supervision: Supervision::default(),
         encode: F::encoder(),
+        each_vector: F::each_vector,
         responder: Some(responder),
     }
 }
@@ -103,7 +106,8 @@ where
         });
         let room = this.room.take();
         if let Some(responder) = this.responder.take() {
-            responder.finish(outcome.map(|value| (value, room)), *this.encode);
+            let outcome = outcome.map(|value| (value, room));
+            responder.finish(outcome, *this.encode, *this.each_vector);
         }
         Poll::Ready(())
     }

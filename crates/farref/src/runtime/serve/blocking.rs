@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::responder::panicked;
 use super::running::{Packed, enter, supervise, wait_for_receiver};
 use crate::agent::Failure;
+use crate::codec::vectors::each_in;
 use crate::runtime::function::Function;
 use crate::runtime::job::Responder;
 use crate::support::lock::lock;
@@ -116,7 +117,7 @@ impl BlockingCall {
     fn run<F: Function>(self) {
         let arguments = match self.packed.read::<F>(&self.responder) {
             Ok(arguments) => arguments,
-            Err(failure) => return self.responder.finish::<()>(Err(failure), None),
+            Err(failure) => return self.responder.finish::<()>(Err(failure), None, each_in),
         };
         let Self {
             responder,
@@ -143,11 +144,12 @@ impl BlockingCall {
             })
         }));
         let outcome = outcome.unwrap_or_else(|panic| Err(panicked(&*panic)));
-        responder.finish(outcome.map(|value| (value, room)), F::encoder());
+        let outcome = outcome.map(|value| (value, room));
+        responder.finish(outcome, F::encoder(), F::each_vector);
     }
 
     fn fail(self, failure: Failure) {
-        self.responder.finish::<()>(Err(failure), None);
+        self.responder.finish::<()>(Err(failure), None, each_in);
     }
 }
 

@@ -1,11 +1,12 @@
 //! How a function becomes an entry of the program's list.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::panic::Location;
 
 use farref_proto::Fingerprint;
 
 use super::serve;
+use crate::codec::vectors::Look;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
 use crate::runtime::function::Function;
@@ -30,6 +31,7 @@ impl FunctionRegistration {
             needs_receiver: F::Access::NEEDS_RECEIVER,
             exclusive: F::Access::EXCLUSIVE,
             serve: serve::<F>,
+            each_vector: each_vector_of::<F>,
         }
     }
 }
@@ -63,6 +65,12 @@ const fn method_name(
 fn output_of<F: Function>() -> (Fingerprint, &'static str) {
     let fingerprint = fingerprint::of_type::<F::Output>();
     (fingerprint, std::any::type_name::<F::Output>())
+}
+
+fn each_vector_of<F: Function>(output: &mut dyn Any, look: Look<'_>) {
+    if let Some(output) = output.downcast_mut() {
+        F::each_vector(output, look);
+    }
 }
 
 /// What both sides of a call must agree on.

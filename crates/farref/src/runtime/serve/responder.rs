@@ -7,6 +7,7 @@ use std::sync::Arc;
 use farref_proto::{MessageId, NodeId};
 
 use crate::agent::Failure;
+use crate::codec::vectors::{EachVector, Outgoing};
 use crate::runtime::FETCH;
 use crate::runtime::core::Core;
 use crate::runtime::current::Current;
@@ -117,6 +118,7 @@ impl Responder {
         mut self,
         outcome: Result<(T, Option<Reservation>), Failure>,
         encode: Option<Encode<T>>,
+        each_vector: EachVector<T>,
     ) {
         let Some(target) = self.take_target() else {
             return;
@@ -132,7 +134,7 @@ impl Responder {
         match target {
             Destination::Answer(request) => {
                 let (outcome, room) = match outcome {
-                    Ok((value, room)) => (encoded(&self, value, encode), room),
+                    Ok((value, room)) => (encoded(&self, value, encode, each_vector), room),
                     Err(failure) => (Err(failure), None),
                 };
                 let expected = self.entry().map(FunctionEntry::answers);
@@ -234,6 +236,7 @@ fn encoded<T: 'static>(
     responder: &Responder,
     value: T,
     encode: Option<Encode<T>>,
+    each_vector: EachVector<T>,
 ) -> Result<value_scope::Encoded, Failure> {
     let written = catch_unwind(AssertUnwindSafe(move || {
         let Some(encode) = encode else {
@@ -241,9 +244,11 @@ fn encoded<T: 'static>(
             return Err(Failure::NotSerializable(type_name));
         };
         let core = responder.core();
-        let mut encoded =
-            value_scope::write_typed::<T>(core, || encode(&value, core.agent().codec()))
-                .map_err(|error| Failure::BadResult(error.to_string()))?;
+        let mut value = value;
+        let given = Outgoing::Given(&mut value, each_vector);
+        let encode = || encode(given, core.agent().codec());
+        let mut encoded = value_scope::write_typed::<T>(core, encode)
+            .map_err(|error| Failure::BadResult(error.to_string()))?;
         encoded.made_in(core, responder.call.context, responder.from());
         Ok(encoded)
     }));

@@ -11,6 +11,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::responder::panicked;
 use crate::agent::Failure;
 use crate::codec::Payload;
+use crate::codec::vectors::ArgumentList as _;
 use crate::runtime::current::Current;
 use crate::runtime::function::Function;
 use crate::runtime::handle::Handle;
@@ -40,7 +41,14 @@ impl Packed {
                 arguments,
                 references,
             } = self;
-            value_scope::read(codec, arguments, references, reading, F::PARAMETERS)
+            value_scope::read(
+                codec,
+                arguments,
+                references,
+                reading,
+                F::PARAMETERS,
+                F::Arguments::each_vector,
+            )
         }));
         match read {
             Ok(Ok(arguments)) => Ok(arguments),
@@ -69,7 +77,7 @@ pub(super) async fn run<F: Function>(
         }));
         supervise(&to.call, running).await
     };
-    responder.finish(outcome, F::encoder());
+    responder.finish(outcome, F::encoder(), F::each_vector);
 }
 
 /// Runs a future until it is done, panics, is cancelled, or is out of time; and drops it.
