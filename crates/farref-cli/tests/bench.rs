@@ -27,7 +27,7 @@ const EXPECTED: &[(&str, &str, usize, &[&str], bool)] = &[
     ("costs", "call_allocations", 2, &["budget"], false),
     ("values", "memcpy", 3, &[], true),
     ("values", "bare_message", 6, &[], true),
-    ("values", "value", 24, &["bare_message"], true),
+    ("values", "value", 33, &["bare_message"], true),
     ("streams", "bare_stream", 1, &[], false),
     ("streams", "stream", 1, &["bare_stream"], false),
     ("streams", "slow_reader_memory", 1, &["budget"], false),

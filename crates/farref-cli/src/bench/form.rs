@@ -11,8 +11,12 @@ pub(super) enum Form {
     Buffer,
     /// candle's.
     Tensor,
-    /// A plain `Vec<f32>`, as serde writes and reads it.
+    /// A plain `Vec<f32>`.
     Vec,
+    /// And of other numbers, one way.
+    VecU8,
+    VecU32,
+    VecF64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -23,7 +27,32 @@ pub(super) enum Direction {
 }
 
 impl Form {
-    pub(super) const ALL: [Self; 4] = [Self::Blob, Self::Buffer, Self::Tensor, Self::Vec];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Blob,
+        Self::Buffer,
+        Self::Tensor,
+        Self::Vec,
+        Self::VecU8,
+        Self::VecU32,
+        Self::VecF64,
+    ];
+
+    /// Those that are sent this way.
+    pub(super) fn all(direction: Direction) -> impl Iterator<Item = Self> {
+        let is_sent = move |form: &Self| match form {
+            Self::Blob | Self::Buffer | Self::Tensor | Self::Vec => true,
+            Self::VecU8 | Self::VecU32 | Self::VecF64 => direction == Direction::OneWay,
+        };
+        Self::ALL.into_iter().filter(is_sent)
+    }
+
+    /// Whether it is a plain vector of numbers.
+    pub(super) fn is_vector(self) -> bool {
+        match self {
+            Self::Vec | Self::VecU8 | Self::VecU32 | Self::VecF64 => true,
+            Self::Blob | Self::Buffer | Self::Tensor => false,
+        }
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -31,6 +60,9 @@ impl Form {
             Self::Buffer => "Buffer of f32",
             Self::Tensor => "tensor",
             Self::Vec => "Vec<f32>",
+            Self::VecU8 => "Vec<u8>",
+            Self::VecU32 => "Vec<u32>",
+            Self::VecF64 => "Vec<f64>",
         }
     }
 }

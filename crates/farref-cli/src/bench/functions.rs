@@ -38,6 +38,21 @@ pub(super) async fn take_vec(numbers: Vec<f32>) -> usize {
 }
 
 #[farref::remote]
+pub(super) async fn take_vec_u8(numbers: Vec<u8>) -> usize {
+    numbers.len()
+}
+
+#[farref::remote]
+pub(super) async fn take_vec_u32(numbers: Vec<u32>) -> usize {
+    4 * numbers.len()
+}
+
+#[farref::remote]
+pub(super) async fn take_vec_f64(numbers: Vec<f64>) -> usize {
+    8 * numbers.len()
+}
+
+#[farref::remote]
 pub(super) async fn return_vec(numbers: Vec<f32>) -> Vec<f32> {
     numbers
 }

@@ -37,7 +37,7 @@ impl Plan {
         let (sizes, live, groups, lives) = match (arguments.quick, arguments.full) {
             (true, _) => (vec![64, 64 * KIB, MIB], 2000, vec![2, 3], 1),
             (false, false) => (
-                vec![64, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB],
+                vec![64, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 100 * MIB],
                 100_000,
                 vec![2, 4, 8],
                 3,

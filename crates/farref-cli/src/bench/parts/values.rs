@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use farref::{Blob, Buffer, Peer};
 use farref_autograd::Tensor;
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use super::super::bare::{Bulk, memcpy};
 use super::super::form::{Direction, Form, quantity};
 use super::super::functions::{
     bytes_from_memory, read_from_memory, return_blob, return_buffer, return_tensor, return_vec,
-    take_blob, take_buffer, take_tensor, take_vec,
+    take_blob, take_buffer, take_tensor, take_vec, take_vec_f64, take_vec_u8, take_vec_u32,
 };
 use super::super::group::Group;
 use super::super::plan::Plan;
@@ -32,6 +32,10 @@ fn sample(form: Form, bytes: usize) -> anyhow::Result<Sample> {
         Form::Buffer => Sample::Buffer(Buffer::from_vec(numbers())),
         Form::Tensor => Sample::Tensor(Tensor::from_vec(numbers(), bytes / 4)?),
         Form::Vec => Sample::Vec(numbers()),
+        Form::VecU8 => Sample::VecU8(vec![7; bytes]),
+        // What a varint would need five bytes for.
+        Form::VecU32 => Sample::VecU32(vec![1 << 30; bytes / 4]),
+        Form::VecF64 => Sample::VecF64(vec![0.5; bytes / 8]),
     })
 }
 
@@ -70,15 +74,18 @@ pub(super) async fn measure(
         );
     }
     for (bytes, direction, bare, memory) in limits {
-        for form in Form::ALL {
+        let mut blob = None;
+        for form in Form::all(direction) {
             let (size, way) = (quantity(bytes), direction.name());
             recorder.say(&format!("{size} {way} as {}", form.name()));
-            let held = bytes == BUDGETED && direction == Direction::OneWay && form != Form::Vec;
+            let held = bytes == BUDGETED && direction == Direction::OneWay;
             let least = least(bytes);
             let sample = sample(form, bytes)?;
             let times = sent(&sample, bytes, direction, peer, time, least).await?;
             let speed = times.gigabytes_per_second(direction.ways() * bytes);
+            // A plain vector is held to what a blob reaches.
             let (socket, copy) = match transport {
+                _ if form.is_vector() => (None, None),
                 Transport::Tcp | Transport::Unix => (held.then_some(0.9), None),
                 Transport::Shm => (None, (held && from_memory).then_some(0.8)),
             };
@@ -89,6 +96,10 @@ pub(super) async fn measure(
                 .at_least("bare_message", bare, socket);
             if bytes >= COPIES_COUNT {
                 measured = measured.at_least("memcpy", memory, copy);
+            }
+            let blob = *blob.get_or_insert(speed);
+            if form.is_vector() {
+                measured = measured.at_least("blob", blob, held.then_some(0.9));
             }
             recorder.add(measured);
         }
@@ -123,6 +134,9 @@ enum Sample {
     Buffer(Buffer),
     Tensor(Tensor),
     Vec(Vec<f32>),
+    VecU8(Vec<u8>),
+    VecU32(Vec<u32>),
+    VecF64(Vec<f64>),
 }
 
 async fn sent(
@@ -156,6 +170,9 @@ async fn take(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usize)>
         Sample::Buffer(buffer) => timed(|| take_buffer::on(peer, buffer).untyped()).await?,
         Sample::Tensor(tensor) => timed(|| take_tensor::on(peer, tensor)).await?,
         Sample::Vec(numbers) => timed(|| take_vec::on(peer, numbers)).await?,
+        Sample::VecU8(numbers) => timed(|| take_vec_u8::on(peer, numbers)).await?,
+        Sample::VecU32(numbers) => timed(|| take_vec_u32::on(peer, numbers)).await?,
+        Sample::VecF64(numbers) => timed(|| take_vec_f64::on(peer, numbers)).await?,
     })
 }
 
@@ -178,6 +195,7 @@ async fn exchange(sample: &Sample, peer: &Peer) -> anyhow::Result<(Duration, usi
             let (elapsed, back) = timed(|| return_vec::on(peer, numbers)).await?;
             (elapsed, 4 * back.len())
         }
+        Sample::VecU8(_) | Sample::VecU32(_) | Sample::VecF64(_) => bail!("they go one way"),
     })
 }
 

@@ -97,6 +97,7 @@ pub(super) fn spoken(name: &str) -> &str {
         "stream" => "items of a stream",
         "slow_reader_memory" => "memory at the maker, slow reader",
         "bare_message" => "bare socket",
+        "blob" => "Blob",
         "empty_call" => "empty call",
         "plain_fn_call" => "empty call of a plain fn",
         "pipelined_calls" => "empty calls",
