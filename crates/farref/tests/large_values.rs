@@ -545,14 +545,13 @@ fn large_vector(_: &Worker, other: &Peer) -> Result<()> {
     assert_eq!(receive_vector::on(other, values, 1).wait()?, (words, true));
     check_peaks(other, 8 * words)?;
 
-    let results: [fn(&Peer, usize) -> farref::Result<Vec<u64>>; 2] = [
-        |other, words| send_vector::on(other, words, 2).wait(),
-        |other, words| Ok(send_with_length::on(other, words, 2).wait()?.1),
-    ];
-    for result in results {
+    for with_length in [false, true] {
         reset_peak()?;
         reset_peak::on(other).wait()?;
-        let values = result(other, words)?;
+        let values = match with_length {
+            true => send_with_length::on(other, words, 2).wait()?.1,
+            false => send_vector::on(other, words, 2).wait()?,
+        };
         ensure!(values.len() == words, "{} words", values.len());
         ensure!(check_words(&values, 2), "something else arrived");
         check_peaks(other, 8 * words)?;
