@@ -55,13 +55,13 @@ impl Flavor for Room {
 }
 
 /// Bytes, up to so many.
-pub(super) struct Bounded {
-    pub(super) bytes: Vec<u8>,
+pub(super) struct Bounded<'b> {
+    pub(super) bytes: &'b mut Vec<u8>,
     pub(super) most: usize,
 }
 
-impl Flavor for Bounded {
-    type Output = Vec<u8>;
+impl Flavor for Bounded<'_> {
+    type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         self.try_extend(&[byte])
@@ -75,8 +75,8 @@ impl Flavor for Bounded {
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.bytes)
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ impl FieldCounts {
 
     /// As it travels: two bytes, and never [`DESCRIBED`](super::forms::DESCRIBED) or
     /// [`VECTORS`](super::vectors::VECTORS).
+    #[inline]
     pub(super) fn bytes(self) -> [u8; 2] {
         let folded = (self.0 ^ (self.0 >> 16)) as u16;
         folded.min(u16::MAX - 2).to_le_bytes()

@@ -232,11 +232,11 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
 /// Writes a value in the compact form if that can carry it.
 fn write_compact<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
     // What serializes the value may write others meanwhile: those find no spare buffer.
-    let mut start = spare::take(&SPARE);
-    start.clear();
-    start.extend_from_slice(lead);
-    start.extend_from_slice(&[0; DESCRIBED.len()]);
-    let mut writer = Writer::new(start);
+    let mut body = spare::take(&SPARE);
+    body.clear();
+    body.extend_from_slice(lead);
+    body.extend_from_slice(&[0; DESCRIBED.len()]);
+    let mut writer = Writer::new(&mut body);
     if let Err(fault) = value.serialize(&mut writer) {
         if fault.is_not_compact() {
             scope::start_over();
@@ -244,7 +244,7 @@ fn write_compact<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecE
         }
         return Err(CodecError::new(fault));
     }
-    let (mut body, counts) = writer.finish();
+    let counts = writer.finish();
     let own = body.get_mut(lead.len()..).unwrap_or_default();
     match own.split_first_chunk_mut() {
         Some((_, [])) => body.truncate(lead.len()),
@@ -268,18 +268,19 @@ thread_local! {
 }
 
 pub(super) fn write_described<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
-    let mut writer = described::Writer::at_most([lead, &DESCRIBED].concat(), usize::MAX);
+    let mut body = [lead, &DESCRIBED].concat();
+    let mut writer = described::Writer::new(&mut body);
     value.serialize(&mut writer).map_err(CodecError::new)?;
-    Ok(writer.finish())
+    Ok(body)
 }
 
 pub(super) fn write_described_at_most<T: Serialize>(
     value: &T,
     most: usize,
 ) -> Result<Vec<u8>, Fault> {
-    let mut writer = described::Writer::at_most(DESCRIBED.to_vec(), most);
-    value.serialize(&mut writer)?;
-    Ok(writer.finish())
+    let mut body = DESCRIBED.to_vec();
+    value.serialize(&mut described::Writer::at_most(&mut body, most))?;
+    Ok(body)
 }
 
 pub(super) fn read_compact<T: DeserializeOwned>(

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::CodecError;
+use super::fault::Fault;
 use super::forms::{DESCRIBED, field_counts_differ};
 use super::reader::Reader;
 use super::vectors::{Brought, TakenOut, copy_of, each_in};
@@ -17,66 +18,85 @@ use super::writer::Writer;
 use super::{described, scope};
 use crate::fingerprint;
 
-/// Writes a value into `buffer`, in the place of whatever was there. If that panics, the buffer is empty.
+/// Writes a value after what is in `body`. If it cannot be written, nothing is there of it; if that panics, there may be a
+/// part of it.
+#[inline]
 pub(crate) fn write<T: Serialize + 'static>(
     value: &T,
-    buffer: &mut Vec<u8>,
+    body: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
     let Some(mut copy) = copy_of(value) else {
-        return write_led(value, &[], buffer);
+        return write_in_form(value, body);
     };
+    let start = body.len();
     let vectors = TakenOut::of(&mut copy, each_in);
-    write_led(&copy, &vectors.lead, buffer)?;
+    body.extend_from_slice(&vectors.lead);
+    if let Err(error) = write_in_form(&copy, body) {
+        body.truncate(start);
+        return Err(error);
+    }
     vectors.attach();
     Ok(())
 }
 
-/// Writes a value after what it begins with.
+/// Writes a value in the form that it needs.
 #[inline]
-fn write_led<T: Serialize + 'static>(
-    value: &T,
-    lead: &[u8],
-    buffer: &mut Vec<u8>,
-) -> Result<(), CodecError> {
-    let mut start = std::mem::take(buffer);
-    start.clear();
-    start.extend_from_slice(lead);
+fn write_in_form<T: Serialize + 'static>(value: &T, body: &mut Vec<u8>) -> Result<(), CodecError> {
     if fingerprint::reads_any(TypeId::of::<T>()) {
-        return write_described(value, start, buffer);
+        return write_described(value, body);
     }
-    start.extend_from_slice(&[0; DESCRIBED.len()]);
-    let mut writer = Writer::new(start);
+    let start = body.len();
+    body.extend_from_slice(&[0; DESCRIBED.len()]);
+    let mut writer = Writer::new(body);
     let written = value.serialize(&mut writer);
-    let (mut body, counts) = writer.finish();
-    match written {
-        Ok(()) => {
-            let own = body.get_mut(lead.len()..).unwrap_or_default();
-            if let Some((start, _)) = own.split_first_chunk_mut() {
-                *start = counts.bytes();
-            }
-            *buffer = body;
-            Ok(())
-        }
-        Err(fault) if fault.is_not_compact() => {
-            scope::start_over();
-            body.truncate(lead.len());
-            write_described(value, body, buffer)
-        }
-        Err(fault) => Err(CodecError::new(fault)),
+    let counts = writer.finish();
+    if let Err(fault) = written {
+        body.truncate(start);
+        return write_otherwise(value, body, fault);
     }
+    if let Some((place, _)) = body[start..].split_first_chunk_mut() {
+        *place = counts.bytes();
+    }
+    Ok(())
+}
+
+/// In the other form, if that can carry it.
+#[cold]
+fn write_otherwise<T: Serialize>(
+    value: &T,
+    body: &mut Vec<u8>,
+    fault: Fault,
+) -> Result<(), CodecError> {
+    if !fault.is_not_compact() {
+        return Err(CodecError::new(fault));
+    }
+    scope::start_over();
+    write_described(value, body)
 }
 
 #[cold]
-fn write_described<T: Serialize>(
-    value: &T,
-    mut start: Vec<u8>,
-    buffer: &mut Vec<u8>,
-) -> Result<(), CodecError> {
-    start.extend_from_slice(&DESCRIBED);
-    let mut writer = described::Writer::new(start);
-    value.serialize(&mut writer).map_err(CodecError::new)?;
-    *buffer = writer.finish();
-    Ok(())
+fn write_described<T: Serialize>(value: &T, body: &mut Vec<u8>) -> Result<(), CodecError> {
+    let start = body.len();
+    body.extend_from_slice(&DESCRIBED);
+    let written = value.serialize(&mut described::Writer::new(body));
+    written.map_err(|fault| {
+        body.truncate(start);
+        CodecError::new(fault)
+    })
+}
+
+/// Reads the value that `body` begins with, as [`read`] does, and says how many bytes it takes. For what is in order
+/// and in the compact form only: it is all that the loop of a program that reads many has in it.
+#[inline]
+pub(crate) fn read_plain<T: DeserializeOwned>(body: &[u8]) -> Option<(T, usize)> {
+    let (counts, value) = body.split_first_chunk()?;
+    if *counts == DESCRIBED {
+        return None;
+    }
+    let mut reader = Reader::new(value);
+    let value = T::deserialize(&mut reader).ok()?;
+    let (rest, read) = reader.finish().ok()?;
+    (*counts == read.bytes()).then_some((value, body.len() - rest.len()))
 }
 
 /// Reads the value that `body` begins with. Says what comes after it.
@@ -130,10 +150,9 @@ mod tests {
             name: name.to_owned(),
         };
         let rows = [row(None, "one"), row(Some(2), "two"), row(None, "")];
-        let (mut body, mut buffer) = (Vec::new(), Vec::new());
+        let mut body = Vec::new();
         for row in &rows {
-            write(row, &mut buffer).unwrap();
-            body.extend_from_slice(&buffer);
+            write(row, &mut body).unwrap();
         }
         let mut rest = &body[..];
         for row in &rows {
@@ -146,10 +165,9 @@ mod tests {
 
     #[test]
     fn values_that_take_no_bytes_are_counted() {
-        let (mut body, mut buffer) = (Vec::new(), Vec::new());
+        let mut body = Vec::new();
         for _ in 0..3 {
-            write(&(), &mut buffer).unwrap();
-            body.extend_from_slice(&buffer);
+            write(&(), &mut body).unwrap();
         }
         let mut rest = &body[..];
         for _ in 0..3 {
@@ -164,7 +182,29 @@ mod tests {
         write(&"text".to_owned(), &mut body).unwrap();
         for end in 0..body.len() {
             assert!(read::<String>(&body[..end]).is_err(), "{end}");
+            assert!(read_plain::<String>(&body[..end]).is_none(), "{end}");
         }
         assert!(read::<String>(&body).is_ok());
+        assert_eq!(read_plain(&body), Some(("text".to_owned(), body.len())));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_written_leaves_nothing_behind() {
+        struct Half;
+        impl Serialize for Half {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut pair = serializer.serialize_tuple(2)?;
+                serde::ser::SerializeTuple::serialize_element(&mut pair, &1_u64)?;
+                Err(serde::ser::Error::custom("no second half"))
+            }
+        }
+        let mut body = Vec::new();
+        write(&1_u8, &mut body).unwrap();
+        let before = body.clone();
+        assert_eq!(
+            write(&Half, &mut body).unwrap_err().to_string(),
+            "no second half"
+        );
+        assert_eq!(body, before);
     }
 }

@@ -44,6 +44,7 @@ pub(super) struct Reader<'de> {
 }
 
 impl<'de> Reader<'de> {
+    #[inline]
     pub(super) fn new(body: &'de [u8]) -> Self {
         Self {
             postcard: Postcard::from_bytes(body),
@@ -54,6 +55,7 @@ impl<'de> Reader<'de> {
     }
 
     /// What is left of the bytes, and how many fields were in them.
+    #[inline]
     pub(super) fn finish(self) -> Result<(&'de [u8], FieldCounts), Fault> {
         Ok((self.postcard.finalize()?, self.counts))
     }

@@ -4,7 +4,7 @@
 //! it is being read, they are found here again. The scope belongs to the thread, because serde has no place
 //! to carry one along. References travel the same way; they are the runtime's (`runtime/value_scope`).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::error::CodecError;
 use super::part::Part;
@@ -13,6 +13,13 @@ use crate::support::thread_scope::{Entered, Scopes, innermost, innermost_mut};
 
 thread_local! {
     static SCOPES: Scopes<Scope> = const { RefCell::new(Vec::new()) };
+    /// Whether anything may have been collected for a value that is one of several.
+    static COLLECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something is collected for the value being written, here or elsewhere.
+pub(crate) fn collects() {
+    COLLECTED.set(true);
 }
 
 /// What this thread is doing.
@@ -58,17 +65,37 @@ pub(crate) fn write(
 }
 
 /// Writes values one after the other, until this is dropped.
-pub(crate) struct WritingItems(#[expect(dead_code, reason = "entered")] Entered<Scope>);
+pub(crate) struct WritingItems {
+    _scope: Entered<Scope>,
+    /// Whether something was collected before, for a value that this goes on inside of.
+    collected_outside: bool,
+}
+
+impl Drop for WritingItems {
+    fn drop(&mut self) {
+        if self.collected_outside {
+            collects();
+        }
+    }
+}
 
 impl WritingItems {
     pub(crate) fn begin() -> Self {
-        Self(Entered::new(
-            &SCOPES,
-            Scope::Writing {
-                parts: Vec::new(),
-                attempt: 0,
-            },
-        ))
+        let scope = Scope::Writing {
+            parts: Vec::new(),
+            attempt: 0,
+        };
+        Self {
+            _scope: Entered::new(&SCOPES, scope),
+            collected_outside: COLLECTED.take(),
+        }
+    }
+
+    /// Whether something may have been collected since this was last asked. Hardly any work, where most values have
+    /// nothing that goes along.
+    #[inline]
+    pub(crate) fn has_collected(&self) -> bool {
+        COLLECTED.get() && COLLECTED.take()
     }
 
     /// What goes along with the value that was written last, and in which [attempt](attempt) that was.
@@ -112,6 +139,7 @@ pub(crate) fn read<T>(
 
 /// The value being written is written once more from its beginning.
 pub(super) fn start_over() {
+    collects();
     let first = innermost_mut(&SCOPES, |scope| match scope {
         Scope::Writing { parts, attempt } => {
             *attempt += 1;
@@ -161,6 +189,7 @@ pub fn parameters() -> &'static [&'static str] {
 
 /// Takes a buffer along with the value being written, if one is; says under which number.
 pub(super) fn attach(part: impl FnOnce() -> Part) -> Option<u32> {
+    collects();
     let attached = innermost_mut(&SCOPES, |scope| match scope {
         Scope::Writing { parts, .. } => {
             parts.push(part());

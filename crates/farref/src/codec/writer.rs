@@ -16,10 +16,10 @@ use super::count::FieldCounts;
 use super::fault::Fault;
 
 /// The bytes written so far.
-pub(super) struct Body(pub(super) Vec<u8>);
+pub(super) struct Body<'b>(pub(super) &'b mut Vec<u8>);
 
-impl Flavor for Body {
-    type Output = Vec<u8>;
+impl Flavor for Body<'_> {
+    type Output = ();
 
     #[inline]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
@@ -33,35 +33,36 @@ impl Flavor for Body {
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 
 /// Writes one value.
-pub(super) struct Writer {
-    postcard: Postcard<Body>,
+pub(super) struct Writer<'b> {
+    postcard: Postcard<Body<'b>>,
     counts: FieldCounts,
 }
 
-impl Writer {
+impl<'b> Writer<'b> {
     /// Writes after what is there already.
-    pub(super) fn new(start: Vec<u8>) -> Self {
+    #[inline]
+    pub(super) fn new(body: &'b mut Vec<u8>) -> Self {
         Self {
-            postcard: Postcard {
-                output: Body(start),
-            },
+            postcard: Postcard { output: Body(body) },
             counts: FieldCounts::new(),
         }
     }
 
-    /// The bytes, and how many fields were in them.
-    pub(super) fn finish(self) -> (Vec<u8>, FieldCounts) {
-        (self.postcard.output.0, self.counts)
+    /// How many fields were in what was written.
+    #[inline]
+    pub(super) fn finish(self) -> FieldCounts {
+        self.counts
     }
 
     /// Begins something that announces how long it is.
-    fn several(&mut self, announced: usize) -> Several<'_> {
+    #[inline]
+    fn several(&mut self, announced: usize) -> Several<'_, 'b> {
         Several {
             writer: self,
             announced,
@@ -86,16 +87,16 @@ macro_rules! leave_to_postcard {
     )*};
 }
 
-impl<'a> Serializer for &'a mut Writer {
+impl<'a, 'b> Serializer for &'a mut Writer<'b> {
     type Ok = ();
     type Error = Fault;
-    type SerializeSeq = Several<'a>;
-    type SerializeTuple = Several<'a>;
-    type SerializeTupleStruct = Several<'a>;
-    type SerializeTupleVariant = Several<'a>;
-    type SerializeMap = Several<'a>;
-    type SerializeStruct = Several<'a>;
-    type SerializeStructVariant = Several<'a>;
+    type SerializeSeq = Several<'a, 'b>;
+    type SerializeTuple = Several<'a, 'b>;
+    type SerializeTupleStruct = Several<'a, 'b>;
+    type SerializeTupleVariant = Several<'a, 'b>;
+    type SerializeMap = Several<'a, 'b>;
+    type SerializeStruct = Several<'a, 'b>;
+    type SerializeStructVariant = Several<'a, 'b>;
 
     leave_to_postcard! {
         serialize_bool(value: bool);
@@ -157,24 +158,28 @@ impl<'a> Serializer for &'a mut Writer {
     }
 
     #[inline]
-    fn serialize_seq(self, length: Option<usize>) -> Result<Several<'a>, Fault> {
+    fn serialize_seq(self, length: Option<usize>) -> Result<Several<'a, 'b>, Fault> {
         let length = self.length(length)?;
         Ok(self.several(length))
     }
 
     #[inline]
-    fn serialize_map(self, length: Option<usize>) -> Result<Several<'a>, Fault> {
+    fn serialize_map(self, length: Option<usize>) -> Result<Several<'a, 'b>, Fault> {
         let length = self.length(length)?;
         Ok(self.several(length))
     }
 
     #[inline]
-    fn serialize_tuple(self, length: usize) -> Result<Several<'a>, Fault> {
+    fn serialize_tuple(self, length: usize) -> Result<Several<'a, 'b>, Fault> {
         Ok(self.several(length))
     }
 
     #[inline]
-    fn serialize_tuple_struct(self, _: &'static str, length: usize) -> Result<Several<'a>, Fault> {
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        length: usize,
+    ) -> Result<Several<'a, 'b>, Fault> {
         Ok(self.several(length))
     }
 
@@ -185,13 +190,13 @@ impl<'a> Serializer for &'a mut Writer {
         index: u32,
         _: &'static str,
         length: usize,
-    ) -> Result<Several<'a>, Fault> {
+    ) -> Result<Several<'a, 'b>, Fault> {
         self.postcard.serialize_u32(index)?;
         Ok(self.several(length))
     }
 
     #[inline]
-    fn serialize_struct(self, _: &'static str, length: usize) -> Result<Several<'a>, Fault> {
+    fn serialize_struct(self, _: &'static str, length: usize) -> Result<Several<'a, 'b>, Fault> {
         Ok(self.several(length))
     }
 
@@ -202,7 +207,7 @@ impl<'a> Serializer for &'a mut Writer {
         index: u32,
         _: &'static str,
         length: usize,
-    ) -> Result<Several<'a>, Fault> {
+    ) -> Result<Several<'a, 'b>, Fault> {
         self.postcard.serialize_u32(index)?;
         Ok(self.several(length))
     }
@@ -218,13 +223,13 @@ impl<'a> Serializer for &'a mut Writer {
 }
 
 /// The elements, entries or fields of something.
-pub(super) struct Several<'a> {
-    writer: &'a mut Writer,
+pub(super) struct Several<'a, 'b> {
+    writer: &'a mut Writer<'b>,
     announced: usize,
     written: usize,
 }
 
-impl Several<'_> {
+impl Several<'_, '_> {
     #[inline]
     fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Fault> {
         self.written += 1;
@@ -251,7 +256,7 @@ impl Several<'_> {
 
 macro_rules! several {
     ($($trait:ident: $method:ident, $end:ident;)*) => {$(
-        impl $trait for Several<'_> {
+        impl $trait for Several<'_, '_> {
             type Ok = ();
             type Error = Fault;
 
@@ -277,7 +282,7 @@ several! {
 
 macro_rules! with_names {
     ($($trait:ident)*) => {$(
-        impl $trait for Several<'_> {
+        impl $trait for Several<'_, '_> {
             type Ok = ();
             type Error = Fault;
 
@@ -305,7 +310,7 @@ macro_rules! with_names {
 
 with_names!(SerializeStruct SerializeStructVariant);
 
-impl SerializeMap for Several<'_> {
+impl SerializeMap for Several<'_, '_> {
     type Ok = ();
     type Error = Fault;
 

@@ -105,12 +105,15 @@ pub(crate) fn trace<T: DeserializeOwned + 'static>() {
 
 /// Whether a type is known to read whatever comes, somewhere in it. False as long as it has not been
 /// traced.
+#[inline]
 pub(crate) fn reads_any(id: TypeId) -> bool {
     // Few programs have such types: those that have none take no lock.
-    SOME_READ_ANY.load(Ordering::Acquire) && {
-        let traced = TRACED.read().unwrap_or_else(PoisonError::into_inner);
-        traced.get(&id).is_some_and(|traced| traced.reads_any)
-    }
+    SOME_READ_ANY.load(Ordering::Acquire) && is_known_to_read_any(id)
+}
+
+fn is_known_to_read_any(id: TypeId) -> bool {
+    let traced = TRACED.read().unwrap_or_else(PoisonError::into_inner);
+    traced.get(&id).is_some_and(|traced| traced.reads_any)
 }
 
 /// What is kept of a type that has been traced.

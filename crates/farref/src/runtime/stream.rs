@@ -31,7 +31,7 @@ use serde::Serialize;
 use super::busy_streams::LastBusy;
 use super::core::Core;
 use super::handle::Handle;
-use super::value_scope::{Encoded, WritingItems};
+use super::value_scope::{Along, Encoded, Unwritten, WritingItems};
 use crate::agent::Failure;
 use crate::codec::{Part, Payload};
 use crate::support::lock::lock;
@@ -160,7 +160,6 @@ impl Producer {
                 source: Some(source),
                 next: VecDeque::new(),
                 failed: None,
-                buffer: Vec::new(),
                 chunk: 1,
                 item_bytes: MAX_BYTES,
                 batch_bytes: 0,
@@ -257,8 +256,6 @@ struct Items<T> {
     next: VecDeque<T>,
     /// How it ended.
     failed: Option<Failure>,
-    /// An item is written here.
-    buffer: Vec<u8>,
     /// How many items are taken out at a time: more and more, as long as they are small.
     chunk: usize,
     /// What the largest item of the last chunk took.
@@ -274,6 +271,8 @@ struct Batch {
     references: Vec<Arc<Handle>>,
     items: usize,
     bytes: usize,
+    /// Bytes of the body, without an item that is being written.
+    whole: usize,
     /// What it may have.
     max_items: usize,
     max_bytes: usize,
@@ -287,6 +286,47 @@ impl Batch {
             || self.items >= self.max_items
             || self.bytes >= self.max_bytes
             || self.parts.len() + self.references.len() >= MAX_ALONG
+    }
+
+    /// Writes one more item, unless it does not fit. Says how many bytes it takes.
+    #[inline]
+    fn add<T: Serialize + 'static>(
+        &mut self,
+        scope: &WritingItems,
+        item: &T,
+    ) -> Result<usize, Unwritten> {
+        self.body.push(lead::ALONE);
+        let along = scope.write(item, &mut self.body)?;
+        let mut item_bytes = self.body.len() - self.whole;
+        if let Some(along) = &along {
+            item_bytes += self.place_counts(along);
+        }
+        if self.items > 0 && self.bytes + item_bytes > self.max_bytes {
+            // What can be sent alone might be too much for one message with others.
+            self.is_closed = true;
+            self.body.truncate(self.whole);
+            return Ok(item_bytes);
+        }
+        if let Some(along) = along {
+            self.parts.extend(along.parts);
+            self.references.extend(along.references);
+        }
+        self.whole = self.body.len();
+        self.bytes += item_bytes;
+        self.items += 1;
+        Ok(item_bytes)
+    }
+
+    /// Says of the item that was written last what goes along with it. Says how many more bytes that takes.
+    fn place_counts(&mut self, along: &Along) -> usize {
+        if along.is_nothing() {
+            return 0;
+        }
+        let mut counts = [lead::ALONG; 9];
+        counts[1..5].copy_from_slice(&(along.parts.len() as u32).to_le_bytes());
+        counts[5..].copy_from_slice(&(along.references.len() as u32).to_le_bytes());
+        self.body.splice(self.whole..self.whole + 1, counts);
+        8 + along.parts.iter().map(Part::len).sum::<usize>()
     }
 }
 
@@ -316,61 +356,44 @@ impl<T: Serialize + Send + 'static> Items<T> {
 
     /// Puts what was taken out into the batch, until that is full or there is an item that cannot be written.
     fn write(&mut self, core: &Arc<Core>, batch: &mut Batch) {
-        let mut largest = 0;
-        let scope = WritingItems::begin(core);
-        while !batch.is_full()
-            && let Some(item) = self.next.pop_front()
-        {
-            let buffer = &mut self.buffer;
-            let written = catch_unwind(AssertUnwindSafe(|| scope.write(&item, buffer)));
-            let along = match written {
-                Ok(Ok(along)) => along,
-                failed => {
-                    drop(scope);
-                    self.failed = Some(match failed {
-                        Err(panic) => panicked(&*panic),
-                        Ok(written) => {
-                            let reason = written.err().map(|reason| reason.to_string());
-                            Failure::BadResult(reason.unwrap_or_default())
-                        }
-                    });
-                    drop_guarded((item, std::mem::take(&mut self.next)));
-                    return self.close();
-                }
-            };
-            let is_alone = along.is_nothing();
-            let mut item_bytes = self.buffer.len() + 1;
-            if !is_alone {
-                item_bytes += 8 + along.parts.iter().map(Part::len).sum::<usize>();
-            }
-            largest = largest.max(item_bytes);
-            if batch.items > 0 && batch.bytes + item_bytes > batch.max_bytes {
-                // What can be sent alone might be too much for one message with others.
-                batch.is_closed = true;
-                self.next.push_front(item);
-                break;
-            }
-            if is_alone {
-                batch.body.push(lead::ALONE);
-            } else {
-                batch.body.push(lead::ALONG);
-                for count in [along.parts.len(), along.references.len()] {
-                    let count = (count as u32).to_le_bytes();
-                    batch.body.extend_from_slice(&count);
-                }
-                batch.parts.extend(along.parts);
-                batch.references.extend(along.references);
-            }
-            batch.body.extend_from_slice(&self.buffer);
-            batch.bytes += item_bytes;
-            batch.items += 1;
+        if self.next.is_empty() {
+            return;
         }
+        let (mut written, mut largest) = (0, 0);
+        let next = &self.next;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let scope = WritingItems::begin(core);
+            for item in next {
+                if batch.is_full() {
+                    break;
+                }
+                let item_bytes = batch.add(&scope, item)?;
+                largest = largest.max(item_bytes);
+                if !batch.is_closed {
+                    written += 1;
+                }
+            }
+            Ok::<_, Unwritten>(())
+        }));
         if largest > 0 {
             self.item_bytes = largest;
         }
-        if self.buffer.capacity() > MAX_BYTES {
-            self.buffer = Vec::new();
-        }
+        let failure = match outcome {
+            Ok(Ok(())) => {
+                let gone = || drop(self.next.drain(..written));
+                match catch_unwind(AssertUnwindSafe(gone)) {
+                    Ok(()) => return,
+                    Err(panic) => panicked(&*panic),
+                }
+            }
+            Ok(Err(reason)) => Failure::BadResult(reason.to_string()),
+            Err(panic) => panicked(&*panic),
+        };
+        // What was written of the item that failed is of no use.
+        batch.body.truncate(batch.whole);
+        self.failed = Some(failure);
+        drop_guarded(std::mem::take(&mut self.next));
+        self.close();
     }
 }
 
@@ -396,6 +419,7 @@ impl<T: Serialize + Send + 'static> Produce for Items<T> {
             references: Vec::new(),
             items: 0,
             bytes: 1,
+            whole: 1,
             max_items: core.busy_streams.share(MAX_ITEMS, LEAST_ITEMS),
             max_bytes: core.busy_streams.share(MAX_BYTES, LEAST_BYTES),
             is_closed: false,

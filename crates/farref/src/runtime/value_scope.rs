@@ -233,13 +233,21 @@ impl WritingItems {
         }
     }
 
-    /// Writes one into `buffer`, in the place of whatever was there.
+    /// Writes one after what is in `body`. Says what goes along with it, if anything may.
+    #[inline]
     pub(crate) fn write<T: Serialize + 'static>(
         &self,
         value: &T,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Along, Unwritten> {
-        let written = items::write(value, buffer);
+        body: &mut Vec<u8>,
+    ) -> Result<Option<Along>, Unwritten> {
+        let written = items::write(value, body);
+        if written.is_ok() && !self.codec.has_collected() {
+            return Ok(None);
+        }
+        self.collected(written).map(Some)
+    }
+
+    fn collected(&self, written: Result<(), CodecError>) -> Result<Along, Unwritten> {
         let (parts, attempt) = self.codec.take();
         let taken = innermost_mut(&CARRIED, |carried| match carried {
             Carried::Out(outgoing) if outgoing.has_something() => {
@@ -365,6 +373,7 @@ impl WriteScope {
 
 /// Uses what goes along with the value being written, if one is.
 fn with_outgoing<T>(f: impl FnOnce(&mut WriteScope) -> T) -> Option<T> {
+    scope::collects();
     let attempt = scope::attempt();
     let (outdated, result) = innermost_mut(&CARRIED, |carried| match carried {
         Carried::Out(outgoing) => Some((outgoing.begin_attempt(attempt), f(outgoing))),

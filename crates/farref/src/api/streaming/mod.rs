@@ -256,6 +256,15 @@ impl<T> Streaming<T> {
         self
     }
 
+    /// The next item has its own time.
+    #[inline]
+    fn forget_timer(&mut self) {
+        if self.timer.is_some() {
+            self.timer = None;
+        }
+    }
+
+    #[inline]
     fn state(&mut self) -> &mut State<T> {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,7 +303,7 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
     /// ```
     pub async fn next(&mut self) -> Option<Result<T>> {
         // One that was dropped may have left its own.
-        self.timer = None;
+        self.forget_timer();
         poll_fn(|context| self.poll_item(context)).await
     }
 
@@ -383,6 +392,18 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
 
     #[inline]
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+        if let State::Far(reader) = self.state()
+            && let Some(item) = reader.plain_item()
+        {
+            self.forget_timer();
+            return Poll::Ready(Some(Ok(item)));
+        }
+        self.poll_reader(context)
+    }
+
+    /// Waits for an item that is not here, or reads one that does not stand alone.
+    #[inline(never)]
+    fn poll_reader(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
         let polled = match self.state() {
             State::Far(reader) => reader.poll(context),
             State::Own(own) => own.poll(context),
@@ -392,9 +413,7 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
             Poll::Pending if self.limit.is_some() => self.poll_limit(context),
             Poll::Pending => Poll::Pending,
             ready => {
-                if self.timer.is_some() {
-                    self.timer = None;
-                }
+                self.forget_timer();
                 ready
             }
         }

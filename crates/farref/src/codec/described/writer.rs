@@ -11,26 +11,22 @@ use super::super::fault::Fault;
 use super::tag;
 
 /// Writes one value.
-pub(in crate::codec) struct Writer {
-    postcard: Postcard<Bounded>,
+pub(in crate::codec) struct Writer<'b> {
+    postcard: Postcard<Bounded<'b>>,
 }
 
-impl Writer {
+impl<'b> Writer<'b> {
     /// Writes after what is there already.
-    pub(in crate::codec) fn new(start: Vec<u8>) -> Self {
-        Self::at_most(start, usize::MAX)
+    pub(in crate::codec) fn new(body: &'b mut Vec<u8>) -> Self {
+        Self::at_most(body, usize::MAX)
     }
 
     /// The same, up to so many bytes in all, but for a few.
-    pub(in crate::codec) fn at_most(start: Vec<u8>, most: usize) -> Self {
-        let output = Bounded { bytes: start, most };
+    pub(in crate::codec) fn at_most(body: &'b mut Vec<u8>, most: usize) -> Self {
+        let output = Bounded { bytes: body, most };
         Self {
             postcard: Postcard { output },
         }
-    }
-
-    pub(in crate::codec) fn finish(self) -> Vec<u8> {
-        self.postcard.output.bytes
     }
 
     fn tag(&mut self, tag: u8) {
@@ -44,7 +40,7 @@ impl Writer {
     }
 
     /// Begins something that ends with `ends` ends.
-    fn open(&mut self, tag: u8, ends: u8) -> Open<'_> {
+    fn open(&mut self, tag: u8, ends: u8) -> Open<'_, 'b> {
         self.tag(tag);
         Open { writer: self, ends }
     }
@@ -59,16 +55,16 @@ macro_rules! tagged {
     )*};
 }
 
-impl<'a> Serializer for &'a mut Writer {
+impl<'a, 'b> Serializer for &'a mut Writer<'b> {
     type Ok = ();
     type Error = Fault;
-    type SerializeSeq = Open<'a>;
-    type SerializeTuple = Open<'a>;
-    type SerializeTupleStruct = Open<'a>;
-    type SerializeTupleVariant = Open<'a>;
-    type SerializeMap = Open<'a>;
-    type SerializeStruct = Open<'a>;
-    type SerializeStructVariant = Open<'a>;
+    type SerializeSeq = Open<'a, 'b>;
+    type SerializeTuple = Open<'a, 'b>;
+    type SerializeTupleStruct = Open<'a, 'b>;
+    type SerializeTupleVariant = Open<'a, 'b>;
+    type SerializeMap = Open<'a, 'b>;
+    type SerializeStruct = Open<'a, 'b>;
+    type SerializeStructVariant = Open<'a, 'b>;
 
     tagged! {
         serialize_i8: I8(i8);
@@ -142,15 +138,15 @@ impl<'a> Serializer for &'a mut Writer {
         Ok(())
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Open<'a>, Fault> {
+    fn serialize_seq(self, _: Option<usize>) -> Result<Open<'a, 'b>, Fault> {
         Ok(self.open(tag::SEQ, 1))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Open<'a>, Fault> {
+    fn serialize_tuple(self, _: usize) -> Result<Open<'a, 'b>, Fault> {
         Ok(self.open(tag::SEQ, 1))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Open<'a>, Fault> {
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Open<'a, 'b>, Fault> {
         Ok(self.open(tag::SEQ, 1))
     }
 
@@ -160,16 +156,16 @@ impl<'a> Serializer for &'a mut Writer {
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Open<'a>, Fault> {
+    ) -> Result<Open<'a, 'b>, Fault> {
         self.variant(variant)?;
         Ok(self.open(tag::SEQ, 2))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Open<'a>, Fault> {
+    fn serialize_map(self, _: Option<usize>) -> Result<Open<'a, 'b>, Fault> {
         Ok(self.open(tag::MAP, 1))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Open<'a>, Fault> {
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Open<'a, 'b>, Fault> {
         Ok(self.open(tag::MAP, 1))
     }
 
@@ -179,7 +175,7 @@ impl<'a> Serializer for &'a mut Writer {
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Open<'a>, Fault> {
+    ) -> Result<Open<'a, 'b>, Fault> {
         self.variant(variant)?;
         Ok(self.open(tag::MAP, 2))
     }
@@ -190,12 +186,12 @@ impl<'a> Serializer for &'a mut Writer {
 }
 
 /// A sequence or map that has begun.
-pub(in crate::codec) struct Open<'a> {
-    writer: &'a mut Writer,
+pub(in crate::codec) struct Open<'a, 'b> {
+    writer: &'a mut Writer<'b>,
     ends: u8,
 }
 
-impl Open<'_> {
+impl Open<'_, '_> {
     fn close(self) {
         (0..self.ends).for_each(|_| self.writer.tag(tag::END));
     }
@@ -203,7 +199,7 @@ impl Open<'_> {
 
 macro_rules! elements {
     ($($trait:ident: $method:ident;)*) => {$(
-        impl $trait for Open<'_> {
+        impl $trait for Open<'_, '_> {
             type Ok = ();
             type Error = Fault;
 
@@ -228,7 +224,7 @@ elements! {
 
 macro_rules! fields {
     ($($trait:ident)*) => {$(
-        impl $trait for Open<'_> {
+        impl $trait for Open<'_, '_> {
             type Ok = ();
             type Error = Fault;
 
@@ -251,7 +247,7 @@ macro_rules! fields {
 
 fields!(SerializeStruct SerializeStructVariant);
 
-impl SerializeMap for Open<'_> {
+impl SerializeMap for Open<'_, '_> {
     type Ok = ();
     type Error = Fault;
 
