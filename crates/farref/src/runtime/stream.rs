@@ -500,7 +500,6 @@ mod tests {
             source: Some(Box::new(Each(VecDeque::from(items)))),
             next: VecDeque::new(),
             failed: None,
-            buffer: Vec::new(),
             chunk: 1,
             item_bytes: MAX_BYTES,
             batch_bytes: 0,
@@ -513,7 +512,6 @@ mod tests {
                 batch.body.capacity() <= 2 * batch.body.len().max(MAX_BYTES),
                 "{round}"
             );
-            assert!(items.buffer.capacity() <= MAX_BYTES, "{round}");
         }
         cluster.shutdown().await
     }

@@ -24,7 +24,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::time::Sleep;
 
-use self::reader::Reader;
+use self::reader::{Reader, Step};
 use self::waiting::Ended as EndedCall;
 use super::rref::RRef;
 use crate::codec::Codec;
@@ -392,35 +392,49 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
 
     #[inline]
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
-        if let State::Far(reader) = self.state()
-            && let Some(item) = reader.plain_item()
-        {
-            self.forget_timer();
-            return Poll::Ready(Some(Ok(item)));
-        }
-        self.poll_reader(context)
+        let item = loop {
+            // All that there is to do for most items.
+            if let Some(item) = self.take() {
+                break Some(Ok(item));
+            }
+            match ready!(self.poll_step(context)) {
+                Step::Take => {}
+                Step::End => break None,
+                Step::Failed(error) => break Some(Err(error)),
+            }
+        };
+        self.forget_timer();
+        Poll::Ready(item)
     }
 
-    /// Waits for an item that is not here, or reads one that does not stand alone.
+    /// The next item, if it is here.
+    #[inline]
+    fn take(&mut self) -> Option<T> {
+        match self.state() {
+            State::Far(reader) => reader.take(),
+            State::Own(own) => own.next.pop_front(),
+            State::Sent(..) | State::Gone => None,
+        }
+    }
+
+    /// Waits for an item to take, or for the time to be up.
     #[inline(never)]
-    fn poll_reader(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         let polled = match self.state() {
             State::Far(reader) => reader.poll(context),
             State::Own(own) => own.poll(context),
-            State::Sent(..) | State::Gone => Poll::Ready(Some(Err(Misuse::StreamHandedOn.into()))),
+            State::Sent(..) | State::Gone => {
+                Poll::Ready(Step::Failed(Misuse::StreamHandedOn.into()))
+            }
         };
         match polled {
-            Poll::Pending if self.limit.is_some() => self.poll_limit(context),
-            Poll::Pending => Poll::Pending,
-            ready => {
-                self.forget_timer();
-                ready
-            }
+            Poll::Pending if self.limit.is_some() => self.poll_limit(context).map(Step::Failed),
+            polled => polled,
         }
     }
 
     /// Waits for the time to be up.
-    fn poll_limit(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+    fn poll_limit(&mut self, context: &mut Context<'_>) -> Poll<Error> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (State::Far(reader), Some(limit)) = (state, self.limit) else {
             return Poll::Pending;
@@ -436,12 +450,11 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
             return Poll::Pending;
         };
         ready!(timer.as_mut().poll(context));
-        self.timer = None;
-        Poll::Ready(Some(Err(Error::Timeout {
+        Poll::Ready(Error::Timeout {
             peer: held.core.name_of(held.owner),
             function: reader.name.clone(),
             limit,
-        })))
+        })
     }
 }
 
@@ -457,19 +470,20 @@ impl<T: DeserializeOwned + 'static> Stream for Streaming<T> {
 impl<T> Unpin for Streaming<T> {}
 
 impl<T> OwnStream<T> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+    /// Sees to it that there is an item to take, which there was not.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         let Some(source) = &mut self.source else {
-            return Poll::Ready(None);
+            return Poll::Ready(Step::End);
         };
         let after = source.take(context, &mut self.next, 1);
-        if let Some(item) = self.next.pop_front() {
-            return Poll::Ready(Some(Ok(item)));
+        if !self.next.is_empty() {
+            return Poll::Ready(Step::Take);
         }
         match after {
             After::More | After::Pending => Poll::Pending,
             After::End | After::Failure(_) => {
                 self.source = None;
-                Poll::Ready(None)
+                Poll::Ready(Step::End)
             }
         }
     }
@@ -478,13 +492,18 @@ impl<T> OwnStream<T> {
 /// Passes on what is read of a stream that has been begun.
 struct Relay<T>(Box<Reader<T>>);
 
-impl<T: DeserializeOwned + 'static> Source<T> for Relay<T> {
+impl<T: DeserializeOwned + Send + 'static> Source<T> for Relay<T> {
     fn take(&mut self, context: &mut Context<'_>, items: &mut VecDeque<T>, most: usize) -> After {
-        for _ in 0..most {
+        let end = items.len() + most;
+        while items.len() < end {
+            if let Some(item) = self.0.take() {
+                items.push_back(item);
+                continue;
+            }
             match self.0.poll(context) {
-                Poll::Ready(Some(Ok(item))) => items.push_back(item),
-                Poll::Ready(Some(Err(error))) => return After::Failure(returned(error, None)),
-                Poll::Ready(None) => return After::End,
+                Poll::Ready(Step::Take) => {}
+                Poll::Ready(Step::End) => return After::End,
+                Poll::Ready(Step::Failed(error)) => return After::Failure(returned(error, None)),
                 Poll::Pending => return After::Pending,
             }
         }

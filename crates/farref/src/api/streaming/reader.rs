@@ -11,7 +11,6 @@
 //!   if a batch says so.
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -40,10 +39,11 @@ pub(super) struct Reader<T> {
     /// How many batches to ask for.
     wanted: usize,
     batch: Batch,
+    /// An item that did not stand alone.
+    read: Option<T>,
     is_over: bool,
     /// Whether batches have come since this last waited: others are to have their turn, however fast they come.
     goes_on: bool,
-    items: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned + 'static> Reader<T> {
@@ -55,9 +55,9 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
             pulls: VecDeque::new(),
             wanted: 1,
             batch: Batch::default(),
+            read: None,
             is_over: false,
             goes_on: false,
-            items: PhantomData,
         }
     }
 
@@ -66,32 +66,39 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
         self.number.is_some()
     }
 
-    /// The next item, if it is here and nothing goes along with it.
+    /// The next item, if it is here. If not, [`poll`](Self::poll) says why.
     #[inline]
-    pub(super) fn plain_item(&mut self) -> Option<T> {
-        self.batch.next_plain()
+    pub(super) fn take(&mut self) -> Option<T> {
+        match self.batch.next_plain() {
+            None => self.read.take(),
+            item => item,
+        }
     }
 
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<T>>> {
-        loop {
-            if !self.batch.body.is_empty() {
-                let item = self.batch.next(&self.producer);
-                return Poll::Ready(Some(item.map_err(|unread| self.unread(unread))));
+    /// Sees to it that there is an item to take, which there was not.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+        if !self.batch.body.is_empty() {
+            return Poll::Ready(match self.batch.next_with_company(&self.producer) {
+                Ok(item) => {
+                    self.read = Some(item);
+                    Step::Take
+                }
+                Err(unread) => Step::Failed(self.unread(unread)),
+            });
+        }
+        let polled = self.poll_batch(context);
+        let went_on = std::mem::replace(&mut self.goes_on, polled.is_ready());
+        match ready!(polled) {
+            Ok(true) if went_on => {
+                self.goes_on = false;
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
-            let polled = self.poll_batch(context);
-            let went_on = std::mem::replace(&mut self.goes_on, polled.is_ready());
-            match ready!(polled) {
-                Ok(true) if went_on => {
-                    self.goes_on = false;
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Ok(true) => {}
-                Ok(false) => return Poll::Ready(None),
-                Err(error) => {
-                    self.end();
-                    return Poll::Ready(Some(Err(error)));
-                }
+            Ok(true) => Poll::Ready(Step::Take),
+            Ok(false) => Poll::Ready(Step::End),
+            Err(error) => {
+                self.end();
+                Poll::Ready(Step::Failed(error))
             }
         }
     }
@@ -184,6 +191,14 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
     }
 }
 
+/// What there is for whoever asked for an item that was not there.
+pub(super) enum Step {
+    /// The item, or the end in a batch of its own: ask again.
+    Take,
+    End,
+    Failed(Error),
+}
+
 /// Items that have come and are not read yet.
 #[derive(Default)]
 struct Batch {
@@ -211,8 +226,8 @@ impl Batch {
         Ok(flags)
     }
 
-    /// Reads the next item, if there is one and it came alone. It is put together where the program's loop is: moving it
-    /// from place to place took more time than reading it.
+    /// Reads the next item, if there is one and it came alone. It is put together where the program's loop is: to move it
+    /// from place to place takes longer than to read it.
     #[inline]
     fn next_plain<T: DeserializeOwned + 'static>(&mut self) -> Option<T> {
         let (&lead::ALONE, item) = self.body.split_first()? else {
@@ -223,17 +238,12 @@ impl Batch {
         Some(item)
     }
 
-    /// Reads the next item. There is one.
-    fn next<T: DeserializeOwned + 'static>(&mut self, producer: &Handle) -> Result<T, Unread> {
-        match self.next_plain() {
-            Some(item) => Ok(item),
-            None => self.next_with_company(producer),
-        }
-    }
-
-    /// The same for one with buffers, references or peers, or that is not in order.
+    /// The same for one with buffers, references or peers, or in the described form, or that is not in order.
     #[cold]
-    fn next_with_company<T: DeserializeOwned + 'static>(&mut self, producer: &Handle) -> Result<T, Unread> {
+    fn next_with_company<T: DeserializeOwned + 'static>(
+        &mut self,
+        producer: &Handle,
+    ) -> Result<T, Unread> {
         let cut_off = |_| CodecError::new("a batch of a stream's items is cut off");
         let (mut parts, mut references) = (Vec::new(), Vec::new());
         if self.body.try_get_u8().map_err(cut_off)? == lead::ALONG {

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Context as _, Result};
 use farref::{Error, RRef, Streaming, Worker};
+use serde::ser::SerializeTuple as _;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -126,6 +127,87 @@ async fn a_panic_comes_after_the_items_before_it() -> Result<()> {
         assert!(stream.next().await.is_none());
     }
     assert_eq!(all(numbers::on(&peer, 0, 3).await?).await?.len(), 3);
+    finish(cluster).await
+}
+
+/// T4: nothing is sent of an item that panics while it is written, and all that were ready before it are. The same holds
+/// for one that panics when it is dropped, which has been sent by then.
+#[tokio::test]
+async fn an_item_that_panics_comes_after_the_items_before_it() -> Result<()> {
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Panics {
+        Never,
+        Written,
+        Dropped,
+    }
+
+    /// A copy of one that was sent never panics.
+    #[derive(Debug)]
+    struct Touchy(u64, Panics);
+    impl serde::Serialize for Touchy {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut twice = serializer.serialize_tuple(2)?;
+            twice.serialize_element(&self.0)?;
+            assert!(self.1 != Panics::Written, "half of it is written");
+            twice.serialize_element(&self.0)?;
+            twice.end()
+        }
+    }
+    impl<'de> serde::Deserialize<'de> for Touchy {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let (number, again): (u64, u64) = serde::Deserialize::deserialize(deserializer)?;
+            match number == again {
+                true => Ok(Self(number, Panics::Never)),
+                false => Err(serde::de::Error::custom("two halves of different items")),
+            }
+        }
+    }
+    impl Drop for Touchy {
+        fn drop(&mut self) {
+            assert!(self.1 != Panics::Dropped, "it does not want to go");
+        }
+    }
+
+    fn touchy(at: u64, panics: Panics) -> Streaming<Touchy> {
+        Streaming::new(Each((0..).map(move |n| match n == at {
+            true => Touchy(n, panics),
+            false => Touchy(n, Panics::Never),
+        })))
+    }
+    #[farref::remote(name = "streams::panics_when_written")]
+    async fn panics_when_written(at: u64) -> Streaming<Touchy> {
+        touchy(at, Panics::Written)
+    }
+    #[farref::remote(name = "streams::panics_when_dropped")]
+    async fn panics_when_dropped(at: u64) -> Streaming<Touchy> {
+        touchy(at, Panics::Dropped)
+    }
+
+    /// How many come before the error, and what that says.
+    async fn until_error(mut stream: Streaming<Touchy>) -> Result<(u64, String)> {
+        let mut count = 0;
+        loop {
+            match stream.next().await.context("an item or an error")? {
+                Ok(item) => assert_eq!(item.0, count),
+                Err(Error::Remote(error)) => {
+                    assert!(error.panicked);
+                    assert!(stream.next().await.is_none());
+                    return Ok((count, error.message().to_owned()));
+                }
+                Err(other) => return Err(other.into()),
+            }
+            count += 1;
+        }
+    }
+
+    let (cluster, peer) = pair().await?;
+    for at in [0, 1, 7, 5000] {
+        let (count, message) = until_error(panics_when_written::on(&peer, at).await?).await?;
+        assert_eq!((count, &*message), (at, "half of it is written"));
+        let (count, message) = until_error(panics_when_dropped::on(&peer, at).await?).await?;
+        assert!(count > at, "{count} of {at}");
+        assert_eq!(message, "it does not want to go");
+    }
     finish(cluster).await
 }
 
