@@ -102,7 +102,7 @@ pub(crate) fn read_plain<T: DeserializeOwned>(body: &[u8]) -> Option<(T, usize)>
 /// Reads the value that `body` begins with. Says what comes after it.
 pub(crate) fn read<T: DeserializeOwned + 'static>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
     let (vectors, body) = Brought::with(body)?;
-    let (mut value, rest) = read_plain(body)?;
+    let (mut value, rest) = read_in_form(body)?;
     if let Some(vectors) = vectors {
         vectors.put_into(&mut value, each_in)?;
     }
@@ -110,7 +110,7 @@ pub(crate) fn read<T: DeserializeOwned + 'static>(body: &[u8]) -> Result<(T, &[u
 }
 
 #[inline]
-fn read_plain<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
+fn read_in_form<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
     match body.split_first_chunk() {
         Some((&DESCRIBED, body)) => {
             scope::may_read_again();

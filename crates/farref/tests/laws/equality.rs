@@ -9,7 +9,9 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 use farref::{Error, RRef};
+use tokio::time::timeout;
 
+use crate::PATIENCE;
 use crate::cluster::{finish, pair};
 
 #[farref::remote]
@@ -52,7 +54,10 @@ async fn references_of_one_worker_are_equal_if_they_lead_to_the_same_value() -> 
 async fn a_reference_that_leads_nowhere_is_equal_to_its_clones_only() -> Result<()> {
     let (cluster, peer) = pair().await?;
     let alive = text::on(&peer, String::new()).remote();
+    let gone = peer.gone();
     cluster.crash(1).await;
+    // Until that is known, a call is made, and its value is the owner's.
+    timeout(PATIENCE, gone).await??;
     let lost = [(); 2].map(|()| text::on(&peer, String::new()).remote());
     assert!(matches!(
         lost[0].to_here().await,
