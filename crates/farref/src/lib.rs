@@ -70,6 +70,7 @@
 //! | get a function's own error | [`Call::result`], [`Error::downcast`] |
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
+//! | send many values, one after the other, no faster than they are read | [`Streaming`], or return `impl Stream` |
 //! | publish a reference under a name, and find it | [`Worker::publish`], [`Peer::lookup`], [`Worker::lookup`] |
 //! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
 //! | test a distributed program in one process, with faults | [`testing`] |

@@ -149,6 +149,7 @@ impl Worker {
         let mut others = Others::new(limit);
         // Since when nobody works, and since when, in which view, there are only references.
         let (mut clock, mut idle_since) = (None, None);
+        let mut said = false;
         let mut leaks = LeakReport::default();
         let outcome = loop {
             match *stage.borrow_and_update() {
@@ -169,7 +170,17 @@ impl Worker {
                 let _ = tokio::time::timeout(LONG_LOOK, stage.changed()).await;
                 continue;
             }
-            if clock.get_or_insert_with(Instant::now).elapsed() >= limit {
+            let waited = clock.get_or_insert_with(Instant::now).elapsed();
+            if waited >= LOG_AFTER && !std::mem::replace(&mut said, true) {
+                let left = waiting_for(core).join("; ");
+                tracing::warn!(
+                    worker = %core.name,
+                    waiting_for = left,
+                    "nobody works any more, and the shutdown waits for what is left: calls, and streams and lookups that are \
+                     not dropped"
+                );
+            }
+            if waited >= limit {
                 break Err(Error::ShutdownTimeout {
                     waited: limit,
                     waiting_for: waiting_for(core),
