@@ -206,7 +206,7 @@ impl Asked {
 
 /// What comes next for who has asked all.
 enum News {
-    Answered(Asked, Result<Answer>),
+    Answered(Box<Asked>, Result<Answer>),
     Event(Option<MemberEvent>),
 }
 
@@ -214,7 +214,8 @@ fn poll_any(asked: &mut Vec<Asked>, members: &Members, context: &mut Context<'_>
     for index in 0..asked.len() {
         asked[index].poll(context);
         if let Some(answer) = asked[index].came.take() {
-            return Poll::Ready(News::Answered(asked.remove(index), answer));
+            let asked = Box::new(asked.remove(index));
+            return Poll::Ready(News::Answered(asked, answer));
         }
     }
     members.poll_event(context).map(News::Event)
