@@ -118,7 +118,7 @@ async fn vectors_that_stay_there_can_be_fetched_again_and_again() -> Result<()> 
 
 #[farref::remote]
 async fn rows(count: usize) -> Streaming<Vec<f32>> {
-    let row = move |n: usize| vec![n as f32; if n % 3 == 0 { 2 } else { count }];
+    let row = move |n: usize| vec![n as f32; if n.is_multiple_of(3) { 2 } else { count }];
     Streaming::new(Each((0..20).map(row)))
 }
 
@@ -127,9 +127,9 @@ async fn rows(count: usize) -> Streaming<Vec<f32>> {
 async fn items_arrive_as_they_were() -> Result<()> {
     let (cluster, peer) = pair().await?;
     let mut stream = rows::on(&peer, 3 * LARGE).await?;
-    for n in 0..20 {
+    for n in 0..20_usize {
         let row = stream.next().await.transpose()?;
-        let count = if n % 3 == 0 { 2 } else { 3 * LARGE };
+        let count = if n.is_multiple_of(3) { 2 } else { 3 * LARGE };
         assert_eq!(row, Some(vec![n as f32; count]));
     }
     assert!(stream.next().await.is_none());
