@@ -254,7 +254,7 @@ fn items_have_their_vectors_beside_them() {
     let mut written = Vec::new();
     for row in &rows {
         items::write(row, &mut buffer).unwrap();
-        written.push((buffer.clone(), scope.take().0));
+        written.push((std::mem::take(&mut buffer), scope.take().0));
     }
     drop(scope);
     for (row, (body, parts)) in rows.into_iter().zip(written) {

@@ -305,6 +305,8 @@ impl Batch {
             // What can be sent alone might be too much for one message with others.
             self.is_closed = true;
             self.body.truncate(self.whole);
+            // It may be a large one, and this batch may wait for long.
+            self.body.shrink_to(MAX_BYTES);
             return Ok(item_bytes);
         }
         if let Some(along) = along {
