@@ -246,7 +246,8 @@ impl Batch {
     ) -> Result<T, Unread> {
         let cut_off = |_| CodecError::new("a batch of a stream's items is cut off");
         let (mut parts, mut references) = (Vec::new(), Vec::new());
-        if self.body.try_get_u8().map_err(cut_off)? == lead::ALONG {
+        let is_along = self.body.try_get_u8().map_err(cut_off)? == lead::ALONG;
+        if is_along {
             let [part_count, reference_count] = [
                 self.body.try_get_u32_le().map_err(cut_off)? as usize,
                 self.body.try_get_u32_le().map_err(cut_off)? as usize,
@@ -258,7 +259,9 @@ impl Batch {
             body: self.body.clone(),
             parts,
         };
-        let reading = producer.held().ok().map(|held| Reading {
+        // What came alone has no peer in it, whatever it looks like.
+        let producer = producer.held().ok().filter(|_| is_along);
+        let reading = producer.map(|held| Reading {
             core: Arc::clone(&held.core),
             from: held.owner,
             context: None,
