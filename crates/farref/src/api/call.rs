@@ -309,6 +309,7 @@ impl<T> Call<T> {
     }
 
     #[track_caller]
+    #[inline]
     fn with_encoded(
         core: &Arc<Core>,
         to: Result<NodeId>,

@@ -204,7 +204,7 @@ fn write_without_vectors<T: Serialize + 'static>(
     each: impl FnOnce(&mut T, Look<'_>),
 ) -> Result<Vec<u8>, CodecError> {
     let vectors = TakenOut::of(value, each);
-    let body = write(value, &vectors.lead)?;
+    let body = write(value, vectors.lead())?;
     vectors.attach();
     Ok(body)
 }

@@ -30,7 +30,7 @@ pub(crate) fn write<T: Serialize + 'static>(
     };
     let start = body.len();
     let vectors = TakenOut::of(&mut copy, each_in);
-    body.extend_from_slice(&vectors.lead);
+    body.extend_from_slice(vectors.lead());
     if let Err(error) = write_in_form(&copy, body) {
         body.truncate(start);
         return Err(error);

@@ -215,11 +215,14 @@ pub(super) fn turn_around<N: Pod>(numbers: &mut [N]) {
         .for_each(<[u8]>::reverse);
 }
 
-/// Vectors that were taken out of a value which is being written.
+/// Vectors that were taken out of a value which is being written. Hardly any value has some.
 #[derive(Default)]
-pub(super) struct TakenOut {
+pub(super) struct TakenOut(Option<Box<Taken>>);
+
+#[derive(Default)]
+struct Taken {
     /// What the body begins with.
-    pub(super) lead: Vec<u8>,
+    lead: Vec<u8>,
     parts: Vec<Part>,
 }
 
@@ -236,28 +239,38 @@ impl TakenOut {
     }
 
     fn take(&mut self, place: u32, numbers: &mut dyn Numbers) {
-        let may_be_taken = place < u32::MAX && self.parts.len() < MOST && scope::is_writing();
+        let count = self.0.as_ref().map_or(0, |taken| taken.parts.len());
+        let may_be_taken = place < u32::MAX && count < MOST && scope::is_writing();
         let Some((kind, part)) = may_be_taken.then(|| numbers.take_out()).flatten() else {
             return;
         };
-        if self.parts.is_empty() {
-            self.lead.extend_from_slice(&VECTORS);
-            self.lead.extend_from_slice(&[0; 2]);
+        let Taken { lead, parts } = &mut **self.0.get_or_insert_default();
+        if parts.is_empty() {
+            lead.extend_from_slice(&VECTORS);
+            lead.extend_from_slice(&[0; 2]);
         }
-        self.lead.extend_from_slice(&place.to_le_bytes());
-        self.lead.push(kind);
-        self.parts.push(part);
-        let count = (self.parts.len() as u16).to_le_bytes();
-        if let Some(said) = self.lead.get_mut(2..4) {
+        lead.extend_from_slice(&place.to_le_bytes());
+        lead.push(kind);
+        parts.push(part);
+        let count = (parts.len() as u16).to_le_bytes();
+        if let Some(said) = lead.get_mut(2..4) {
             said.copy_from_slice(&count);
         }
+    }
+
+    /// What the body begins with.
+    #[inline]
+    pub(super) fn lead(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |taken| &taken.lead)
     }
 
     /// The value is written: they go after whatever else it took along.
     #[inline]
     pub(super) fn attach(self) {
-        for part in self.parts {
-            scope::attach(|| part);
+        if let Some(taken) = self.0 {
+            for part in taken.parts {
+                scope::attach(|| part);
+            }
         }
     }
 }
