@@ -27,6 +27,8 @@ mod streams;
 mod watching;
 mod worker;
 
+use std::sync::{PoisonError, RwLock};
+
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use group::{Group, Options};
@@ -52,12 +54,19 @@ fn main() -> anyhow::Result<()> {
     // measure the machine.
     arguments.test_threads.get_or_insert(2);
     let mut trials = Vec::new();
-    let mut add = |tests: Tests| {
+    let mut add_to = |tests: Tests, needs: Needs| {
         for (name, test) in tests {
-            let run = move || test().map_err(|error| format!("{error:?}").into());
+            let run = move || {
+                needs
+                    .grant(test)
+                    .map_err(|error| format!("{error:?}").into())
+            };
             trials.push(Trial::test(name, run));
         }
     };
+    add_to(scale::tests(), Needs::WholeMachine);
+    add_to(starving::tests(), Needs::WholeMachine);
+    let mut add = |tests| add_to(tests, Needs::PartOfMachine);
     add(smoke::tests());
     add(delivery::tests());
     add(references::tests());
@@ -68,13 +77,34 @@ fn main() -> anyhow::Result<()> {
     add(naming::tests());
     add(alarms::tests());
     add(rendezvous::tests());
-    add(scale::tests());
-    add(starving::tests());
     add(streams::tests());
     add(shared_memory::tests());
     add(regions::tests());
     add(refusals::tests());
     libtest_mimic::run(&arguments, trials).exit()
+}
+
+/// How much of the machine a test takes. Beside one that takes all of it others would run out of time.
+#[derive(Clone, Copy)]
+enum Needs {
+    WholeMachine,
+    PartOfMachine,
+}
+
+impl Needs {
+    fn grant<T>(self, test: impl FnOnce() -> T) -> T {
+        static MACHINE: RwLock<()> = RwLock::new(());
+        match self {
+            Self::WholeMachine => {
+                let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+                test()
+            }
+            Self::PartOfMachine => {
+                let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+                test()
+            }
+        }
+    }
 }
 
 mod smoke {
