@@ -92,5 +92,5 @@ pub use session::{
     Acks, Frame, HandshakeError, Hello, Lane, ResetReason, SESSION_VERSION, Session, SessionConfig,
     SessionCounters, SessionError, SessionEvent,
 };
-pub use standing::{Departure, Phase, Standing, Status};
+pub use standing::{Departure, Digest, Phase, Standing, Status};
 pub use time::Time;

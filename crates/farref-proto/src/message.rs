@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ContextId, Fingerprint, ForkId, MessageId, NodeId, RRefId, WorkerId};
 use crate::limits::MAX_BATCH;
 use crate::residue::Residue;
-use crate::standing::Standing;
+use crate::standing::{Digest, Standing};
 
 /// One fork of one reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -149,13 +149,30 @@ pub enum Control {
     Join,
     /// Sponsor → newcomer: every member knows you; this is the group.
     Welcome(Vec<(WorkerId, Standing)>),
-    /// What the sender knows about some members. With `echo` set the receiver says it back.
+    /// What the sender knows about some members. With a digest it asks the receiver to say when it knows exactly what
+    /// the sender knows.
     View {
         /// Standings, each to be merged by taking the greater.
         entries: Vec<(WorkerId, Standing)>,
-        /// Whether the sender waits for the receiver to say that it has installed them.
-        echo: bool,
+        /// The digest of all that the sender knows, if it asks.
+        ask: Option<Digest>,
     },
+    /// Answer to such a question: I know what has this digest, and what I was handed by those who are gone in it is
+    /// registered with its owners.
+    Known(Digest),
+    /// Answer to such a question: I know something else.
+    Unlike {
+        /// What was asked about.
+        asked: Digest,
+        /// What the sender knows.
+        mine: Digest,
+    },
+    /// To all who were asked: every member knows this.
+    Settled(Digest),
+    /// To every member: I go.
+    Leaving,
+    /// Answer to `Leaving`: I know that you go.
+    Farewell,
     /// Anyone → leader: I cannot reach this node.
     Suspect(NodeId),
     /// To a node that is suspected by another, from one that can still reach it.
@@ -230,6 +247,11 @@ impl Control {
             Self::Join => "join",
             Self::Welcome(_) => "welcome",
             Self::View { .. } => "view",
+            Self::Known(_) => "known",
+            Self::Unlike { .. } => "unlike",
+            Self::Settled(_) => "settled",
+            Self::Leaving => "leaving",
+            Self::Farewell => "farewell",
             Self::Suspect(_) => "suspect",
             Self::Accused(_) => "accused",
             Self::Probe { .. } => "probe",

@@ -54,18 +54,24 @@ pub enum Mutation {
     KeepSuspicion,
     /// A member is declared dead without being asked by one that can reach it (breaks ME-7).
     CondemnUnasked,
-    /// A sponsor that knows a newcomer from others believes that all do (breaks ME-4).
-    WelcomeUnannounced,
+    /// A newcomer believes that all know what it was welcomed with (breaks ME-5).
+    WelcomedKnowsAll,
     /// Nothing is noted of lives that were over before this node heard of them (breaks RT-11).
     ForgetNeverMet,
     /// What is true of a life is not taken to be true of those before it (breaks RT-6, RT-11, CT-3).
     WatermarkExact,
-    /// What somebody knew before counts as its word on what came after (breaks ME-3).
-    OldEchoSettles,
+    /// What somebody knew before counts as its word on what came after (breaks ME-5).
+    OldWordSettles,
     /// Those who are joining are not waited for when a departure settles (breaks ME-4).
     JoiningNotAwaited,
-    /// A newcomer does not pass on what it was welcomed with (breaks ME-5).
-    NewcomerTellsOnlyItself,
+    /// A member says that it knows what it is asked about, whatever it knows (breaks ME-5).
+    KnownWhatever,
+    /// A member gives its word before the owners of what the departed handed it have answered (breaks ME-3).
+    KnownUnregistered,
+    /// What has departed since a member gave its word settles with the rest (breaks ME-5).
+    SettleWhatCameSince,
+    /// A node acts on a departure towards others without telling them of it (breaks ME-3 and RT-7).
+    ActUntold,
     /// A call brings a context back whose origin is gone (breaks CT-3).
     ReopenDeadContext,
     /// A call whose caller is gone goes on running in its context for ever (breaks CT-1).
@@ -74,8 +80,8 @@ pub enum Mutation {
     ShutdownIgnoresView,
     /// Whoever is accused stays, and the accuser goes, whatever their numbers (breaks ME-7).
     AccusedAlwaysStays,
-    /// A departure settles when all know it, be others open or not (breaks ME-5).
-    SettleOneByOne,
+    /// A leader that has begun to ask goes on when somebody departs, without that one (breaks ME-5).
+    RoundGoesOn,
     /// Two groups that meet after a split tell each other nothing (breaks ME-8).
     StrangersToldNothing,
     /// Who speaks as a member, or welcomes this one once more, is not taken for one (breaks ME-8).
@@ -89,7 +95,7 @@ pub enum Mutation {
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 41] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -113,17 +119,20 @@ impl Mutation {
         Self::MergePastOthers,
         Self::KeepSuspicion,
         Self::CondemnUnasked,
-        Self::WelcomeUnannounced,
+        Self::WelcomedKnowsAll,
         Self::ForgetNeverMet,
         Self::WatermarkExact,
-        Self::OldEchoSettles,
+        Self::OldWordSettles,
         Self::JoiningNotAwaited,
-        Self::NewcomerTellsOnlyItself,
+        Self::KnownWhatever,
+        Self::KnownUnregistered,
+        Self::SettleWhatCameSince,
+        Self::ActUntold,
         Self::ReopenDeadContext,
         Self::AbandonedCallRunsOn,
         Self::ShutdownIgnoresView,
         Self::AccusedAlwaysStays,
-        Self::SettleOneByOne,
+        Self::RoundGoesOn,
         Self::StrangersToldNothing,
         Self::MembersUnmet,
         Self::OutdatedUncorrected,

@@ -82,6 +82,11 @@ impl<V> Outbox<V> {
         self.events.extend(other.events);
     }
 
+    /// Whom messages are for.
+    pub(crate) fn receivers(&self) -> impl Iterator<Item = NodeId> {
+        self.controls.keys().copied()
+    }
+
     /// Takes the next message for one peer.
     pub(crate) fn pop_control_for(&mut self, to: NodeId) -> Option<Control> {
         let queue = self.controls.get_mut(&to)?;
@@ -136,7 +141,7 @@ mod tests {
         let release = |counter| Control::Release(vec![share(counter)]);
         let view = Control::View {
             entries: Vec::new(),
-            echo: true,
+            ask: None,
         };
         let said = [release(1), view, Control::Adopt(Vec::new()), release(2)];
         let mut out = Outbox::<()>::new();

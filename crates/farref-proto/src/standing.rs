@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Incarnation, NodeId};
+use crate::ids::{Incarnation, NodeId, WorkerId};
 
 /// How a node is doing, in the order of its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -42,6 +42,43 @@ impl Standing {
     pub(crate) fn is_live(self) -> bool {
         self.status <= Status::Alive
     }
+}
+
+/// Stands for all that is known of a group: equal views have equal digests, and different ones do not.
+///
+/// It is the sum of one number for each standing, so that a view has it at hand after every change. That two views share one
+/// by chance is as likely as guessing 128 bits.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Digest(pub u128);
+
+impl Digest {
+    /// With one standing more.
+    pub(crate) fn with(self, worker: WorkerId, standing: Standing) -> Self {
+        Self(self.0.wrapping_add(number_of(worker, standing)))
+    }
+
+    /// Without one that it has.
+    pub(crate) fn without(self, worker: WorkerId, standing: Standing) -> Self {
+        Self(self.0.wrapping_sub(number_of(worker, standing)))
+    }
+}
+
+/// A number that looks random and is the same everywhere.
+fn number_of(worker: WorkerId, standing: Standing) -> u128 {
+    let life = u64::from(worker.0) << 32 | u64::from(standing.incarnation.0);
+    let low = mix(mix(life) ^ standing.status as u64);
+    let high = mix(low ^ life.rotate_left(17));
+    u128::from(high) << 64 | u128::from(low)
+}
+
+/// The last steps of SplitMix64, which spread every bit over all of them.
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
 }
 
 /// Why a node is no longer a member.

@@ -1,25 +1,28 @@
-//! Who is in the group: joins, leaves, deaths, returns; and who everybody knows to be gone.
+//! Who is in the group: joins, leaves, deaths, returns; and what everybody is known to know.
 //!
-//! There is no consensus and no fixed coordinator. Views merge ([`View`]); every node passes news on
-//! to every member and waits for all of them to say it back. A change that all have said back is
-//! *settled*. A suspicion is first brought to the lowest-numbered member that the suspecting node
-//! can reach, and one of a lower-numbered node is confirmed by a third, so that one bad link costs the
-//! group one member and not two.
+//! There is no consensus. Views merge ([`View`]). Whoever learns something tells its *leader*, the lowest-numbered member that
+//! it does not suspect; the leader tells everybody, and asks who knows exactly what it knows ([`settling`]). When all do, the
+//! leader says so, and what they knew is *settled*. Who leads is a matter of cost: whoever has the word of all on one view
+//! may say that it is settled, and there may be two who do.
+//!
+//! A suspicion is first brought to the leader, too, and one of a lower-numbered node is confirmed by a third, so that one bad
+//! link costs the group one member and not two.
 //!
 //! # Invariants
 //!
 //! - **ME-1** A standing is never lowered: nobody comes back from the dead but as a new incarnation.
 //! - **ME-2** A node takes no frame from a node that is gone in its view.
-//! - **ME-3** A node says a departure back only after its tables have installed it, on the same
-//!   first-in-first-out lane as the registrations that it sent before. So when a departure is
-//!   settled, every hand-off the departed made has been registered with its owner or never happened.
-//!   What the tables say *because of* the departure follows after it.
+//! - **ME-3** A member says that it knows a view only when its tables have installed it, and when the owners of all that it
+//!   was handed by those who are gone in it have answered its registrations. So when a view is settled, every hand-off of
+//!   the departed has been registered with its owner or never happened. Whomever a node tells something *because of* a
+//!   departure it tells of the departure first.
 //! - **ME-4** A newcomer is *joining* until every member knows it; only then it is welcomed and tells
 //!   everyone that it is *alive*, and only then it is called. So nobody can have handed it anything
-//!   that some owner's settling did not wait for.
-//! - **ME-5** Departures settle together: while one is unsettled, none is released. A chain of
-//!   hand-offs through several departed nodes is therefore as safe as one. What a newcomer was
-//!   welcomed with it passes on, so that nothing it counts as settled is unknown to a member.
+//!   that some owner's settling did not wait for. Those who are joining are asked as well: they say that they know what
+//!   is not settled, and take in no frame of those who are gone in it when they are in.
+//! - **ME-5** A view is settled by the word of all who are in it and live, on that view and no other. When one of them
+//!   departs, that is another view, and all are asked again. A chain of hand-offs through several departed nodes is
+//!   therefore as safe as one. What a newcomer was welcomed with counts as settled only when all have said so again.
 //! - **ME-6** A suspicion ends when the suspect is heard, and is not brought to anybody afterwards.
 //! - **ME-7** A member that ranks before the judge, and that the judge can reach, is not declared dead:
 //!   it is told who accuses it. One that the judge alone cannot reach is not either, while there is
@@ -28,11 +31,12 @@
 //!   that it knows. By ME-4 this happens only where two groups meet that a split has made of one, through a
 //!   newcomer that both have heard of; each tells the other whom it has seen come and go. Whoever says what
 //!   only members say is in, and a second welcome is heard, too.
-//! - **ME-9** Whoever says of a worker what this member knows to be outdated is told what it knows, unless its
-//!   word on that is awaited: then it has been told. News goes to everyone, and newcomers are welcomed with it,
-//!   so where no group was split nobody has to be told, but for two whose first words as members cross.
+//! - **ME-9** Whoever says of a worker what this member knows to be outdated is told what it knows, unless that is not
+//!   settled: then all are being told.
 
+mod leaving;
 mod quiesce;
+mod settling;
 mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -48,7 +52,8 @@ use crate::ids::{Incarnation, NodeId, WorkerId};
 use crate::limits::{MAX_BATCH, MAX_WORKERS};
 use crate::message::Control;
 use crate::mutation::{Mutant, mutated};
-use crate::standing::{Departure, Phase, Standing, Status};
+use crate::standing::{Departure, Digest, Phase, Standing, Status};
+use settling::{Asked, Open, Round};
 
 /// Something that the tables and the program have to know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,20 +77,14 @@ pub(crate) struct Outcome {
     pub(crate) messages: Vec<(NodeId, Control)>,
 }
 
-/// A standing that not everyone has said back yet.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Unsettled {
-    standing: Standing,
-    waiting: BTreeSet<NodeId>,
-}
-
 /// One node's membership.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Membership {
     me: NodeId,
     phase: Phase,
     view: View,
-    unsettled: BTreeMap<WorkerId, Unsettled>,
+    /// What has changed since all were last known to know all that this node knows.
+    open: BTreeMap<WorkerId, Open>,
     /// Gone, but not settled.
     departed: Vec<NodeId>,
     /// Let in by this node, to be welcomed when their joining is settled.
@@ -93,6 +92,14 @@ pub struct Membership {
     suspects: BTreeSet<NodeId>,
     /// To whom the suspects were reported.
     reported_to: Option<NodeId>,
+    /// The leader that has been told what is open.
+    told: Option<NodeId>,
+    /// What this node, as the leader, asks the others.
+    round: Option<Round>,
+    /// What others ask this node.
+    asked: BTreeMap<NodeId, Asked>,
+    /// Who has not said farewell to this node yet, if it is leaving.
+    farewells: BTreeSet<NodeId>,
     pub(crate) mutant: Mutant,
 }
 
@@ -116,11 +123,15 @@ impl Membership {
             me,
             phase,
             view,
-            unsettled: BTreeMap::new(),
+            open: BTreeMap::new(),
             departed: Vec::new(),
             newcomers: BTreeSet::new(),
             suspects: BTreeSet::new(),
             reported_to: None,
+            told: None,
+            round: None,
+            asked: BTreeMap::new(),
+            farewells: BTreeSet::new(),
             mutant: Mutant::default(),
         }
     }
@@ -142,15 +153,18 @@ impl Membership {
 
     /// Whether every change is known to all.
     pub fn is_settled(&self) -> bool {
-        self.unsettled.is_empty() && self.departed.is_empty()
+        self.open.is_empty() && self.departed.is_empty()
     }
 
-    /// Whose word is awaited before the present changes are settled.
+    /// Whose word is awaited: by a leader before the present changes are settled, by others the leader's, by one that leaves
+    /// that of those who have not said farewell.
     pub fn awaited(&self) -> BTreeSet<NodeId> {
-        self.unsettled
-            .values()
-            .flat_map(|entry| entry.waiting.iter().copied())
-            .collect()
+        match (&self.round, self.phase) {
+            (_, Phase::Leaving) => self.farewells.clone(),
+            (Some(round), _) => round.waiting().clone(),
+            _ if self.open.is_empty() => BTreeSet::new(),
+            _ => BTreeSet::from([self.leader()]),
+        }
     }
 
     /// What contradicts itself, if anything does. For tests and simulators.
@@ -174,27 +188,11 @@ impl Membership {
         }
     }
 
-    /// Begins to say good-bye.
-    pub(crate) fn leave(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
-        if self.phase == Phase::Member {
-            self.phase = Phase::Leaving;
-            let left = Standing::of(self.me, Status::Left);
-            self.view.raise(self.me.worker, left);
-            self.announce(&[(self.me.worker, left)], None, &mut outcome);
-            if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
-                entry.waiting.retain(|node| !self.suspects.contains(node));
-            }
-            self.settle(&mut outcome);
-        }
-        outcome
-    }
-
     /// Somebody else keeps the list of members and has put this node on it: nobody is told.
     pub(crate) fn admit(&mut self, node: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
         self.install(node.worker, Standing::of(node, Status::Alive), &mut outcome);
-        self.settle(&mut outcome);
+        self.settle_departed(|_| true, &mut outcome);
         outcome
     }
 
@@ -210,7 +208,7 @@ impl Membership {
             Departure::Died => Status::Dead,
         };
         self.install(node.worker, Standing::of(node, status), &mut outcome);
-        self.settle(&mut outcome);
+        self.settle_departed(|_| true, &mut outcome);
         outcome
     }
 
@@ -222,10 +220,7 @@ impl Membership {
         }
         if self.view.is_gone(from) {
             let entries = self.entry(from.worker).into_iter().collect();
-            let echo = false;
-            outcome
-                .messages
-                .push((from, Control::View { entries, echo }));
+            tell(from, entries, None, &mut outcome);
             return outcome;
         }
         // D5: there is no room for one more, and there never will be.
@@ -235,16 +230,8 @@ impl Membership {
         if !self.view.is_member(from) {
             self.newcomers.insert(from);
             let joining = Standing::of(from, Status::Joining);
-            self.learn(&[(from.worker, joining)], Some(from), &mut outcome);
-            // This node may know the newcomer only from its own welcome, whose sender can have died
-            // before it told the others: ask around anew.
-            if !self.unsettled.contains_key(&from.worker)
-                && !mutated!(self.mutant, WelcomeUnannounced)
-            {
-                self.announce(&[(from.worker, joining)], Some(from), &mut outcome);
-            }
+            self.learn(&[(from.worker, joining)], None, &mut outcome);
         }
-        self.settle(&mut outcome);
         outcome
     }
 
@@ -266,28 +253,26 @@ impl Membership {
             // ME-8: it has asked several, and they need not be of one group.
             if self.phase == Phase::Member && !mutated!(self.mutant, MembersUnmet) {
                 self.learn(&entries, Some(from), &mut outcome);
-                self.settle(&mut outcome);
             }
             return outcome;
         }
         for (worker, standing) in entries {
-            self.install(worker, standing, &mut outcome);
+            if self.install(worker, standing, &mut outcome)
+                && !mutated!(self.mutant, WelcomedKnowsAll)
+            {
+                // ME-5: some of it may have died with the one who told it. Whoever lacks it says so when asked.
+                self.open.insert(worker, Open::untold(standing));
+            }
         }
         if self.phase == Phase::Joining {
             self.phase = Phase::Member;
             outcome.changes.push(Change::Welcomed);
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
-            // Some of it may have died with the one who told it. What follows behind it is said back.
-            let others = self.view.live().filter(|&node| node != self.me);
-            for node in others.filter(|_| !mutated!(self.mutant, NewcomerTellsOnlyItself)) {
-                self.tell_all_known(node, &mut outcome);
-            }
-            self.announce(&[(self.me.worker, alive)], None, &mut outcome);
+            self.open.insert(self.me.worker, Open::news(alive));
             if !self.suspects.is_empty() {
                 self.report_suspects(None, &mut outcome);
             }
-            self.settle(&mut outcome);
         }
         outcome
     }
@@ -321,31 +306,23 @@ impl Membership {
             return outcome;
         }
         let alive = Standing::of(from, Status::Alive);
-        self.learn(&[(from.worker, alive)], Some(from), &mut outcome);
-        self.settle(&mut outcome);
+        self.learn(&[(from.worker, alive)], None, &mut outcome);
         outcome
     }
 
-    /// Another node tells what it knows.
+    /// Another node tells what it knows, and perhaps asks.
     pub(crate) fn on_view(
         &mut self,
         from: NodeId,
         entries: Vec<(WorkerId, Standing)>,
-        echo: bool,
+        ask: Option<Digest>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         self.learn(&entries, Some(from), &mut outcome);
-        if echo {
-            let known = entries.iter().filter_map(|(worker, _)| self.entry(*worker));
-            let reply = Control::View {
-                entries: known.collect(),
-                echo: false,
-            };
-            outcome.messages.push((from, reply));
-        } else {
-            self.correct(from, &entries, &mut outcome);
+        match ask {
+            Some(digest) => self.on_question(from, digest),
+            None => self.correct(from, &entries, &mut outcome),
         }
-        self.settle(&mut outcome);
         outcome
     }
 
@@ -354,83 +331,33 @@ impl Membership {
         if self.phase != Phase::Member || mutated!(self.mutant, OutdatedUncorrected) {
             return;
         }
-        let being_told = |worker: WorkerId| {
-            let entry = self.unsettled.get(&worker);
-            entry.is_some_and(|entry| entry.waiting.contains(&from))
-        };
         let newer = said.iter().filter_map(|&(worker, said)| {
             self.entry(worker)
-                .filter(|&(_, known)| known > said && !being_told(worker))
+                .filter(|&(_, known)| known > said && !self.open.contains_key(&worker))
         });
         let entries: Vec<_> = newer.collect();
         if !entries.is_empty() {
-            let echo = false;
-            outcome
-                .messages
-                .push((from, Control::View { entries, echo }));
+            tell(from, entries, None, outcome);
         }
     }
 
-    /// A node that is no member any more asks for its good-bye to be said back: news of it may have
-    /// come from others before.
-    pub(crate) fn on_view_of_leaver(
-        &self,
-        from: NodeId,
-        entries: Vec<(WorkerId, Standing)>,
-        echo: bool,
-    ) -> Outcome {
-        let mut outcome = Outcome::default();
-        let left = Standing::of(from, Status::Left);
-        if echo && entries == [(from.worker, left)] && self.view.is_gone(from) {
-            let reply = Control::View {
-                entries,
-                echo: false,
-            };
-            outcome.messages.push((from, reply));
-        }
-        outcome
-    }
-
-    /// Another node refused this one's connection because it is gone in that node's view. For a node
-    /// that is leaving that is as good as an answer; for any other it is the end.
-    pub(crate) fn on_refused(&mut self, by: NodeId) -> Outcome {
-        let mut outcome = Outcome::default();
-        match self.phase {
-            Phase::Leaving => return self.said_good_bye(by),
-            Phase::Joining | Phase::Member => {
-                self.phase = Phase::Evicted;
-                outcome.changes.push(Change::Evicted);
-            }
-            Phase::Departed | Phase::Evicted => {}
-        }
-        outcome
-    }
-
-    /// A leaver need not wait for this node's answer any more.
-    fn said_good_bye(&mut self, to: NodeId) -> Outcome {
-        let mut outcome = Outcome::default();
-        if let Some(entry) = self.unsettled.get_mut(&self.me.worker) {
-            entry.waiting.remove(&to);
-        }
-        self.settle(&mut outcome);
-        outcome
-    }
-
-    fn entry(&self, worker: WorkerId) -> Option<(WorkerId, Standing)> {
+    /// What is known of a worker.
+    pub(crate) fn entry(&self, worker: WorkerId) -> Option<(WorkerId, Standing)> {
         self.view
             .standing(worker)
             .map(|standing| (worker, standing))
     }
 
-    /// Takes in what `from` said of some workers, passes news on, and counts what was said back.
+    /// Takes in what `from` said of some workers, to be passed on unless the leader has said it.
     fn learn(
         &mut self,
         entries: &[(WorkerId, Standing)],
         from: Option<NodeId>,
         outcome: &mut Outcome,
     ) {
-        let mut news = Vec::new();
         let mut strangers = Vec::new();
+        let mut news = false;
+        let nothing_open = self.open.is_empty();
         let departed = self.departed.len();
         for &(worker, standing) in entries {
             let incarnation = standing.incarnation;
@@ -440,15 +367,11 @@ impl Membership {
             };
             let known = self.view.is_live(node);
             if self.install(worker, standing, outcome) {
-                news.push((worker, standing));
+                news = true;
+                self.open.insert(worker, Open::news(standing));
                 if !known && standing.status == Status::Alive {
                     strangers.push(node);
                 }
-            } else if let Some(from) = from
-                && let Some(entry) = self.unsettled.get_mut(&worker)
-                && (entry.standing <= standing || mutated!(self.mutant, OldEchoSettles))
-            {
-                entry.waiting.remove(&from);
             }
         }
         // The one who was asked may be gone. Whom to ask now is known only when all entries are: one that
@@ -456,18 +379,19 @@ impl Membership {
         let somebody_left = self.departed.len() > departed;
         if somebody_left && !self.suspects.is_empty() && self.phase == Phase::Member {
             self.report_suspects(None, outcome);
-            // One of them may be declared dead by this, which all are told, `from` as well: what `from` has said
-            // of it is no news any more, and would take its word for granted (ME-3).
-            news.retain(|&(worker, standing)| self.view.standing(worker) == Some(standing));
         }
-        // A newcomer holds and owns nothing yet, and not everyone would answer it.
-        if !news.is_empty() && self.phase != Phase::Joining {
-            self.announce(&news, from, outcome);
-            // ME-8: it is a member of another group, which this one has been split from.
-            let told = !mutated!(self.mutant, StrangersToldNothing);
-            strangers.retain(|&node| told && self.view.is_live(node));
+        // What the leader has said it need not be told.
+        let leader = self.leader();
+        if news && from != Some(leader) {
+            self.told = None;
+        } else if news && nothing_open {
+            self.told = Some(leader);
+        }
+        // ME-8: it is a member of another group, which this one has been split from.
+        if self.phase == Phase::Member && !mutated!(self.mutant, StrangersToldNothing) {
+            strangers.retain(|&node| self.view.is_live(node));
             for node in strangers {
-                self.tell_all_known(node, outcome);
+                self.tell_all_known(node, None, outcome);
             }
         }
     }
@@ -531,97 +455,34 @@ impl Membership {
         self.departed.push(node);
         self.newcomers.remove(&node);
         self.suspects.remove(&node);
-        for entry in self.unsettled.values_mut() {
-            entry.waiting.remove(&node);
-        }
+        self.asked.remove(&node);
+        self.farewells.remove(&node);
     }
 
-    /// Tells every member, all in one message, and notes whose word is awaited.
-    fn announce(
-        &mut self,
-        news: &[(WorkerId, Standing)],
-        from: Option<NodeId>,
-        outcome: &mut Outcome,
-    ) {
-        let told = |node: &NodeId| *node != self.me && Some(*node) != from;
-        let listeners: Vec<NodeId> = self.view.live().filter(told).collect();
-        for &node in &listeners {
-            // Nobody is told of itself.
-            let of_others = news.iter().filter(|(worker, _)| *worker != node.worker);
-            let entries: Vec<_> = of_others.copied().collect();
-            if !entries.is_empty() {
-                let echo = true;
-                outcome
-                    .messages
-                    .push((node, Control::View { entries, echo }));
-            }
-        }
-        for &(worker, standing) in news {
-            let members_only = mutated!(self.mutant, JoiningNotAwaited);
-            let awaited = |node: &&NodeId| {
-                node.worker != worker && (self.view.is_member(**node) || !members_only)
-            };
-            let waiting = listeners.iter().filter(awaited).copied().collect();
-            self.unsettled
-                .insert(worker, Unsettled { standing, waiting });
-        }
+    /// Tells a node all that this one knows.
+    fn tell_all_known(&self, node: NodeId, ask: Option<Digest>, outcome: &mut Outcome) {
+        tell(node, self.view.standings().collect(), ask, outcome);
     }
+}
 
-    /// Tells a node all that this one knows. It need not be said back.
-    fn tell_all_known(&self, node: NodeId, outcome: &mut Outcome) {
-        let views = self.batches().into_iter().map(|entries| Control::View {
-            entries,
-            echo: false,
-        });
-        outcome.messages.extend(views.map(|view| (node, view)));
+/// Tells a node some standings, in messages that are not too long. If it is asked something, then with the last of them.
+fn tell(
+    node: NodeId,
+    mut entries: Vec<(WorkerId, Standing)>,
+    ask: Option<Digest>,
+    outcome: &mut Outcome,
+) {
+    while entries.len() > MAX_BATCH {
+        let rest = entries.split_off(MAX_BATCH);
+        let entries = std::mem::replace(&mut entries, rest);
+        let ask = None;
+        outcome
+            .messages
+            .push((node, Control::View { entries, ask }));
     }
-
-    /// All standings, in lists that one message may have.
-    fn batches(&self) -> Vec<Vec<(WorkerId, Standing)>> {
-        let all: Vec<_> = self.view.standings().collect();
-        all.chunks(MAX_BATCH).map(<[_]>::to_vec).collect()
-    }
-
-    /// Finds out what has been said back by all.
-    fn settle(&mut self, outcome: &mut Outcome) {
-        if self.phase == Phase::Evicted {
-            return;
-        }
-        self.unsettled.retain(|_, entry| !entry.waiting.is_empty());
-        let unsettled = &self.unsettled;
-        let early = mutated!(self.mutant, WelcomeEarly);
-        let ready: Vec<NodeId> = self
-            .newcomers
-            .iter()
-            .copied()
-            .filter(|node| early || !unsettled.contains_key(&node.worker))
-            .collect();
-        for node in ready {
-            self.newcomers.remove(&node);
-            let mut batches = self.batches();
-            let last = batches.pop().unwrap_or_default();
-            for entries in batches {
-                let echo = false;
-                outcome
-                    .messages
-                    .push((node, Control::View { entries, echo }));
-            }
-            outcome.messages.push((node, Control::Welcome(last)));
-        }
-        let one_by_one = mutated!(self.mutant, SettleOneByOne);
-        let open = |node: &mut NodeId| one_by_one && !unsettled.contains_key(&node.worker);
-        let settled = match unsettled.is_empty() {
-            true => std::mem::take(&mut self.departed),
-            false => self.departed.extract_if(.., open).collect(),
-        };
-        let settled = settled.into_iter().map(Change::Settled);
-        outcome.changes.extend(settled);
-        // For a leaver it is enough that all know of its leave; nobody answers its other questions.
-        if self.phase == Phase::Leaving && !self.unsettled.contains_key(&self.me.worker) {
-            self.phase = Phase::Departed;
-            outcome.changes.push(Change::Departed);
-        }
-    }
+    outcome
+        .messages
+        .push((node, Control::View { entries, ask }));
 }
 
 /// Of the lives that are over, the last that this node never met: after the one it knew, and before

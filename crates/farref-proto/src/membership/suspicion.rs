@@ -26,7 +26,6 @@ impl Membership {
         // A newcomer keeps it to itself until it is let in.
         if news && self.phase == Phase::Member {
             self.report_suspects(Some(node), &mut outcome);
-            self.settle(&mut outcome);
         }
         outcome
     }
@@ -53,7 +52,6 @@ impl Membership {
             outcome.messages.push((node, Control::Accused(from)));
         } else {
             self.declare_dead(node, &mut outcome);
-            self.settle(&mut outcome);
         }
         outcome
     }
@@ -71,7 +69,6 @@ impl Membership {
         let ranks_before = self.me < by || mutated!(self.mutant, AccusedAlwaysStays);
         if self.phase == Phase::Member && ranks_before {
             self.declare_dead(by, &mut outcome);
-            self.settle(&mut outcome);
         }
         outcome
     }

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{NodeId, WorkerId};
-use crate::standing::{Standing, Status};
+use crate::standing::{Digest, Standing, Status};
 
 /// The latest standing of every worker that was ever a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct View {
     standings: BTreeMap<WorkerId, Standing>,
     number: u64,
+    digest: Digest,
 }
 
 impl View {
@@ -28,6 +29,11 @@ impl View {
     /// A number that grows with every change; equal views have equal numbers.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Stands for all standings.
+    pub fn digest(&self) -> Digest {
+        self.digest
     }
 
     /// The standing of a worker, if it was ever a member.
@@ -93,6 +99,8 @@ impl View {
         let height =
             |standing: Standing| 1 + 4 * u64::from(standing.incarnation.0) + standing.status as u64;
         self.number = self.number - before.map_or(0, height) + height(to);
+        let rest = before.map_or(self.digest, |before| self.digest.without(worker, before));
+        self.digest = rest.with(worker, to);
         self.standings.insert(worker, to);
         Some(before)
     }

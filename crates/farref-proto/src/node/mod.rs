@@ -404,18 +404,21 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     pub fn join(&mut self, sponsor: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.join(sponsor);
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// Says good-bye to the group. [`Event::Departed`] follows when all know.
     pub fn leave(&mut self, out: &mut Outbox<V>) {
         let outcome = self.membership.leave();
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// Somebody else keeps the list of members and has put a node on it. Nobody is told.
     pub fn admit(&mut self, node: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.admit(node);
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// Somebody else keeps the list of members and has taken a node off it. Nobody is told, and nobody
@@ -423,18 +426,21 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     pub fn dismiss(&mut self, node: NodeId, departure: Departure, out: &mut Outbox<V>) {
         let outcome = self.membership.dismiss(node, departure);
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// A peer cannot be reached: refused, or silent for too long.
     pub fn suspect(&mut self, node: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.suspect(node);
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// A peer refused this node because in the peer's view this life of it is over.
     pub fn refused(&mut self, by: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.on_refused(by);
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// Asks for a graceful shutdown: when all members have, and all are at rest,
@@ -477,7 +483,17 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     ) -> Result<(), PeerMisbehaved> {
         let result = self.dispatch(from, control, out);
         self.loop_back(out);
+        self.proceed(out);
         result
+    }
+
+    /// Membership goes on when the tables have installed all that came.
+    fn proceed(&mut self, out: &mut Outbox<V>) {
+        if self.membership.is_busy() {
+            let registered = self.refs.iter().all(RefTable::is_registered);
+            let outcome = self.membership.proceed(registered);
+            self.apply(outcome, out);
+        }
     }
 
     fn dispatch(
@@ -493,16 +509,15 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         if !self.listens_to(from) {
             let outcome = match control {
                 Control::Join => self.membership.on_join(from),
-                Control::View { entries, echo } => {
-                    self.membership.on_view_of_leaver(from, entries, echo)
-                }
+                Control::Leaving => self.membership.on_leaving(from),
                 _ => return Ok(()),
             };
             self.apply(outcome, out);
             return Ok(());
         }
         // A newcomer only asks to be let in, and says back what it was told.
-        if let Control::View { echo: true, .. }
+        if let Control::View { ask: Some(_), .. }
+        | Control::Settled(_)
         | Control::Suspect(_)
         | Control::Accused(_)
         | Control::Probe { .. } = control
@@ -579,9 +594,26 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                 let outcome = self.membership.on_welcome(from, entries);
                 self.apply(outcome, out);
             }
-            Control::View { entries, echo } => {
+            Control::View { entries, ask } => {
                 self.membership.check_entries(&entries)?;
-                let outcome = self.membership.on_view(from, entries, echo);
+                let outcome = self.membership.on_view(from, entries, ask);
+                self.apply(outcome, out);
+            }
+            Control::Known(digest) => self.membership.on_known(from, digest),
+            Control::Unlike { asked, mine } => {
+                let outcome = self.membership.on_unlike(from, asked, mine);
+                self.apply(outcome, out);
+            }
+            Control::Settled(digest) => {
+                let outcome = self.membership.on_settled(from, digest);
+                self.apply(outcome, out);
+            }
+            Control::Leaving => {
+                let outcome = self.membership.on_leaving(from);
+                self.apply(outcome, out);
+            }
+            Control::Farewell => {
+                let outcome = self.membership.said_good_bye(from);
                 self.apply(outcome, out);
             }
             Control::Suspect(node) => {
@@ -662,14 +694,22 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// in between.
     fn apply(&mut self, outcome: Outcome, out: &mut Outbox<V>) {
         let mut effects = Outbox::new();
+        let mut departed = Vec::new();
         for change in outcome.changes {
             if let Change::Gone(node, _) = change {
                 out.forget(node);
+                departed.extend(self.membership.entry(node.worker));
             }
             self.install(change, &mut effects);
         }
         for (to, control) in outcome.messages {
             out.send(to, control);
+        }
+        if !departed.is_empty() && !mutated!(self.mutant, ActUntold) {
+            for to in effects.receivers().filter(|&to| to != self.me) {
+                let entries = departed.clone();
+                out.send(to, Control::View { entries, ask: None });
+            }
         }
         out.append(effects);
         self.loop_back(out);

@@ -67,6 +67,7 @@ impl<V, H> RefTable<V, H> {
         }) {
             if let Some(user) = self.users.get_mut(&rref) {
                 user.state = UserState::OwnerLost;
+                self.unanswered.remove(&rref);
                 self.lose(rref, out);
             }
         }
@@ -93,10 +94,21 @@ impl<V, H> RefTable<V, H> {
         }
     }
 
-    /// A departed parent waits for nothing.
+    /// A departed parent waits for nothing. But its departure does, for the registration (ME-3).
     fn forget_parent(&mut self, node: NodeId) {
-        self.dues.retain(|_, forks| {
+        let Self {
+            dues,
+            users,
+            unanswered,
+            ..
+        } = self;
+        dues.retain(|rref, forks| {
+            let before = forks.len();
             forks.retain(|fork| fork.origin != node);
+            let pending = |user: &User<H>| user.state == UserState::Pending;
+            if forks.len() < before && users.get(rref).is_some_and(pending) {
+                unanswered.insert(*rref);
+            }
             !forks.is_empty()
         });
     }

@@ -35,6 +35,7 @@ mod report;
 mod tests;
 mod user;
 
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 pub use owner::Fetch;
@@ -102,6 +103,8 @@ pub struct RefTable<V, H = ()> {
     max_pending_owners: usize,
     gone: Watermarks,
     settled: Watermarks,
+    /// References that departed nodes handed to this one, and whose owners have not answered the registration.
+    unanswered: BTreeSet<RRefId>,
     destroyed: bool,
     mutant: Mutant,
 }
@@ -185,6 +188,7 @@ impl<V, H> RefTable<V, H> {
             max_pending_owners: config.max_pending_owners,
             gone: Watermarks::default(),
             settled: Watermarks::default(),
+            unanswered: BTreeSet::new(),
             destroyed: false,
             mutant: Mutant::default(),
         }
@@ -308,6 +312,11 @@ impl<V, H> RefTable<V, H> {
         self.gone.covers(node)
     }
 
+    /// Whether the owners of all that departed nodes handed to this one have answered its registrations (ME-3).
+    pub fn is_registered(&self) -> bool {
+        self.unanswered.is_empty()
+    }
+
     /// Whether the owner is known to have registered this node's reference.
     pub fn is_confirmed(&self, rref: RRefId) -> bool {
         self.owners.contains_key(&rref)
@@ -418,6 +427,7 @@ impl<V: PartialEq, H: PartialEq> PartialEq for RefTable<V, H> {
             && self.waiting == other.waiting
             && self.gone == other.gone
             && self.settled == other.settled
+            && self.unanswered == other.unanswered
             && self.destroyed == other.destroyed
     }
 }
@@ -436,6 +446,7 @@ impl<V: Hash, H: Hash> Hash for RefTable<V, H> {
         self.waiting.hash(state);
         self.gone.hash(state);
         self.settled.hash(state);
+        self.unanswered.hash(state);
         self.destroyed.hash(state);
     }
 }

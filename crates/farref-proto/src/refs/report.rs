@@ -218,6 +218,7 @@ impl<V, H> RefTable<V, H> {
     pub fn destroy(&mut self, out: &mut Outbox<V>) -> Vec<Leak> {
         let leaks = self.leaks();
         self.destroyed = true;
+        self.unanswered.clear();
         for rref in sorted_keys(&self.owners, |_, _| true) {
             if let Some(Owner {
                 slot: Slot::Ready(value),

@@ -48,6 +48,7 @@ impl<V, H> RefTable<V, H> {
             Some(user) if user.fork == fork && user.owner == from => {
                 if user.state == UserState::Pending {
                     user.state = UserState::Confirmed;
+                    self.unanswered.remove(&rref);
                     out.event(Event::Confirmed(rref));
                     self.pay_dues(rref, out);
                     self.release_if_unused(rref, out);
@@ -77,6 +78,7 @@ impl<V, H> RefTable<V, H> {
             && user.state == UserState::Pending
         {
             user.state = UserState::Declined;
+            self.unanswered.remove(&rref);
             self.declined.insert(rref, reason);
             self.lose(rref, out);
         }
@@ -182,6 +184,7 @@ impl<V, H> RefTable<V, H> {
 
     fn remove_user(&mut self, rref: RRefId) {
         let removed = self.users.remove(&rref);
+        self.unanswered.remove(&rref);
         if removed.is_some_and(|user| user.state == UserState::Declined) {
             self.declined.remove(&rref);
         }

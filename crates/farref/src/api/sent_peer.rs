@@ -139,8 +139,7 @@ mod tests {
         let [newcomer, stranger] = [NodeId::new(7, 1), NodeId::new(8, 1)];
         let say = |status| {
             let entries = vec![(newcomer.worker, Standing::of(newcomer, status))];
-            let echo = false;
-            let view = Control::View { entries, echo };
+            let view = Control::View { entries, ask: None };
             core.input(|node, out| node.handle(from, view, out))
                 .expect("a word of a member");
         };

@@ -102,10 +102,7 @@ impl Core {
             return;
         }
         let entries = vec![(life.worker, Standing::of(life, Status::Alive))];
-        let view = Control::View {
-            entries,
-            echo: false,
-        };
+        let view = Control::View { entries, ask: None };
         // One entry about a worker that is known is never too much.
         let _ = self.input(|node, out| node.handle(from, view, out));
     }
