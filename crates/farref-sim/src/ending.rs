@@ -12,6 +12,7 @@ use crate::world::{DRAIN, World};
 impl World {
     pub(crate) fn end_programs(&mut self) {
         self.draining = true;
+        self.somebody_ended = true;
         for link in self.links.values_mut() {
             link.blocked_until = Time::ZERO;
         }
@@ -59,7 +60,10 @@ impl World {
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
+        if !self.draining || !std::mem::take(&mut self.somebody_ended) {
+            return false;
+        }
         self.processes
             .iter()
             .flatten()
@@ -95,29 +99,28 @@ impl World {
             return;
         };
         process.finished = true;
+        self.somebody_ended = true;
         let linger = Duration::from_millis(100);
         self.schedule(self.now + linger, Happening::Exit { node });
         self.final_checks(node);
-        for other in self.running() {
+        let busy = |process: &&Process| {
+            let member = process.node.membership().phase() == Phase::Member;
+            let is_gone = |caller| process.node.membership().view().is_gone(caller);
+            member && !(process.node.is_empty() && process.program.is_empty(is_gone))
+        };
+        let busy = self.processes.iter().flatten().filter(busy);
+        for other in busy.map(Process::me).collect::<Vec<_>>() {
             // After a partition two groups may go on that know nothing of each other's newcomers.
-            let known = |view: &farref_proto::View| view.is_live(other);
-            let knows = self
-                .process(node)
-                .is_some_and(|p| known(p.node.membership().view()));
-            if !knows || !self.together(node, other) {
+            if !self.counts(node, other) || !self.together(node, other) {
                 continue;
             }
             let Some(process) = self.process(other) else {
                 continue;
             };
-            let member = process.node.membership().phase() == Phase::Member;
-            let is_gone = |caller| process.node.membership().view().is_gone(caller);
-            if member && !(process.node.is_empty() && process.program.is_empty(is_gone)) {
-                let residue = process.node.residue();
-                let program = &process.program;
-                let what = format!("{node} may go while {other} has {residue:?} {program:?}");
-                self.oracle.violated("S1", self.now, what);
-            }
+            let residue = process.node.residue();
+            let program = &process.program;
+            let what = format!("{node} may go while {other} has {residue:?} {program:?}");
+            self.oracle.violated("S1", self.now, what);
         }
     }
 
@@ -143,7 +146,8 @@ impl World {
                 complaints.push(format!("{node} was never told that {context} is over"));
             }
         }
-        for (number, call) in self.oracle.calls.iter().enumerate() {
+        for number in self.oracle.calls_of(node) {
+            let call = &self.oracle.calls[number];
             let due = u32::from(!call.no_outcome_due);
             if call.caller == node && call.outcomes != due {
                 let (callee, outcomes) = (call.callee, call.outcomes);
@@ -152,9 +156,11 @@ impl World {
                 ));
             }
         }
-        for (rref, fact) in &self.oracle.refs {
+        let owned = self.oracle.owned.get(&node).into_iter().flatten();
+        let facts = owned.filter_map(|rref| Some((rref, self.oracle.refs.get(rref)?)));
+        for (rref, fact) in facts {
             let due = fact.value.is_some() || self.together(node, rref.origin);
-            if fact.owner == node && due && !fact.freed {
+            if due && !fact.freed {
                 complaints.push(format!("{rref} on {node} was never freed"));
             }
         }

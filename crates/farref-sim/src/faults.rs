@@ -199,6 +199,7 @@ impl World {
         };
         let peers: Vec<NodeId> = process.channels.keys().copied().collect();
         self.processes[node.worker.0 as usize] = None;
+        self.somebody_ended = true;
         self.context_members_lost(node);
         for peer in peers {
             let delay = self.delay() * self.rng.u32(0..4);

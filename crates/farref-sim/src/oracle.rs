@@ -78,7 +78,11 @@ pub(crate) struct Handling {
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     pub(crate) refs: BTreeMap<RRefId, RefFact>,
+    /// The references to what each worker owns, or is to own.
+    pub(crate) owned: BTreeMap<NodeId, BTreeSet<RRefId>>,
     pub(crate) calls: Vec<CallFact>,
+    /// The calls that each worker made or got.
+    calls_of: BTreeMap<NodeId, Vec<usize>>,
     pub(crate) contexts: BTreeMap<ContextId, ContextFact>,
     /// Who cannot reach whom, and has not heard from it since.
     pub(crate) suspicions: BTreeSet<(NodeId, NodeId)>,
@@ -122,6 +126,7 @@ impl Oracle {
             unprotected: false,
         };
         self.refs.insert(rref, fact);
+        self.owned.entry(owner).or_default().insert(rref);
     }
 
     pub(crate) fn call_made(
@@ -139,7 +144,20 @@ impl Oracle {
             context,
             over: false,
         });
-        self.calls.len() - 1
+        let number = self.calls.len() - 1;
+        for node in [caller, callee] {
+            self.calls_of.entry(node).or_default().push(number);
+        }
+        number
+    }
+
+    /// The numbers of the calls that a worker made or got. Those to itself are there twice.
+    pub(crate) fn calls_of(&self, node: NodeId) -> impl Iterator<Item = usize> + use<> {
+        self.calls_of
+            .get(&node)
+            .cloned()
+            .unwrap_or_default()
+            .into_iter()
     }
 
     /// Notes the first violation; later ones are its consequences.

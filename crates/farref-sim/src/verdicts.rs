@@ -6,7 +6,7 @@ use farref_proto::{
 };
 
 use crate::oracle::CallFact;
-use crate::process::Value;
+use crate::process::{Process, Value};
 use crate::world::World;
 
 impl World {
@@ -32,16 +32,16 @@ impl World {
         if self.process(node).is_some_and(|process| process.evicted) {
             return;
         }
-        for other in self.running() {
-            let holds = self.process(other).is_some_and(|process| {
-                let turned_away = matches!(
-                    process.node.refs(rref).check(rref),
-                    Err(RefError::TooManyPending { .. })
-                );
-                process.program.holds(rref) && !turned_away
-            });
-            let promised = holds && !unprotected;
-            if promised && (other == node || self.together(node, other)) {
+        let holds = |process: &&Process| {
+            let turned_away = || {
+                let used = process.node.refs(rref).check(rref);
+                matches!(used, Err(RefError::TooManyPending { .. }))
+            };
+            process.program.holds(rref) && !turned_away()
+        };
+        let holders = self.processes.iter().flatten().filter(holds);
+        for other in holders.map(Process::me).collect::<Vec<_>>() {
+            if !unprotected && (other == node || self.together(node, other)) {
                 let what = format!("{node} freed {rref}, which {other} holds");
                 self.oracle.violated("R1", now, what);
             }
@@ -256,10 +256,8 @@ impl World {
 
     /// A worker departed: contexts that it may have taken part in promise nothing any more.
     pub(crate) fn context_members_lost(&mut self, node: NodeId) {
-        for call in &self.oracle.calls {
-            if let Some(context) = call.context
-                && (call.caller == node || call.callee == node)
-            {
+        for number in self.oracle.calls_of(node) {
+            if let Some(context) = self.oracle.calls[number].context {
                 self.oracle.contexts.entry(context).or_default().failed = true;
             }
         }
@@ -267,10 +265,8 @@ impl World {
 
     /// The calls that a dead worker made or was working on are over.
     pub(crate) fn calls_ended_by_death(&mut self, node: NodeId) {
-        for call in &mut self.oracle.calls {
-            if call.caller == node || call.callee == node {
-                call.over = true;
-            }
+        for number in self.oracle.calls_of(node) {
+            self.oracle.calls[number].over = true;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farref_proto::{Membership, Node, NodeConfig, NodeId, Phase, SessionConfig, Time};
+use farref_proto::{Membership, Node, NodeConfig, NodeId, Phase, SessionConfig, Time, View};
 
 use crate::config::{Conditions, Config};
 use crate::happening::Happening;
@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) draining: bool,
+    /// Somebody has ended since this was last looked at: all may have.
+    pub(crate) somebody_ended: bool,
     pub(crate) next_task: u64,
 }
 
@@ -100,12 +102,14 @@ impl World {
             stats: Stats::default(),
             trace: traced.then(Vec::new),
             draining: false,
+            somebody_ended: false,
             next_task: 0,
             conditions,
         };
         let members: Vec<NodeId> = (0..workers).map(|worker| NodeId::new(worker, 1)).collect();
+        let view = View::of(members.iter().copied());
         for &me in &members {
-            let process = world.new_process(me, Membership::founding(me, members.clone()));
+            let process = world.new_process(me, Membership::founded(me, view.clone()));
             world.processes.push(Some(process));
         }
         for me in members {
@@ -138,7 +142,7 @@ impl World {
             }
             self.stats.steps += 1;
             self.happen(happening);
-            if self.oracle.violation.is_some() || (self.draining && self.is_over()) {
+            if self.oracle.violation.is_some() || self.is_over() {
                 break;
             }
         }

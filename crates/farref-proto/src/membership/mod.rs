@@ -106,7 +106,12 @@ pub struct Membership {
 impl Membership {
     /// A member of a group whose members, itself among them, are known from the start.
     pub fn founding(me: NodeId, members: impl IntoIterator<Item = NodeId>) -> Self {
-        let mut view = View::of(members);
+        Self::founded(me, View::of(members))
+    }
+
+    /// As [`founding`](Self::founding), with a view that was made before: copies of it share their memory until one of
+    /// them changes.
+    pub fn founded(me: NodeId, mut view: View) -> Self {
         view.raise(me.worker, Standing::of(me, Status::Alive));
         Self::new(me, Phase::Member, view)
     }

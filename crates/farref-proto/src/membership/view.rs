@@ -4,6 +4,7 @@
 //! times, with the same result.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::{NodeId, WorkerId};
 use crate::standing::{Digest, Standing, Status};
@@ -11,7 +12,8 @@ use crate::standing::{Digest, Standing, Status};
 /// The latest standing of every worker that was ever a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct View {
-    standings: BTreeMap<WorkerId, Standing>,
+    /// Shared with copies until either changes: a simulator has a view for each worker of a large group.
+    standings: Arc<BTreeMap<WorkerId, Standing>>,
     number: u64,
     digest: Digest,
 }
@@ -101,7 +103,7 @@ impl View {
         self.number = self.number - before.map_or(0, height) + height(to);
         let rest = before.map_or(self.digest, |before| self.digest.without(worker, before));
         self.digest = rest.with(worker, to);
-        self.standings.insert(worker, to);
+        Arc::make_mut(&mut self.standings).insert(worker, to);
         Some(before)
     }
 }
