@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::{Config, Failure, Stats, run as run_seed, run_traced};
+use crate::{Config, Failure, Stats, Traffic, run as run_seed, run_traced, traffic};
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -22,7 +22,8 @@ use serde::Serialize;
   farref simulate --seeds 10000 --workers 3..8
   farref simulate --seeds 10000 --workers 3..8 --relay-pressure
   farref simulate --workers 3..8 --replay 4711
-  farref simulate --seeds 1 --workers 1000 --steps 4 --json")]
+  farref simulate --seeds 1 --workers 1000 --steps 4 --json
+  farref simulate --traffic 10 100 1000")]
 pub struct Arguments {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000)]
@@ -60,6 +61,11 @@ pub struct Arguments {
     /// How many threads to use [default: one per core]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
+
+    /// Only count the control messages that one crash, leave or join costs, in groups of these sizes
+    #[arg(long, value_name = "WORKERS", num_args = 1.., conflicts_with_all = ["replay", "seeds", "workers"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(4..=5_000))]
+    traffic: Vec<u32>,
 
     /// Print the summary as JSON
     #[arg(long)]
@@ -105,6 +111,9 @@ struct Summary {
 
 /// Does what the command line says. The exit code says whether every guarantee held.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if !arguments.traffic.is_empty() {
+        return count_traffic(arguments);
+    }
     let standard = Config::default();
     let config = Config {
         min_workers: arguments.workers.min,
@@ -131,6 +140,38 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let command = replay_command(arguments, failure.seed);
         eprintln!("\n{failure}\nreplay it with: {command}");
         return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count_traffic(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let count = |&workers: &u32| {
+        let counted = traffic(workers);
+        counted.with_context(|| format!("a group of {workers} did not come to rest"))
+    };
+    let rows: Vec<Traffic> = arguments
+        .traffic
+        .iter()
+        .map(count)
+        .collect::<Result<_, _>>()?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("control messages: per worker (most of one, of the leader)");
+    let titles = ["workers", "crash", "crash of the leader", "leave", "join"];
+    let [workers, changes @ ..] = titles;
+    println!(
+        "{workers:>8}{}",
+        changes.map(|title| format!("{title:>26}")).concat()
+    );
+    for row in rows {
+        let costs = [row.crash, row.crash_of_leader, row.leave, row.join].map(|cost| {
+            let average = cost.messages as f64 / f64::from(row.workers);
+            let cell = format!("{average:.2} ({}, {})", cost.most, cost.leader);
+            format!("{cell:>26}")
+        });
+        println!("{:>8}{}", row.workers, costs.concat());
     }
     Ok(ExitCode::SUCCESS)
 }
