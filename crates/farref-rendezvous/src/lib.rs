@@ -24,6 +24,7 @@
 //! | part | job |
 //! | --- | --- |
 //! | [`Store`] | what a store can do; [`TcpStoreClient`], [`FileStore`] and [`MemoryStore`] do it |
+//! | [`check_store`] | finds out whether a store keeps what [`Store`] promises |
 //! | [`StoreServer`] | hosts a store in PyTorch's TCPStore protocol |
 //! | [`open`](fn@open) | from a [`Rendezvous`], a place to meet, to a store |
 //! | [`environment`] | what the environment (farref's own, torchrun's, Slurm's, Kubernetes') says |
@@ -49,8 +50,8 @@ pub use error::RendezvousError;
 pub use location::{ParseRendezvousError, Rendezvous};
 pub use open::{Opened, host_store, open};
 pub use store::{
-    FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer,
-    TcpStoreClient,
+    BrokenGuarantee, FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture,
+    StoreLimits, StoreServer, TcpStoreClient, check_store,
 };
 
 /// Entry points for the fuzzers in `fuzz/`.

@@ -177,8 +177,9 @@ pub use fingerprint::signature::Signature;
 pub use futures_core::Stream;
 pub use native::MemoryNetwork;
 pub use rendezvous::{
-    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
-    StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    BrokenGuarantee, FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError,
+    Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    check_store,
 };
 pub use report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};

@@ -3,8 +3,9 @@
 
 #[doc(inline)]
 pub use farref_rendezvous::{
-    FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError, Store, StoreDialect,
-    StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    BrokenGuarantee, FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError,
+    Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
+    check_store,
 };
 
 pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};

@@ -125,6 +125,9 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A store that is none of farref's own failed for a reason of its own.
+    #[error("the store failed: {0}")]
+    Other(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Names a few keys of a list that may be long.

@@ -3,6 +3,7 @@
 //! The operations and their odd corners are those of PyTorch's TCPStore, because a store hosted by
 //! PyTorch must serve as well as our own. Listing keys is left out: older PyTorch cannot do it.
 
+mod conformance;
 mod error;
 mod file;
 mod limits;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+pub use self::conformance::{BrokenGuarantee, check_store};
 pub use self::error::StoreError;
 pub use self::file::FileStore;
 pub(crate) use self::limits::end_of;
@@ -48,24 +50,155 @@ pub use self::tcp::{StoreDialect, StoreLimits, StoreServer, TcpStoreClient};
 /// ```
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A key-value store that all workers of a group can reach.
+/// A key-value store that all workers of a group can reach. Programs can bring their own, of whatever their
+/// machines have already: a database, a directory service.
 ///
-/// Every operation is atomic. An operation whose future is dropped may still take effect.
+/// # Guarantees
+///
+/// What farref relies on, whichever store it is given; [`check_store`] finds out whether a store keeps it.
+///
+/// 1. **Visible.** When [`set`](Self::set) has returned, every user of the store sees the value, byte by byte,
+///    until it is replaced or deleted. An empty value is a value.
+/// 2. **Atomic.** Every operation happens at once or not at all. Of those who [compare and
+///    set](Self::compare_set) the same key at the same time one succeeds, and all hear of its value.
+/// 3. **Counted.** No [addition](Self::add) is lost, no two get the same sum, and what is not a number stays as
+///    it is.
+/// 4. **Deleted once.** Of those who [delete](Self::delete) a key at the same time one is told that it was there.
+/// 5. **Woken.** A [wait](Self::wait) ends when the last of its keys comes, whichever operation brings it, and
+///    no earlier. Whoever waits keeps nobody else from anything, through the same store neither.
+/// 6. **Bounded.** A wait in vain ends when its time is up, with [`StoreError::Timeout`], which names exactly
+///    the keys that are missing. Waiting for nothing ends at once.
+/// 7. **Roomy.** Keys of 1 KiB and values of 256 KiB are taken. A key of more than 8 KiB or a value of more
+///    than 8 MiB is [too large](StoreError::TooLarge), which changes nothing; a store may refuse less.
+/// 8. **Droppable.** An operation whose future is dropped may still take effect; the store goes on all the same.
+///
+/// A store need not outlive its users, and may lose what is in it when its server ends, if [`lost`](Self::lost)
+/// says so: a running group writes itself into it again.
+///
+/// # A store of one's own
+///
+/// [`WorkerBuilder::store`](https://docs.rs/farref/latest/farref/struct.WorkerBuilder.html#method.store) takes
+/// it. The smallest one, in memory:
 ///
 /// ```
-/// use farref_rendezvous::{MemoryStore, Store, StoreError};
+/// use std::collections::BTreeMap;
+/// use std::sync::Arc;
+/// use std::time::Duration;
 ///
-/// /// The next number that nobody else has.
-/// async fn draw(store: &dyn Store) -> Result<i64, StoreError> {
-///     Ok(store.add("drawn", 1).await? - 1)
+/// use bytes::Bytes;
+/// use farref_rendezvous::{Store, StoreError, StoreFuture, check_store};
+/// use tokio::sync::watch;
+/// use tokio::time::timeout;
+///
+/// /// All keys and values. Who changes them wakes those who wait.
+/// #[derive(Debug, Default)]
+/// struct Shelf(watch::Sender<BTreeMap<String, Bytes>>);
+///
+/// impl Shelf {
+///     /// Replaces the value of a key by what `next` makes of it, and returns what is there then.
+///     fn change<'a>(
+///         &'a self,
+///         key: &'a str,
+///         next: impl FnOnce(Option<&Bytes>) -> Result<Option<Bytes>, StoreError> + Send + 'a,
+///     ) -> StoreFuture<'a, Option<Bytes>> {
+///         Box::pin(async move {
+///             if key.len() > 8 << 10 {
+///                 let (what, size, limit) = ("key", key.len(), 8 << 10);
+///                 return Err(StoreError::TooLarge { what, size, limit });
+///             }
+///             let mut after = Ok(None);
+///             self.0.send_modify(|shelf| {
+///                 after = next(shelf.get(key));
+///                 match &after {
+///                     Ok(Some(value)) => drop(shelf.insert(key.to_owned(), value.clone())),
+///                     Ok(None) => drop(shelf.remove(key)),
+///                     Err(_) => {}
+///                 }
+///             });
+///             after
+///         })
+///     }
+/// }
+///
+/// impl Store for Shelf {
+///     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+///         Box::pin(async move {
+///             if value.len() > 8 << 20 {
+///                 let (what, size, limit) = ("value", value.len(), 8 << 20);
+///                 return Err(StoreError::TooLarge { what, size, limit });
+///             }
+///             self.change(key, |_| Ok(Some(Bytes::copy_from_slice(value)))).await.map(drop)
+///         })
+///     }
+///
+///     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+///         Box::pin(async move { Ok(self.0.borrow().get(key).cloned()) })
+///     }
+///
+///     fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+///         Box::pin(async move {
+///             let mut sum = Some(delta);
+///             let added = self.change(key, |old| {
+///                 if let Some(old) = old {
+///                     let number: Option<i64> = str::from_utf8(old).ok().and_then(|old| old.parse().ok());
+///                     sum = number.and_then(|number| number.checked_add(delta));
+///                 }
+///                 let sum = sum.ok_or_else(|| StoreError::NotANumber { key: key.to_owned() })?;
+///                 Ok(Some(sum.to_string().into()))
+///             });
+///             added.await?;
+///             Ok(sum.unwrap_or(delta))
+///         })
+///     }
+///
+///     fn compare_set<'a>(
+///         &'a self,
+///         key: &'a str,
+///         expected: &'a [u8],
+///         desired: &'a [u8],
+///     ) -> StoreFuture<'a, Bytes> {
+///         Box::pin(async move {
+///             let after = self.change(key, |old| {
+///                 let is_expected = old.is_none_or(|old| old == expected);
+///                 match old {
+///                     None if !expected.is_empty() => Ok(None),
+///                     _ if is_expected => Ok(Some(Bytes::copy_from_slice(desired))),
+///                     old => Ok(old.cloned()),
+///                 }
+///             });
+///             Ok(after.await?.unwrap_or_else(|| Bytes::copy_from_slice(expected)))
+///         })
+///     }
+///
+///     fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+///         Box::pin(async move {
+///             let mut was_there = false;
+///             self.change(key, |old| Ok({ was_there = old.is_some(); None })).await?;
+///             Ok(was_there)
+///         })
+///     }
+///
+///     fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+///         Box::pin(async move {
+///             let mut changes = self.0.subscribe();
+///             let mut missing = keys.to_vec();
+///             let all_came = changes.wait_for(|shelf| {
+///                 missing.retain(|key| !shelf.contains_key(key));
+///                 missing.is_empty()
+///             });
+///             let came = timeout(deadline, all_came).await.is_ok();
+///             match came {
+///                 true => Ok(()),
+///                 false => Err(StoreError::Timeout { missing, waited: deadline }),
+///             }
+///         })
+///     }
 /// }
 ///
 /// # #[tokio::main]
-/// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
-/// let store = MemoryStore::new();
-/// assert_eq!(draw(&store).await?, 0);
-/// assert_eq!(draw(&store).await?, 1);
-/// # Ok(())
+/// # async fn main() -> Result<(), farref_rendezvous::BrokenGuarantee> {
+/// let shelf = Arc::new(Shelf::default());
+/// check_store(shelf.clone(), shelf).await
 /// # }
 /// ```
 pub trait Store: Send + Sync + fmt::Debug {

@@ -1,155 +1,191 @@
-//! The laws that hold for every store, whatever it is made of.
+//! Every store keeps the guarantees of [`Store`], and the check of them finds a store that does not.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreServer, TcpStoreClient};
+use bytes::Bytes;
+
+use super::{
+    FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture, StoreServer,
+    TcpStoreClient, check_store,
+};
 use crate::scratch::Scratch;
 
 const SOON: Duration = Duration::from_secs(10);
-const SHORT: Duration = Duration::from_millis(60);
 
-/// Runs `law` on every kind of store. `other` is a second way into the same store.
-async fn for_every_store<F>(law: impl Fn(Arc<dyn Store>, Arc<dyn Store>) -> F)
-where
-    F: Future<Output = ()>,
-{
-    let memory = MemoryStore::new();
-    law(Arc::new(memory.clone()), Arc::new(memory)).await;
+#[tokio::test]
+async fn a_store_in_memory_keeps_every_guarantee() {
+    let store = MemoryStore::new();
+    let other = Arc::new(store.clone());
+    check_store(Arc::new(store), other).await.unwrap();
+}
 
+#[tokio::test]
+async fn a_store_in_a_file_keeps_every_guarantee() {
     let scratch = Scratch::new();
     let file = || Arc::new(FileStore::new(scratch.file()));
-    law(file(), file()).await;
-
-    let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
-    let port = server.local_addr().port();
-    let client = || TcpStoreClient::connect("127.0.0.1", port, SOON);
-    let (one, other) = (client().await.unwrap(), client().await.unwrap());
-    law(Arc::new(one), Arc::new(other)).await;
-
-    // As PyTorch 1.13 speaks.
-    let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
-    let port = server.local_addr().port();
-    let client = || TcpStoreClient::connect_as(StoreDialect::Old, "127.0.0.1", port, SOON);
-    let (one, other) = (client().await.unwrap(), client().await.unwrap());
-    law(Arc::new(one), Arc::new(other)).await;
+    check_store(file(), file()).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_set_is_seen_by_others_until_it_is_deleted() {
-    for_every_store(|store, other| async move {
-        assert_eq!(store.try_get("k").await.unwrap(), None);
-        for value in [&b"first"[..], b"", &[0, 255, 7]] {
-            store.set("k", value).await.unwrap();
-            assert_eq!(other.try_get("k").await.unwrap().unwrap(), value);
-            assert_eq!(other.get("k", Duration::ZERO).await.unwrap(), value);
+async fn a_tcp_store_keeps_every_guarantee_in_both_dialects() {
+    // The old one as PyTorch 1.13 speaks.
+    for dialect in [StoreDialect::Greeted, StoreDialect::Old] {
+        let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().port();
+        let client = || TcpStoreClient::connect_as(dialect, "127.0.0.1", port, SOON);
+        let (one, other) = (client().await.unwrap(), client().await.unwrap());
+        check_store(Arc::new(one), Arc::new(other)).await.unwrap();
+    }
+}
+
+/// What of a store is wrong.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fault {
+    /// A value comes back without its last byte, if that is a 7.
+    Trims,
+    /// Whatever there is, it is replaced.
+    ReplacesAll,
+    /// Sets what it has read before, and 1.
+    LosesAdditions,
+    /// Everything that is deleted was there.
+    AlwaysDeletes,
+    /// Ends a wait with the first key.
+    WaitsForOne,
+    /// Says of all keys that they were missing.
+    BlamesAll,
+    /// Takes whatever there is, as much of it as it can.
+    TakesTooMuch,
+    /// Keeps a lock while it waits, and for good if it is given up.
+    Jams,
+}
+
+#[derive(Debug)]
+struct Faulty {
+    memory: MemoryStore,
+    fault: Fault,
+    jam: tokio::sync::Mutex<bool>,
+}
+
+impl Faulty {
+    /// Ends after a moment if somebody who was given up has left the store locked.
+    async fn enter(&self) -> Result<(), StoreError> {
+        match *self.jam.lock().await {
+            true => Err(StoreError::Other("jammed".into())),
+            false => Ok(()),
         }
-        assert!(other.delete("k").await.unwrap());
-        assert!(!store.delete("k").await.unwrap());
-        assert_eq!(store.try_get("k").await.unwrap(), None);
-    })
-    .await;
+    }
 }
 
-#[tokio::test]
-async fn a_value_is_replaced_only_if_it_is_the_expected_one() {
-    for_every_store(|store, other| async move {
-        assert_eq!(store.compare_set("k", b"x", b"y").await.unwrap(), "x");
-        assert_eq!(store.try_get("k").await.unwrap(), None, "nothing was set");
-        assert_eq!(store.compare_set("k", b"", b"a").await.unwrap(), "a");
-        assert_eq!(other.compare_set("k", b"", b"b").await.unwrap(), "a");
-        assert_eq!(other.compare_set("k", b"a", b"b").await.unwrap(), "b");
-        assert_eq!(store.try_get("k").await.unwrap().unwrap(), "b");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn no_addition_is_lost_and_a_text_is_not_added_to() {
-    for_every_store(|store, other| async move {
-        let mut tasks = Vec::new();
-        for task in 0..8 {
-            let store = if task % 2 == 0 {
-                store.clone()
-            } else {
-                other.clone()
-            };
-            tasks.push(tokio::spawn(async move {
-                let mut sums = Vec::new();
-                for _ in 0..10 {
-                    sums.push(store.add("n", 1).await.unwrap());
-                }
-                sums
-            }));
-        }
-        let mut sums = Vec::new();
-        for task in tasks {
-            sums.extend(task.await.unwrap());
-        }
-        sums.sort();
-        assert_eq!(sums, (1..=80).collect::<Vec<_>>());
-        assert_eq!(store.add("n", -81).await.unwrap(), -1);
-        assert_eq!(store.try_get("n").await.unwrap().unwrap(), "-1");
-        store.set("text", b"words").await.unwrap();
-        assert!(store.add("text", 1).await.is_err());
-        assert_eq!(other.try_get("text").await.unwrap().unwrap(), "words");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_wait_ends_when_the_last_key_comes_and_others_go_on_meanwhile() {
-    for_every_store(|store, other| async move {
-        let waiting = store.clone();
-        let keys = ["a".to_owned(), "b".to_owned()];
-        let wait = tokio::spawn(async move { waiting.wait(&keys, SOON).await });
-        let getting = store.clone();
-        let get = tokio::spawn(async move { getting.get("b", SOON).await });
-        tokio::time::sleep(SHORT).await;
-        // Through the same store as those who wait.
-        store.set("a", b"1").await.unwrap();
-        tokio::time::sleep(SHORT).await;
-        assert!(!wait.is_finished() && !get.is_finished());
-        other.compare_set("b", b"", b"2").await.unwrap();
-        wait.await.unwrap().unwrap();
-        assert_eq!(get.await.unwrap().unwrap(), "2");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_wait_in_vain_names_the_missing_keys() {
-    for_every_store(|store, _| async move {
-        store.set("here", b"").await.unwrap();
-        let keys = ["here", "gone", "away"].map(str::to_owned);
-        match store.wait(&keys, SHORT).await {
-            Err(StoreError::Timeout { missing, waited }) => {
-                assert_eq!(missing, ["gone", "away"]);
-                assert!(waited >= SHORT);
+impl Store for Faulty {
+    fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            match self.memory.set(key, value).await {
+                Err(StoreError::TooLarge { .. }) if self.fault == Fault::TakesTooMuch => Ok(()),
+                set => set,
             }
-            other => panic!("{other:?}"),
-        }
-        let error = store.get("nothing", SHORT).await.unwrap_err();
-        assert!(error.to_string().contains("`nothing`"), "{error}");
-        store.wait(&[], Duration::ZERO).await.unwrap();
-    })
-    .await;
+        })
+    }
+
+    fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
+        Box::pin(async move {
+            self.enter().await?;
+            let value = self.memory.try_get(key).await?;
+            Ok(value.map(|value| match self.fault {
+                Fault::Trims => Bytes::copy_from_slice(value.strip_suffix(&[7]).unwrap_or(&value)),
+                _ => value,
+            }))
+        })
+    }
+
+    fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
+        Box::pin(async move {
+            if self.fault != Fault::LosesAdditions || delta != 1 {
+                return self.memory.add(key, delta).await;
+            }
+            let before = self.memory.add(key, 0).await?;
+            tokio::task::yield_now().await;
+            let sum = before + delta;
+            self.memory.set(key, sum.to_string().as_bytes()).await?;
+            Ok(sum)
+        })
+    }
+
+    fn compare_set<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> StoreFuture<'a, Bytes> {
+        Box::pin(async move {
+            if self.fault != Fault::ReplacesAll {
+                return self.memory.compare_set(key, expected, desired).await;
+            }
+            self.memory.set(key, desired).await?;
+            Ok(Bytes::copy_from_slice(desired))
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let was_there = self.memory.delete(key).await?;
+            Ok(was_there || self.fault == Fault::AlwaysDeletes)
+        })
+    }
+
+    fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let keys = match self.fault {
+                Fault::WaitsForOne => keys.get(..1).unwrap_or_default(),
+                _ => keys,
+            };
+            if self.fault == Fault::Jams && deadline > SOON && keys.len() == 1 {
+                let before = std::mem::replace(&mut *self.jam.lock().await, true);
+                let waited = self.memory.wait(keys, deadline).await;
+                *self.jam.lock().await = before;
+                return waited;
+            }
+            match self.memory.wait(keys, deadline).await {
+                Err(StoreError::Timeout { waited, .. }) if self.fault == Fault::BlamesAll => {
+                    let missing = keys.to_vec();
+                    Err(StoreError::Timeout { missing, waited })
+                }
+                waited => waited,
+            }
+        })
+    }
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused_and_names_the_limit() {
-    for_every_store(|store, _| async move {
-        let error = store.set(&"k".repeat(9000), b"").await.unwrap_err();
-        assert!(
-            matches!(error, StoreError::TooLarge { what: "key", .. }),
-            "{error}"
-        );
-        let error = store.set("k", &vec![0; (8 << 20) + 1]).await.unwrap_err();
-        assert!(
-            matches!(error, StoreError::TooLarge { what: "value", .. }),
-            "{error}"
-        );
-        store.set("k", b"still works").await.unwrap();
-    })
-    .await;
+async fn the_check_names_the_guarantee_that_a_store_breaks() {
+    for (fault, guarantee) in [
+        (Fault::Trims, 1),
+        (Fault::ReplacesAll, 2),
+        (Fault::LosesAdditions, 3),
+        (Fault::AlwaysDeletes, 4),
+        (Fault::WaitsForOne, 5),
+        (Fault::BlamesAll, 6),
+        (Fault::TakesTooMuch, 7),
+    ] {
+        let store = Arc::new(Faulty {
+            memory: MemoryStore::new(),
+            fault,
+            jam: tokio::sync::Mutex::default(),
+        });
+        let broken = check_store(store.clone(), store).await.unwrap_err();
+        assert_eq!(broken.guarantee, guarantee, "{fault:?}: {broken}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_a_dropped_operation_spoils_is_found_out() {
+    let store = Arc::new(Faulty {
+        memory: MemoryStore::new(),
+        fault: Fault::Jams,
+        jam: tokio::sync::Mutex::default(),
+    });
+    let broken = check_store(store.clone(), store).await.unwrap_err();
+    // While others wait it is of no use either.
+    assert!([5, 8].contains(&broken.guarantee), "{broken}");
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use super::builder::{MeetingPoint, WorkerBuilder};
+use super::foreign_store::ForeignStore;
 use super::hosting::HostedStore;
 use super::starting::{io_thread, launch};
 use super::wire_callbacks::CoreCallbacks;
@@ -172,23 +173,42 @@ async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> R
                 may_host: None,
             })
         }
+        MeetingPoint::Foreign(store) => {
+            let advertised = advertised_address(builder.advertise, None).await?;
+            check_security(builder, advertised)?;
+            let opened = Opened {
+                store: Arc::new(ForeignStore::new(Arc::clone(store))),
+                server: None,
+            };
+            Ok(Prepared {
+                opened,
+                bind: bind_options(builder, advertised),
+                advertised: Some(advertised),
+                may_host: None,
+            })
+        }
         MeetingPoint::Shared(rendezvous) => {
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             check_security(builder, advertised)?;
             let may_host = may_host(builder, rendezvous).await;
             let opened = open_store(builder, rendezvous, may_host.is_some()).await?;
-            let mut bind = BindOptions::default();
-            let ip = builder.bind.unwrap_or(advertised);
-            bind.tcp = Some(SocketAddr::new(ip, builder.port));
-            bind.unix = builder.unix_sockets;
             Ok(Prepared {
                 opened,
-                bind,
+                bind: bind_options(builder, advertised),
                 advertised: Some(advertised),
                 may_host: may_host.map(|(host, port)| (host.to_owned(), port)),
             })
         }
     }
+}
+
+/// Where to listen, if others reach this worker under `advertised`.
+fn bind_options(builder: &WorkerBuilder, advertised: IpAddr) -> BindOptions {
+    let mut bind = BindOptions::default();
+    let ip = builder.bind.unwrap_or(advertised);
+    bind.tcp = Some(SocketAddr::new(ip, builder.port));
+    bind.unix = builder.unix_sockets;
+    bind
 }
 
 /// Rank 0 hosts the store, or else it is an error. In a group without ranks, the first worker on the

@@ -5,6 +5,7 @@ mod background;
 mod builder;
 pub mod context;
 mod finding_sponsor;
+mod foreign_store;
 mod hosting;
 mod joining;
 mod naming;

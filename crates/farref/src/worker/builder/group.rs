@@ -1,10 +1,11 @@
 //! Settings of the group: who the worker is in it, where its workers meet, how long they wait for each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MeetingPoint, NEVER, WorkerBuilder};
 use crate::error::{ConfigError, Error};
-use crate::rendezvous::Rendezvous;
+use crate::rendezvous::{Rendezvous, Store};
 
 impl WorkerBuilder {
     /// What the worker is called: up to 127 letters, digits and `-_:.`.
@@ -109,6 +110,32 @@ impl WorkerBuilder {
             })),
         };
         self
+    }
+
+    /// The workers meet in this store, which the program brings: a [`Store`] of its own, or one of farref's that it
+    /// has opened by itself. It is used in the runtime that calls [`join`](Self::join), as long as the worker runs.
+    ///
+    /// farref does not know where the store is. So the workers are taken to share a host, as with `file://`, unless
+    /// [`advertise`](Self::advertise) says where others reach this one.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use farref::{MemoryStore, Worker};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// // Whatever implements `farref::Store`; here one for the workers of one process.
+    /// let store = Arc::new(MemoryStore::new());
+    /// let worker = |name| Worker::builder(name).store(store.clone()).join();
+    /// let (one, two) = (worker("one").await?, worker("two").await?);
+    /// assert_eq!(two.peers().len(), 2);
+    /// tokio::try_join!(one.shutdown(), two.shutdown())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        self.place(MeetingPoint::Foreign(store))
     }
 
     pub(crate) fn place(mut self, place: MeetingPoint) -> Self {

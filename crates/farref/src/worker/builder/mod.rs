@@ -12,12 +12,13 @@ mod wire;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Worker;
 use crate::error::Result;
 use crate::native::{MemoryNetwork, NativeConfig};
-use crate::rendezvous::{self, MemoryStore, Rendezvous};
+use crate::rendezvous::{self, MemoryStore, Rendezvous, Store};
 use crate::runtime::settings::{MessageLimits, Settings};
 use crate::tables::answer_budget::DEFAULT_MAX_ANSWER_BYTES;
 use crate::tables::flow_control::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
@@ -66,6 +67,8 @@ pub struct WorkerBuilder {
 pub(crate) enum MeetingPoint {
     /// A store that other processes reach.
     Shared(Rendezvous),
+    /// A store that the program brought.
+    Foreign(Arc<dyn Store>),
     /// This process: a store and links in memory.
     Memory(MemoryStore, MemoryNetwork),
 }
@@ -74,6 +77,7 @@ impl fmt::Debug for MeetingPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shared(rendezvous) => fmt::Display::fmt(rendezvous, f),
+            Self::Foreign(_) => f.write_str("the program's store"),
             Self::Memory(..) => f.write_str("memory"),
         }
     }
