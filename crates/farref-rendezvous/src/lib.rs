@@ -27,7 +27,7 @@
 //! | [`check_store`] | finds out whether a store keeps what [`Store`] promises |
 //! | [`StoreServer`] | hosts a store in PyTorch's TCPStore protocol |
 //! | [`open`](fn@open) | from a [`Rendezvous`], a place to meet, to a store |
-//! | [`environment`] | what the environment (farref's own, torchrun's, Slurm's, Kubernetes') says |
+//! | [`environment`] | what the environment (farref's own, torchrun's, Open MPI's, Slurm's, Kubernetes') says |
 //! | [`group`] | takes a worker into a group, and finds the other workers afterwards |
 //!
 //! Imports point from `group` and `environment` down to the errors, places and names, and from there to the

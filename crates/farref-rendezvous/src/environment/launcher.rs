@@ -1,4 +1,4 @@
-//! What torchrun, Slurm and Kubernetes tell the processes they start.
+//! What torchrun, Open MPI, Slurm and Kubernetes tell the processes they start.
 
 use super::variables::{Variables, malformed};
 use crate::error::RendezvousError;
@@ -10,6 +10,8 @@ use crate::location::{Rendezvous, is_host};
 pub(super) enum Launcher {
     /// torchrun, or somebody who speaks its language.
     Torchrun,
+    /// `mpirun` of Open MPI, as a plain launcher: its own wire is not used.
+    OpenMpi,
     /// `srun`.
     Slurm,
     /// An indexed job of Kubernetes.
@@ -27,6 +29,9 @@ impl Launcher {
         let is_set = |variable| variables.text(variable).is_some();
         if is_set("RANK") || is_set("WORLD_SIZE") {
             Self::Torchrun
+        } else if is_set("OMPI_COMM_WORLD_RANK") {
+            // Before Slurm: what `mpirun` starts in a batch script finds the script's own SLURM_PROCID, too.
+            Self::OpenMpi
         } else if is_set("SLURM_PROCID") {
             Self::Slurm
         } else if is_set("JOB_COMPLETION_INDEX") {
@@ -44,6 +49,7 @@ impl Launcher {
     pub(super) fn rank(self, variables: &Variables<'_>) -> Result<Option<u32>, RendezvousError> {
         match self {
             Self::Torchrun => variables.rank("RANK"),
+            Self::OpenMpi => variables.rank("OMPI_COMM_WORLD_RANK"),
             Self::Slurm => variables.rank("SLURM_PROCID"),
             Self::IndexedJob => variables.rank("JOB_COMPLETION_INDEX"),
             Self::StatefulSet(ordinal) => Ok(Some(ordinal)),
@@ -58,6 +64,7 @@ impl Launcher {
     ) -> Result<Option<u32>, RendezvousError> {
         match self {
             Self::Torchrun => variables.world_size("WORLD_SIZE"),
+            Self::OpenMpi => variables.world_size("OMPI_COMM_WORLD_SIZE"),
             Self::Slurm => variables.world_size("SLURM_NTASKS"),
             Self::IndexedJob | Self::StatefulSet(_) | Self::Unknown => Ok(None),
         }
@@ -102,18 +109,20 @@ impl Launcher {
         Ok(Some(Rendezvous::Tcp { host, port }))
     }
 
-    /// The name of this run of the job.
+    /// The name of this run of the job. A Slurm job that is requeued keeps its number and counts its steps anew.
     pub(super) fn run_id(self, variables: &Variables<'_>) -> Option<String> {
-        let (run, part) = match self {
-            Self::Torchrun => ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-            Self::Slurm => ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        let parts: &[&str] = match self {
+            Self::Torchrun => &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+            Self::OpenMpi => &["PMIX_NAMESPACE"],
+            Self::Slurm => &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
             Self::IndexedJob | Self::StatefulSet(_) | Self::Unknown => return None,
         };
-        let run = variables.text(run)?;
-        Some(match variables.text(part) {
-            Some(part) => format!("{run}.{part}"),
-            None => run,
-        })
+        let (run, rest) = parts.split_first()?;
+        let mut id = variables.text(run)?;
+        for part in rest.iter().filter_map(|part| variables.text(part)) {
+            id = format!("{id}.{part}");
+        }
+        Some(id)
     }
 }
 

@@ -1,9 +1,9 @@
-//! What the environment says about a worker: farref's own variables, and those that torchrun, Slurm
-//! and Kubernetes set.
+//! What the environment says about a worker: farref's own variables, and those that torchrun, Open MPI,
+//! Slurm and Kubernetes set.
 //!
 //! farref's own variables win one by one. Beside them one launcher is heard: the first of torchrun,
-//! Slurm and Kubernetes whose rank is there, so that a rank never meets the world size of another
-//! launcher (torchrun started by Slurm). An empty variable counts as unset.
+//! Open MPI, Slurm and Kubernetes whose rank is there, so that a rank never meets the world size of
+//! another launcher (torchrun started by Slurm). An empty variable counts as unset.
 
 use std::fmt;
 use std::net::IpAddr;

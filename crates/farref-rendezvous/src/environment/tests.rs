@@ -28,6 +28,14 @@ const SLURM: Pairs<'_> = &[
     ("SLURM_JOB_NODELIST", "gpu[07-12,30]"),
     ("SLURM_JOB_ID", "1234567"),
 ];
+const REQUEUED: Pairs<'_> = &[("SLURM_STEP_ID", "0"), ("SLURM_RESTART_COUNT", "2")];
+const OPEN_MPI: Pairs<'_> = &[
+    ("OMPI_COMM_WORLD_RANK", "6"),
+    ("OMPI_COMM_WORLD_SIZE", "7"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
+    ("PMIX_NAMESPACE", "1886846977"),
+    ("PMIX_RANK", "6"),
+];
 const JOB: Pairs<'_> = &[("JOB_COMPLETION_INDEX", "5")];
 const SET: Pairs<'_> = &[("HOSTNAME", "trainer-3")];
 
@@ -80,6 +88,23 @@ fn the_nearest_source_wins() {
         (
             &[SLURM, own_rank],
             ("ps", 3, Some(8), "tcp://gpu07:24567", false, "1234567"),
+        ),
+        (
+            &[SLURM, REQUEUED, master],
+            ("worker1", 1, Some(8), "tcp://m:2", false, "1234567.0.2"),
+        ),
+        (
+            &[OPEN_MPI, master],
+            ("worker6", 6, Some(7), "tcp://m:2", false, "1886846977"),
+        ),
+        // A batch script of Slurm runs `mpirun`, and this runs torchrun on each host.
+        (
+            &[OPEN_MPI, SLURM],
+            ("worker6", 6, Some(7), "", false, "1886846977"),
+        ),
+        (
+            &[TORCHRUN, OPEN_MPI, SLURM],
+            ("worker2", 2, Some(4), "tcp://node1:29500", true, "run.1"),
         ),
         (&[JOB], ("worker5", 5, None, "", false, "")),
         (
@@ -179,6 +204,16 @@ fn a_malformed_variable_is_named_with_its_value_and_what_was_expected() {
             &[("TORCHELASTIC_USE_AGENT_STORE", "si")],
             "USE_AGENT_STORE=\"si\"",
             "True or False",
+        ),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "c")],
+            "OMPI_COMM_WORLD_RANK=\"c\"",
+            "a number",
+        ),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "d")],
+            "OMPI_COMM_WORLD_SIZE=\"d\"",
+            "a number",
         ),
         (&[("SLURM_PROCID", "a")], "SLURM_PROCID=\"a\"", "a number"),
         (
