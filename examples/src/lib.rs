@@ -1,6 +1,6 @@
 //! What the examples share: a program that starts itself again, as the workers of a group.
 //!
-//! A real program leaves this to a launcher such as torchrun, Slurm or Kubernetes.
+//! A real program leaves this to a launcher such as torchrun, mpirun, Slurm or Kubernetes.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -12,15 +12,23 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// Says that a process was started by another one of the same program.
 const STARTED: &str = "FARREF_EXAMPLES_STARTED";
 
+/// One of these is set if a launcher has started this process.
+const LAUNCHED: [&str; 4] = [
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+    "FARREF_WORLD_SIZE", // Kubernetes: its manifest says it
+];
+
 /// How long anything in an example may take before it counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts this program once per name, as ranks 0, 1, ... of a group, and waits until all have ended.
 ///
 /// In the process that does so it returns true, or an error that names the worker that failed. In the
-/// workers, which have `RANK` set by this or by any other launcher, it returns false at once.
+/// workers, whether started by this or by any other launcher, it returns false at once.
 pub fn launch(names: &[&str]) -> Result<bool> {
-    if was_started() || std::env::var_os("RANK").is_some() {
+    if was_started() || LAUNCHED.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(false);
     }
     let port = free_port()?;
