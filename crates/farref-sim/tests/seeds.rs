@@ -85,6 +85,10 @@ fn every_guarantee_holds_in_pairs_and_in_large_groups() {
     run_all(&config, 0..200);
     (config.min_workers, config.max_workers) = (40, 40);
     run_all(&config, 0..3);
+    (config.min_workers, config.max_workers) = (200, 200);
+    config.steps = 4;
+    let faults = run_all(&config, [10, 83]).faults;
+    assert!(faults.crashes > 0 && faults.joins > 0 && faults.partitions > 0);
 }
 
 #[test]

@@ -39,6 +39,10 @@ const MAX_NAMED: usize = 16;
 /// hours, and those who are done say so unasked.
 const LONGEST_PAUSE: u32 = 16;
 
+/// How many members are asked anew in each interval. A leader of more waits longer before it asks them all again, but no more
+/// than [`LONGEST_PAUSE`].
+const ASKED_AT_ONCE: usize = 64;
+
 /// One node's part in a graceful shutdown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Quiescence {
@@ -52,6 +56,10 @@ pub struct Quiescence {
     /// How long after the last look the next one is.
     pause: Duration,
     next_probe: Time,
+    /// When the leader of a large group asks all members again, unless there is something to tell them or all are idle.
+    next_round: Time,
+    /// Whether those who were asked last were told that all want it.
+    told_all_willing: bool,
     round: u64,
     /// Who was asked in this round.
     asked: BTreeSet<NodeId>,
@@ -75,6 +83,8 @@ impl Quiescence {
             interval,
             pause: interval,
             next_probe: Time::ZERO,
+            next_round: Time::ZERO,
+            told_all_willing: false,
             round: 0,
             asked: BTreeSet::new(),
             reports: BTreeMap::new(),
@@ -177,7 +187,14 @@ impl Quiescence {
             false if answered && self.round > 0 => self.wait_longer(now),
             _ => self.wait_shortly(now),
         }
-        if answered || self.round == 0 {
+        let crowd = u32::try_from(live().count() / ASKED_AT_ONCE).unwrap_or(LONGEST_PAUSE);
+        let is_due = crowd <= 1
+            || now >= self.next_round
+            || self.idle_before.is_some()
+            || self.all_willing != self.told_all_willing;
+        if answered && is_due || self.round == 0 {
+            self.next_round = now + self.interval * crowd.min(LONGEST_PAUSE);
+            self.told_all_willing = self.all_willing;
             self.round += 1;
             self.reports = BTreeMap::from([(me, mine)]);
             self.asked = BTreeSet::from([me]);

@@ -1,10 +1,15 @@
 //! Graceful shutdown: everyone is found at rest, at one moment (QU-1 to QU-4, S1, S1a).
 
+use std::time::Duration;
+
 use super::cluster::*;
 use crate::event::Event;
 use crate::ids::NodeId;
+use crate::membership::{Membership, Quiescence};
 use crate::message::Control;
+use crate::residue::Residue;
 use crate::standing::Phase;
+use crate::time::Time;
 
 fn shut_down(net: &mut Cluster, n: usize) {
     net.on(n, |node, _| node.shut_down());
@@ -389,6 +394,51 @@ fn while_somebody_works_the_leader_asks_seldom() {
     (0..3).for_each(|_| round(&mut net));
     assert_eq!(complete(&net), [A, B]);
     net.finish();
+}
+
+/// How many members the leader of a group asks in so many intervals, if each answers at once that it has this left.
+fn asked(workers: u32, intervals: u64, left: Residue) -> (usize, Quiescence) {
+    let members: Vec<NodeId> = (0..workers).map(|worker| NodeId::new(worker, 1)).collect();
+    let me = members[0];
+    let membership = Membership::founding(me, members);
+    let interval = Duration::from_millis(50);
+    let mut leader = Quiescence::new(interval);
+    leader.start();
+    let mut probes = 0;
+    for look in 0..intervals {
+        let now = Time::ZERO + interval * (look as u32 + 1);
+        for (to, control) in leader.poll(now, me, &membership, (7, left)) {
+            if let Control::Probe { round, .. } = control {
+                probes += 1;
+                leader.on_report(to, round, (7, left));
+            }
+        }
+    }
+    (probes, leader)
+}
+
+/// What a shutdown that waits costs the leader does not grow with the group; one that does not wait is done as soon as ever.
+#[test]
+fn the_leader_of_a_large_group_asks_no_more_of_them_in_a_time() {
+    let busy = Residue {
+        wants_shutdown: true,
+        references: 1,
+        ..Residue::default()
+    };
+    let small = asked(64, 160, busy).0;
+    assert_eq!(small, 63 * 160, "all of them, each time");
+    for workers in [128, 640, 1_000] {
+        let (large, _) = asked(workers, 160, busy);
+        assert!(large <= 2 * small, "{workers} workers: {large}");
+        assert!(large >= small / 2, "{workers} workers: {large}");
+    }
+    let idle = Residue {
+        references: 0,
+        ..busy
+    };
+    let (probes, leader) = asked(640, 3, idle);
+    assert!(leader.is_complete());
+    assert_eq!(probes, 2 * 639);
 }
 
 /// H13, S1: a cycle across workers keeps the shutdown waiting, is listed, and is broken by force.
