@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytemuck::Pod;
 use bytes::Bytes;
@@ -147,7 +147,7 @@ pub(crate) trait BufferRecycler: fmt::Debug + Send + Sync {
 pub(crate) struct Owned {
     elements: Elements,
     /// Where their memory goes in the end if nobody has made it his own.
-    recycler: Option<Weak<dyn BufferRecycler>>,
+    recycler: OnceLock<Weak<dyn BufferRecycler>>,
 }
 
 /// Where the bytes of a part are.
@@ -346,6 +346,20 @@ impl Part {
         u64::try_from(address).ok()
     }
 
+    /// Where its memory is to go when nobody has the part any more, if it is the part's own and goes nowhere yet.
+    pub(crate) fn recycle_to(
+        &self,
+        recycler: impl FnOnce(usize) -> Option<Weak<dyn BufferRecycler>>,
+    ) {
+        if let PartKind::Owned(owned) = &self.0
+            && owned.recycler.get().is_none()
+            && let Some(recycler) = recycler(owned.elements.capacity())
+        {
+            // Whoever was faster means the same.
+            let _ = owned.recycler.set(recycler);
+        }
+    }
+
     /// Whether its destructor may be the program's, or takes as long as one of those may: that is for others than whoever
     /// reads, writes or delivers.
     pub(crate) fn is_programs(&self) -> bool {
@@ -414,6 +428,7 @@ impl Seen {
 
 impl Owned {
     pub(crate) fn new(elements: Elements, recycler: Option<Weak<dyn BufferRecycler>>) -> Arc<Self> {
+        let recycler = recycler.map_or_else(OnceLock::new, OnceLock::from);
         Arc::new(Self { elements, recycler })
     }
 
@@ -423,8 +438,8 @@ impl Owned {
             // What is recycled is so as it is.
             Some(Self {
                 elements: Elements::One(bytes),
-                recycler: None,
-            }) => take(bytes).into(),
+                recycler,
+            }) if recycler.get().is_none() => take(bytes).into(),
             _ => Bytes::from_owner(SharedOwned(self)),
         }
     }

@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::message_head::{HeadOf, SHORT};
 use super::plain::{self, FEW_CARRIED};
 use crate::agent::{AnswerMessage, Message};
-use crate::codec::Payload;
+use crate::codec::{Part, Payload};
 
 /// What a stored message weighs beside its bytes.
 const OVERHEAD: usize = size_of::<Stored>() + 32;
@@ -230,6 +230,11 @@ impl Packet {
     /// Whether it has buffers whose destructors may be the program's.
     pub(crate) fn has_programs_buffers(&self) -> bool {
         self.0.payload.has_programs_buffers()
+    }
+
+    /// The buffers beside its value.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.0.payload.parts
     }
 
     /// How long it has waited, in nanoseconds, if that matters to the receiver.

@@ -4,6 +4,10 @@
 //! pages than on copying the message into them. So the buffer of a large piece comes back here when
 //! the program has dropped the piece, and is kept for the next one for a short while. A task gives
 //! back what was not used; there is one while buffers are kept, whatever else the agent does.
+//!
+//! A vector that the program makes of a piece takes the buffer along, and does not come back. Whoever receives
+//! vectors often sends some, too, and gives those away: so where a buffer was wanted lately and none was kept,
+//! the memory of what is sent comes here as well.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,7 +16,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::codec::{BufferRecycler, Elements, Owned, Width};
+use crate::codec::{BufferRecycler, Elements, Owned, Part, Width};
 use crate::support::lock::lock;
 
 /// Smaller buffers are the allocator's business.
@@ -39,6 +43,8 @@ struct Kept {
     bytes: usize,
     /// Whether a task looks after them.
     is_watched: bool,
+    /// When a buffer was wanted last and none was kept.
+    missed: Option<Instant>,
 }
 
 impl Recycler {
@@ -61,7 +67,10 @@ impl Recycler {
         let fits = |buffer: &Elements| {
             buffer.width() == width && (length..=2 * length).contains(&buffer.capacity())
         };
-        let at = kept.buffers.iter().rposition(|(_, buffer)| fits(buffer))?;
+        let Some(at) = kept.buffers.iter().rposition(|(_, buffer)| fits(buffer)) else {
+            kept.missed = Some(Instant::now());
+            return None;
+        };
         let (_, buffer) = kept.buffers.remove(at)?;
         kept.bytes -= buffer.capacity();
         Some(buffer)
@@ -72,6 +81,19 @@ impl Recycler {
         let worth = (LEAST..=self.most).contains(&buffer.capacity());
         let recycler: Weak<dyn BufferRecycler> = Arc::<Self>::downgrade(self);
         Owned::new(buffer, worth.then_some(recycler))
+    }
+
+    /// Sees to it that the memory of buffers which are sent comes here when they have been, if there is a use for it.
+    pub(crate) fn take_back(&self, parts: &[Part]) {
+        for part in parts {
+            part.recycle_to(|capacity| {
+                let worth = (LEAST..=self.most).contains(&capacity);
+                let wanted = |missed: Instant| missed.elapsed() < KEEP_FOR;
+                let comes_here = worth && lock(&self.kept).missed.is_some_and(wanted);
+                let this: Weak<dyn BufferRecycler> = Weak::<Self>::clone(&self.this);
+                comes_here.then_some(this)
+            });
+        }
     }
 
     /// Drops what has been kept for too long. Says until when to wait for the next.
@@ -146,7 +168,6 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::Part;
 
     const MIB: usize = 1 << 20;
 
@@ -198,6 +219,29 @@ mod tests {
         drop(lent);
         assert_eq!(recycler.kept(), 4 * MIB);
         assert!(recycler.take(4 * MIB, Width::Four).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_vector_that_was_sent_is_received_into_where_some_are_received() {
+        let recycler = Recycler::new(16 * MIB, Some(Handle::current()));
+        let sent = |size: usize| {
+            let part = Part::from_vec(vec![1_f32; size]);
+            let address = part.address();
+            recycler.take_back(&[part]);
+            address
+        };
+        sent(MIB);
+        assert_eq!(recycler.kept(), 0, "nobody wanted one");
+        assert!(recycler.take(4 * MIB, Width::Four).is_none());
+        for other in [MIB / 8, 5 * MIB] {
+            sent(other);
+            assert_eq!(recycler.kept(), 0, "too small, or more than may be kept");
+        }
+        let address = sent(MIB);
+        assert_eq!(recycler.kept(), 4 * MIB);
+        let used = recycler.take(4 * MIB, Width::Four).expect("it was kept");
+        let again = Part::from_owned(recycler.lend(used));
+        assert_eq!(again.address(), address);
     }
 
     #[tokio::test]

@@ -181,6 +181,7 @@ impl Link {
         };
         let size = packet.size();
         let weight = packet.weight();
+        self.endpoint.recycler.take_back(packet.parts());
         let mut needs_flush = false;
         let rejected = {
             let mut state = self.state();
