@@ -257,6 +257,69 @@ async fn items_are_what_they_were() -> Result<()> {
     finish(cluster).await
 }
 
+/// T1, T5, SR-1: items that come with something and items that come alone keep their order among each other, also where
+/// somebody who has begun to read hands the rest on.
+#[tokio::test]
+async fn items_of_different_kinds_keep_their_order() -> Result<()> {
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    struct Row {
+        number: u32,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        note: Option<String>,
+        beside: Blob,
+    }
+
+    /// Some with a note, some with a buffer that travels beside them, some with neither.
+    fn row(number: u32) -> Row {
+        let size = if number % 4 == 1 { 5000 } else { 1 };
+        Row {
+            number,
+            note: (number % 4 == 2).then(|| number.to_string()),
+            beside: Blob::from(vec![number as u8; size]),
+        }
+    }
+
+    #[farref::remote]
+    async fn mixed_rows() -> Streaming<Row> {
+        Streaming::new(Each((0..1000).map(row)))
+    }
+
+    /// References among numbers.
+    #[farref::remote]
+    async fn mixed_references() -> Streaming<std::result::Result<RRef<u32>, u32>> {
+        let worker = Worker::current().expect("inside of a remote function");
+        let item = move |n: u32| match n % 3 {
+            0 => Ok(worker.rref(n).expect("a member")),
+            _ => Err(n),
+        };
+        Streaming::new(Each((0..300).map(item)))
+    }
+
+    #[farref::remote]
+    async fn all_but_the_first(mut rows: Streaming<Row>) -> Streaming<Row> {
+        let first = rows.next().await;
+        assert!(matches!(first, Some(Ok(Row { number: 0, .. }))));
+        rows
+    }
+
+    let (cluster, peer) = pair().await?;
+    let rows: Vec<_> = (0..1000).map(row).collect();
+    assert!(all(mixed_rows::on(&peer).await?).await? == rows);
+    let own = Streaming::new(Each(rows.clone().into_iter()));
+    let rest = all_but_the_first::on(&peer, own).await?;
+    assert!(all(rest).await? == rows[1..]);
+    let mut references = mixed_references::on(&peer).await?;
+    for n in 0..300 {
+        let came = match references.next().await.context("an item")?? {
+            Ok(reference) => reference.to_here().await?,
+            Err(number) => number,
+        };
+        assert_eq!(came, n);
+    }
+    drop((references, peer));
+    finish(cluster).await
+}
+
 /// T1: what can be sent alone can be sent in a stream, whatever comes before it.
 #[tokio::test]
 async fn an_item_that_fits_into_a_message_is_sent() -> Result<()> {

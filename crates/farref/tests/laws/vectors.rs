@@ -126,13 +126,16 @@ async fn rows(count: usize) -> Streaming<Vec<f32>> {
 #[tokio::test]
 async fn items_arrive_as_they_were() -> Result<()> {
     let (cluster, peer) = pair().await?;
-    let mut stream = rows::on(&peer, 3 * LARGE).await?;
-    for n in 0..20_usize {
-        let row = stream.next().await.transpose()?;
-        let count = if n.is_multiple_of(3) { 2 } else { 3 * LARGE };
-        assert_eq!(row, Some(vec![n as f32; count]));
+    // Rows that fill a batch, and such as have one with small ones.
+    for long in [3 * LARGE, LARGE / 4] {
+        let mut stream = rows::on(&peer, long).await?;
+        for n in 0..20_usize {
+            let row = stream.next().await.transpose()?;
+            let count = if n.is_multiple_of(3) { 2 } else { long };
+            assert_eq!(row, Some(vec![n as f32; count]));
+        }
+        assert!(stream.next().await.is_none());
     }
-    assert!(stream.next().await.is_none());
-    drop((stream, peer));
+    drop(peer);
     finish(cluster).await
 }

@@ -398,6 +398,7 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
                 break Some(Ok(item));
             }
             match ready!(self.poll_step(context)) {
+                Step::Item(item) => break Some(Ok(item)),
                 Step::Take => {}
                 Step::End => break None,
                 Step::Failed(error) => break Some(Err(error)),
@@ -419,7 +420,7 @@ impl<T: DeserializeOwned + 'static> Streaming<T> {
 
     /// Waits for an item to take, or for the time to be up.
     #[inline(never)]
-    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step<T>> {
         let polled = match self.state() {
             State::Far(reader) => reader.poll(context),
             State::Own(own) => own.poll(context),
@@ -471,7 +472,7 @@ impl<T> Unpin for Streaming<T> {}
 
 impl<T> OwnStream<T> {
     /// Sees to it that there is an item to take, which there was not.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step<T>> {
         let Some(source) = &mut self.source else {
             return Poll::Ready(Step::End);
         };
@@ -501,6 +502,7 @@ impl<T: DeserializeOwned + Send + 'static> Source<T> for Relay<T> {
                 continue;
             }
             match self.0.poll(context) {
+                Poll::Ready(Step::Item(item)) => items.push_back(item),
                 Poll::Ready(Step::Take) => {}
                 Poll::Ready(Step::End) => return After::End,
                 Poll::Ready(Step::Failed(error)) => return After::Failure(returned(error, None)),

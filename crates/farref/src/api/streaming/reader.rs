@@ -11,6 +11,7 @@
 //!   if a batch says so.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -39,11 +40,10 @@ pub(super) struct Reader<T> {
     /// How many batches to ask for.
     wanted: usize,
     batch: Batch,
-    /// An item that did not stand alone.
-    read: Option<T>,
     is_over: bool,
     /// Whether batches have come since this last waited: others are to have their turn, however fast they come.
     goes_on: bool,
+    items: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned + 'static> Reader<T> {
@@ -55,9 +55,9 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
             pulls: VecDeque::new(),
             wanted: 1,
             batch: Batch::default(),
-            read: None,
             is_over: false,
             goes_on: false,
+            items: PhantomData,
         }
     }
 
@@ -66,23 +66,18 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
         self.number.is_some()
     }
 
-    /// The next item, if it is here. If not, [`poll`](Self::poll) says why.
+    /// The next item, if it is here and came alone. If not, [`poll`](Self::poll) goes on from there.
     #[inline]
     pub(super) fn take(&mut self) -> Option<T> {
-        match self.batch.next_plain() {
-            None => self.read.take(),
-            item => item,
-        }
+        self.batch.next_plain()
     }
 
-    /// Sees to it that there is an item to take, which there was not.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    /// The next item if it did not come alone, or sees to it that there is one to take.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step<T>> {
         if !self.batch.body.is_empty() {
             return Poll::Ready(match self.batch.next_with_company(&self.producer) {
-                Ok(item) => {
-                    self.read = Some(item);
-                    Step::Take
-                }
+                // To the program at once: those after it are taken first thing (SR-1).
+                Ok(item) => Step::Item(item),
                 Err(unread) => Step::Failed(self.unread(unread)),
             });
         }
@@ -191,9 +186,11 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
     }
 }
 
-/// What there is for whoever asked for an item that was not there.
-pub(super) enum Step {
-    /// The item, or the end in a batch of its own: ask again.
+/// What there is for whoever found no item to take.
+pub(super) enum Step<T> {
+    /// The next one, which did not come alone.
+    Item(T),
+    /// There are some to take, or the end in a batch of its own: ask again.
     Take,
     End,
     Failed(Error),
