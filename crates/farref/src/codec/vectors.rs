@@ -190,7 +190,14 @@ impl<N: Number> Numbers for Vec<N> {
     fn take_out(&mut self) -> Option<(u8, Part)> {
         // Whoever has the highest byte first writes them one by one.
         let is_taken = is_large(self) && cfg!(target_endian = "little");
-        is_taken.then(|| (N::KIND, Part::from_vec(std::mem::take(self))))
+        is_taken.then(|| {
+            let mut numbers = std::mem::take(self);
+            // It is kept until it has arrived, and counts as what is in it.
+            if numbers.capacity() / 2 > numbers.len() {
+                numbers.shrink_to_fit();
+            }
+            (N::KIND, Part::from_vec(numbers))
+        })
     }
 
     fn put_back(&mut self, kind: u8, part: Part) -> Result<(), CodecError> {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::blob::OUT_OF_BAND;
-use super::vectors::{ArgumentList, Look, Outgoing, VECTORS, each_in, turn_around};
+use super::vectors::{ArgumentList, Look, Numbers as _, Outgoing, VECTORS, each_in, turn_around};
 use super::{Blob, Codec, CodecError, Part, Payload, ValueCodec, items, scope};
 
 fn given<T: Serialize + 'static>(mut value: T) -> Payload {
@@ -281,4 +281,14 @@ fn numbers_of_the_other_byte_order_are_turned_around() {
     let mut floats = [1.5_f64];
     turn_around(&mut floats);
     assert_eq!(floats[0].to_bits(), 1.5_f64.to_bits().swap_bytes());
+}
+
+/// What is kept until it has arrived counts as what is in it.
+#[test]
+fn a_vector_that_is_mostly_empty_takes_no_more_than_it_has() {
+    let mut numbers = Vec::with_capacity(1 << 20);
+    numbers.resize(5000, 1_u64);
+    let (_, part) = numbers.take_out().expect("a large one");
+    let kept = part.into_vec::<u64>().expect("the same numbers");
+    assert_eq!((kept.len(), kept.capacity() < 10_000), (5000, true));
 }

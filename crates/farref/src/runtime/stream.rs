@@ -242,6 +242,13 @@ impl fmt::Debug for Producer {
     }
 }
 
+/// Half of what a message may have, where that is less than a batch: the rest is for what goes along. Other workers may have
+/// another limit; where all are alike, a batch arrives if each of its items would.
+fn half_of_message(core: &Core) -> usize {
+    let half = core.settings.message.bytes / 2;
+    usize::try_from(half).unwrap_or(usize::MAX).max(512)
+}
+
 /// Makes batches.
 trait Produce: Send {
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()>;
@@ -423,7 +430,10 @@ impl<T: Serialize + Send + 'static> Produce for Items<T> {
             bytes: 1,
             whole: 1,
             max_items: core.busy_streams.share(MAX_ITEMS, LEAST_ITEMS),
-            max_bytes: core.busy_streams.share(MAX_BYTES, LEAST_BYTES),
+            max_bytes: core
+                .busy_streams
+                .share(MAX_BYTES, LEAST_BYTES)
+                .min(half_of_message(core)),
             is_closed: false,
         };
         let mut more = true;
@@ -432,7 +442,7 @@ impl<T: Serialize + Send + 'static> Produce for Items<T> {
             if batch.is_full() || !more {
                 break;
             }
-            let fit = (batch.max_bytes - batch.bytes) / self.item_bytes;
+            let fit = batch.max_bytes.saturating_sub(batch.bytes) / self.item_bytes;
             let most = fit.clamp(1, self.chunk).min(batch.max_items - batch.items);
             more = self.take(context, most);
             self.chunk = (self.chunk * 2).min(MAX_CHUNK);

@@ -344,6 +344,22 @@ async fn an_item_that_fits_into_a_message_is_sent() -> Result<()> {
     finish(cluster).await
 }
 
+/// T1: a batch is no larger than a message may be.
+#[tokio::test]
+async fn items_that_are_ready_together_are_sent_where_messages_are_small() -> Result<()> {
+    #[farref::remote(name = "streams::many_numbers")]
+    async fn numbers(count: u64) -> Streaming<u64> {
+        Streaming::new(Each((0..count).map(|n| u64::MAX - n)))
+    }
+
+    let cluster = Cluster::start_with(2, |builder| builder.max_message_bytes(4 << 10)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let came = all(numbers::on(&peer, 5000).await?).await?;
+    assert!(came.into_iter().eq((0..5000).map(|n| u64::MAX - n)));
+    drop(peer);
+    finish(cluster).await
+}
+
 /// T4, SR-4: a batch that its reader's worker refuses is no end, also where nothing of it arrives.
 #[tokio::test]
 async fn an_item_that_is_too_large_is_an_error_and_no_end() -> Result<()> {

@@ -24,6 +24,7 @@ use crate::runtime::Core;
 use crate::runtime::current::{self, Current};
 use crate::runtime::handle::Handle;
 use crate::support::blocking_pool::BlockedThread;
+use crate::support::text::{clean, shorten};
 use crate::tables::published::Entry;
 
 /// Looks a name up that another worker [publishes](crate::Worker::publish) a reference under, from [`Peer::lookup`] or
@@ -325,7 +326,11 @@ impl<T: 'static> Search<T> {
                     .map_err(|found| self.other_type(publisher, &found))?;
                 Ok(Some((rref, version)))
             }
-            Answer::OtherType(found) => Err(self.other_type(publisher, &found)),
+            Answer::OtherType(mut found) => {
+                // A peer's words: they end up in logs.
+                shorten(&mut found, 1 << 10);
+                Err(self.other_type(publisher, &clean(found, |_| false)))
+            }
             Answer::Absent => Ok(None),
         }
     }
