@@ -16,7 +16,8 @@ export TMPDIR="$scratch"
 # All that is started from here has this, whoever starts it, and nothing else has.
 export FARREF_SCHEDULERS_RUN="$scratch"
 # Nothing that another launcher has left here is to be heard.
-unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT FARREF_RANK FARREF_WORLD_SIZE FARREF_NAME FARREF_RENDEZVOUS
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT FARREF_RANK FARREF_WORLD_SIZE FARREF_NAME FARREF_RENDEZVOUS \
+    JOB_COMPLETION_INDEX "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" "${!TORCHELASTIC_@}"
 
 say() {
     printf '%s: %s\n' "${0##*/}" "$*"
