@@ -172,3 +172,49 @@ none_remain() {
 has_ended() {
     ! kill -0 "$1" 2>/dev/null
 }
+
+# Two hosts, as namespaces of this machine: each has interfaces, addresses, a name and a hosts file of its own.
+hosts=()   # their names
+keepers=() # of each, the process that keeps its namespaces
+
+# host NAME: starts the process that keeps the namespaces of a host, with this name and the hosts file. Ctrl-C is not for it.
+host() {
+    # shellcheck disable=SC2016 # expanded over there
+    setsid unshare --net --uts --mount --propagation private sh -c '
+        hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up && touch "$3" && exec sleep infinity
+    ' sh "$1" "$scratch/hosts" "$scratch/$1.up" >"$scratch/$1.log" 2>&1 </dev/null &
+    hosts+=("$1")
+    keepers+=("$!")
+    eventually 10 test -e "$scratch/$1.up"
+}
+
+# on HOST COMMAND...: runs a command on the first (0) or second (1) host.
+on() {
+    local host="$1"
+    shift
+    if ((${#keepers[@]} == 0)); then
+        "$@"
+    else
+        nsenter --target "${keepers[host]}" --net --uts --mount --wd="$PWD" "$@"
+    fi
+}
+
+# Two hosts with a cable between them, host1 and host2; false where that is not permitted. Their addresses are of the block
+# for tests between networks (RFC 2544).
+two_hosts() {
+    ((EUID == 0)) || return 1
+    if cable 2>"$scratch/hosts.err"; then return 0; fi
+    local keeper
+    for keeper in "${keepers[@]}"; do kill "$keeper" 2>/dev/null || true; done
+    hosts=()
+    keepers=()
+    return 1
+}
+
+cable() {
+    printf '%s\n' "127.0.0.1 localhost" "198.18.0.1 host1" "198.18.0.2 host2" >"$scratch/hosts"
+    host host1 && host host2 || return 1
+    on 0 ip link add cable type veth peer name cable netns "${keepers[1]}" || return 1
+    on 0 ip address add 198.18.0.1/30 dev cable && on 0 ip link set cable up || return 1
+    on 1 ip address add 198.18.0.2/30 dev cable && on 1 ip link set cable up
+}
