@@ -123,6 +123,29 @@ mod tests {
         assert!(hollow.lookup::<u8>("n").await.is_err_and(says_so));
     }
 
+    /// SP-3
+    #[tokio::test]
+    async fn sp_3_a_senders_name_counts_only_where_there_is_none_and_up_to_a_length()
+    -> Result<(), Error> {
+        let cluster = Cluster::start(2).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let from = cluster.worker(1).node();
+        let reading = Reading {
+            core: Arc::clone(peer.core()?),
+            from,
+            context: None,
+        };
+        let life = |node: NodeId| Some(node.incarnation.0);
+        let known = arrived(&reading, from.worker, life(from), "somebody".to_owned());
+        assert_eq!(known.name(), "worker1");
+        let stranger = NodeId::new(8, 1);
+        let long = "\u{e4}".repeat(MAX_NAME);
+        let unknown = arrived(&reading, stranger.worker, life(stranger), long);
+        assert_eq!(unknown.name(), "\u{e4}".repeat(MAX_NAME / 2));
+        drop((known, unknown, peer, reading));
+        cluster.shutdown().await
+    }
+
     /// SP-2, SP-3
     #[tokio::test(flavor = "multi_thread")]
     async fn who_is_only_known_to_be_joining_is_in_if_a_member_names_it_as_one() -> Result<(), Error>

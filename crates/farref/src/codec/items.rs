@@ -163,6 +163,34 @@ mod tests {
         assert!(rest.is_empty());
     }
 
+    /// Of an attempt that came to nothing, nothing goes along.
+    #[test]
+    fn what_is_written_twice_has_its_buffers_once() {
+        #[derive(Serialize, serde::Deserialize)]
+        struct Row {
+            blob: crate::Blob,
+            #[serde(skip_serializing_if = "Option::is_none", default)]
+            left_out: Option<u32>,
+        }
+        let row = Row {
+            blob: crate::Blob::from(vec![7_u8; 1 << 20]),
+            left_out: None,
+        };
+        let scope = scope::WritingItems::begin();
+        let mut body = Vec::new();
+        write(&row, &mut body).unwrap();
+        assert_eq!(body[..2], DESCRIBED, "the second attempt");
+        assert_eq!(scope.take().0.len(), 1);
+    }
+
+    #[test]
+    fn a_value_that_is_not_read_as_it_was_written_is_an_error() {
+        let mut body = Vec::new();
+        write(&(1_u8, (2_u8, 3_u8)), &mut body).unwrap();
+        assert!(read::<(u8, u8, u8)>(&body).is_err());
+        assert_eq!(read_plain::<(u8, u8, u8)>(&body), None);
+    }
+
     #[test]
     fn values_that_take_no_bytes_are_counted() {
         let mut body = Vec::new();

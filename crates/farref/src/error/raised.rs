@@ -197,6 +197,47 @@ mod tests {
         }
     }
 
+    /// So many bytes, each by itself.
+    #[derive(Deserialize)]
+    struct Bytes(usize);
+
+    impl Serialize for Bytes {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut all = serializer.serialize_seq(Some(self.0))?;
+            for number in 0..self.0 {
+                // Whoever goes on past the end does so for ever.
+                assert!(number <= MAX_BYTES, "all of it is written");
+                all.serialize_element(&7_u8)?;
+            }
+            all.end()
+        }
+    }
+
+    #[test]
+    fn re_2_single_bytes_count_as_well() {
+        let value = ErrorValue::write(&Bytes(1 << 24));
+        assert!(
+            value
+                .written
+                .is_err_and(|reason| reason.contains("65536 at most"))
+        );
+    }
+
+    /// What travels beside the value that is being read is no part of an error inside of it.
+    #[test]
+    fn re_1_an_error_has_no_buffers_of_what_is_read_around_it() {
+        let blob = crate::Blob::from(vec![7_u8; 1 << 20]);
+        let written = scope::write(|| Codec::Postcard.encode(&blob));
+        let (payload, _) = written.expect("a blob can be sent");
+        assert_eq!(payload.parts.len(), 1);
+        let value = ErrorValue {
+            of: fingerprint::of_error::<crate::Blob>(),
+            written: Ok(payload.body.to_vec()),
+        };
+        let read = scope::read(payload, &[], |_| Ok(value.read::<crate::Blob>().is_ok()));
+        assert_eq!(read, Ok(false));
+    }
+
     /// What an error has in it may be as large as a value, and there may be many such errors at once.
     #[test]
     fn re_2_no_more_of_an_error_is_written_than_can_be_sent() {

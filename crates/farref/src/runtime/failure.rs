@@ -286,6 +286,7 @@ mod tests {
     use farref_proto::{Fingerprint, RRefId};
 
     use super::*;
+    use crate::codec::Codec;
     use crate::fingerprint::signature::Signature;
 
     /// D5
@@ -314,6 +315,20 @@ mod tests {
             panic!("another failure");
         };
         assert_eq!(chain.concat().len(), MAX_TEXT);
+    }
+
+    /// RE-2: a peer may send an error of any size.
+    #[test]
+    fn the_value_of_a_failure_is_bounded() {
+        let large: Result<Vec<u8>, String> = Ok(vec![7; 1 << 20]);
+        let bytes = Codec::Postcard.encode(&(Fingerprint(1), large)).unwrap();
+        let value: ErrorValue = Codec::Postcard.decode(&bytes).unwrap();
+        let failure = Failure::<Unmade>::Returned(Vec::new(), Some(Box::new(value)));
+        let Failure::Returned(_, Some(value)) = cleaned(failure) else {
+            panic!("another failure");
+        };
+        let text = format!("{value:?}");
+        assert!(text.contains("not sent"), "{text}");
     }
 
     /// F4: what a peer says of a failure goes to logs and terminals.

@@ -500,6 +500,56 @@ mod tests {
         }
     }
 
+    fn items<T: Serialize + Send + 'static>(each: impl IntoIterator<Item = T>) -> Items<T> {
+        Items {
+            source: Some(Box::new(Each(each.into_iter().collect()))),
+            next: VecDeque::new(),
+            failed: None,
+            chunk: 1,
+            item_bytes: MAX_BYTES,
+            batch_bytes: 0,
+        }
+    }
+
+    /// ST-2: what goes along with a batch is bounded, however small its items are.
+    #[tokio::test]
+    async fn st_2_a_batch_has_so_many_references_and_no_more() -> crate::Result<()> {
+        let cluster = Cluster::start(1).await?;
+        let worker = cluster.worker(0);
+        let mut context = Context::from_waker(Waker::noop());
+        let rref = worker.rref(1_u64)?;
+        let mut items = items(vec![rref; 1000]);
+        let mut left = 1000;
+        while left > 0 {
+            let batch = items.fill(&mut context, &worker.core).expect("items");
+            assert_eq!(batch.references.len(), left.min(MAX_ALONG));
+            left -= batch.references.len();
+        }
+        drop(items);
+        cluster.shutdown().await
+    }
+
+    /// ST-2: of many busy streams the batches are smaller than of one.
+    #[tokio::test]
+    async fn st_2_the_batches_of_many_busy_streams_are_small() -> crate::Result<()> {
+        let cluster = Cluster::start(1).await?;
+        let core = &cluster.worker(0).core;
+        let mut context = Context::from_waker(Waker::noop());
+        let busy = || Producer::new(Box::new(Each((0..10_000_u64).collect())));
+        let mut streams: Vec<_> = (0..64).map(|_| busy()).collect();
+        let mut fill = |stream: &mut Producer| {
+            let batch = stream.fill(&mut context, core).expect("items");
+            batch.payload.body.len()
+        };
+        let alone = fill(&mut streams[0]);
+        for stream in &mut streams {
+            fill(stream);
+        }
+        let among_many = fill(&mut streams[0]);
+        assert!(among_many <= alone / 4, "{among_many} of {alone} bytes");
+        cluster.shutdown().await
+    }
+
     /// What is kept for the next batch does not grow with the largest item that there ever was.
     #[tokio::test]
     async fn large_items_leave_no_large_buffers() -> crate::Result<()> {
@@ -507,15 +557,7 @@ mod tests {
         let core = &cluster.worker(0).core;
         let mut context = Context::from_waker(Waker::noop());
         let large = || "x".repeat(100 * MAX_BYTES);
-        let items = [large(), "small".to_owned(), large(), "small".to_owned()];
-        let mut items = Items {
-            source: Some(Box::new(Each(VecDeque::from(items)))),
-            next: VecDeque::new(),
-            failed: None,
-            chunk: 1,
-            item_bytes: MAX_BYTES,
-            batch_bytes: 0,
-        };
+        let mut items = items([large(), "small".to_owned(), large(), "small".to_owned()]);
         for round in 0..4 {
             let batch = items.fill(&mut context, core).expect("items");
             let least = if round % 2 == 0 { 100 * MAX_BYTES } else { 0 };

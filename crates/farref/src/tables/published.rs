@@ -349,6 +349,22 @@ mod tests {
     }
 
     #[test]
+    fn pu_2_what_changes_while_somebody_looks_is_not_missed() {
+        let names = Names::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut looked = 0;
+        let found = |entry: Option<Entry<Arc<()>>>| {
+            looked += 1;
+            if looked == 1 {
+                publish(&names, "a");
+            }
+            Some(entry?.version)
+        };
+        let waiting = pin!(names.wait_for("a", found));
+        assert_eq!(waiting.poll(&mut context), Poll::Ready(Some(1)));
+    }
+
+    #[test]
     fn what_is_withdrawn_can_be_published_again_and_is_still_waited_for() {
         let names = Names::default();
         let mut context = Context::from_waker(Waker::noop());

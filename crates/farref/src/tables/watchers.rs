@@ -163,6 +163,12 @@ impl Watchers {
         all.watchers.is_empty() && all.lives.is_empty()
     }
 
+    /// As long as this is kept, nobody begins to watch or to wait.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        lock(&self.0)
+    }
+
     /// WA-5
     pub(crate) fn unwatch(&self, key: u64) {
         let watcher = lock(&self.0).watchers.remove(&key);

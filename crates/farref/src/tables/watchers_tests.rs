@@ -245,3 +245,15 @@ proptest! {
         prop_assert_eq!(kept, now.iter().filter(|(_, lives, _)| *lives).count());
     }
 }
+
+#[test]
+fn what_was_said_first_of_the_end_counts() {
+    let watchers = Watchers::default();
+    let (_, early) = watchers.watch(nobody(), name);
+    watchers.end(WorkerEnd::Left).wake();
+    watchers.end(WorkerEnd::Stopped).wake();
+    let (_, late) = watchers.watch(nobody(), name);
+    let told = [MemberNews::Complete, MemberNews::Ended(WorkerEnd::Left)];
+    assert_eq!(read_all(&early), told);
+    assert_eq!(read_all(&late), told);
+}

@@ -188,6 +188,23 @@ async fn n3_names_go_with_their_publisher_and_with_the_owner_of_their_value() ->
     finish(cluster).await
 }
 
+/// A name that is given to a value whose owner is gone already goes at once.
+#[tokio::test]
+async fn n3_a_value_whose_owner_is_gone_gets_no_name() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let publisher = cluster.worker(1);
+    let owner = publisher.peer("worker2")?;
+    let value = number::on(&owner, 6).remote();
+    value.confirmed().await?;
+    cluster.crash(2).await;
+    timeout(PATIENCE, owner.gone()).await??;
+    // Whether or not that is an error.
+    let published = publisher.publish("n", &value);
+    ensure!(!publisher.unpublish("n"), "{published:?}");
+    drop(value);
+    finish(cluster).await
+}
+
 #[tokio::test]
 async fn n3_whoever_looks_for_another_type_is_told_both() -> Result<()> {
     let (cluster, peer) = pair().await?;

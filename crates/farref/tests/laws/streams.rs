@@ -385,6 +385,29 @@ async fn an_item_that_is_too_large_is_an_error_and_no_end() -> Result<()> {
     finish(cluster).await
 }
 
+/// T1: what goes along with an item is all there, of each kind.
+#[tokio::test]
+async fn items_may_have_buffers_and_references_in_them() -> Result<()> {
+    #[farref::remote(name = "streams::buffers_and_references")]
+    async fn both(count: u8) -> Streaming<(Blob, RRef<u8>)> {
+        let worker = Worker::current().expect("inside of a remote function");
+        Streaming::new(Each((0..count).map(move |n| {
+            let blob = Blob::from(vec![n; 10_000]);
+            (blob, worker.rref(n).expect("a member"))
+        })))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let items = all(both::on(&peer, 20).await?).await?;
+    for (n, (blob, rref)) in (0..20).zip(&items) {
+        assert_eq!(blob[..], [n; 10_000]);
+        assert_eq!(rref.to_here().await?, n);
+    }
+    assert_eq!(items.len(), 20);
+    drop(items);
+    finish(cluster).await
+}
+
 /// T2
 #[tokio::test]
 async fn a_stream_that_nobody_reads_is_not_made() -> Result<()> {

@@ -368,3 +368,22 @@ async fn w4_a_task_that_watches_ends_with_a_worker_that_is_dropped() -> Result<(
     );
     Ok(())
 }
+
+/// W4: a worker is not told that it has left itself, neither before it has nor then.
+#[tokio::test(flavor = "multi_thread")]
+async fn w4_a_worker_that_leaves_does_not_hear_so_of_itself() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let leaver = cluster.worker(1).clone();
+    let me = leaver.me();
+    let leaving = tokio::spawn(async move { leaver.leave().await });
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match pin!(me.gone()).poll(&mut context) {
+            Poll::Pending => tokio::task::yield_now().await,
+            Poll::Ready(Err(_)) => break,
+            Poll::Ready(Ok(departure)) => bail!("{departure:?}"),
+        }
+    }
+    leaving.await??;
+    finish(cluster).await
+}

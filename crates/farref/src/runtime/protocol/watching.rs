@@ -147,3 +147,45 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::testing::Cluster;
+
+    /// W1, W5: from when it is seen who is there until whoever watches is told of what happens, nothing may happen.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nothing_changes_while_somebody_begins_to_watch_or_to_wait() -> crate::Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let core = &cluster.worker(0).core;
+        let other = cluster.worker(1).node();
+        let watch = |core: Arc<Core>| {
+            let (key, watcher) = core.watch_members();
+            drop(watcher);
+            core.watchers.unwatch(key);
+        };
+        let wait = move |core: Arc<Core>| drop(core.life_state(other));
+        let begins: [Box<dyn FnOnce(Arc<Core>) + Send>; 2] = [Box::new(watch), Box::new(wait)];
+        for (case, begin) in begins.into_iter().enumerate() {
+            let holds = core.watchers.hold();
+            let beginning = tokio::task::spawn_blocking({
+                let core = Arc::clone(core);
+                move || begin(core)
+            });
+            let until = Instant::now() + Duration::from_secs(20);
+            let mut locked = 0;
+            // Others have the lock for a moment only.
+            while locked < 100 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+                let is_locked = core.state.try_lock().is_err();
+                locked = if is_locked { locked + 1 } else { 0 };
+            }
+            drop(holds);
+            beginning.await.expect("no panic");
+            assert_eq!(locked, 100, "case {case}");
+        }
+        cluster.shutdown().await
+    }
+}

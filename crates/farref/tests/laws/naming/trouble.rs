@@ -209,3 +209,64 @@ async fn n4_a_member_without_a_place_is_waited_for_and_then_counts() -> Result<(
     }
     finish(cluster).await
 }
+
+/// D3: the time of a lookup in the group goes on when it has to begin anew.
+#[tokio::test]
+async fn n4_what_changes_meanwhile_gives_a_lookup_no_more_time() -> Result<()> {
+    let (cluster, _) = pair().await?;
+    let [me, publisher] = [cluster.worker(0), cluster.worker(1)];
+    let version = publish(publisher, "n", 1)?;
+    let limit = Duration::from_secs(6);
+    let began = std::time::Instant::now();
+    let newer = me.lookup::<u64>("n").newer_than(version).timeout(limit);
+    let newer = tokio::spawn(newer.into_future());
+    serves(publisher, 1).await?;
+    tokio::time::sleep_until((began + limit * 5 / 6).into()).await;
+    ensure!(publisher.unpublish("n"));
+    let late = timeout(PATIENCE, newer).await??;
+    ensure!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+    let took = began.elapsed();
+    ensure!(took < limit * 5 / 3, "{took:?}");
+    finish(cluster).await
+}
+
+#[farref::remote]
+fn find_blocking() -> farref::Result<u64> {
+    let me = Worker::current().expect("a worker").me();
+    me.lookup::<u64>("n").timeout(LONG).wait()?.to_here().wait()
+}
+
+#[farref::remote]
+fn publish_blocking() -> farref::Result<()> {
+    let me = Worker::current().expect("a worker");
+    me.publish("n", &me.rref(7_u64)?).map(drop)
+}
+
+/// A plain function that waits for a name takes no thread from the one that publishes it.
+#[tokio::test]
+async fn n1_functions_that_wait_for_a_name_do_not_use_the_pool_up() -> Result<()> {
+    let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let found = find_blocking::on(&peer).timeout(PATIENCE).start();
+    // It, and the lookup of its own.
+    serves(cluster.worker(1), 2).await?;
+    publish_blocking::on(&peer).timeout(PATIENCE).await?;
+    ensure!(found.await? == 7);
+    ensure!(cluster.worker(1).unpublish("n"));
+    finish(cluster).await
+}
+
+/// One that dies before it has answered has nothing, and that is no error.
+#[tokio::test]
+async fn n4_the_death_of_a_member_is_no_error_of_who_asks_what_there_is_now() -> Result<()> {
+    let cluster = Cluster::start_with(3, narrow).await?;
+    let me = cluster.worker(0);
+    let busy = crowd(&me.peer("worker1")?, cluster.worker(1)).await?;
+    let mut now = Box::pin(me.lookup::<u64>("n").timeout(LONG).now());
+    ensure!(timeout(Duration::ZERO, &mut now).await.is_err());
+    cluster.crash(1).await;
+    let now = timeout(PATIENCE, now).await?;
+    ensure!(matches!(now, Ok(None)), "{now:?}");
+    drop(busy);
+    finish(cluster).await
+}

@@ -327,3 +327,42 @@ async fn references_in_items_are_freed_with_them() -> Result<()> {
     drop(items);
     finish(cluster).await
 }
+
+/// T3, T4: an item that cannot be read is the last that comes, and nobody makes more, though the reader is still there.
+#[tokio::test]
+async fn a_stream_whose_item_cannot_be_read_is_dropped_by_its_maker() -> Result<()> {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    #[derive(Debug)]
+    struct Unreadable(u64);
+    impl serde::Serialize for Unreadable {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.0.serialize(serializer)
+        }
+    }
+    impl<'de> serde::Deserialize<'de> for Unreadable {
+        fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            match u64::deserialize(from)? {
+                7 => Err(serde::de::Error::custom("not a seven")),
+                n => Ok(Self(n)),
+            }
+        }
+    }
+
+    #[farref::remote(name = "streams::seven_is_unreadable")]
+    async fn endless() -> Streaming<Unreadable> {
+        Streaming::new(Watched(Each((0..).map(Unreadable)), &DROPPED))
+    }
+
+    let (cluster, peer) = pair().await?;
+    let mut stream = endless::on(&peer).await?;
+    for n in 0..7 {
+        let item = stream.next().await.transpose()?;
+        assert_eq!(item.map(|item| item.0), Some(n));
+    }
+    let unread = stream.next().await.context("an error")?;
+    assert!(matches!(unread, Err(Error::Codec { .. })), "{unread:?}");
+    reaches(&DROPPED, 1).await?;
+    assert!(stream.next().await.is_none());
+    finish(cluster).await
+}

@@ -275,3 +275,16 @@ async fn a_stream_cannot_be_written_elsewhere() -> Result<()> {
     is_a_stream(&Streaming::new(Each(0..3_u64)));
     Ok(())
 }
+
+/// T5: one that has come to its end has nothing more for who it is handed on to, and that is no error.
+#[tokio::test]
+async fn a_stream_that_is_over_can_be_handed_on() -> Result<()> {
+    let (cluster, [one, two]) = three().await?;
+    let mut stream = numbers::on(&one, 0, 3).await?;
+    for n in 0..3 {
+        assert_eq!(stream.next().await.transpose()?, Some(n));
+    }
+    assert!(stream.next().await.is_none());
+    assert_eq!(collect::on(&two, stream).await?, [0; 0]);
+    finish(cluster).await
+}

@@ -204,3 +204,67 @@ impl Stream for Gated {
         Poll::Ready(Some(self.0 - 1))
     }
 }
+
+/// T6, SR-2: also one that was busy is one open call when it is idle.
+#[tokio::test]
+async fn a_stream_that_was_busy_is_one_open_call_when_it_is_idle() -> Result<()> {
+    #[farref::remote(name = "streams::many_items_and_silence")]
+    async fn busy_then_idle(count: u64) -> Streaming<u64> {
+        Streaming::new(ThenSilence(0..count))
+    }
+
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let mut stream = busy_then_idle::on(&me.peer("worker1")?, 5000).await?;
+    for n in 0..5000 {
+        assert_eq!(stream.next().await.transpose()?, Some(n));
+    }
+    let mut next = Box::pin(stream.next());
+    assert!(timeout(Duration::from_millis(20), &mut next).await.is_err());
+    assert_eq!(me.snapshot().open_calls, 1);
+    drop(next);
+    drop(stream);
+    finish(cluster).await
+}
+
+/// Numbers, and no end.
+struct ThenSilence(std::ops::Range<u64>);
+
+impl Stream for ThenSilence {
+    type Item = u64;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
+        self.0
+            .next()
+            .map_or(Poll::Pending, |n| Poll::Ready(Some(n)))
+    }
+}
+
+/// SR-3: whoever reads without a pause lets others have their turn after two batches at the latest, though there are more.
+#[tokio::test]
+async fn a_reader_does_not_go_on_from_batch_to_batch() -> Result<()> {
+    #[farref::remote(name = "streams::endless_numbers")]
+    async fn endless() -> Streaming<u64> {
+        Streaming::new(Each(0..))
+    }
+
+    let cluster = Cluster::start(2).await?;
+    let me = cluster.worker(0);
+    let mut stream = endless::on(&me.peer("worker1")?).await?;
+    for round in 0..3 {
+        timeout(PATIENCE, stream.next()).await.context("in time")?;
+        eventually("what was asked for is there", || {
+            me.snapshot().open_calls == 0
+        })
+        .await?;
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut items = 0;
+        while let Poll::Ready(item) = Pin::new(&mut stream).poll_next(&mut context) {
+            item.context("no end")??;
+            items += 1;
+        }
+        assert!(items <= 2 * 1024, "{items} items in round {round}");
+    }
+    drop(stream);
+    finish(cluster).await
+}

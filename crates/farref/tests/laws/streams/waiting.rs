@@ -1,13 +1,14 @@
 //! D3, T3, T6: `wait_next` on threads that may block, and limits for an item.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::AtomicUsize;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use farref::{Error, Streaming};
+use farref::testing::Cluster;
+use farref::{Error, Stream, Streaming};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
@@ -115,5 +116,95 @@ async fn a_next_that_was_dropped_takes_no_time_from_the_next_one() -> Result<()>
     };
     assert!(first.is_pending(), "{first:?}");
     drop(stream);
+    finish(cluster).await
+}
+
+/// T6: each item has its own time, also for who reads it as a [`Stream`].
+#[tokio::test]
+async fn an_item_that_came_leaves_the_next_one_all_its_time() -> Result<()> {
+    #[farref::remote(name = "streams::hand_back")]
+    async fn hand_back(numbers: Streaming<u64>) -> Streaming<u64> {
+        numbers
+    }
+
+    let (cluster, peer) = pair().await?;
+    let (sender, channel) = Channel::new();
+    let limit = Duration::from_secs(1);
+    let stream = hand_back::on(&peer, Streaming::new(channel)).await?;
+    let mut stream = stream.timeout(limit);
+    let mut poll = |context: &mut Context<'_>| Pin::new(&mut stream).poll_next(context);
+    let first = poll_fn(|context| Poll::Ready(poll(context))).await;
+    assert!(first.is_pending(), "{first:?}");
+    sender.send(7)?;
+    let item = timeout(PATIENCE, poll_fn(&mut poll))
+        .await
+        .context("in time")?;
+    assert_eq!(item.transpose()?, Some(7));
+    tokio::time::sleep(limit).await;
+    let second = poll_fn(|context| Poll::Ready(poll(context))).await;
+    assert!(second.is_pending(), "{second:?}");
+    drop((sender, stream));
+    finish(cluster).await
+}
+
+/// Has an item for who asks twice, and says so at once.
+struct Hesitant(u64, bool);
+
+impl Stream for Hesitant {
+    type Item = u64;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
+        self.1 = !self.1;
+        if self.1 {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.0 += 1;
+        Poll::Ready((self.0 <= 3).then_some(self.0))
+    }
+}
+
+/// A thread that is woken before it sleeps does not sleep.
+#[tokio::test]
+async fn a_thread_without_a_runtime_is_woken_also_by_what_it_polls() -> Result<()> {
+    let (tell, told) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut stream = Streaming::new(Hesitant(0, false));
+        let items = std::iter::from_fn(|| stream.wait_next()).map(Result::ok);
+        let _ = tell.send(items.collect::<Vec<_>>());
+    });
+    let items = timeout(PATIENCE, told).await.context("in time")??;
+    assert_eq!(items, [Some(1), Some(2), Some(3)]);
+    Ok(())
+}
+
+/// A plain function that waits for an item takes no thread from the function that the item depends on.
+#[tokio::test]
+async fn functions_that_wait_for_items_do_not_use_the_pool_up() -> Result<()> {
+    #[farref::remote(name = "streams::sum_blocking")]
+    fn sum(mut numbers: Streaming<u64>) -> farref::Result<u64> {
+        let mut sum = 0;
+        while let Some(number) = numbers.wait_next() {
+            sum += number?;
+        }
+        Ok(sum)
+    }
+
+    #[farref::remote(name = "streams::five_blocking")]
+    fn five() -> u64 {
+        5
+    }
+
+    let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let (sender, channel) = Channel::new();
+    let sum = sum::on(&peer, Streaming::new(channel))
+        .timeout(PATIENCE)
+        .start();
+    for _ in 0..3 {
+        sender.send(five::on(&peer).timeout(PATIENCE).await?)?;
+    }
+    drop(sender);
+    assert_eq!(sum.await?, 15);
     finish(cluster).await
 }
