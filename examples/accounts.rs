@@ -20,8 +20,8 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context as _, Result, ensure};
-use farref::{Error, RRef, Worker};
+use anyhow::{Context as _, Result, bail, ensure};
+use farref::{RRef, Worker};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -67,14 +67,14 @@ impl Bank {
 /// Gives what there is, if it is less. Says how much that was.
 #[farref::remote]
 async fn give(bank: RRef<Bank>, from: String, to: String, sum: u64) -> farref::Result<u64> {
-    let transfer = bank.transfer(from.clone(), to.clone(), sum);
-    let sum = match transfer.result().await? {
-        Ok(()) => return Ok(sum),
-        Err(BankError::Short(_, has @ 1..)) => has,
-        Err(_) => sum, // as it is: it fails once more, and whoever called may know what to do
+    let Err(error) = bank.transfer(from.clone(), to.clone(), sum).await else {
+        return Ok(sum);
     };
-    bank.transfer(from, to, sum).await?;
-    Ok(sum)
+    let Some(&BankError::Short(_, has @ 1..)) = error.downcast_ref() else {
+        return Err(error); // as it is: whoever called may know what to do
+    };
+    bank.transfer(from, to, has).await?;
+    Ok(has)
 }
 
 #[farref::remote(name = "accounts::audit")]
@@ -105,15 +105,11 @@ async fn customer(me: &Worker) -> Result<()> {
     println!("ann gives eve 1: {own}");
     ensure!(own == BankError::NoAccount(eve));
 
-    let error = bank
-        .transfer(ann, bob, 1)
-        .await
-        .err()
-        .context("ann has nothing")?;
-    let Error::Remote(remote) = error else {
-        return Err(error.into());
+    // Whoever cares for all of them asks for what the function returned.
+    let Err(own) = bank.transfer(ann, bob, 1).result().await? else {
+        bail!("ann has nothing");
     };
-    let says = remote.message();
+    let says = own.to_string();
     println!("ann gives bob 1 through `bank`, which is no clerk: it failed, and says {says:?}");
 
     // What is not the function's own error is farref's, also here.

@@ -61,12 +61,7 @@ async fn client(me: &Worker, server: &Peer) -> Result<()> {
     use_model(&model).await?;
 
     // Whoever has found a model has it; whoever wants the next one waits for it.
-    let next = tokio::spawn(
-        server
-            .lookup::<Model>("model")
-            .newer_than(version)
-            .into_future(),
-    );
+    let next = tokio::spawn(server.lookup::<Model>("model").newer_than(version));
     train::on(server, 2).await?;
     use_model(&next.await??).await?;
     ensure!(model.version().await? == 1, "it is still there");
@@ -89,7 +84,7 @@ async fn main_worker() -> Result<()> {
     // What a worker publishes goes with it. In the group it is found again, wherever it is.
     process.kill()?;
     println!("the server is killed, and started again");
-    let found = tokio::spawn(me.lookup::<Model>("model").into_future());
+    let found = tokio::spawn(me.lookup::<Model>("model"));
     server.gone().await?;
     let process = start()?;
     let server = me.wait_for_peer("server", PATIENCE).await?;

@@ -63,14 +63,14 @@ struct Counts {
 }
 
 impl Stream for Counts {
-    /// What goes wrong on the way is an item of its own here.
-    type Item = Result<(String, u32), String>;
+    /// What goes wrong on the way is handed on.
+    type Item = farref::Result<(String, u32)>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let word = ready!(Pin::new(&mut this.words).poll_next(context));
         Poll::Ready(word.map(|word| {
-            let word = word.map_err(|error| error.to_string())?;
+            let word = word?;
             let count = this.counts.entry(word.clone()).or_default();
             *count += 1;
             Ok((word, *count))
@@ -78,9 +78,9 @@ impl Stream for Counts {
     }
 }
 
-/// A stream is an argument, and another one is the result.
+/// A stream is an argument, and another one is the result: a `Streaming<(String, u32)>`, which an error ends.
 #[farref::remote]
-async fn count(words: Streaming<String>) -> impl Stream<Item = Result<(String, u32), String>> {
+async fn count(words: Streaming<String>) -> impl Stream<Item = farref::Result<(String, u32)>> {
     let counts = BTreeMap::new();
     Counts { words, counts }
 }
@@ -106,7 +106,7 @@ async fn run(me: &Worker) -> Result<()> {
     let mut counts = count::on(&counter, text).await?;
     let mut came = 0;
     while let Some(counted) = counts.next().await {
-        let (word, times) = counted?.map_err(anyhow::Error::msg)?;
+        let (word, times) = counted?;
         came += 1;
         if times == 3 {
             println!("{word} was said {times} times, after {came} words");

@@ -74,7 +74,14 @@ use crate::options::{Options, Place};
 ///
 /// A function that returns `impl Stream<Item = T>`, or a `Result` of one, is called for a `farref::Streaming<T>`. The stream
 /// is `Send` and borrows nothing: a method of edition 2024 says `impl Stream<Item = T> + use<>`, or returns a
-/// `farref::Streaming<T>` itself. One that takes a stream takes a `farref::Streaming<T>`, whose items are results, since what
+/// `farref::Streaming<T>` itself. A boxed one (`BoxStream<'static, T>`, `Pin<Box<dyn Stream<Item = T> + Send>>`) is the same.
+///
+/// A function that reads a stream and makes another one of it hands errors on with `?`: it says
+/// `impl Stream<Item = farref::Result<T>>`, so written, is called for a `farref::Streaming<T>` all the same, and its first
+/// error ends that one. (An alias that hides the `farref::` does not do: the macro sees only what is written.) Results with
+/// errors that can be sent are items like others.
+///
+/// One that takes a stream takes a `farref::Streaming<T>`, whose items are results, since what
 /// comes from another worker may fail on its way.
 ///
 /// # Methods

@@ -8,7 +8,7 @@ use syn::{Ident, Type};
 
 use crate::options::{Mode, Options};
 use crate::signature::{Argument, ErrorType, MOST_ARGUMENTS, Receiver, Signature};
-use crate::types;
+use crate::types::{self, StreamMaker};
 
 /// All that `farref` must know of a function.
 pub(crate) struct Marker<'a> {
@@ -208,9 +208,14 @@ impl Marker<'_> {
         let wait = self.signature.is_async.then(|| quote!(.await));
         let called = quote!(#path(#lent #(#names),*) #wait);
         // Placed at the type, because that is what is wrong if the stream or its items cannot be sent.
-        let sent = |value: TokenStream| match self.signature.is_stream {
-            true => quote_spanned!(output.span()=> ::farref::Streaming::new(#value)),
-            false => value,
+        let sent = |value: TokenStream| match self.signature.stream {
+            Some(StreamMaker::Items) => {
+                quote_spanned!(output.span()=> ::farref::Streaming::new(#value))
+            }
+            Some(StreamMaker::Results) => {
+                quote_spanned!(output.span()=> ::farref::Streaming::of_results(#value))
+            }
+            None => value,
         };
         let result = match &self.signature.error {
             None => {

@@ -9,7 +9,7 @@ use syn::{Safety, Type};
 
 use crate::errors::{Errors, error, error_over};
 use crate::text;
-use crate::types::{self, Use};
+use crate::types::{self, StreamMaker, Use};
 
 /// serde implements its traits for tuples up to this size.
 pub(crate) const MOST_ARGUMENTS: usize = 16;
@@ -23,7 +23,7 @@ pub(crate) struct Signature {
     /// What it returns; of a `Result`, the good part; of a stream, what it is from afar.
     pub(crate) output: Type,
     /// Whether the function itself returns a stream in its place.
-    pub(crate) is_stream: bool,
+    pub(crate) stream: Option<StreamMaker>,
     /// If it returns a `Result`, what its errors are.
     pub(crate) error: Option<ErrorType>,
     /// The return type as declared, for people.
@@ -73,7 +73,7 @@ impl Signature {
             ReturnType::Default => String::new(),
             ReturnType::Type(..) => format!(" -> {}", text::of(returned.to_token_stream())),
         };
-        let (returned, is_stream) = with_stream(returned);
+        let (returned, stream) = with_stream(returned);
         let (output, error) = match good_part(&returned) {
             Some((output, error)) => (output.clone(), Some(error)),
             None => (returned, None),
@@ -86,7 +86,7 @@ impl Signature {
             receiver,
             arguments,
             output,
-            is_stream,
+            stream,
             error,
             returns,
         })
@@ -269,22 +269,23 @@ fn explicit(ty: &Type, this: Option<&Type>) -> syn::Result<Type> {
     }
 }
 
-/// A type that is returned, with what a stream is from afar in the stream's place; and whether there is one.
-fn with_stream(mut returned: Type) -> (Type, bool) {
-    if let Some(streaming) = types::streaming(&returned) {
-        return (streaming, true);
+/// A type that is returned, with what a stream is from afar in the stream's place; and what makes that of it, if there is
+/// one.
+fn with_stream(mut returned: Type) -> (Type, Option<StreamMaker>) {
+    if let Some(stream) = types::streaming(&returned) {
+        return (stream.streaming, Some(stream.made_by));
     }
     if let Type::Path(path) = &mut returned
         && let Some(last) = path.path.segments.last_mut()
         && last.ident == "Result"
         && let PathArguments::AngleBracketed(arguments) = &mut last.arguments
         && let Some(GenericArgument::Type(output)) = arguments.args.first_mut()
-        && let Some(streaming) = types::streaming(output)
+        && let Some(stream) = types::streaming(output)
     {
-        *output = streaming;
-        return (returned, true);
+        *output = stream.streaming;
+        return (returned, Some(stream.made_by));
     }
-    (returned, false)
+    (returned, None)
 }
 
 /// If a type is called `Result`, what it holds if all is well, and its errors.
@@ -455,11 +456,13 @@ mod tests {
             ),
         ] {
             let signature = signature(declared);
-            assert!(signature.is_stream, "{declared}");
+            assert_eq!(signature.stream, Some(StreamMaker::Items), "{declared}");
             assert_eq!(text::of(signature.output.to_token_stream()), output);
             assert_eq!(format!("fn {}", signature.describe()), declared);
         }
-        assert!(!signature("fn f() -> Streaming<u8>").is_stream);
+        assert_eq!(signature("fn f() -> Streaming<u8>").stream, None);
+        let results = signature("fn f() -> farref::Result<BoxStream<'static, farref::Result<u8>>>");
+        assert_eq!(results.stream, Some(StreamMaker::Results));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    GenericArgument, Lifetime, PathArguments, Type, TypeImplTrait, TypeInfer, TypeNever,
-    TypeParamBound, TypeReference,
+    GenericArgument, Lifetime, PathArguments, PathSegment, Type, TypeImplTrait, TypeInfer,
+    TypeNever, TypeParamBound, TypeReference,
 };
 
 use crate::errors::{Errors, error, error_over};
@@ -124,12 +124,14 @@ impl<'ast> Visit<'ast> for Check<'_> {
 
 /// Whether it is some stream.
 fn is_stream(ty: &TypeImplTrait) -> bool {
-    stream_bound(ty).is_some()
+    stream_bound(&ty.bounds).is_some()
 }
 
 /// What is said of the stream, if it is one.
-fn stream_bound(ty: &TypeImplTrait) -> Option<&syn::PathSegment> {
-    ty.bounds.iter().find_map(|bound| match bound {
+fn stream_bound<'a>(
+    bounds: impl IntoIterator<Item = &'a TypeParamBound>,
+) -> Option<&'a PathSegment> {
+    bounds.into_iter().find_map(|bound| match bound {
         TypeParamBound::Trait(bound) => {
             let last = bound.path.segments.last()?;
             (last.ident == "Stream").then_some(last)
@@ -138,22 +140,101 @@ fn stream_bound(ty: &TypeImplTrait) -> Option<&syn::PathSegment> {
     })
 }
 
-/// If a type is `impl Stream<Item = T>`, the type that comes from afar in its place: `farref::Streaming<T>`.
-pub(crate) fn streaming(ty: &Type) -> Option<Type> {
-    let ty = match ty {
-        Type::ImplTrait(ty) => ty,
+/// A stream that is returned as what it is where it is made.
+pub(crate) struct StreamType {
+    /// What comes from afar in its place: a `farref::Streaming`.
+    pub(crate) streaming: Type,
+    /// What it is made with.
+    pub(crate) made_by: StreamMaker,
+}
+
+/// What makes a `farref::Streaming` of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamMaker {
+    /// `new`
+    Items,
+    /// `of_results`: an error is no item, and ends it.
+    Results,
+}
+
+/// If a type is `impl Stream<Item = T>`, or a box of one: what comes from afar in its place.
+pub(crate) fn streaming(ty: &Type) -> Option<StreamType> {
+    let item = match ty {
         Type::Group(group) => return streaming(&group.elem),
         Type::Paren(paren) => return streaming(&paren.elem),
+        Type::ImplTrait(ty) => item_of(stream_bound(&ty.bounds)?)?,
+        Type::Path(path) => boxed_item(path.path.segments.last()?)?,
         _ => return None,
     };
-    let PathArguments::AngleBracketed(arguments) = &stream_bound(ty)?.arguments else {
+    let (item, made_by) = match result_of_farref(item) {
+        Some(item) => (item, StreamMaker::Results),
+        None => (item, StreamMaker::Items),
+    };
+    let streaming = syn::parse2(quote_spanned!(ty.span()=> ::farref::Streaming<#item>)).ok()?;
+    Some(StreamType { streaming, made_by })
+}
+
+/// `T` of `Stream<Item = T>`.
+fn item_of(stream: &PathSegment) -> Option<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &stream.arguments else {
         return None;
     };
-    let item = arguments.args.iter().find_map(|argument| match argument {
+    arguments.args.iter().find_map(|argument| match argument {
         GenericArgument::AssocType(item) if item.ident == "Item" => Some(&item.ty),
         _ => None,
-    })?;
-    syn::parse2(quote_spanned!(ty.span()=> ::farref::Streaming<#item>)).ok()
+    })
+}
+
+/// `T` of `BoxStream<'static, T>`, `Pin<Box<dyn Stream<Item = T> + Send>>`, and without the `Pin`.
+fn boxed_item(outer: &PathSegment) -> Option<&Type> {
+    let inner = *types_in(outer).first()?;
+    if outer.ident == "BoxStream" {
+        return Some(inner);
+    }
+    match inner {
+        Type::Path(path) if outer.ident == "Pin" => {
+            let inner = path.path.segments.last()?;
+            (inner.ident == "Box").then(|| boxed_item(inner))?
+        }
+        Type::TraitObject(object) if outer.ident == "Box" => item_of(stream_bound(&object.bounds)?),
+        _ => None,
+    }
+}
+
+/// `T` of `farref::Result<T>` and `Result<T, farref::Error>`. What else is called `Result` may have errors that can be
+/// sent, which are items like others.
+fn result_of_farref(item: &Type) -> Option<&Type> {
+    let Type::Path(path) = item else {
+        return None;
+    };
+    let last = path.path.segments.last()?;
+    if last.ident != "Result" {
+        return None;
+    }
+    let is_farrefs = |path: &syn::Path| {
+        let mut segments = path.segments.iter().rev().skip(1);
+        segments.next().is_some_and(|of| of.ident == "farref")
+    };
+    match types_in(last)[..] {
+        [item] => is_farrefs(&path.path).then_some(item),
+        [item, Type::Path(error)] => {
+            let last = error.path.segments.last()?;
+            (last.ident == "Error" && is_farrefs(&error.path)).then_some(item)
+        }
+        _ => None,
+    }
+}
+
+/// The types in the angle brackets.
+fn types_in(segment: &PathSegment) -> Vec<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
+        return Vec::new();
+    };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.collect()
 }
 
 /// What to write instead of a reference to something.
@@ -271,22 +352,63 @@ mod tests {
     #[test]
     fn a_stream_of_known_items_comes_from_afar_as_one() {
         let streaming = |ty: &str| {
-            let ty = streaming(&syn::parse_str(ty).unwrap())?;
-            Some(text::of(ty.to_token_stream()))
+            let stream = streaming(&syn::parse_str(ty).unwrap())?;
+            Some((text::of(stream.streaming.to_token_stream()), stream.made_by))
         };
-        for (ty, expected) in [
-            ("impl Stream<Item = u64>", "::farref::Streaming<u64>"),
+        let (items, results) = (StreamMaker::Items, StreamMaker::Results);
+        for (ty, expected, made_by) in [
+            ("impl Stream<Item = u64>", "::farref::Streaming<u64>", items),
             (
                 "impl Send + futures::Stream<Item = Result<Vec<u8>, E>> + use<>",
                 "::farref::Streaming<Result<Vec<u8>, E>>",
+                items,
+            ),
+            (
+                "impl Stream<Item = Result<u64>>",
+                "::farref::Streaming<Result<u64>>",
+                items,
+            ),
+            (
+                "impl Stream<Item = farref::Result<u64>>",
+                "::farref::Streaming<u64>",
+                results,
+            ),
+            (
+                "impl Stream<Item = std::result::Result<u64, farref::Error>> + Send",
+                "::farref::Streaming<u64>",
+                results,
+            ),
+            (
+                "impl Stream<Item = farref::Result<u64, String>>",
+                "::farref::Streaming<farref::Result<u64, String>>",
+                items,
+            ),
+            (
+                "futures::stream::BoxStream<'static, u64>",
+                "::farref::Streaming<u64>",
+                items,
+            ),
+            (
+                "Pin<Box<dyn Stream<Item = farref::Result<u64>> + Send>>",
+                "::farref::Streaming<u64>",
+                results,
+            ),
+            (
+                "Box<dyn Stream<Item = u64> + Send + Unpin>",
+                "::farref::Streaming<u64>",
+                items,
             ),
         ] {
-            assert_eq!(streaming(ty).as_deref(), Some(expected), "{ty}");
+            assert_eq!(streaming(ty), Some((expected.to_owned(), made_by)), "{ty}");
         }
         for ty in [
             "impl Stream",
             "impl Iterator<Item = u8>",
             "Stream<Item = u8>",
+            "Pin<Box<dyn Iterator<Item = u8>>>",
+            "Vec<Box<dyn Stream<Item = u8>>>",
+            "BoxStream",
+            "Box<u8>",
             "u8",
         ] {
             assert_eq!(streaming(ty), None, "{ty}");

@@ -67,7 +67,7 @@
 //! | make functions and methods callable | [`macro@remote`] |
 //! | join a group, from a launcher's environment or by hand | [`Worker`], [`WorkerBuilder`] |
 //! | know what can go wrong, and whose fault it is | [`enum@Error`] |
-//! | get a function's own error | [`Call::result`], [`Error::downcast`] |
+//! | get a function's own error | [`Call::result`], [`Error::downcast`], [`Error::downcast_ref`] |
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | send many values, one after the other, no faster than they are read | [`Streaming`], or return `impl Stream` |

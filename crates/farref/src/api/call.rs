@@ -547,7 +547,8 @@ impl<T: Returned, E> Call<T, E> {
     /// whether farref could do its part, the inner one is the function's.
     ///
     /// It is awaited as the call is, or [waited for](Outcome::wait). A call that has been started has the same
-    /// ([`Pending::result`]). Who does not care writes `call.await?`.
+    /// ([`Pending::result`]). Who does not care writes `call.await?`, and who handles some of the errors and hands the rest on
+    /// asks the error of that ([`Error::downcast_ref`]).
     ///
     /// The error's type is the one in the function's signature: of an alias that leaves it out, such as
     /// `farref::Result<u32>`, await the call and ask its error ([`Error::downcast`]). It has to implement serde's

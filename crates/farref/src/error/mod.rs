@@ -31,6 +31,7 @@ pub use misuse::{MemberState, Misuse};
 pub use raised::ErrorValue;
 pub(crate) use raised::Unreadable;
 pub use reference::ReferenceError;
+pub(crate) use remote::THE_GROUP;
 pub use remote::{FunctionName, RemoteError};
 
 use crate::codec::CodecError;
@@ -110,11 +111,8 @@ pub enum Error {
     Remote(#[from] RemoteError),
 
     /// The peer died, left or was cut off before it answered. Whether the function ran cannot be
-    /// known; it was not and will not be run a second time.
-    #[error(
-        "worker `{peer}` was lost before it answered {function}: \
-         whether it ran is unknown, decide whether to call another worker"
-    )]
+    /// known; it was not and will not be run a second time. Of a stream, there is no more.
+    #[error("{}", .function.lost_with(.peer))]
     PeerLost {
         /// The peer's name.
         peer: Arc<str>,
@@ -151,12 +149,10 @@ pub enum Error {
     ContextReleased,
 
     /// The call took longer than it was allowed to. It has been cancelled.
-    #[error(
-        "{function} on worker `{peer}` took longer than {limit:?}: \
-         raise it with `.timeout(..)` if that is too short"
-    )]
+    #[error("{}", .function.late_on(.peer, *.limit))]
     Timeout {
-        /// The peer's name.
+        /// The peer's name. Of a lookup in the whole group, the first who did not say whether it has the name; `any of the
+        /// group` if all have, and nobody has it.
         peer: Arc<str>,
         /// What was called.
         function: FunctionName,
@@ -458,6 +454,59 @@ impl Error {
         match value.map(ErrorValue::read) {
             Some(Ok(error)) => Ok(error),
             Some(Err(_)) | None => Err(self),
+        }
+    }
+
+    /// The same for who only looks at it: handles some of the function's errors, say, and hands the rest on as they came.
+    ///
+    /// ```
+    /// use farref::Worker;
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
+    /// enum Stock {
+    ///     #[error("there are only {0} left")]
+    ///     TooFew(u32),
+    ///     #[error("it is closed")]
+    ///     Closed,
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn take(n: u32) -> Result<u32, Stock> {
+    ///     match n {
+    ///         0 => Err(Stock::Closed),
+    ///         1..=3 => Ok(n),
+    ///         _ => Err(Stock::TooFew(3)),
+    ///     }
+    /// }
+    ///
+    /// // As many as there are, if there are any.
+    /// #[farref::remote]
+    /// async fn take_up_to(n: u32) -> farref::Result<u32> {
+    ///     let caller = Worker::caller().expect("inside of a remote function");
+    ///     match take::on(&caller, n).await {
+    ///         Err(error) => match error.downcast_ref() {
+    ///             Some(&Stock::TooFew(left)) => take::on(&caller, left).await,
+    ///             _ => Err(error), // as it is
+    ///         },
+    ///         taken => taken,
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(take_up_to::on(&peer, 9).await?, 3);
+    /// let error = take_up_to::on(&peer, 0).await.unwrap_err();
+    /// assert_eq!(error.downcast_ref(), Some(&Stock::Closed));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn downcast_ref<E: DeserializeOwned + Send + Sync + 'static>(&self) -> Option<&E> {
+        match self {
+            Self::Remote(remote) => remote.value.as_deref()?.lend(),
+            _ => None,
         }
     }
 }

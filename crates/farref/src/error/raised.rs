@@ -9,8 +9,9 @@
 //! - **RE-2** It is bounded, whoever wrote it: what is larger than [`MAX_BYTES`] does not travel. The text of
 //!   the error arrives all the same, and why the value did not.
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::fmt;
+use std::sync::OnceLock;
 
 use farref_proto::Fingerprint;
 use serde::de::DeserializeOwned;
@@ -46,7 +47,28 @@ pub struct ErrorValue {
     of: Fingerprint,
     /// It, or why it cannot be sent.
     written: Result<Vec<u8>, String>,
+    #[serde(skip)]
+    lent: Lent,
 }
+
+/// The error as it was read for somebody who only wanted to look at it.
+#[derive(Default)]
+struct Lent(OnceLock<Option<Box<dyn Any + Send + Sync>>>);
+
+/// What was read of an error makes it no other one.
+impl Clone for Lent {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Lent {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Lent {}
 
 impl ErrorValue {
     /// Writes an error. References cannot go with it; buffers in it are copied.
@@ -56,8 +78,12 @@ impl ErrorValue {
             Ok(None) => Err(too_large()),
             Err(reason) => Err(said(reason)),
         };
-        let of = fingerprint::of_error::<E>();
-        Self { of, written }.bounded()
+        let value = Self {
+            of: fingerprint::of_error::<E>(),
+            written,
+            lent: Lent::default(),
+        };
+        value.bounded()
     }
 
     /// RE-2
@@ -93,6 +119,15 @@ impl ErrorValue {
             parts: Vec::new(),
         };
         scope::read(payload, &[], |body| Codec::Postcard.decode(body)).map_err(Unreadable::Read)
+    }
+
+    /// Lends it as what [it is](Self::is). It is read once.
+    pub(crate) fn lend<E: DeserializeOwned + Send + Sync + 'static>(&self) -> Option<&E> {
+        if !self.is::<E>() {
+            return None;
+        }
+        let read = || self.read::<E>().ok().map(|error| Box::new(error) as Box<_>);
+        self.lent.0.get_or_init(read).as_ref()?.downcast_ref()
     }
 }
 
@@ -173,6 +208,7 @@ mod tests {
         let talks = ErrorValue {
             of: fingerprint::of_error::<Broke>(),
             written: Err("x".repeat(2 * MAX_TEXT)),
+            lent: Lent::default(),
         };
         let bounded = talks.bounded().written.unwrap_err();
         assert_eq!(bounded.len(), MAX_TEXT);
@@ -233,6 +269,7 @@ mod tests {
         let value = ErrorValue {
             of: fingerprint::of_error::<crate::Blob>(),
             written: Ok(payload.body.to_vec()),
+            lent: Lent::default(),
         };
         let read = scope::read(payload, &[], |_| Ok(value.read::<crate::Blob>().is_ok()));
         assert_eq!(read, Ok(false));

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::raised::ErrorValue;
 
@@ -94,7 +95,11 @@ impl fmt::Display for RemoteError {
 
 impl std::error::Error for RemoteError {}
 
-/// Names a function in errors; the fetch of a value counts as one.
+/// Who is named where the whole group was asked for a name, and everybody has answered.
+pub(crate) const THE_GROUP: &str = "any of the group";
+
+/// Names a function in errors; the fetch of a value and the lookup of a name count as functions. Of a stream, it names the
+/// function that made it, or the line of the program.
 ///
 /// Cheap to clone. Names are equal if they read alike.
 ///
@@ -128,6 +133,12 @@ enum Name {
     Ours(&'static str),
     /// One that only another worker may have.
     Theirs(Arc<str>),
+    /// What made a stream.
+    Stream(Arc<str>),
+    /// A lookup, of one worker.
+    Lookup(Arc<str>),
+    /// A lookup in the whole group.
+    GroupLookup(Arc<str>),
 }
 
 impl FunctionName {
@@ -140,6 +151,64 @@ impl FunctionName {
 
     pub(crate) fn theirs(name: String) -> Self {
         Self(Name::Theirs(name.into()))
+    }
+
+    /// The stream that this made.
+    pub(crate) fn stream_of(maker: &str) -> Self {
+        Self(Name::Stream(Arc::from(maker)))
+    }
+
+    /// The lookup of a name, on one worker or in the whole group.
+    pub(crate) fn lookup_of(name: &str, in_group: bool) -> Self {
+        let text = Arc::from(format!("lookup of `{name}`"));
+        Self(match in_group {
+            true => Name::GroupLookup(text),
+            false => Name::Lookup(text),
+        })
+    }
+
+    /// What is said when the worker is gone that it was on.
+    pub(super) fn lost_with(&self, peer: &str) -> String {
+        match &self.0 {
+            Name::Ours(_) | Name::Theirs(_) => format!(
+                "worker `{peer}` was lost before it answered {self}: \
+                 whether it ran is unknown, decide whether to call another worker"
+            ),
+            Name::Stream(_) => format!(
+                "worker `{peer}` was lost, and with it what was to come of {self}: \
+                 decide whether to get the rest from another worker"
+            ),
+            Name::Lookup(_) | Name::GroupLookup(_) => format!(
+                "worker `{peer}` was lost before it answered {self}: \
+                 look the name up on another worker, or in the group with `Worker::lookup`"
+            ),
+        }
+    }
+
+    /// What is said when its time is up.
+    pub(super) fn late_on(&self, peer: &str, limit: Duration) -> String {
+        match &self.0 {
+            Name::Ours(_) | Name::Theirs(_) => format!(
+                "{self} on worker `{peer}` took longer than {limit:?}: \
+                 raise it with `.timeout(..)` if that is too short"
+            ),
+            Name::Stream(_) => format!(
+                "no item of {self} came from worker `{peer}` within {limit:?}: \
+                 read on, and raise it with `.timeout(..)` if that is too short"
+            ),
+            Name::Lookup(_) => format!(
+                "{self} on worker `{peer}` took longer than {limit:?}: \
+                 publish it there, or raise it with `.timeout(..)` if that is too short"
+            ),
+            Name::GroupLookup(_) if peer == THE_GROUP => format!(
+                "{self} in the group took longer than {limit:?}, and nobody is known to have it: \
+                 publish it, or raise it with `.timeout(..)` if that is too short"
+            ),
+            Name::GroupLookup(_) => format!(
+                "{self} in the group took longer than {limit:?}, as worker `{peer}` did not say whether it has it: \
+                 find out what keeps that worker, or raise it with `.timeout(..)` if that is too short"
+            ),
+        }
     }
 
     /// Whether nobody has filled it in yet.
@@ -183,7 +252,10 @@ impl FunctionName {
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Name::Ours(name) => name,
-            Name::Theirs(name) => name,
+            Name::Theirs(name)
+            | Name::Stream(name)
+            | Name::Lookup(name)
+            | Name::GroupLookup(name) => name,
         }
     }
 }
@@ -204,7 +276,12 @@ impl Hash for FunctionName {
 
 impl fmt::Display for FunctionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`", self.as_str())
+        let name = self.as_str();
+        match &self.0 {
+            Name::Ours(_) | Name::Theirs(_) => write!(f, "`{name}`"),
+            Name::Stream(_) => write!(f, "the stream of `{name}`"),
+            Name::Lookup(_) | Name::GroupLookup(_) => write!(f, "the {name}"),
+        }
     }
 }
 

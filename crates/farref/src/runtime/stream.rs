@@ -30,10 +30,12 @@ use serde::Serialize;
 
 use super::busy_streams::LastBusy;
 use super::core::Core;
+use super::function::returned;
 use super::handle::Handle;
 use super::value_scope::{Along, Encoded, Unwritten, WritingItems};
 use crate::agent::Failure;
 use crate::codec::{Part, Payload};
+use crate::error::Error;
 use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::tables::answer_budget::Expected;
@@ -86,8 +88,8 @@ pub(crate) enum After {
     Pending,
     /// Nothing.
     End,
-    /// This.
-    Failure(Failure),
+    /// This, and nothing more.
+    Failed(Error),
 }
 
 /// A stream of the program's.
@@ -103,6 +105,23 @@ impl<S: Stream + Send> Source<S::Item> for Own<S> {
         for _ in 0..most {
             match self.0.as_mut().poll_next(context) {
                 Poll::Ready(Some(item)) => items.push_back(item),
+                Poll::Ready(None) => return After::End,
+                Poll::Pending => return After::Pending,
+            }
+        }
+        After::More
+    }
+}
+
+/// A stream of the program's that brings items or an error, which is its end.
+pub(crate) struct OwnResults<S>(pub(crate) Pin<Box<S>>);
+
+impl<T, S: Stream<Item = Result<T, Error>> + Send> Source<T> for OwnResults<S> {
+    fn take(&mut self, context: &mut Context<'_>, items: &mut VecDeque<T>, most: usize) -> After {
+        for _ in 0..most {
+            match self.0.as_mut().poll_next(context) {
+                Poll::Ready(Some(Ok(item))) => items.push_back(item),
+                Poll::Ready(Some(Err(error))) => return After::Failed(error),
                 Poll::Ready(None) => return After::End,
                 Poll::Pending => return After::Pending,
             }
@@ -351,7 +370,7 @@ impl<T: Serialize + Send + 'static> Items<T> {
             Ok(After::More) => return true,
             Ok(After::Pending) => return false,
             Ok(After::End) => {}
-            Ok(After::Failure(failure)) => self.failed = Some(failure),
+            Ok(After::Failed(error)) => self.failed = Some(returned(error, None)),
             Err(panic) => self.failed = Some(panicked(&*panic)),
         }
         self.close();

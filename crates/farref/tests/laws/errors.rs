@@ -189,6 +189,40 @@ async fn f5_who_does_not_care_gets_farrefs_error_with_the_text() -> Result<()> {
     finish(cluster).await
 }
 
+/// Bakes something else where an oven is slow, and hands on whatever else is wrong.
+#[farref::remote]
+async fn bake_quickly(what: u32) -> farref::Result<u32> {
+    let caller = Worker::caller().expect("inside of a remote function");
+    let Err(error) = bake::on(&caller, what).await else {
+        return Ok(what);
+    };
+    match error.downcast_ref() {
+        Some(Fault::Slow { minutes, .. }) => Ok(*minutes),
+        _ => Err(error),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f5_who_handles_some_errors_hands_the_rest_on_as_they_are() -> Result<()> {
+    let (cluster, peer) = pair().await?;
+    assert_eq!(bake_quickly::on(&peer, 1).await?, 40);
+    let error = bake_quickly::on(&peer, 0).await.unwrap_err();
+    // As often as one likes, for its own type and for no other one.
+    for _ in 0..2 {
+        assert_eq!(error.downcast_ref::<Twin>(), None);
+        assert_eq!(error.downcast_ref::<Fault>(), Some(&Fault::Cold));
+        let again = error.clone();
+        assert_eq!(again.downcast_ref::<Fault>(), Some(&Fault::Cold));
+        assert_eq!(again.downcast::<Fault>().unwrap(), Fault::Cold);
+    }
+    // RE-2: it did not travel.
+    let error = bake::on(&peer, 3).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<Fault>(), None);
+    let error = bake::on(&peer, 4).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<Fault>(), None, "it panicked");
+    finish(cluster).await
+}
+
 #[test]
 fn f5_a_thread_that_waits_gets_it_too() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -115,6 +115,18 @@ async fn a_function_may_return_any_stream() -> Result<()> {
         Ok(Each((0..to).map(Ok)))
     }
 
+    #[farref::remote]
+    async fn any_in_a_box(to: u64) -> std::pin::Pin<Box<dyn Stream<Item = u64> + Send>> {
+        Box::pin(Each(0..to))
+    }
+
+    type BoxStream<'a, T> = std::pin::Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
+
+    #[farref::remote]
+    fn any_in_an_alias(to: u64) -> farref::Result<BoxStream<'static, u64>> {
+        Ok(Box::pin(Each(0..to)))
+    }
+
     struct Till(u64);
 
     #[farref::remote]
@@ -140,6 +152,8 @@ async fn a_function_may_return_any_stream() -> Result<()> {
     let none = any_or_none::on(&peer, 0).result().await?;
     assert_eq!(none.map(drop), Err("none".to_owned()));
     assert_eq!(all(any_of_an_alias::on(&peer, 1).await?).await?, [Ok(0)]);
+    assert_eq!(all(any_in_a_box::on(&peer, 3).await?).await?, [0, 1, 2]);
+    assert_eq!(all(any_in_an_alias::on(&peer, 3).await?).await?, [0, 1, 2]);
     let till = Till::new_on(&peer, 3).remote();
     assert_eq!(all(till.coins().await?).await?, [0, 1, 2]);
     drop(till);

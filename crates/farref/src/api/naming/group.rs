@@ -13,7 +13,7 @@ use super::{Answer, Found, Patience, Search};
 use crate::api::call::Call;
 use crate::api::peer::Peer;
 use crate::api::watching::{MemberEvent, Members};
-use crate::error::{Error, FunctionName, Result};
+use crate::error::{Error, FunctionName, Result, THE_GROUP};
 use crate::runtime::current::Current;
 
 impl<T: 'static> Search<T> {
@@ -94,7 +94,11 @@ impl<T: 'static> Search<T> {
                 let Some(answer) = first.came.take() else {
                     return Poll::Pending;
                 };
-                let found = self.of_group(group, first, answer)?;
+                let found = match answer {
+                    // Whether it has the name is not known.
+                    Err(Error::Timeout { peer, function, .. }) => Err(group.late(peer, function)),
+                    answer => self.of_group(group, first, answer),
+                }?;
                 asked.pop_front();
                 if found.is_some() {
                     return Poll::Ready(Ok(found));
@@ -131,7 +135,8 @@ impl<T: 'static> Search<T> {
             Ok(answer) => self.found(&asked.member, answer),
             Err(Error::PeerLost { .. }) => Ok(None),
             Err(_) if !self.core.is_member() => Err(self.core.not_member()),
-            Err(Error::Timeout { function, .. }) => Err(group.late(function)),
+            // All have said before that they do not have it.
+            Err(Error::Timeout { function, .. }) => Err(group.late(Arc::from(THE_GROUP), function)),
             Err(error) => {
                 tracing::debug!(worker = %self.core.name, name = &*self.name, %error, "a member could not be asked");
                 group.failed.push((asked.life, error));
@@ -173,11 +178,11 @@ impl Group {
         first.map_or(Ok(None), |(_, error)| Err(error))
     }
 
-    /// Its time is up. If somebody could not be asked, that is why.
-    fn late(&mut self, function: FunctionName) -> Error {
+    /// Its time is up, because of that one. If somebody could not be asked, that is why.
+    fn late(&mut self, peer: Arc<str>, function: FunctionName) -> Error {
         let limit = self.deadline.map(|at| at - self.began);
         let late = Error::Timeout {
-            peer: Arc::from("any of the group"),
+            peer,
             function,
             limit: limit.unwrap_or_default(),
         };

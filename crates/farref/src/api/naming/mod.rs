@@ -10,6 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use farref_proto::{Fingerprint, NodeId, WorkerId};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::peer::Peer;
+use super::pending::awaited_before;
 use super::rref::{RRef, UntypedRRef};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
@@ -31,7 +33,8 @@ use crate::tables::published::Entry;
 /// [`Worker::lookup`](crate::Worker::lookup).
 ///
 /// Await it for the reference: it waits until there is one, within its time limit. Or ask only whether there is one
-/// [`now`](Self::now). What is looked up is held like any other reference, whatever becomes of the name.
+/// [`now`](Self::now). What is looked up is held like any other reference, whatever becomes of the name. Dropped, it is
+/// cancelled. Like a call, it is a future of its own, and may go into a task.
 ///
 /// ```
 /// use farref::{RRef, Worker};
@@ -40,10 +43,7 @@ use crate::tables::published::Entry;
 /// # async fn main() -> farref::Result<()> {
 /// let cluster = farref::testing::Cluster::start_named(&["trainer", "ps"]).await?;
 /// let [trainer, ps] = [cluster.worker(0), cluster.worker(1)];
-/// let waiting = tokio::spawn({
-///     let ps = trainer.peer("ps")?;
-///     async move { ps.lookup::<Vec<f32>>("weights").await }
-/// });
+/// let waiting = tokio::spawn(trainer.peer("ps")?.lookup::<Vec<f32>>("weights"));
 ///
 /// let weights: RRef<Vec<f32>> = ps.rref(vec![0.5, 0.25])?;
 /// ps.publish("weights", &weights)?;
@@ -55,8 +55,14 @@ use crate::tables::published::Entry;
 /// ```
 #[must_use = "a lookup does nothing until it is awaited"]
 pub struct Lookup<T> {
+    state: LookupState<T>,
+}
+
+enum LookupState<T> {
     /// Or why there is nobody to be asked.
-    search: Result<Search<T>>,
+    Built(Result<Search<T>>),
+    Begun(Pin<Box<dyn Future<Output = Result<Found<T>>> + Send>>),
+    Done,
 }
 
 /// A lookup by a worker.
@@ -102,7 +108,23 @@ impl<T: 'static> Lookup<T> {
             timeout: None,
             value: PhantomData,
         });
-        Self { search }
+        let state = LookupState::Built(search);
+        Self { state }
+    }
+
+    /// What is to be looked up, unless it has begun.
+    fn search(&mut self) -> Option<&mut Search<T>> {
+        match &mut self.state {
+            LookupState::Built(search) => search.as_mut().ok(),
+            LookupState::Begun(_) | LookupState::Done => None,
+        }
+    }
+
+    fn into_search(self) -> Result<Search<T>> {
+        match self.state {
+            LookupState::Built(search) => search,
+            LookupState::Begun(_) | LookupState::Done => Err(awaited_before()),
+        }
     }
 
     /// Sets the time limit, as for calls ([`Call::timeout`](crate::Call::timeout)): how long it may take until there is
@@ -123,7 +145,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        if let Ok(search) = &mut self.search {
+        if let Some(search) = self.search() {
             search.timeout = Some(limit.into());
         }
         self
@@ -152,7 +174,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn newer_than(mut self, version: NameVersion) -> Self {
-        if let Ok(search) = &mut self.search {
+        if let Some(search) = self.search() {
             search.newer_than = Some(version);
         }
         self
@@ -173,7 +195,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub async fn versioned(self) -> Result<(RRef<T>, NameVersion)> {
-        self.search?.versioned().await
+        self.into_search()?.versioned().await
     }
 
     /// The reference, if one is published under that name at present.
@@ -192,7 +214,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub async fn now(self) -> Result<Option<RRef<T>>> {
-        self.search?.now().await
+        self.into_search()?.now().await
     }
 
     /// Waits for the reference and blocks this thread meanwhile. For code that is not async, as
@@ -222,7 +244,7 @@ impl<T: 'static> Lookup<T> {
     /// # }
     /// ```
     pub fn wait(self) -> Result<RRef<T>> {
-        let search = self.search?;
+        let search = self.into_search()?;
         let runtime = search.core.runtime.clone();
         let _waiting = BlockedThread::begin();
         let (rref, _) = runtime.block_on(search.versioned())?;
@@ -267,7 +289,7 @@ impl<T: 'static> Search<T> {
 
     /// What it is called in errors.
     fn title(&self) -> FunctionName {
-        FunctionName::theirs(format!("lookup of {}", self.name))
+        FunctionName::lookup_of(&self.name, self.publisher.is_none())
     }
 
     fn lost(&self, publisher: &Peer) -> Error {
@@ -346,23 +368,33 @@ impl<T: 'static> Search<T> {
     }
 }
 
-impl<T: 'static> IntoFuture for Lookup<T> {
+impl<T: 'static> Future for Lookup<T> {
     type Output = Result<RRef<T>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<RRef<T>>> + Send>>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async { self.versioned().await.map(|(rref, _)| rref) })
+    /// Asks, the first time.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let LookupState::Built(search) = &mut self.state {
+            let search = std::mem::replace(search, Err(awaited_before()));
+            self.state = LookupState::Begun(Box::pin(async { search?.versioned().await }));
+        }
+        let LookupState::Begun(begun) = &mut self.state else {
+            return Poll::Ready(Err(awaited_before()));
+        };
+        let found = ready!(begun.as_mut().poll(context));
+        self.state = LookupState::Done;
+        Poll::Ready(found.map(|(rref, _)| rref))
     }
 }
 
 impl<T> fmt::Debug for Lookup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lookup = f.debug_struct("Lookup");
-        match &self.search {
-            Ok(search) => lookup
+        match &self.state {
+            LookupState::Built(Ok(search)) => lookup
                 .field("name", &search.name)
                 .field("publisher", &search.publisher),
-            Err(error) => lookup.field("error", error),
+            LookupState::Built(Err(error)) => lookup.field("error", error),
+            LookupState::Begun(_) | LookupState::Done => lookup.field("begun", &true),
         };
         lookup.finish_non_exhaustive()
     }

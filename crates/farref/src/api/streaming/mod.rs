@@ -31,10 +31,9 @@ use crate::codec::Codec;
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
 use crate::runtime::current::Current;
-use crate::runtime::function::returned;
 use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
-use crate::runtime::stream::{After, Ended, Kept, Own, Producer, Source};
+use crate::runtime::stream::{After, Ended, Kept, Own, OwnResults, Producer, Source};
 use crate::runtime::{Core, value_scope};
 use crate::support::blocking_pool::BlockedThread;
 use crate::support::lock::lock;
@@ -115,8 +114,8 @@ const MAX_NAME: usize = 1 << 10;
 ///
 /// The items are `Result`s. An error is the last that comes, but for [`Error::Timeout`]: the maker is lost
 /// ([`Error::PeerLost`], which names it and the function), it panicked ([`Error::Remote`]), an item cannot be written or
-/// read ([`Error::Codec`]). What was ready before a panic comes before it. A program's own failures are items:
-/// `Streaming<Result<T, E>>`.
+/// read ([`Error::Codec`]). What was ready before a panic comes before it. A program's own failures are items,
+/// `Streaming<Result<T, E>>`, or the end of a stream [of results](Self::of_results).
 ///
 /// # Handing it on
 ///
@@ -189,18 +188,82 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
     /// ```
     #[track_caller]
     pub fn new<S: Stream<Item = T> + Send + 'static>(stream: S) -> Self {
+        Self::of_source(Box::new(Own(Box::pin(stream))), Location::caller())
+    }
+
+    /// A stream of the items of another one, which may fail: its first error is the end, and whoever reads gets it last.
+    ///
+    /// For a stage that makes a stream of another one: what it reads are results, and `?` hands on what is wrong with them. A
+    /// remote function that returns `impl Stream<Item = farref::Result<T>>` does the same by itself.
+    ///
+    /// To a reader on another worker it is an [`Error::Remote`] of the worker that made this stream, as what a function hands
+    /// on with `?` is, and what the first function raised can be had of it ([`Error::downcast`]).
+    ///
+    /// ```
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    ///
+    /// use farref::{Stream, Streaming};
+    ///
+    /// /// `input.map(|number| Ok(2 * number?))`, for who has a crate of streams.
+    /// struct Doubled(Streaming<u32>);
+    ///
+    /// impl Stream for Doubled {
+    ///     type Item = farref::Result<u32>;
+    ///
+    ///     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<farref::Result<u32>>> {
+    ///         Pin::new(&mut self.0).poll_next(context).map_ok(|number| 2 * number)
+    ///     }
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn doubled(input: Streaming<u32>) -> impl Stream<Item = farref::Result<u32>> {
+    ///     Doubled(input)
+    /// }
+    ///
+    /// #[farref::remote]
+    /// async fn doubled_twice(input: Streaming<u32>) -> Streaming<u32> {
+    ///     Streaming::of_results(Doubled(Streaming::of_results(Doubled(input))))
+    /// }
+    /// # struct Each(std::vec::IntoIter<u32>);
+    /// # impl Stream for Each {
+    /// #     type Item = u32;
+    /// #     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u32>> {
+    /// #         Poll::Ready(self.0.next())
+    /// #     }
+    /// # }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let numbers = Streaming::new(Each(vec![1, 2].into_iter()));
+    /// let twice = doubled_twice::on(&peer, numbers).await?;
+    /// let mut thrice: Streaming<u32> = doubled::on(&peer, twice).await?;
+    /// assert_eq!(thrice.next().await.transpose()?, Some(8));
+    /// assert_eq!(thrice.next().await.transpose()?, Some(16));
+    /// assert_eq!(thrice.next().await.transpose()?, None);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn of_results<S: Stream<Item = Result<T>> + Send + 'static>(stream: S) -> Self {
+        Self::of_source(Box::new(OwnResults(Box::pin(stream))), Location::caller())
+    }
+
+    fn of_source(source: Box<dyn Source<T>>, location: &'static Location<'static>) -> Self {
         // The one who writes an item has to know what it is read with.
         fingerprint::trace::<T>();
         let function = Current::get().and_then(|current| current.entry);
         let name = match function.map(FunctionEntry::name) {
-            Some(name) => FunctionName::ours(name),
-            None => FunctionName::theirs(format!("Streaming<{}>", type_name::<T>())),
+            Some(name) => FunctionName::stream_of(name),
+            None => FunctionName::stream_of(&format!("Streaming::new at {location}")),
         };
         Self::in_state(State::Own(OwnStream {
-            source: Some(Box::new(Own(Box::pin(stream)))),
+            source: Some(source),
             next: VecDeque::new(),
             name,
-            location: Location::caller(),
+            location,
         }))
     }
 }
@@ -482,9 +545,13 @@ impl<T> OwnStream<T> {
         }
         match after {
             After::More | After::Pending => Poll::Pending,
-            After::End | After::Failure(_) => {
+            After::End => {
                 self.source = None;
                 Poll::Ready(Step::End)
+            }
+            After::Failed(error) => {
+                self.source = None;
+                Poll::Ready(Step::Failed(error))
             }
         }
     }
@@ -505,7 +572,7 @@ impl<T: DeserializeOwned + Send + 'static> Source<T> for Relay<T> {
                 Poll::Ready(Step::Item(item)) => items.push_back(item),
                 Poll::Ready(Step::Take) => {}
                 Poll::Ready(Step::End) => return After::End,
-                Poll::Ready(Step::Failed(error)) => return After::Failure(returned(error, None)),
+                Poll::Ready(Step::Failed(error)) => return After::Failed(error),
                 Poll::Pending => return After::Pending,
             }
         }
@@ -628,7 +695,7 @@ impl<'de, T: Serialize + DeserializeOwned + Send + 'static> Deserialize<'de> for
         }
         let mut name = sent.name;
         shorten(&mut name, MAX_NAME);
-        let name = FunctionName::theirs(clean(name, |_| false));
+        let name = FunctionName::stream_of(&clean(name, |_| false));
         let reader = Reader::new(Arc::clone(&sent.producer.handle), name);
         Ok(Self::in_state(State::Far(Box::new(reader))))
     }

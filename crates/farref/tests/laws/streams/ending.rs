@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Context as _, Result};
-use farref::{Error, RRef, Streaming, Worker};
+use farref::{Error, RRef, Stream, Streaming, Worker};
 use serde::ser::SerializeTuple as _;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -288,14 +288,74 @@ async fn the_death_of_the_maker_is_an_error_that_names_it() -> Result<()> {
     let waited = timeout(PATIENCE, waiting).await.context("in time")??;
     for lost in [waited, unread.next().await] {
         match lost {
-            Some(Err(Error::PeerLost { peer, function })) => {
-                assert_eq!(&*peer, "worker1");
+            Some(Err(
+                ref error @ Error::PeerLost {
+                    ref peer,
+                    ref function,
+                },
+            )) => {
+                assert_eq!(&**peer, "worker1");
                 assert_eq!(function.as_str(), "streams::idle_stream");
+                let text = error.to_string();
+                assert!(
+                    text.contains("the stream of `streams::idle_stream`"),
+                    "{text}"
+                );
+                assert!(!text.contains("answered"), "{text}");
             }
             other => panic!("{other:?}"),
         }
     }
     assert!(unread.next().await.is_none());
+    finish(cluster).await
+}
+
+/// T4: a stage hands on with `?` what was wrong with what it reads, and that is its end, here and from afar.
+#[tokio::test]
+async fn a_stream_of_results_ends_with_its_first_error() -> Result<()> {
+    #[derive(PartialEq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
+    #[error("{0} is odd")]
+    struct Odd(u64);
+
+    #[farref::remote]
+    async fn half(number: u64) -> Result<u64, Odd> {
+        match number % 2 {
+            0 => Ok(number / 2),
+            _ => Err(Odd(number)),
+        }
+    }
+
+    /// Two, and then the error, and then what nobody is to see.
+    fn halves(error: Error) -> impl Stream<Item = farref::Result<u64>> {
+        Each([Ok(1), Ok(2), Err(error), Ok(3)].into_iter())
+    }
+
+    #[farref::remote]
+    async fn stage() -> farref::Result<impl Stream<Item = farref::Result<u64>>> {
+        let caller = Worker::caller().expect("inside of a remote function");
+        Ok(halves(half::on(&caller, 7).await.unwrap_err()))
+    }
+
+    #[farref::remote]
+    async fn next_stage(input: Streaming<u64>) -> Streaming<u64> {
+        Streaming::of_results(input)
+    }
+
+    let (cluster, peer) = pair().await?;
+    let here = Streaming::of_results(halves(Error::ContextReleased));
+    let one = stage::on(&peer).await?;
+    let two = next_stage::on(&peer, stage::on(&peer).await?).await?;
+    for (mut stream, is_here) in [(here, true), (one, false), (two, false)] {
+        assert_eq!(stream.next().await.transpose()?, Some(1));
+        assert_eq!(stream.next().await.transpose()?, Some(2));
+        let error = stream.next().await.expect("the error").unwrap_err();
+        match is_here {
+            true => assert!(matches!(error, Error::ContextReleased), "{error:?}"),
+            // F5
+            false => assert_eq!(error.downcast_ref(), Some(&Odd(7)), "{error:?}"),
+        }
+        assert!(stream.next().await.is_none());
+    }
     finish(cluster).await
 }
 
