@@ -167,6 +167,14 @@ impl FunctionName {
         })
     }
 
+    /// The same in a list, where it is clear what it is.
+    pub(crate) fn title(&self) -> String {
+        match &self.0 {
+            Name::Stream(name) => format!("stream of `{name}`"),
+            _ => self.as_str().to_owned(),
+        }
+    }
+
     /// What is said when the worker is gone that it was on.
     pub(super) fn lost_with(&self, peer: &str) -> String {
         match &self.0 {

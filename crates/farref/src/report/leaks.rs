@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub struct LeakedReference {
     /// The reference's id.
     pub id: String,
-    /// The type of the value, as far as this worker knows it.
+    /// The type of the value, as far as this worker knows it. Of a stream, what made it: ``stream of `f` ``.
     pub type_name: String,
     /// The worker that has the value.
     pub owner: String,

@@ -36,6 +36,7 @@ use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
 use crate::tables::flow_control::Flow;
 use crate::tables::holds::{HoldRecord, Holds};
+use crate::tables::labels::Labels;
 use crate::tables::names::Names;
 use crate::tables::published::Published;
 use crate::tables::served::Served;
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     /// What this worker has published under names.
     pub(crate) published: Published<Arc<Handle>>,
     pub(crate) holds: Holds,
+    /// What streams and lookups are called.
+    pub(crate) labels: Arc<Labels>,
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
     pub(crate) metrics: WorkerMetrics,
@@ -231,6 +234,7 @@ impl Core {
             watchers: Watchers::default(),
             published: Published::default(),
             holds: Holds::default(),
+            labels: Arc::default(),
             queues: Arc::default(),
             extensions: Extensions::default(),
             stage: watch::Sender::new(stage),

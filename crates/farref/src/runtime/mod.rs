@@ -43,3 +43,5 @@ pub(crate) const LOCAL: &str = "local";
 pub(crate) const FETCH: &str = "to_here";
 /// The function that looks names up, and may wait for one as long as its caller likes.
 pub(crate) const LOOKUP: &str = "farref::lookup";
+/// Asks for the next items of a stream.
+pub(crate) const NEXT_ITEMS: &str = "farref::Streaming::next";

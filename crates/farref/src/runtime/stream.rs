@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use farref_proto::NodeId;
@@ -39,6 +39,7 @@ use crate::error::Error;
 use crate::support::lock::lock;
 use crate::support::user_code;
 use crate::tables::answer_budget::Expected;
+use crate::tables::labels::Label;
 
 /// Items of a batch.
 pub(crate) const MAX_ITEMS: usize = 1024;
@@ -149,6 +150,10 @@ pub(crate) struct Producer {
     busy: LastBusy,
     /// What whoever has sent it keeps of it.
     kept: Weak<Kept>,
+    /// What it is called, as soon as there is a reference to it.
+    label: Arc<OnceLock<Label>>,
+    /// As long as another worker reads it and it is not over.
+    read: Option<Label>,
 }
 
 /// A reference to a producer that is kept until somebody reads it, and then is no more (ST-4).
@@ -187,7 +192,14 @@ impl Producer {
             expected: Expected::default(),
             busy: LastBusy::default(),
             kept: Weak::new(),
+            label: Arc::default(),
+            read: None,
         }
+    }
+
+    /// Where its label belongs.
+    pub(crate) fn label(&self) -> Arc<OnceLock<Label>> {
+        Arc::clone(&self.label)
     }
 
     /// What has a reader that is gone: all others are told so.
@@ -212,11 +224,14 @@ impl Producer {
     }
 
     /// Whether this reader may take items: the first one that asks.
-    pub(crate) fn admits(&mut self, reader: (NodeId, u64)) -> bool {
-        if self.reader.is_none()
-            && let Some(kept) = self.kept.upgrade()
-        {
-            kept.let_go();
+    pub(crate) fn admits(&mut self, core: &Core, reader: (NodeId, u64)) -> bool {
+        if self.reader.is_none() {
+            if let Some(kept) = self.kept.upgrade() {
+                kept.let_go();
+            }
+            if reader.0 != core.me {
+                self.read = self.label.get().and_then(|label| label.read_by(reader.0));
+            }
         }
         *self.reader.get_or_insert(reader) == reader
     }
@@ -232,10 +247,14 @@ impl Producer {
         context: &mut Context<'_>,
         core: &Arc<Core>,
     ) -> Result<Encoded, Failure> {
-        let batch = self.items().fill(context, core)?;
-        if batch.body.first() == Some(&flag::MORE) {
-            core.busy_streams.count(&mut self.busy);
+        let batch = self.items().fill(context, core);
+        match batch.as_ref().map(|batch| batch.body.first()) {
+            Ok(Some(&flag::MORE)) => core.busy_streams.count(&mut self.busy),
+            // It is over.
+            Ok(Some(&flag::END)) | Err(_) => self.read = None,
+            Ok(_) => {}
         }
+        let batch = batch?;
         Ok(Encoded::data(
             Payload {
                 body: batch.body.into(),

@@ -5,6 +5,7 @@ pub(crate) mod answer_budget;
 pub(crate) mod extensions;
 pub(crate) mod flow_control;
 pub(crate) mod holds;
+pub(crate) mod labels;
 pub(crate) mod names;
 pub(crate) mod published;
 pub(crate) mod served;

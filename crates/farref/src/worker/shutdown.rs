@@ -31,6 +31,9 @@ const SHORT_LOOK: Duration = Duration::from_millis(2);
 /// The same, while others work: there is nothing to be done but to wait for them.
 const LONG_LOOK: Duration = Duration::from_millis(100);
 
+/// How many streams and lookups are named that are still there.
+const MAX_NAMED: usize = 8;
+
 /// How long is waited for those who work before they are named in the log.
 const LOG_AFTER: Duration = Duration::from_secs(10);
 
@@ -331,10 +334,10 @@ impl Worker {
     /// Leaves the group, which goes on without this worker. What it owns is lost to the others
     /// ([`Error::OwnerLost`]), what it holds is released.
     ///
-    /// First the calls that it is serving are answered. Others that come meanwhile are served as well,
-    /// then new ones are refused ([`Error::PeerLost`]), and when the callers have their answers this
-    /// worker goes. It waits for at most `shutdown_timeout`; then it goes all the same, and the error
-    /// names those who are left without an answer.
+    /// First the calls that it is serving are answered, and the streams that others read from it come to their end. Others
+    /// that come meanwhile are served as well, then new ones are refused ([`Error::PeerLost`]), and when the callers have
+    /// their answers this worker goes. It waits for at most `shutdown_timeout`; then it goes all the same, and the
+    /// error names those who are left without an answer, or with a stream that is not over.
     ///
     /// Dropping the future before the good-bye is said leaves the worker in the group, as it was.
     ///
@@ -414,27 +417,37 @@ impl Worker {
             }
             let mut open = core.unanswered();
             open.retain(|call| Some(*call) != mine);
-            while !open.is_empty() && core.is_member() {
+            let mut streams = core.labels.read();
+            while !(open.is_empty() && streams.is_empty()) && core.is_member() {
                 if began.elapsed() >= limit {
                     let mut calls = BTreeMap::<_, u32>::new();
                     for (caller, _) in open {
                         *calls.entry(caller).or_default() += 1;
                     }
-                    let calls = calls.into_iter();
+                    let calls = calls.into_iter().map(|(caller, calls)| {
+                        let name = core.name_of(caller);
+                        format!("`{name}`, {calls} of whose calls are not answered")
+                    });
+                    let streams = streams.into_iter().map(|((reader, _), stream)| {
+                        let name = core.name_of(reader);
+                        format!("`{name}`, which has not read {stream} to its end")
+                    });
                     return Err(Error::ShutdownTimeout {
                         waited: limit,
-                        waiting_for: calls
-                            .map(|(caller, calls)| {
-                                let name = core.name_of(caller);
-                                format!("`{name}`, {calls} of whose calls are not answered")
-                            })
-                            .collect(),
+                        waiting_for: streams.chain(calls).collect(),
                         leaks: LeakReport::default(),
                     });
                 }
                 tokio::time::sleep(LOOK).await;
-                let unanswered = core.unanswered();
-                open.retain(|call| unanswered.contains(call));
+                let (unanswered, read) = (core.unanswered(), core.labels.read());
+                if refuses {
+                    // What comes now is for the next items of streams.
+                    (open, streams) = (unanswered, read);
+                    open.retain(|call| Some(*call) != mine);
+                } else {
+                    open.retain(|call| unanswered.contains(call));
+                    streams.retain(|stream, _| read.contains_key(stream));
+                }
             }
         }
         // Who hears of the good-bye from somebody else gives its calls up.
@@ -579,12 +592,28 @@ fn waiting_for(core: &Core) -> Vec<String> {
             if residue.is_idle() {
                 return format!("`{name}`, which has not said what it has left");
             }
+            let own = match node == core.me {
+                true => among_them(core),
+                false => String::new(),
+            };
             format!(
-                "`{name}` with {} calls, {} references, {} contexts and {} membership changes",
+                "`{name}` with {} calls, {} references, {} contexts and {} membership changes{own}",
                 residue.calls, residue.references, residue.contexts, residue.unsettled
             )
         })
         .collect()
+}
+
+/// What of this worker's own that is likely to be: streams and lookups that nobody has dropped.
+fn among_them(core: &Core) -> String {
+    let (mut named, in_all) = core.labels.own(MAX_NAMED);
+    if in_all > named.len() {
+        named.push(format!("{} more", in_all - named.len()));
+    }
+    match named.is_empty() {
+        true => String::new(),
+        false => format!(", among them {}", named.join(", ")),
+    }
 }
 
 #[cfg(test)]

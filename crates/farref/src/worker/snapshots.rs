@@ -16,8 +16,9 @@ use crate::report::snapshot::Wanted;
 use crate::report::snapshot::{
     NameSnapshot, PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor,
 };
-use crate::runtime::{Core, StartedCall, TakenCall, Traffic};
+use crate::runtime::{Core, LOOKUP, NEXT_ITEMS, StartedCall, TakenCall, Traffic};
 use crate::tables::holds::{HoldRecord, Origin};
+use crate::tables::labels::Labelled;
 use crate::values::queue::QueuedUser;
 
 impl Worker {
@@ -214,7 +215,7 @@ impl Calls {
                 self.used_by.entry(rref).or_default().insert(call.function);
             }
             self.running.push(RunningCall {
-                function: call.function.to_owned(),
+                function: title(core, taken),
                 caller: name.to_owned(),
                 value: call.on.map(|(rref, _)| rref.to_string()),
                 age: call.since.elapsed(),
@@ -223,7 +224,7 @@ impl Calls {
         }
         for call in &traffic.awaiting_value {
             let waiting = WaitingCall {
-                function: call.function.to_owned(),
+                function: title_on(core, call.function, Some(call.rref)),
                 caller: core.name_of(call.caller).to_string(),
                 value: Some(call.rref.to_string()),
                 waits_for: WaitsFor::Value,
@@ -240,7 +241,7 @@ impl Calls {
                 continue;
             }
             let waiting = WaitingCall {
-                function: call.function.to_owned(),
+                function: title(core, taken),
                 caller: name.to_owned(),
                 value: call.on.map(|(rref, _)| rref.to_string()),
                 waits_for: WaitsFor::Room,
@@ -273,7 +274,7 @@ impl Calls {
         let mut held_by_callers = self.held_by_callers;
         let queued = self.queued.into_iter().map(|(number, queued)| {
             let waiting = WaitingCall {
-                function: queued.user.function.to_owned(),
+                function: title_on(core, queued.user.function, Some(queued.rref)),
                 caller: core.name_of(queued.user.caller).to_string(),
                 value: Some(queued.rref.to_string()),
                 waits_for: WaitsFor::Turn,
@@ -295,6 +296,31 @@ impl Calls {
             call
         });
         (self.running, waiting.collect())
+    }
+}
+
+/// What runs, and of streams and lookups, which.
+fn title(core: &Core, taken: &TakenCall) -> String {
+    let started = &taken.started;
+    let asked = taken
+        .call
+        .as_ref()
+        .filter(|_| started.function == LOOKUP)
+        .and_then(|call| Some(Labelled::Asked(call.caller, call.request()?)));
+    match asked.and_then(|asked| core.labels.of(asked)) {
+        Some(lookup) => format!("farref::{}", lookup.title()),
+        None => title_on(core, started.function, started.on.map(|(rref, _)| rref)),
+    }
+}
+
+/// The same of what runs on a value.
+fn title_on(core: &Core, function: &'static str, on: Option<RRefId>) -> String {
+    let stream = on
+        .filter(|_| function == NEXT_ITEMS)
+        .and_then(|rref| core.labels.of(Labelled::Stream(rref)));
+    match stream {
+        Some(stream) => format!("{function} of `{}`", stream.as_str()),
+        None => function.to_owned(),
     }
 }
 
@@ -400,12 +426,17 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
         .map(|(_, holder)| core.name_of(*holder).to_string());
     let mut holders: Vec<String> = own.into_iter().chain(others).collect();
     holders.dedup();
-    LeakedReference {
-        id: leak.rref.to_string(),
-        type_name: core
+    let stream = core.labels.of(Labelled::Stream(leak.rref));
+    let type_name = match stream {
+        Some(stream) => stream.title(),
+        None => core
             .known_type(leak.fingerprint)
             .unwrap_or_default()
             .to_owned(),
+    };
+    LeakedReference {
+        id: leak.rref.to_string(),
+        type_name,
         owner: core.name_of(leak.owner).to_string(),
         holders,
         location,

@@ -1,13 +1,15 @@
 //! S3: what becomes of the calls of a worker that leaves.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use farref::testing::Cluster;
-use farref::{Error, Worker};
-use tokio::sync::watch;
+use farref::{Error, Stream, Streaming, Worker};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::PATIENCE;
@@ -196,4 +198,69 @@ async fn who_leaves_does_not_wait_for_callers_that_are_gone() -> Result<()> {
     timeout(PATIENCE, leaving).await???;
     drop(pending);
     Ok(cluster.shutdown().await?)
+}
+
+/// What is sent to a stream.
+static TICKS: Mutex<Option<mpsc::UnboundedReceiver<u32>>> = Mutex::new(None);
+
+struct Ticks(mpsc::UnboundedReceiver<u32>);
+
+impl Stream for Ticks {
+    type Item = u32;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u32>> {
+        self.0.poll_recv(context)
+    }
+}
+
+#[farref::remote(name = "leaving::ticks")]
+async fn ticks() -> impl Stream<Item = u32> {
+    let mut ticks = TICKS.lock().unwrap_or_else(PoisonError::into_inner);
+    Ticks(ticks.take().expect("one at a time"))
+}
+
+/// T3, S3
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_lets_streams_come_to_their_end() -> Result<()> {
+    for limit in [LONG, Duration::from_millis(300)] {
+        let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(limit)).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        let (ticker, receiver) = mpsc::unbounded_channel();
+        *TICKS.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        let mut stream: Streaming<u32> = ticks::on(&peer).await?;
+        ticker.send(0)?;
+        ensure!(stream.next().await.transpose()? == Some(0));
+        let leaver = cluster.worker(1).clone();
+        let leaving = tokio::spawn(async move { leaver.leave().await });
+        if limit == LONG {
+            for tick in 1..20 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                ticker.send(tick)?;
+                let read = timeout(PATIENCE, stream.next()).await?;
+                ensure!(matches!(read, Some(Ok(read)) if read == tick), "{read:?}");
+                ensure!(!leaving.is_finished());
+            }
+            drop(ticker);
+            ensure!(timeout(PATIENCE, stream.next()).await?.is_none());
+            timeout(PATIENCE, leaving).await???;
+        } else {
+            // One that is idle is waited for as long as for a call.
+            match timeout(PATIENCE, leaving).await?? {
+                Err(Error::ShutdownTimeout { waiting_for, .. }) => {
+                    let text = waiting_for.join("; ");
+                    let says = "`worker0`, which has not read the stream of `leaving::ticks`";
+                    ensure!(text.contains(says), "{text}");
+                }
+                other => anyhow::bail!("{other:?}"),
+            }
+            let lost = timeout(PATIENCE, stream.next()).await?;
+            ensure!(
+                matches!(lost, Some(Err(Error::PeerLost { .. }))),
+                "{lost:?}"
+            );
+        }
+        drop(stream);
+        cluster.shutdown().await?;
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 mod ending;
 mod handing_on;
 mod many;
+mod seen;
 pub(crate) mod sources;
 mod waiting;
 

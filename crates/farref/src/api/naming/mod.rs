@@ -27,6 +27,7 @@ use crate::runtime::current::{self, Current};
 use crate::runtime::handle::Handle;
 use crate::support::blocking_pool::BlockedThread;
 use crate::support::text::{clean, shorten};
+use crate::tables::labels::Labelled;
 use crate::tables::published::Entry;
 
 /// Looks a name up that another worker [publishes](crate::Worker::publish) a reference under, from [`Peer::lookup`] or
@@ -255,6 +256,8 @@ impl<T: 'static> Lookup<T> {
 impl<T: 'static> Search<T> {
     async fn versioned(self) -> Result<(RRef<T>, NameVersion)> {
         self.core.check_naming(&self.name)?;
+        let asking = Labelled::Asking(self.core.next_number());
+        let _label = self.core.labels.put(asking, &self.title());
         match &self.publisher {
             Some(publisher) => {
                 let answer = self.answer_of(publisher, Patience::Endless).await?;
@@ -434,9 +437,17 @@ enum Answer {
 async fn look_up(question: Question) -> Result<Answer> {
     let current = Current::get().ok_or(Misuse::NoWorker)?;
     let core = Arc::clone(&current.core);
-    drop(current);
     core.check_naming(&question.name)?;
     let now = question.patience == Patience::None;
+    // Who waits can be seen.
+    let asked = current.request().filter(|_| !now);
+    let _label = asked.map(|request| {
+        let name = clean(question.name.clone(), |_| false);
+        let name = FunctionName::lookup_of(&name, false);
+        let asked = Labelled::Asked(current.caller, request);
+        core.labels.put(asked, &name)
+    });
+    drop(current);
     let newer_than = question.newer_than.filter(|_| !now);
     let answer = |entry: Entry<Arc<Handle>>| {
         let version = NameVersion::new(core.me, entry.version);

@@ -38,6 +38,7 @@ use crate::runtime::{Core, value_scope};
 use crate::support::blocking_pool::BlockedThread;
 use crate::support::lock::lock;
 use crate::support::text::{clean, shorten};
+use crate::tables::labels::Labelled;
 use crate::values::Value;
 
 /// Bytes of the name of what makes a stream.
@@ -603,7 +604,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
                 } = own;
                 let source = source.unwrap_or_else(|| Box::new(Ended));
                 let producer = Producer::new(source).kept_by(&kept);
-                (produce(core, producer, location, None)?, name)
+                (produce(core, producer, &name, location, None)?, name)
             }
             State::Far(reader) if !reader.has_begun() => {
                 (Arc::clone(&reader.producer), reader.name.clone())
@@ -614,7 +615,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
                 let name = reader.name.clone();
                 let made_as = reader.producer.held().map(|held| held.rref).ok();
                 let producer = Producer::new(Box::new(Relay(reader))).kept_by(&kept);
-                (produce(core, producer, Location::caller(), made_as)?, name)
+                (
+                    produce(core, producer, &name, Location::caller(), made_as)?,
+                    name,
+                )
             }
             State::Sent(kept, name) => {
                 let known = kept.producer();
@@ -622,7 +626,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
                 let handle = match known {
                     Some(handle) => handle,
                     // It went with its reader: others are told that it had one.
-                    None => produce(core, Producer::taken(), Location::caller(), None)?,
+                    None => produce(core, Producer::taken(), &name, Location::caller(), None)?,
                 };
                 return Ok((handle, name));
             }
@@ -639,13 +643,17 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Streaming<T> {
 fn produce(
     core: &Arc<Core>,
     producer: Producer,
+    name: &FunctionName,
     location: &'static Location<'static>,
     made_as: Option<RRefId>,
 ) -> Result<Arc<Handle>> {
     let fingerprint = fingerprint::of_type::<Producer>();
-    core.name_type(fingerprint, type_name::<Producer>());
+    core.name_type(fingerprint, "farref::Streaming");
+    let label = producer.label();
     let value = Value::new(producer, None);
-    core.create_in_place_of(value, fingerprint, location, made_as)
+    let handle = core.create_in_place_of(value, fingerprint, location, made_as)?;
+    let _ = label.set(core.labels.put(Labelled::Stream(handle.held()?.rref), name));
+    Ok(handle)
 }
 
 /// A stream as it travels.

@@ -24,6 +24,7 @@ use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::handle::Handle;
 use crate::runtime::stream::{flag, lead};
 use crate::runtime::value_scope::{self, Reading, Unread};
+use crate::tables::labels::{Label, Labelled};
 
 /// Batches that are asked for while there is more than fits into one.
 const BUSY_PULLS: usize = 2;
@@ -33,6 +34,8 @@ pub(super) struct Reader<T> {
     pub(super) producer: Arc<Handle>,
     /// What makes the stream, for errors.
     pub(super) name: FunctionName,
+    /// What it is called for those who look at this worker.
+    label: Option<Label>,
     /// What the producer knows this reader by, from the first time that it asks.
     number: Option<u64>,
     /// What was asked for, the oldest first.
@@ -48,9 +51,12 @@ pub(super) struct Reader<T> {
 
 impl<T: DeserializeOwned + 'static> Reader<T> {
     pub(super) fn new(producer: Arc<Handle>, name: FunctionName) -> Self {
+        let held = producer.held().ok();
+        let label = held.map(|held| held.core.labels.put(Labelled::Stream(held.rref), &name));
         Self {
             producer,
             name,
+            label,
             number: None,
             pulls: VecDeque::new(),
             wanted: 1,
@@ -183,6 +189,7 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
         self.pulls.clear();
         self.batch = Batch::default();
         self.producer = Handle::broken(Misuse::AwaitedTwice.into());
+        self.label = None;
     }
 }
 

@@ -81,8 +81,12 @@ impl Core {
                 let was_missed = self
                     .unreachable
                     .send_if_modified(|nodes| nodes.remove(&node));
+                let is_known = self.names.of(node).is_some() || state.peers.contains_key(&node);
                 if was_missed && departure == Departure::Died {
                     tracing::warn!(%worker, %peer, %node, "a worker could not be reached and is taken for dead");
+                } else if !is_known {
+                    // It was over before this worker came, or there never was such a life.
+                    tracing::debug!(%worker, %node, "a life that was never met is over");
                 } else {
                     tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
                 }

@@ -19,7 +19,7 @@ use crate::runtime::core::{
 };
 use crate::runtime::job::{ArrivedCall, Destination, Job};
 use crate::runtime::registry::{Callee, FunctionEntry};
-use crate::runtime::{FETCH, failure};
+use crate::runtime::{FETCH, NEXT_ITEMS, failure};
 use crate::support::lock::lock;
 use crate::support::user_code;
 
@@ -285,7 +285,9 @@ impl Core {
             work,
         );
         let is_fetch = matches!(head.target, Target::Fetch(..));
-        let checked = match state.refuses && from != self.me {
+        // Streams that are being read come to their end before this worker goes.
+        let is_awaited = receiver == NEXT_ITEMS || from == self.me;
+        let checked = match state.refuses && !is_awaited {
             true => Err(Failure::ShuttingDown),
             false => checked(entry, is_fetch, on_first),
         };

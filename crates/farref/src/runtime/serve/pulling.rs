@@ -12,6 +12,7 @@ use super::responder::span_of;
 use super::running::{Packed, enter, supervise, wait_for_receiver};
 use super::{spawn, split};
 use crate::agent::Failure;
+use crate::runtime::NEXT_ITEMS;
 use crate::runtime::function::{Function, Mode};
 use crate::runtime::job::{Job, Responder};
 use crate::runtime::registry::FunctionRegistration;
@@ -22,7 +23,7 @@ use crate::values::{Encode, Exclusive, RefMut, ValueTicket};
 pub(crate) struct Pull;
 
 impl Function for Pull {
-    const NAME: &'static str = "farref::Streaming::next";
+    const NAME: &'static str = NEXT_ITEMS;
     const SIGNATURE: &'static str = "next(&mut self, reader: u64) -> batch";
     const TIMEOUT: Option<Duration> = Some(Duration::MAX);
     const MODE: Mode = Mode::Task;
@@ -60,7 +61,7 @@ async fn pull(responder: Responder, ticket: Option<ValueTicket>, packed: Packed)
         let pulling = pin!(Some(async move {
             let (reader,) = packed.read::<Pull>(to)?;
             let mut producer = enter::<Pull>(wait_for_receiver(ticket).await?)?;
-            if !producer.admits((to.call.caller, reader)) {
+            if !producer.admits(to.core(), (to.call.caller, reader)) {
                 return Ok((Producer::refusal(), None));
             }
             poll_fn(|context| producer.poll_ready(context)).await;

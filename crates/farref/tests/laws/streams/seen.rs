@@ -1,0 +1,62 @@
+//! What is seen of streams and lookups from outside, and at an end that waits for them: which they are.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use farref::testing::Cluster;
+use farref::{Error, Streaming};
+
+use super::sources::Channel;
+use crate::cluster::eventually;
+
+#[farref::remote(name = "streams::seen")]
+async fn seen() -> Streaming<u64> {
+    let (sender, channel) = Channel::new();
+    sender.send(1).expect("it is open");
+    // It never ends.
+    std::mem::forget(sender);
+    Streaming::new(channel)
+}
+
+/// S1
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_and_a_lookup_are_called_by_their_own_names() -> Result<()> {
+    let short = Duration::from_millis(300);
+    let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
+    let [reader, maker] = [cluster.worker(0), cluster.worker(1)];
+    let peer = reader.peer("worker1")?;
+    let mut stream = seen::on(&peer).await?;
+    ensure!(stream.next().await.transpose()? == Some(1));
+    let lookup = tokio::spawn(peer.lookup::<u64>("late").timeout(None));
+
+    for worker in [reader, maker] {
+        let references = worker.snapshot().references;
+        let types: Vec<&str> = references.iter().map(|one| &*one.type_name).collect();
+        ensure!(types == ["stream of `streams::seen`"], "{types:?}");
+    }
+    for call in [
+        "farref::Streaming::next of `streams::seen`",
+        "farref::lookup of `late`",
+    ] {
+        eventually(call, || {
+            let running = maker.snapshot().running;
+            running.iter().any(|one| one.function == call)
+        })
+        .await?;
+    }
+
+    let (ended, other) = tokio::join!(reader.shutdown(), maker.shutdown());
+    ensure!(matches!(other, Err(Error::ShutdownTimeout { .. })));
+    match ended {
+        Err(Error::ShutdownTimeout { waiting_for, .. }) => {
+            let text = waiting_for.join("; ");
+            for named in ["the stream of `streams::seen`", "the lookup of `late`"] {
+                ensure!(text.contains(named), "{text}");
+            }
+        }
+        other => anyhow::bail!("{other:?}"),
+    }
+    ensure!(lookup.await?.is_err());
+    drop(stream);
+    Ok(())
+}
