@@ -162,13 +162,24 @@ impl EntryAttempt<'_> {
 
     /// Finds out who came, of those that may be there.
     async fn shortage(&self, size: u32, mut missing: Vec<u32>, there: Vec<u32>) -> RendezvousError {
+        // Rank 0 was told by the store who did not come: for that nothing has to be read.
+        let is_known = !missing.is_empty();
+        let mut is_late = false;
         let mut have = Vec::new();
         for id in there {
+            if is_late {
+                have.push((id, "name unknown".into()));
+                continue;
+            }
             match timeout_at(self.end, self.records.latest(id)).await {
                 Ok(Ok(Some(card))) => have.push((id, card.name)),
                 Ok(Ok(None)) => missing.push(id),
                 // Whoever cannot be read is there all the same.
                 Ok(Err(_)) => have.push((id, "name unknown".into())),
+                Err(_) if is_known => {
+                    is_late = true;
+                    have.push((id, "name unknown".into()));
+                }
                 Err(_) => {
                     return RendezvousError::TimedOut {
                         doing: self.records.doing(),

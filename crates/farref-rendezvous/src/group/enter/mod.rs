@@ -182,7 +182,7 @@ impl EntryAttempt<'_> {
     /// What is left of the time for waiting: a little less than all, so that the reason why
     /// waiting was in vain can still be found out.
     fn time_left(&self) -> Duration {
-        let reserve = (self.plan.timeout / 4).min(Duration::from_secs(2));
+        let reserve = (self.plan.timeout / 4).min(Duration::from_secs(5));
         (self.end - reserve).saturating_duration_since(Instant::now())
     }
 

@@ -1,7 +1,7 @@
 //! A store that notes what it is asked.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,9 @@ pub(super) struct Counting {
     /// Where those who take a life meet, so that nobody has taken one when the other has looked.
     pub(super) meeting: Option<Barrier>,
     pub(super) met: AtomicUsize,
+    /// It answers nobody any more when somebody has waited in vain.
+    pub(super) gets_stuck: bool,
+    pub(super) is_stuck: AtomicBool,
 }
 
 impl Store for Counting {
@@ -25,7 +28,12 @@ impl Store for Counting {
     }
 
     fn try_get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<Bytes>> {
-        self.store.try_get(key)
+        Box::pin(async move {
+            if self.is_stuck.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            self.store.try_get(key).await
+        })
     }
 
     fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
@@ -55,6 +63,11 @@ impl Store for Counting {
 
     fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
         self.waits.lock().unwrap().push(keys.len());
-        self.store.wait(keys, deadline)
+        Box::pin(async move {
+            let waited = self.store.wait(keys, deadline).await;
+            let is_stuck = self.gets_stuck && waited.is_err();
+            self.is_stuck.fetch_or(is_stuck, Ordering::Relaxed);
+            waited
+        })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::counting::Counting;
 use super::{
     SOON, assert_one_founding, enter_all, hurried, memory, nodes, plan, ranked, static_group,
 };
@@ -67,6 +68,19 @@ async fn a_worker_that_never_comes_is_named() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Whose names cannot be read in time, as on a machine that has too much to do: who did not come is known all the same.
+#[tokio::test]
+async fn a_worker_that_never_comes_is_named_though_there_is_no_time_to_read_the_others() {
+    let store = Counting {
+        gets_stuck: true,
+        ..Counting::default()
+    };
+    let error = enter(Arc::new(store), hurried(ranked(0, 300))).await;
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("rank 1, 2, 3"), "{text}");
+    assert!(text.contains("0 (name unknown)"), "{text}");
 }
 
 #[tokio::test]
