@@ -27,6 +27,7 @@ mod dashboard;
 mod demo;
 #[cfg(any(feature = "demo", feature = "bench"))]
 mod files;
+mod group_token;
 mod inspect;
 mod launch;
 #[cfg(any(feature = "demo", feature = "bench"))]

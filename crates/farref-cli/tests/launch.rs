@@ -46,6 +46,8 @@ fn main() -> anyhow::Result<()> {
     }
     let trials = trials![
         every_rank_gets_its_variables,
+        every_group_gets_a_token_that_nobody_else_has,
+        who_started_a_group_can_look_into_it_and_others_cannot,
         one_of_several_ranks_computes_with_one_thread_unless_told_otherwise,
         stdout_and_stderr_stay_apart,
         lines_of_different_ranks_never_mix,
@@ -271,6 +273,97 @@ fn every_rank_gets_its_variables() -> anyhow::Result<()> {
     assert_eq!(sorted(&output.stdout), expected);
     let output = launch.sh(&["-n", "3", "--names", "ps,t{rank}"], "echo $FARREF_NAME")?;
     assert_eq!(sorted(&output.stdout), ["[ps] ps", "[t1] t1", "[t2] t2"]);
+    launch.finish()
+}
+
+fn every_group_gets_a_token_that_nobody_else_has() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let script = "echo $FARREF_TOKEN; tr '\\0' ' ' < /proc/$PPID/cmdline; echo";
+    let run = |own: Option<&str>| {
+        let mut command = launch.command(&["-n", "2"], &["sh", "-c", script]);
+        match own {
+            Some(own) => command.env("FARREF_TOKEN", own),
+            None => command.env_remove("FARREF_TOKEN"),
+        };
+        command.output()
+    };
+    let tokens = |output: &Output| -> Vec<String> {
+        let lines = sorted(&output.stdout).into_iter();
+        let lines = lines.filter_map(|line| Some(line.split_once(' ')?.1.to_owned()));
+        lines.filter(|line| !line.contains("launch")).collect()
+    };
+    let (first, second) = (run(None)?, run(Some(""))?);
+    for output in [&first, &second] {
+        let found = tokens(output);
+        let [one, other] = &found[..] else {
+            anyhow::bail!("{found:?}");
+        };
+        assert_eq!(one, other, "the ranks of a group have one");
+        let is_token = |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        assert!(is_token(one), "{one}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            stdout.matches(one.as_str()).count(),
+            2,
+            "in no command line"
+        );
+        assert_eq!(stderr(output), "");
+    }
+    assert_ne!(tokens(&first), tokens(&second));
+    assert_eq!(tokens(&run(Some("my own"))?), ["my own", "my own"]);
+    launch.finish()
+}
+
+fn who_started_a_group_can_look_into_it_and_others_cannot() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let myself = std::env::current_exe()?;
+    let myself = myself.to_str().context("a path that is no text")?;
+    let place = format!("127.0.0.1:{}", free_port()?);
+    let options = ["--names", "first,second", "--rendezvous", &place];
+    let mut child = launch
+        .command(&options, &[myself])
+        .env(RANK_PROGRAM, "watched")
+        .env_remove("FARREF_TOKEN")
+        .env("XDG_RUNTIME_DIR", &launch.directory)
+        .spawn()?;
+    let stdout = child.stdout.take().context("no stdout")?;
+    let mut running = Running {
+        child,
+        lines: BufReader::new(stdout),
+    };
+    running.await_lines("all are here", 2)?;
+    let inspect = |runtime_directory: &std::path::Path| {
+        Command::new(env!("CARGO_BIN_EXE_farref"))
+            .args(["inspect", &place])
+            .env_remove("FARREF_TOKEN")
+            .env("XDG_RUNTIME_DIR", runtime_directory)
+            .output()
+    };
+    let kept = launch.directory.join("farref");
+    let files: Vec<_> = std::fs::read_dir(&kept)?.collect::<io::Result<_>>()?;
+    let [file] = &files[..] else {
+        anyhow::bail!("{files:?}");
+    };
+    let mode = |path: &std::path::Path| -> io::Result<u32> {
+        Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
+    };
+    assert_eq!((mode(&kept)?, mode(&file.path())?), (0o700, 0o600));
+    let seen = inspect(&launch.directory)?;
+    let text = String::from_utf8_lossy(&seen.stdout);
+    assert!(seen.status.success(), "{text}{}", stderr(&seen));
+    assert!(text.contains("first") && text.contains("second"), "{text}");
+    // Somebody who cannot read the file.
+    let elsewhere = launch.directory.join("elsewhere");
+    std::fs::create_dir(&elsewhere)?;
+    let seen = inspect(&elsewhere)?;
+    let text = String::from_utf8_lossy(&seen.stdout);
+    assert!(!seen.status.success(), "{text}");
+    assert!(text.contains("set FARREF_TOKEN"), "{text}{}", stderr(&seen));
+
+    std::fs::write(launch.directory.join("over"), "")?;
+    let (code, _, text) = running.end()?;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!file.path().exists(), "the token is gone with its group");
     launch.finish()
 }
 
@@ -1008,6 +1101,12 @@ async fn crash() {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn be_rank() -> anyhow::Result<()> {
     let me = Worker::from_env().join().await?;
+    if std::env::var(RANK_PROGRAM).is_ok_and(|role| role == "watched") {
+        println!("all are here");
+        while !std::path::Path::new("over").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
     if me.name() == "trainer" {
         let store_host = me.peer("ps")?;
         ensure!(life::on(&store_host).await? == "0");

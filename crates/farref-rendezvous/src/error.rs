@@ -144,6 +144,18 @@ pub enum RendezvousError {
         /// Who refuses it.
         by: String,
     },
+    /// The group's members are another user's, and have no token that this worker could prove.
+    #[error(
+        "worker {by:?} and worker {name:?} are processes of different users, which do not talk over Unix \
+         sockets: run all workers of a group as one user, or give them a token (FARREF_TOKEN, or \
+         `.token(..)`) to talk over TCP"
+    )]
+    OtherUser {
+        /// This worker's name.
+        name: String,
+        /// Who does not let it in.
+        by: String,
+    },
     /// The workers that were to found the group do not have one token. All of them are told.
     #[error(
         "these workers have another token than {like:?}: {}; give all workers of a group the same one \

@@ -80,6 +80,7 @@ fn main() -> Result<()> {
 fn set_up(builder: WorkerBuilder, unix: bool) -> WorkerBuilder {
     builder
         .unix_sockets(unix)
+        .token("of this test")
         .peer_timeout(Duration::from_millis(1500))
         .call_timeout(PATIENCE)
         .shutdown_timeout(PATIENCE)

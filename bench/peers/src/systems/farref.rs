@@ -27,6 +27,8 @@ fn worker(name: &str, rank: u32, transport: Transport, store: &str) -> WorkerBui
         .rendezvous(&format!("tcp://{store}"))
         .store_is_hosted_elsewhere()
         .join_timeout(PATIENCE)
+        // Both are started by one who measures; by TCP there has to be one.
+        .token("of this measurement")
         .unix_sockets(transport != Transport::Tcp)
         .shared_memory(transport == Transport::Shm)
 }

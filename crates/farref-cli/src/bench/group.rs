@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use farref::{Peer, StoreServer, Worker};
 
-use super::role::{Guard, PATIENCE, Role, Seat};
+use super::role::{Guard, PATIENCE, Role, Seat, token};
 use super::transport::Transport;
 
 /// A group that has come together.
@@ -27,6 +27,7 @@ impl Seat {
             .world_size(self.workers)
             .rendezvous(&format!("tcp://127.0.0.1:{}", self.port))
             .store_is_hosted_elsewhere()
+            .token(token())
             .join_timeout(PATIENCE);
         self.transport.choose(worker).join().await
     }

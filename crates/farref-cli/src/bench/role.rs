@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::transport::Transport;
+use crate::group_token::{self, GroupToken};
 
 /// How long the two processes wait for each other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,12 +63,24 @@ impl Role {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = Command::new(program)
             .args(["bench", "--peer", &serde_json::to_string(self)?])
+            .env(group_token::VARIABLE, token())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start the other process")?;
         Ok(Guard(child))
     }
+}
+
+/// The token of all groups that are measured, in this process and in those that it starts. Empty if there is none to be had:
+/// workers say what to do then.
+pub(super) fn token() -> &'static str {
+    static TOKEN: OnceLock<String> = OnceLock::new();
+    TOKEN.get_or_init(|| {
+        let make = || Some(GroupToken::make().ok()?.secret().to_owned());
+        let token = group_token::from_environment().or_else(make);
+        token.unwrap_or_default()
+    })
 }
 
 /// A process that is gone when this is.

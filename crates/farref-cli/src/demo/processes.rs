@@ -11,14 +11,14 @@ use tokio::process::{Child, Command};
 
 use super::arguments::Transport;
 use super::plan::Plan;
+use crate::group_token::{self, GroupToken, PublishedToken};
 use crate::launch::threads_to_limit;
 
 /// Variables of launchers that would lead the workers elsewhere.
-const FOREIGN: [&str; 6] = [
+const FOREIGN: [&str; 5] = [
     "FARREF_RENDEZVOUS",
     "FARREF_RANK",
     "FARREF_WORLD_SIZE",
-    "FARREF_TOKEN",
     "FARREF_ADVERTISE",
     "TORCHELASTIC_RUN_ID",
 ];
@@ -30,6 +30,8 @@ pub(super) struct Group {
     children: Mutex<Vec<(String, Child)>>,
     place: SocketAddr,
     _store: StoreServer,
+    /// For those who look on.
+    _published: PublishedToken,
 }
 
 impl Group {
@@ -39,17 +41,20 @@ impl Group {
             .await
             .context("cannot listen on 127.0.0.1, where the workers would meet")?;
         let place = store.local_addr();
+        let token = GroupToken::make()?;
+        let published = token.publish(&place.ip().to_string(), place.port())?;
         let names = plan.names();
         let size = names.len() as u32;
         let mut children = Vec::new();
         for (rank, name) in (0..size).zip(&names).skip(1) {
-            let child = start(plan, place, rank, size, name)?;
+            let child = start(plan, place, &token, rank, size, name)?;
             children.push((name.clone(), child));
         }
         let me = Worker::builder(&names[0])
             .rank(0)
             .world_size(size)
             .rendezvous(&format!("tcp://{place}"))
+            .token(token.secret())
             .store_is_hosted_elsewhere();
         let me = configure(me, plan.tcp)
             .join()
@@ -60,6 +65,7 @@ impl Group {
             children: Mutex::new(children),
             place,
             _store: store,
+            _published: published,
         })
     }
 
@@ -101,6 +107,7 @@ impl Group {
 fn start(
     plan: &Plan,
     place: SocketAddr,
+    token: &GroupToken,
     rank: u32,
     size: u32,
     name: &str,
@@ -118,6 +125,7 @@ fn start(
     command
         .args(["demo", "--worker", "--transport", transport])
         .env("FARREF_NAME", name)
+        .env(group_token::VARIABLE, token.secret())
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", size.to_string())
         .env("LOCAL_WORLD_SIZE", size.to_string())

@@ -1,6 +1,7 @@
 //! The variables a rank finds in its environment: torchrun's, and farref's.
 
 use super::plan::Plan;
+use crate::group_token::{self, GroupToken};
 
 /// Variables of the launcher's own environment that must not reach the ranks: they would win over what
 /// the launcher says, and be the same for all.
@@ -18,6 +19,8 @@ pub(super) struct Place {
     pub(super) port: u16,
     /// Keeps the keys of different launches apart.
     pub(super) run_id: String,
+    /// What its ranks prove to each other, unless the user has seen to that.
+    pub(super) token: Option<GroupToken>,
 }
 
 /// Which of its starts this is.
@@ -68,6 +71,9 @@ pub(super) fn variables(
         ("TORCHELASTIC_MAX_RESTARTS", attempt.limit.to_string()),
         ("FARREF_RESTART_COUNT", attempt.restarts.to_string()),
     ];
+    if let Some(token) = &place.token {
+        variables.push((group_token::VARIABLE, token.secret().to_owned()));
+    }
     if let Some(name) = plan.name(local) {
         variables.push(("FARREF_NAME", name.to_owned()));
     }

@@ -19,6 +19,7 @@ use super::environment::Place;
 use super::failure::Failure;
 use super::plan::Plan;
 use super::signals;
+use crate::group_token::{self, GroupToken, PublishedToken};
 
 /// How long the launcher of another node waits for that of node 0.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -36,6 +37,8 @@ const OVER: &str = "farref-launch/over";
 #[derive(Debug)]
 pub(super) struct Meeting {
     place: Place,
+    /// Keeps the token that was made where those find it who look on.
+    published: anyhow::Result<Option<PublishedToken>>,
     server: Option<StoreServer>,
     /// What the launchers of several nodes talk through.
     others: Option<Others>,
@@ -96,11 +99,31 @@ impl Meeting {
                 is_lost: Cell::new(false),
             });
         }
+        // One of several nodes would have to tell the others, and whoever listens.
+        let token = match plan.nodes == 1 && group_token::from_environment().is_none() {
+            true => Some(GroupToken::make()?),
+            false => None,
+        };
+        let published = token.as_ref().map(|token| token.publish(&host, port));
         Ok(Self {
-            place: Place { host, port, run_id },
+            place: Place {
+                host,
+                port,
+                run_id,
+                token,
+            },
+            published: published.transpose(),
             server,
             others,
         })
+    }
+
+    /// What is worth saying of the group's token: nothing, if all is well.
+    pub(super) fn said_of_token(&self) -> Option<String> {
+        let error = self.published.as_ref().err()?;
+        Some(format!(
+            "{error:#}: to look into this group, set FARREF_TOKEN to a token of your own before you start it"
+        ))
     }
 
     pub(super) fn place(&self) -> &Place {

@@ -75,6 +75,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if let Some(text) = said_of_threads(plan.ranks) {
             output.say(&text);
         }
+        if let Some(text) = meeting.said_of_token() {
+            output.say(&text);
+        }
         let supervisor =
             Supervisor::new(&plan, &program, &policy, &meeting, output, signals, orphans);
         let code = supervisor.run().await;

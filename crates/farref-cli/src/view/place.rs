@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use farref::observe::Observer;
 
+use crate::group_token;
+
 /// How to look at workers.
 #[derive(clap::Args)]
 pub(crate) struct Looking {
-    /// The group's token, if it has one. Better set FARREF_TOKEN: others on this machine can see
-    /// command lines
+    /// The group's token, if it has one that `farref launch` has not made. Better set FARREF_TOKEN: others on
+    /// this machine can see command lines
     #[arg(long, value_name = "TOKEN", hide_default_value = true)]
     token: Option<String>,
 
@@ -22,12 +24,13 @@ pub(crate) struct Looking {
 }
 
 impl Looking {
-    /// How to look, at so many references of each worker unless somebody wants to see more.
-    pub(crate) fn observer(&self, limit: usize) -> Observer {
-        let token = self
-            .token
-            .clone()
-            .or_else(|| std::env::var("FARREF_TOKEN").ok());
+    /// How to look at the group that is at an address, at so many references of each worker unless somebody wants to see
+    /// more.
+    pub(crate) fn observer(&self, address: &str, limit: usize) -> Observer {
+        let token = self.token.clone();
+        let token = token
+            .or_else(group_token::from_environment)
+            .or_else(|| group_token::find(address));
         Observer::new()
             .token(token.unwrap_or_default())
             .references(self.limit.unwrap_or(limit).min(100_000))

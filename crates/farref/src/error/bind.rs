@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 ///     .rendezvous(&place)
 ///     .store_is_hosted_elsewhere()
 ///     .port(port)
+///     .token("only we know")
 ///     .join()
 ///     .await;
 /// let Err(Error::Bind(error)) = refused else {

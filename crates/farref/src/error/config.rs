@@ -53,6 +53,17 @@ pub enum ConfigError {
         address: IpAddr,
     },
 
+    /// Any user of this host could connect to the worker, and nobody said that they may.
+    #[error(
+        "any user of this host could connect to this worker at {address}: give the workers of the group a \
+         token (FARREF_TOKEN, or `.token(..)`; `farref launch` makes one), let them use Unix sockets, or \
+         say `.insecure()` or FARREF_INSECURE=1"
+    )]
+    NoToken {
+        /// Where the worker would listen.
+        address: IpAddr,
+    },
+
     /// The worker is not among the members of the group that it was attached to.
     #[error("{node} is not among the members of its group")]
     NotInGroup {

@@ -52,8 +52,8 @@ impl NativeAgent {
         config: NativeConfig,
         io: Arc<IoThread>,
     ) -> Arc<Self> {
-        let (listeners, network) = bound.into_parts();
-        let endpoint = Endpoint::new(identity, config, callbacks, inbound, network, io);
+        let (listeners, reach) = bound.into_parts();
+        let endpoint = Endpoint::new(identity, config, callbacks, inbound, reach, io);
         let links = LinkTable::new(Arc::clone(&endpoint));
         endpoint.spawn_io(Arc::clone(&links.timer).run(Arc::clone(&endpoint)));
         endpoint.spawn_io(starvation::run(Arc::clone(&links)));

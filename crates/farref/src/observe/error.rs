@@ -77,6 +77,15 @@ pub enum ObserveError {
         /// The address.
         address: String,
     },
+    /// The worker is another user's, and takes nobody else's connections over its Unix socket.
+    #[error(
+        "{address} is another user's: look as that user, or by its TCP address with its group's \
+         token (FARREF_TOKEN)"
+    )]
+    User {
+        /// The address.
+        address: String,
+    },
     /// The worker has enough observers.
     #[error("enough others look into {address} already: close one of them")]
     Crowded {
@@ -124,6 +133,7 @@ impl ObserveError {
             ObserverConnectionError::Stranger => Self::Stranger { address },
             ObserverConnectionError::Version { theirs } => Self::Version { address, theirs },
             ObserverConnectionError::Token => Self::Token { address },
+            ObserverConnectionError::User => Self::User { address },
             ObserverConnectionError::Crowded => Self::Crowded { address },
             ObserverConnectionError::Refused(reason) => Self::Refused { address, reason },
             ObserverConnectionError::Closed => Self::Closed { address },

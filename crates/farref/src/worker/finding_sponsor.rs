@@ -123,6 +123,10 @@ impl Worker {
                 name: self.core.name.to_string(),
                 by,
             },
+            Rejection::User => RendezvousError::OtherUser {
+                name: self.core.name.to_string(),
+                by,
+            },
             Rejection::Version(theirs) => RendezvousError::WireVersion {
                 worker: by,
                 theirs,

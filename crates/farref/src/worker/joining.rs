@@ -85,7 +85,7 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
         let host = host_id();
         let addresses = told(bound.addresses(), advertised, builder.advertise_port);
         let token = builder.token.as_deref();
-        let probe = Predecessors::new(&name, &host, addresses.clone(), token, bind.memory.clone());
+        let probe = Predecessors::new(&name, &host, addresses.clone(), token, bound.reach());
         let plan = Plan {
             name: name.clone(),
             rank: builder.rank,
@@ -175,26 +175,26 @@ async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> R
         }
         MeetingPoint::Foreign(store) => {
             let advertised = advertised_address(builder.advertise, None).await?;
-            check_security(builder, advertised)?;
+            let bind = bind_options(builder, advertised)?;
             let opened = Opened {
                 store: Arc::new(ForeignStore::new(Arc::clone(store))),
                 server: None,
             };
             Ok(Prepared {
                 opened,
-                bind: bind_options(builder, advertised),
+                bind,
                 advertised: Some(advertised),
                 may_host: None,
             })
         }
         MeetingPoint::Shared(rendezvous) => {
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
-            check_security(builder, advertised)?;
+            let bind = bind_options(builder, advertised)?;
             let may_host = may_host(builder, rendezvous).await;
             let opened = open_store(builder, rendezvous, may_host.is_some()).await?;
             Ok(Prepared {
                 opened,
-                bind: bind_options(builder, advertised),
+                bind,
                 advertised: Some(advertised),
                 may_host: may_host.map(|(host, port)| (host.to_owned(), port)),
             })
@@ -202,13 +202,14 @@ async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> R
     }
 }
 
-/// Where to listen, if others reach this worker under `advertised`.
-fn bind_options(builder: &WorkerBuilder, advertised: IpAddr) -> BindOptions {
+/// Where to listen, if others reach this worker under `advertised`, and if it may.
+fn bind_options(builder: &WorkerBuilder, advertised: IpAddr) -> Result<BindOptions> {
     let mut bind = BindOptions::default();
     let ip = builder.bind.unwrap_or(advertised);
-    bind.tcp = Some(SocketAddr::new(ip, builder.port));
+    let by_tcp = check_security(builder, advertised, ip)?;
+    bind.tcp = by_tcp.then_some(SocketAddr::new(ip, builder.port));
     bind.unix = builder.unix_sockets;
-    bind
+    Ok(bind)
 }
 
 /// Rank 0 hosts the store, or else it is an error. In a group without ranks, the first worker on the
@@ -269,25 +270,37 @@ fn told(listening: Vec<Address>, ip: Option<IpAddr>, port: Option<u16>) -> Vec<A
     listening.into_iter().map(reachable).collect()
 }
 
-/// Nothing leaves the host in the clear unless somebody has said that it may.
-fn check_security(builder: &WorkerBuilder, advertised: IpAddr) -> Result<()> {
-    if advertised.is_loopback() {
-        return Ok(());
-    }
-    if !builder.insecure {
-        return Err(ConfigError::Unencrypted {
-            address: advertised,
+/// Nothing leaves the host in the clear unless somebody has said that it may, and no other user of the host gets in unless
+/// somebody has: whether to listen at a TCP port, too. Of a Unix socket the system says whose process is at the other end.
+fn check_security(builder: &WorkerBuilder, advertised: IpAddr, listening: IpAddr) -> Result<bool> {
+    let has_token = builder
+        .token
+        .as_ref()
+        .is_some_and(|token| !token.is_empty());
+    let outward = [advertised, listening];
+    let Some(address) = outward.into_iter().find(|ip| !ip.is_loopback()) else {
+        let by_tcp = has_token || builder.insecure;
+        // Who asks for a port is to have it, or to hear why not.
+        let asks_for_tcp = builder.port != 0
+            || builder.advertise_port.is_some()
+            || builder.bind.is_some()
+            || !builder.unix_sockets;
+        if asks_for_tcp && !by_tcp {
+            return Err(ConfigError::NoToken { address: listening }.into());
         }
-        .into());
+        return Ok(by_tcp);
+    };
+    if !builder.insecure {
+        return Err(ConfigError::Unencrypted { address }.into());
     }
-    if builder.token.is_none() {
-        tracing::warn!(
-            "workers at {advertised} accept anyone who can reach them: set a token for the group"
-        );
+    if has_token {
+        tracing::warn!("workers at {address} talk without encryption");
     } else {
-        tracing::warn!("workers at {advertised} talk without encryption");
+        tracing::warn!(
+            "workers at {address} accept anyone who can reach them: set a token for the group"
+        );
     }
-    Ok(())
+    Ok(true)
 }
 
 /// What one message of farref's own wire may have.

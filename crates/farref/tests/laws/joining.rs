@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use farref::{Error, RendezvousError, Store, TcpStoreClient, Worker, WorkerBuilder};
+use farref::{ConfigError, Error, RendezvousError, Store, TcpStoreClient, Worker, WorkerBuilder};
 use tokio::task::JoinHandle;
 
 use crate::PATIENCE;
@@ -243,4 +243,91 @@ async fn s3_a_member_takes_the_store_over_when_its_host_has_gone() -> anyhow::Re
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
+}
+
+fn listens_by_tcp(worker: &Worker) -> bool {
+    let peers = worker.snapshot().peers;
+    let mut addresses = peers.iter().flat_map(|peer| &peer.addresses);
+    addresses.any(|address| address.starts_with("tcp:"))
+}
+
+/// Nobody walks in: a TCP port does not say who connects to it, a Unix socket does.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_token_workers_of_one_host_listen_at_unix_sockets_only() -> anyhow::Result<()> {
+    for (setting, set_up, by_tcp) in [
+        (
+            "nothing",
+            (|builder| builder) as fn(WorkerBuilder) -> _,
+            false,
+        ),
+        ("an empty token", |builder| builder.token(""), false),
+        ("a token", |builder| builder.token("the group's"), true),
+        ("insecure", WorkerBuilder::insecure, true),
+    ] {
+        let place = Place::new("door");
+        let a = set_up(place.worker("a")).join().await?;
+        let b = set_up(place.worker("b")).join().await?;
+        let peer = a.wait_for_peer("b", PATIENCE).await?;
+        assert_eq!(whoami::on(&peer).await?, "b");
+        assert_eq!(listens_by_tcp(&a), by_tcp, "with {setting}");
+        let peers = a.snapshot().peers;
+        let b_there = peers.iter().find(|peer| peer.name == "b");
+        let transport = b_there.and_then(|peer| peer.transport.as_deref());
+        assert_eq!(transport, Some("unix"), "with {setting}");
+        b.leave().await?;
+        a.leave().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_unix_sockets_there_has_to_be_a_token() -> anyhow::Result<()> {
+    let place = Place::new("no-token");
+    let by_tcp = |place: &Place| place.worker("alone").unix_sockets(false);
+    let error = by_tcp(&place).join().await.err();
+    let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(
+        matches!(error, Some(Error::Config(ConfigError::NoToken { .. }))),
+        "{text}"
+    );
+    for word in ["127.0.0.1", "FARREF_TOKEN", "farref launch", "insecure()"] {
+        assert!(text.contains(word), "{text}");
+    }
+    let worker = by_tcp(&place).token("only we know").join().await?;
+    assert!(listens_by_tcp(&worker));
+    worker.leave().await?;
+    // A group that has ended is not begun again.
+    let place = Place::new("no-token-either");
+    let worker = by_tcp(&place).insecure().join().await?;
+    assert!(listens_by_tcp(&worker));
+    worker.leave().await?;
+    Ok(())
+}
+
+/// Who can only be reached by TCP is not reached without a token, and that is said.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_who_has_no_token_is_told_so_by_a_group_that_is_reached_by_tcp() -> anyhow::Result<()> {
+    let place = Place::new("only-tcp");
+    let founder = place.worker("a").unix_sockets(false).token("the group's");
+    let a = founder.join().await?;
+    let error = refused(place.worker("stranger")).await;
+    let is_token = |error: &RendezvousError| matches!(error, RendezvousError::WrongToken { .. });
+    assert_told(&error, is_token, &["another token", "FARREF_TOKEN"]);
+    a.leave().await?;
+    Ok(())
+}
+
+/// Listening at all interfaces is to talk over the network, whatever address the others are told.
+#[tokio::test]
+async fn who_listens_at_all_interfaces_has_to_say_that_it_may() {
+    let place = Place::new("all-interfaces");
+    let everywhere = std::net::Ipv4Addr::UNSPECIFIED.into();
+    let builder = place.worker("alone").token("only we know").bind(everywhere);
+    let error = builder.join().await.err();
+    assert!(
+        matches!(error, Some(Error::Config(ConfigError::Unencrypted { .. }))),
+        "{error:?}"
+    );
 }

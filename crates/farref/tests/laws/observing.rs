@@ -21,6 +21,13 @@ async fn endless() {
     std::future::pending().await
 }
 
+/// Of the groups here, so that they listen by TCP, too.
+const TOKEN: &str = "of these tests";
+
+fn observer() -> Observer {
+    Observer::new().token(TOKEN)
+}
+
 struct Place {
     store: StoreServer,
 }
@@ -39,6 +46,7 @@ impl Place {
         Worker::builder(name)
             .rendezvous(&format!("tcp://{}", self.address()))
             .store_is_hosted_elsewhere()
+            .token(TOKEN)
             .fail_on_leaks(true)
     }
 
@@ -83,7 +91,7 @@ async fn a_group_is_found_by_its_rendezvous_and_by_any_of_its_workers() -> Resul
         tcp_address(&workers[1])?,
         unix,
     ] {
-        let mut group = Observer::new().group(&address).await?;
+        let mut group = observer().group(&address).await?;
         assert_eq!(names(&group.look().await), ["a", "b"], "by {address}");
     }
     end(workers).await
@@ -104,12 +112,12 @@ async fn who_looks_on_sees_calls_of_several_workers_tied_together() -> Result<()
     let place = Place::new().await?;
     let workers = place.pair().await?;
     let peer = workers[0].peer("b")?;
-    let mut passing_by = Observer::new().group(&place.address()).await?;
+    let mut passing_by = observer().group(&place.address()).await?;
     let finished = |sightings: Vec<Sighting>| -> Vec<farref::FinishedCall> {
         let snapshots = sightings.into_iter().filter_map(|seen| seen.snapshot.ok());
         snapshots.flat_map(|snapshot| snapshot.finished).collect()
     };
-    let mut looking_on = Observer::new().calls(100).group(&place.address()).await?;
+    let mut looking_on = observer().calls(100).group(&place.address()).await?;
     looking_on.look().await;
     // A process has so many calls a second seen, and the other tests make calls as well.
     let calls = loop {
@@ -148,7 +156,7 @@ async fn what_is_shown_is_what_the_worker_has() -> Result<()> {
     let pending = endless::on(&workers[0].peer("b")?).start();
     BEGUN.notified().await;
 
-    let mut group = Observer::new().group(&place.address()).await?;
+    let mut group = observer().group(&place.address()).await?;
     let sightings = group.look().await;
     let [a, b] = &sightings[..] else {
         bail!("two workers, not {sightings:?}");
@@ -177,7 +185,7 @@ async fn what_is_shown_is_what_the_worker_has() -> Result<()> {
 async fn ob_1_who_looks_is_no_member_and_holds_up_no_shutdown() -> Result<()> {
     let place = Place::new().await?;
     let workers = place.pair().await?;
-    let mut group = Observer::new().group(&place.address()).await?;
+    let mut group = observer().group(&place.address()).await?;
     group.look().await;
     assert_eq!(workers[0].peers().len(), 2);
     assert_eq!(workers[0].snapshot().peers.len(), 2);
@@ -195,15 +203,15 @@ async fn ob_2_observers_are_limited_in_number_and_make_room_when_they_go() -> Re
     let address = tcp_address(&worker)?;
     let mut watching = Vec::new();
     for _ in 0..16 {
-        watching.push(Observer::new().group(&address).await?);
+        watching.push(observer().group(&address).await?);
     }
-    let error = Observer::new().group(&address).await.err();
+    let error = observer().group(&address).await.err();
     let error = error.context("there is no room")?;
     ensure!(matches!(error, ObserveError::Crowded { .. }), "{error}");
     watching.clear();
     let mut again = None;
     for _ in 0..1000 {
-        if let Ok(group) = Observer::new().group(&address).await {
+        if let Ok(group) = observer().group(&address).await {
             again = Some(group);
             break;
         }
@@ -219,7 +227,7 @@ async fn ob_2_only_as_many_references_are_shown_as_were_asked_for() -> Result<()
     let worker = place.builder("rich").join().await?;
     let many: Vec<_> = (0..100).map(|n| worker.rref(n)).collect::<Result<_, _>>()?;
     for (asked, shown) in [(0, 0), (7, 7), (1000, 100)] {
-        let observer = Observer::new().references(asked);
+        let observer = observer().references(asked);
         let sightings = observer.group(&place.address()).await?.look().await;
         let Ok(snapshot) = &sightings[0].snapshot else {
             bail!("{sightings:?}");
@@ -259,7 +267,7 @@ async fn ob_3_only_who_knows_the_token_is_shown_anything() -> Result<()> {
 async fn newcomers_are_found_and_the_departed_are_not_shown_any_more() -> Result<()> {
     let place = Place::new().await?;
     let first = place.builder("first").join().await?;
-    let mut group = Observer::new().group(&place.address()).await?;
+    let mut group = observer().group(&place.address()).await?;
     assert_eq!(names(&group.look().await), ["first"]);
     let second = place.builder("second").join().await?;
     assert_eq!(names(&group.look().await), ["first", "second"]);
@@ -290,13 +298,13 @@ async fn an_observer_that_talks_nonsense_harms_nobody() -> Result<()> {
         let _ = stream.read_to_end(&mut answer).await;
         ensure!(answer.len() < 512);
     }
-    ensure!(Observer::new().group(&address).await.is_ok());
+    ensure!(observer().group(&address).await.is_ok());
     Ok(worker.shutdown().await?)
 }
 
 #[tokio::test]
 async fn every_way_not_to_find_a_group_has_its_own_error() -> Result<()> {
-    let observer = Observer::new().patience(Duration::from_secs(2));
+    let observer = observer().patience(Duration::from_secs(2));
     let error = observer.group("not an address").await.err();
     ensure!(matches!(error, Some(ObserveError::Address { .. })));
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use farref::{Error, MemberState, RendezvousError, Result, StoreError, Worker};
+use farref::{ConfigError, Error, MemberState, RendezvousError, Result, StoreError, Worker};
 
 use crate::Tests;
 use crate::functions::{
@@ -300,10 +300,16 @@ fn joining() -> anyhow::Result<()> {
                 "does another process use that port?",
             ],
         )?;
-        let worker = Worker::builder("a").rank(0).world_size(1).port(port);
+        let worker = || Worker::builder("a").rank(0).world_size(1).port(port);
+        expect(
+            "a port that is anybody's",
+            worker().rendezvous(&at).join().await,
+            |error| matches!(error, Error::Config(ConfigError::NoToken { .. })),
+            &["any user of this host", "FARREF_TOKEN", "insecure()"],
+        )?;
         expect(
             "a worker's port that is in use",
-            worker.rendezvous(&at).join().await,
+            worker().token("ours").rendezvous(&at).join().await,
             |error| matches!(error, Error::Bind(_)),
             &[&format!("127.0.0.1:{port}"), "in use"],
         )

@@ -54,7 +54,7 @@ impl Default for Options {
             may_be_evicted: false,
             join_timeout_ms: 60_000,
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
-            token: None,
+            token: Some("of this test".to_owned()),
             calls_everyone: false,
             serves_after: None,
             leaves: false,

@@ -31,6 +31,12 @@ impl Acceptor {
             }
             other => other?,
         };
+        // HS-5
+        if let Err(failure) = conversation.check_user() {
+            let refusal = Reply::Refused(Refusal::User);
+            conversation.send_opening(&refusal).await?;
+            return Err(failure);
+        }
         let here = endpoint.node();
         let refusal = match greeting {
             Greeting::Worker { group, .. } if group != endpoint.identity.group => {

@@ -19,7 +19,7 @@ pub(crate) use callbacks::{BoxFuture, WireCallbacks};
 pub(crate) use config::{Identity, NativeConfig};
 
 use super::frame::{Limits, Packet, Recycler};
-use super::transport::{MemoryNetwork, OwnMemory};
+use super::transport::{OwnMemory, Reach};
 use crate::agent::Inbound;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
@@ -41,7 +41,7 @@ pub(crate) struct Endpoint {
     pub(crate) own_memory: Option<OwnMemory>,
     pub(crate) callbacks: Arc<dyn WireCallbacks>,
     pub(crate) inbound: Weak<dyn Inbound>,
-    pub(crate) network: Option<(MemoryNetwork, String)>,
+    pub(crate) reach: Reach,
     pub(crate) metrics: WireMetrics,
     /// Of the system's clock: both runtimes read it, and either may have a clock of its own.
     epoch: Instant,
@@ -72,7 +72,7 @@ impl Endpoint {
         config: NativeConfig,
         callbacks: Arc<dyn WireCallbacks>,
         inbound: Weak<dyn Inbound>,
-        network: Option<(MemoryNetwork, String)>,
+        reach: Reach,
         io: Arc<IoThread>,
     ) -> Arc<Self> {
         let token = identity.token.as_deref().unwrap_or_default();
@@ -90,7 +90,7 @@ impl Endpoint {
             config,
             callbacks,
             inbound,
-            network,
+            reach,
             epoch: Instant::now(),
             io,
             runtime: Handle::current(),

@@ -32,6 +32,7 @@ pub(crate) struct Conversation<'a> {
     pub(crate) write: &'a WriteHalf,
     key: &'a hmac::Key,
     transcript: Vec<u8>,
+    stranger: Option<u32>,
 }
 
 /// Who speaks, as it goes into a proof (HS-1).
@@ -45,6 +46,15 @@ impl<'a> Conversation<'a> {
             write: &stream.write,
             key,
             transcript: Vec::new(),
+            stranger: stream.stranger,
+        }
+    }
+
+    /// An error if the other end is a process that this one does not talk to (HS-5).
+    pub(crate) fn check_user(&self) -> Result<(), HandshakeFailure> {
+        match self.stranger {
+            Some(uid) => Err(HandshakeFailure::OtherUser { uid }),
+            None => Ok(()),
         }
     }
 
@@ -147,6 +157,7 @@ impl<'a> Conversation<'a> {
 
     /// All of the handshake, for a dialer that only has something to ask.
     pub(crate) async fn ask(&mut self, greeting: &Greeting) -> Result<Verdict, HandshakeFailure> {
+        self.check_user()?;
         self.send_opening(greeting).await?;
         match self.receive_opening().await? {
             Reply::Challenge(_) => {}

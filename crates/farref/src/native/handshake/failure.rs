@@ -23,6 +23,8 @@ pub(crate) enum HandshakeFailure {
     Malformed(postcard::Error),
     #[error("the other end does not know the group's token")]
     BadProof,
+    #[error("the other end is a process of user {uid}")]
+    OtherUser { uid: u32 },
     #[error("the other end refuses: {0}")]
     Refused(Refusal),
     #[error("this worker refuses: {0}")]
@@ -44,6 +46,7 @@ impl HandshakeFailure {
     pub(crate) fn rejection(&self) -> Option<Rejection> {
         match self {
             Self::Refused(Refusal::Token) => Some(Rejection::Token),
+            Self::Refused(Refusal::User) | Self::OtherUser { .. } => Some(Rejection::User),
             Self::Version { theirs } | Self::Refused(Refusal::Version { ours: theirs }) => {
                 Some(Rejection::Version(*theirs))
             }
@@ -54,10 +57,10 @@ impl HandshakeFailure {
     /// Whether only a change of configuration can help.
     pub(crate) fn needs_operator(&self) -> bool {
         match self {
-            Self::Version { .. } | Self::BadProof => true,
+            Self::Version { .. } | Self::BadProof | Self::OtherUser { .. } => true,
             Self::Refused(refusal) | Self::Refusing(refusal) => matches!(
                 refusal,
-                Refusal::Version { .. } | Refusal::Group | Refusal::Token
+                Refusal::Version { .. } | Refusal::Group | Refusal::Token | Refusal::User
             ),
             _ => false,
         }
@@ -73,6 +76,7 @@ impl HandshakeFailure {
             Self::TooLarge(_) => "too_large",
             Self::Malformed(_) => "malformed",
             Self::BadProof => "token",
+            Self::OtherUser { .. } => "user",
             Self::Refused(refusal) | Self::Refusing(refusal) => refusal.reason(),
             Self::Contradiction => "contradiction",
             Self::Session(_) => "session",
@@ -100,6 +104,8 @@ impl HandshakeFailure {
 pub(crate) enum Rejection {
     /// It has another token.
     Token,
+    /// It is another user's process.
+    User,
     /// It speaks that version of the wire.
     Version(u16),
 }

@@ -111,6 +111,8 @@ pub(crate) enum Refusal {
     Session,
     #[error("enough others look on already")]
     Crowded,
+    #[error("it takes connections over Unix sockets from its own user only")]
+    User,
 }
 
 impl Refusal {
@@ -127,6 +129,7 @@ impl Refusal {
             Self::Stale => "stale",
             Self::Session => "session",
             Self::Crowded => "crowded",
+            Self::User => "user",
         }
     }
 }

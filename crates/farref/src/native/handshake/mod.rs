@@ -27,6 +27,8 @@
 //! - **HS-4** What a dialer that has proved nothing can make an acceptor store is bounded in size
 //!   ([`MAX_GREETING`](conversation::MAX_GREETING), [`MAX_CLAIM`](conversation::MAX_CLAIM)), time and
 //!   number.
+//! - **HS-5** Over a Unix socket nothing is said to, nor believed from, a process of another user than this one's and the
+//!   superuser; whoever asks is told so.
 
 mod conversation;
 mod failure;

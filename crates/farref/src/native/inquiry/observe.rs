@@ -102,6 +102,8 @@ pub(crate) enum ObserverConnectionError {
     Version { theirs: u16 },
     #[error("it does not know this token")]
     Token,
+    #[error("it is another user's process")]
+    User,
     #[error("enough others look on already")]
     Crowded,
     #[error("it refuses: {0}")]
@@ -155,6 +157,9 @@ impl From<HandshakeFailure> for ObserverConnectionError {
                 Self::Version { theirs }
             }
             HandshakeFailure::BadProof | HandshakeFailure::Refused(Refusal::Token) => Self::Token,
+            HandshakeFailure::OtherUser { .. } | HandshakeFailure::Refused(Refusal::User) => {
+                Self::User
+            }
             HandshakeFailure::Refused(Refusal::Crowded) => Self::Crowded,
             HandshakeFailure::NoRandomness => Self::Unreachable(io::Error::other(failure)),
             other => Self::Refused(other.to_string()),

@@ -17,7 +17,7 @@ use tracing::debug;
 use crate::native::handshake::{
     Conversation, Greeting, HandshakeFailure, Rejection, VERSION, Verdict, fresh_nonce,
 };
-use crate::native::transport::{MemoryNetwork, Stream, reachable};
+use crate::native::transport::{Reach, Stream, reachable};
 use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
 
 /// Finds earlier lives of a worker.
@@ -30,7 +30,7 @@ pub(crate) struct Predecessors {
     key: hmac::Key,
     /// What cards say of the token.
     tag: Option<TokenTag>,
-    network: Option<(MemoryNetwork, String)>,
+    reach: Reach,
 }
 
 impl Predecessors {
@@ -39,7 +39,7 @@ impl Predecessors {
         host: &str,
         own: Vec<Address>,
         token: Option<&str>,
-        network: Option<(MemoryNetwork, String)>,
+        reach: Reach,
     ) -> Self {
         let tag = token.map(TokenTag::of);
         let token = token.unwrap_or_default().as_bytes();
@@ -49,17 +49,17 @@ impl Predecessors {
             own,
             key: hmac::Key::new(hmac::HMAC_SHA256, token),
             tag,
-            network,
+            reach,
         }
     }
 
     async fn find(&self, card: &Card, limit: Duration) -> Result<Liveness, RendezvousError> {
-        let addresses = reachable(card, &self.host, self.network.is_some());
+        let addresses = reachable(card, &self.host, &self.reach);
         for address in addresses {
             if self.own.contains(address) {
                 continue;
             }
-            let connecting = Stream::connect(address, self.network.as_ref());
+            let connecting = Stream::connect(address, self.reach.network.as_ref());
             let Ok(Ok(stream)) = timeout(limit, connecting).await else {
                 continue;
             };

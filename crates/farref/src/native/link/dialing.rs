@@ -7,8 +7,8 @@
 //!
 //! - **DI-1** While a link is open, has no connection, and has had one, has something to send or is watched, its
 //!   task is at work: it ends only in one step with seeing that it is not needed.
-//! - **DI-2** A peer counts as refusing only if every address at which it may listen refused. A Unix
-//!   socket alone proves nothing: it may be out of reach in another network namespace.
+//! - **DI-2** A peer counts as refusing only if every address at which it may listen refused. Where it listens by TCP, too, a
+//!   Unix socket alone proves nothing: it may be out of reach in another network namespace.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::connection::Connection;
 use super::{ConnectionState, Lifecycle, Link, LinkState};
 use crate::native::endpoint::{Endpoint, NativeConfig};
 use crate::native::handshake::{
-    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, Verdict,
+    Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Rejection, Reply, Verdict,
     connection_id, fresh_nonce,
 };
 use crate::native::transport::{Stream, reachable};
@@ -163,8 +163,13 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
         return AttemptOutcome::Failed;
     };
     let host = &endpoint.identity.card.host;
-    let addresses = reachable(&card, host, endpoint.network.is_some());
+    let addresses = reachable(&card, host, &endpoint.reach);
     let mut refused = !addresses.is_empty();
+    let mut rejection = None;
+    if addresses.is_empty() && !card.addresses.is_empty() && !endpoint.reach.tcp {
+        // It is to be reached by TCP alone, which takes a token.
+        rejection = Some(Rejection::Token);
+    }
     for address in addresses {
         let stream = match connect(endpoint, address).await {
             Ok(stream) => stream,
@@ -194,9 +199,11 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
             _ => refused = false,
         }
         report(link, address, &failure);
-        if let Some(rejection) = failure.rejection() {
-            endpoint.callbacks.rejected(link.peer, rejection);
-        }
+        rejection = rejection.or_else(|| failure.rejection());
+    }
+    // Only now: whom it does not take over a Unix socket it may take over TCP.
+    if let Some(rejection) = rejection {
+        endpoint.callbacks.rejected(link.peer, rejection);
     }
     if refused {
         AttemptOutcome::Refused
@@ -234,7 +241,7 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
 }
 
 async fn connect(endpoint: &Endpoint, address: &Address) -> io::Result<Stream> {
-    let connecting = Stream::connect(address, endpoint.network.as_ref());
+    let connecting = Stream::connect(address, endpoint.reach.network.as_ref());
     timeout(endpoint.config.connect_timeout, connecting)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -320,6 +327,7 @@ async fn exchange_greetings(
     link: &Arc<Link>,
 ) -> Result<u64, HandshakeFailure> {
     let endpoint = &link.endpoint;
+    conversation.check_user()?;
     conversation
         .send_opening(&Greeting::Worker {
             group: endpoint.identity.group,
@@ -330,7 +338,10 @@ async fn exchange_greetings(
     match conversation.receive_opening().await? {
         Reply::Challenge(nonce) => Ok(connection_id(&nonce)),
         Reply::Refused(
-            refusal @ (Refusal::Version { .. } | Refusal::Group | Refusal::WrongLife { .. }),
+            refusal @ (Refusal::Version { .. }
+            | Refusal::Group
+            | Refusal::WrongLife { .. }
+            | Refusal::User),
         ) => Err(HandshakeFailure::Refused(refusal)),
         // All else is said only with a proof (HS-3).
         Reply::Refused(_) => Err(HandshakeFailure::Contradiction),

@@ -1,4 +1,4 @@
-//! HS-1 to HS-4: strangers are turned away with a reason, and disturb nobody.
+//! HS-1 to HS-5: strangers are turned away with a reason, and disturb nobody.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, SessionHello, Verdict,
 };
-use crate::native::transport::Stream;
+use crate::native::transport::{Reach, Stream, reachable};
 use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError, TokenTag};
 use crate::support::lock::lock;
 
@@ -20,6 +20,14 @@ const TOKEN: &[u8] = b"the group's secret";
 
 fn key(token: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, token)
+}
+
+/// Who tries addresses of TCP.
+fn by_tcp() -> Reach {
+    Reach {
+        network: None,
+        tcp: true,
+    }
 }
 
 /// Two workers that share a token and conversation by TCP.
@@ -203,7 +211,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     let [left, right] = guarded_pair(impatient()).await;
     let ask = async |card: &Card, token: &[u8]| {
         let token = std::str::from_utf8(token).ok();
-        let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
+        let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp());
         asking.probe(card, Duration::from_secs(60)).await
     };
     assert!(matches!(ask(&right.card, TOKEN).await, Ok(Liveness::Alive)));
@@ -227,7 +235,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     // Where this worker listens nobody else does.
     let token = std::str::from_utf8(TOKEN).ok();
     let own = right.card.addresses.clone();
-    let itself = Predecessors::new("w", "elsewhere", own, token, None);
+    let itself = Predecessors::new("w", "elsewhere", own, token, by_tcp());
     let found = itself.probe(&right.card, Duration::from_secs(60)).await;
     assert!(matches!(found, Ok(Liveness::Gone)));
 
@@ -235,7 +243,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut elsewhere = right.card.clone();
     elsewhere.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
-    let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, None);
+    let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp());
     let found = silent.probe(&elsewhere, Duration::from_millis(50)).await;
     assert!(matches!(found, Ok(Liveness::Silent)));
     let talking = tokio::spawn(async move {
@@ -465,4 +473,87 @@ async fn a_proof_is_good_for_one_handshake_and_one_direction() {
             recorded = Some(bytes);
         }
     }
+}
+
+/// Who takes no connections by TCP, because whoever makes them may be anybody, makes none either.
+#[tokio::test]
+async fn who_lets_nobody_in_by_tcp_goes_to_nobody_by_tcp() {
+    let [left, right] = guarded_pair(impatient()).await;
+    let host = &left.card.host;
+    assert_eq!(reachable(&right.card, host, &by_tcp()).len(), 1);
+    let by_unix = Reach {
+        tcp: false,
+        ..by_tcp()
+    };
+    assert!(reachable(&right.card, host, &by_unix).is_empty());
+}
+
+/// Does something as another user, if this process may become one.
+#[cfg(target_os = "linux")]
+fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    use rustix::process::Uid;
+    // Of this thread alone, whose last act it is.
+    let work = || {
+        let became = rustix::thread::set_thread_uid(Uid::from_raw(65_534));
+        became.is_ok().then(work)
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
+}
+
+#[cfg(target_os = "linux")]
+fn abstract_address(name: &str) -> std::os::unix::net::SocketAddr {
+    use std::os::linux::net::SocketAddrExt as _;
+    let name = name.strip_prefix('@').expect("an abstract name");
+    std::os::unix::net::SocketAddr::from_abstract_name(name).expect("a name")
+}
+
+/// HS-5: in both directions, over sockets of another user's.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn another_users_processes_are_neither_heard_nor_spoken_to() {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    let book: Arc<fixture::Book> = Arc::default();
+    let worker = Setup::new(1, BindOptions::default(), &book).start().await;
+    let unix = |address: &Address| match address {
+        Address::Unix(name) => Some(abstract_address(name)),
+        _ => None,
+    };
+    let address = worker.card.addresses.iter().find_map(unix);
+    let address = address.expect("a Unix socket");
+    let Some(stream) = as_nobody(|| UnixStream::connect_addr(&address).expect("a connection"))
+    else {
+        return eprintln!("not tested: this process cannot become another user's");
+    };
+    stream.set_nonblocking(true).expect("a socket");
+    let stream = tokio::net::UnixStream::from_std(stream).expect("a socket");
+    let mut stream = Stream::unix(stream).expect("a stream");
+    let key = key(b"");
+    let mut conversation = Conversation::new(&mut stream, &key);
+    let greeting = greeting(&worker);
+    conversation.send_opening(&greeting).await.expect("sent");
+    let reply: Reply = conversation.receive_opening().await.expect("a reply");
+    assert!(
+        matches!(reply, Reply::Refused(Refusal::User)),
+        "they are told why: {reply:?}"
+    );
+
+    // Somebody else listens where a peer is said to be.
+    let name = format!("@farref-test-{:016x}", fastrand::u64(..));
+    let address = abstract_address(&name);
+    let listener = as_nobody(|| UnixListener::bind_addr(&address).expect("a listener"));
+    let listener = listener.expect("it was possible before");
+    let mut card = worker.card.clone();
+    card.node = NodeId::new(3, 1);
+    card.addresses = vec![Address::Unix(name)];
+    lock(&book.cards).insert(card.node, card.clone());
+    worker.agent.enqueue(card.node, control(1));
+    eventually("the worker says so", || {
+        lock(&book.rejected).contains(&(card.node, Rejection::User))
+    })
+    .await;
+    let (mut heard, _) = listener.accept().expect("it has tried");
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut heard, &mut bytes).expect("the end");
+    assert!(bytes.is_empty(), "nothing was said");
 }

@@ -9,9 +9,9 @@ use tokio::net::TcpListener;
 use tokio::net::UnixListener;
 
 use super::memory::{MemoryListener, MemoryNetwork};
-use super::stream::Stream;
 #[cfg(unix)]
 use super::stream::unix_path;
+use super::stream::{Reach, Stream};
 use crate::error::BindError;
 use crate::rendezvous::Address;
 
@@ -112,9 +112,19 @@ impl Bound {
         self.addresses.clone()
     }
 
-    /// What listens, and the network within this process that it is in, with its name there.
-    pub(crate) fn into_parts(self) -> (Vec<Listener>, Option<(MemoryNetwork, String)>) {
-        (self.listeners, self.network)
+    /// What addresses of others may be tried from here.
+    pub(crate) fn reach(&self) -> Reach {
+        let is_tcp = |address: &Address| matches!(address, Address::Tcp(_));
+        Reach {
+            network: self.network.clone(),
+            tcp: self.addresses.iter().any(is_tcp),
+        }
+    }
+
+    /// What listens, and what addresses of others may be tried from here.
+    pub(crate) fn into_parts(self) -> (Vec<Listener>, Reach) {
+        let reach = self.reach();
+        (self.listeners, reach)
     }
 }
 

@@ -19,4 +19,4 @@ pub use memory::MemoryNetwork;
 pub(crate) use peer_memory::{MemoryClaim, MemoryError, OwnMemory, PeerMemory};
 #[cfg(test)]
 pub(crate) use pipe::{PipeReader, PipeWriter};
-pub(crate) use stream::{ReadHalf, Stream, WriteHalf, reachable};
+pub(crate) use stream::{Reach, ReadHalf, Stream, WriteHalf, reachable};

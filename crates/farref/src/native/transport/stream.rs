@@ -36,6 +36,17 @@ pub(crate) struct Stream {
     pub(crate) read: ReadHalf,
     pub(crate) write: WriteHalf,
     pub(crate) transport: &'static str,
+    /// The user whose process is at the other end, if that is known and it is a stranger's.
+    pub(crate) stranger: Option<u32>,
+}
+
+/// Which addresses of others a worker tries, beside those of Unix sockets on its host.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// Those of a network within this process, in which it has this name.
+    pub(crate) network: Option<(MemoryNetwork, String)>,
+    /// Those of TCP. Whoever lets nobody in by TCP does not go to anybody by TCP either.
+    pub(crate) tcp: bool,
 }
 
 /// The half that is read from. Dropping both halves closes the stream.
@@ -90,20 +101,24 @@ impl Stream {
             read: ReadHalf::Tcp(read),
             write: WriteHalf::Tcp(write),
             transport: "tcp",
+            stranger: None,
         })
     }
 
     #[cfg(unix)]
     pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
-        Ok(Self::of_unix(unix_socket::split(stream.into_std()?)?))
+        let stranger = unix_socket::stranger(stream.peer_cred()?.uid());
+        let halves = unix_socket::split(stream.into_std()?)?;
+        Ok(Self::of_unix(halves, stranger))
     }
 
     #[cfg(unix)]
-    fn of_unix((read, write): (UnixReader, UnixWriter)) -> Self {
+    fn of_unix((read, write): (UnixReader, UnixWriter), stranger: Option<u32>) -> Self {
         Self {
             read: ReadHalf::Unix(read),
             write: WriteHalf::Unix(write),
             transport: "unix",
+            stranger,
         }
     }
 
@@ -112,6 +127,7 @@ impl Stream {
             read: ReadHalf::Memory(read),
             write: WriteHalf::Memory(write),
             transport: "memory",
+            stranger: None,
         }
     }
 
@@ -126,7 +142,7 @@ impl Stream {
             }
             #[cfg(unix)]
             (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
-                Ok(Self::of_unix(write.watch_anew(read)?))
+                Ok(Self::of_unix(write.watch_anew(read)?, self.stranger))
             }
             (ReadHalf::Memory(read), WriteHalf::Memory(write)) => Ok(Self::memory((read, write))),
             _ => Err(not_whole()),
@@ -134,13 +150,13 @@ impl Stream {
     }
 }
 
-/// The addresses of a card that can be tried from a host, perhaps from a network within this process.
-pub(crate) fn reachable<'a>(card: &'a Card, host: &str, in_memory: bool) -> Vec<&'a Address> {
+/// The addresses of a card that can be tried from a host.
+pub(crate) fn reachable<'a>(card: &'a Card, host: &str, reach: &Reach) -> Vec<&'a Address> {
     let same_host = card.host == host;
     let rank = |address: &&Address| match address {
-        Address::Memory(_) => in_memory.then_some(0),
+        Address::Memory(_) => reach.network.is_some().then_some(0),
         Address::Unix(_) => (cfg!(unix) && same_host).then_some(1),
-        Address::Tcp(_) => Some(2),
+        Address::Tcp(_) => reach.tcp.then_some(2),
     };
     let mut addresses: Vec<_> = card
         .addresses

@@ -133,6 +133,13 @@ impl Drop for UnixWriter {
     }
 }
 
+/// The user whose process is at the other end, if that is neither this process' own nor the superuser, who may do all
+/// that its own may.
+pub(super) fn stranger(uid: u32) -> Option<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    (uid != own && uid != 0).then_some(uid)
+}
+
 /// Sends what the system takes right now, whatever the runtime believes of the socket.
 pub(super) fn send(to: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -182,6 +189,14 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         (split(ours).unwrap(), theirs)
+    }
+
+    #[test]
+    fn only_other_users_are_strangers() {
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(stranger(own), None);
+        assert_eq!(stranger(0), None, "may do everything anyway");
+        assert_eq!(stranger(own + 1), Some(own + 1));
     }
 
     #[tokio::test]

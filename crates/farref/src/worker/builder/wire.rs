@@ -81,7 +81,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Whether workers on the same host use Unix sockets. They do by default, where there are any.
+    /// Whether workers on the same host use Unix sockets. They do by default, where there are any. Without them there has to
+    /// be a [token](Self::token): of a TCP port nobody knows who connects to it.
     ///
     /// ```
     /// use farref::{StoreServer, Worker};
@@ -95,7 +96,7 @@ impl WorkerBuilder {
     /// # let place = format!("tcp://{}", store.local_addr());
     /// let worker = |name, rank| {
     ///     let builder = Worker::builder(name).rank(rank).world_size(2).rendezvous(&place);
-    ///     builder.store_is_hosted_elsewhere().unix_sockets(false).join()
+    ///     builder.store_is_hosted_elsewhere().unix_sockets(false).token("only we know").join()
     /// };
     /// let (me, other) = tokio::try_join!(worker("me", 0), worker("other", 1))?;
     /// ping::on(&me.peer("other")?).await?;
@@ -167,6 +168,9 @@ impl WorkerBuilder {
     /// A secret that all workers of the group share. Whoever does not know it is refused. It is never
     /// sent; both sides prove that they know it.
     ///
+    /// `farref launch` makes one for each group. Without a token, workers on one host use Unix sockets only, and take nobody's
+    /// connections but those of their own user's processes.
+    ///
     /// ```
     /// use farref::testing::Cluster;
     ///
@@ -185,8 +189,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Allows connections that leave this host without being encrypted. Say this only on a network
-    /// where nobody listens who should not.
+    /// Allows connections that leave this host without being encrypted, and, on this host, TCP without a
+    /// [token](Self::token). Say this only on a network where nobody listens who should not.
     ///
     /// ```
     /// use farref::{ConfigError, Error, Worker};
