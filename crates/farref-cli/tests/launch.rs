@@ -72,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         children_die_with_a_launcher_that_is_killed,
         a_failed_rank_is_started_again_at_most_k_times,
         a_rank_that_recovers_finds_its_run_and_is_no_failure,
+        a_rank_that_fails_when_all_others_have_ended_well_is_not_started_again,
         all_are_started_again_when_asked_for,
         closed_output_is_closed_for_the_ranks_too,
         a_run_ends_when_told_to_although_nobody_reads_its_output,
@@ -770,13 +771,30 @@ fn a_failed_rank_is_started_again_at_most_k_times() -> anyhow::Result<()> {
 
 fn a_rank_that_recovers_finds_its_run_and_is_no_failure() -> anyhow::Result<()> {
     let launch = Launch::new()?;
+    // Rank 1 is there until rank 0 has come back.
     let script = "echo $TORCHELASTIC_RUN_ID.$TORCHELASTIC_RESTART_COUNT:$MASTER_PORT; \
-        [ $RANK = 1 ] || [ $FARREF_RESTART_COUNT = 1 ] || kill -9 $$";
+        if [ $RANK = 1 ]; then while [ ! -e back ]; do sleep 0.02; done; exit 0; fi; \
+        [ $FARREF_RESTART_COUNT = 1 ] && : > back || kill -9 $$";
     let output = launch.sh(&["-n", "2", "--restarts", "1"], script)?;
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let lines = sorted(&output.stdout);
     let runs: Vec<&str> = lines.iter().map(|line| &line[4..]).collect();
     assert_eq!(runs, [runs[0]; 3]);
+    launch.finish()
+}
+
+/// Its group is over: it would wait in vain for somebody to let it in.
+fn a_rank_that_fails_when_all_others_have_ended_well_is_not_started_again() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // Rank 0 is gone for rank 1 when the launcher has learnt of its end.
+    let script = "if [ $RANK = 0 ]; then echo $$ > pid; exit 0; fi; \
+        while [ ! -s pid ] || kill -0 $(cat pid) 2> /dev/null; do sleep 0.02; done; \
+        exit 5";
+    let output = launch.sh(&["-n", "2", "--restarts", "3"], script)?;
+    assert_eq!(output.status.code(), Some(5));
+    let text = stderr(&output);
+    assert!(!text.contains("starting it again"), "{text}");
+    assert!(text.contains("all others had ended well"), "{text}");
     launch.finish()
 }
 

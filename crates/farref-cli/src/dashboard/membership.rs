@@ -3,13 +3,13 @@
 //! Looks are compared because an observer cannot watch: watching (`Worker::watch_members`) is for members, who keep
 //! connections with those whom they watch. An observer is none (OB-1): workers answer its questions and keep nothing for it,
 //! so what comes and goes between two looks is told only by who remembers it. That is enough here, as a
-//! worker says of all who ever were members how they are: an end is not missed, though a life that another has
-//! followed by the next look is.
+//! worker says of all who ever were members how they are: an end is not missed. Of a life that another has followed by the
+//! next look, it is known that it is over, and not how: it is said to have died.
 //!
 //! # Invariants
 //!
-//! - **DM-1** Each life is told to come once, and to end once, by whatever worker in whatever order; of one whose next
-//!   life is known nothing more is told.
+//! - **DM-1** Each life is told to come once, and to end once, by whatever worker in whatever order, and to end before
+//!   the next one comes; of one whose next life is known nothing more is told.
 //! - **DM-2** Who is declared dead was evicted only if it answers a look after that: one that was killed may have
 //!   answered shortly before.
 //! - **DM-3** Who is named by nobody any more is forgotten after [`FORGOTTEN`] looks; no more than [`MEMBERS`] are kept.
@@ -109,6 +109,17 @@ impl Membership {
                 member.status = member.status.max(before.status);
             }
             let answers = answers.contains(&(rank, member.life));
+            let is_followed = |before: &&Member| {
+                let is_told = before.status != Status::Here && !before.undecided;
+                before.life < member.life && !is_told
+            };
+            let followed = before.filter(is_followed).map(|before| Event {
+                at,
+                change: Change::Died,
+                worker: before.name.clone(),
+                rank,
+                life: before.life,
+            });
             let mut happened = Vec::new();
             match (&same_life, member.status) {
                 (None, Status::Here) if !has_begun => happened.push(Change::Present),
@@ -127,6 +138,9 @@ impl Membership {
                 (_, Status::Dead) => happened.push(Change::Died),
             }
             self.members.insert(rank, member.clone());
+            if let Some(followed) = followed {
+                self.push(followed);
+            }
             if member.status == Status::Here {
                 let was_silent = same_life.as_ref().is_some_and(|before| before.silent);
                 match (was_silent, member.silent) {
@@ -150,6 +164,13 @@ impl Membership {
     /// The latest first.
     pub(super) fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter().rev()
+    }
+
+    /// Those who have died and have not come back.
+    pub(super) fn dead(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.values();
+        let dead = members.filter(|member| member.status == Status::Dead);
+        dead.map(|member| &*member.name)
     }
 
     fn push(&mut self, event: Event) {
@@ -358,10 +379,12 @@ mod tests {
             membership.update(&seen, f64::from(life));
         }
         assert_eq!(membership.events().count(), MOST);
-        assert!(
-            membership
-                .events()
-                .all(|event| event.change == Change::Joined)
-        );
+        // The end of each life comes before the next one.
+        let events: Vec<&Event> = membership.events().collect();
+        for both in events.chunks(2) {
+            let told: Vec<(Change, u32)> = both.iter().map(|one| (one.change, one.life)).collect();
+            let life = told[0].1;
+            assert_eq!(told, [(Change::Joined, life), (Change::Died, life - 1)]);
+        }
     }
 }

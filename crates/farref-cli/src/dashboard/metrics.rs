@@ -2,6 +2,8 @@
 //!
 //! The names are those that a worker gives its own recorder, and mean the same.
 
+use std::collections::HashSet;
+
 use farref::{FunctionTotals, PeerSnapshot, Snapshot};
 
 use super::state::State;
@@ -191,16 +193,20 @@ pub(super) fn families(state: &State) -> Vec<Family<'_>> {
         let seen = state.seen.iter();
         seen.filter_map(|one| Some((&*one.name, one.answer()?)))
     };
-    let up = state.seen.iter().map(|one| Point {
-        worker: &one.name,
+    let is_up = |worker, is_up: bool| Point {
+        worker,
         function: None,
-        value: Number::Plain(f64::from(u8::from(
-            one.snapshot.is_ok() && state.lost.is_none(),
-        ))),
-    });
+        value: Number::Plain(f64::from(u8::from(is_up))),
+    };
+    let known: HashSet<&str> = state.seen.iter().map(|one| &*one.name).collect();
+    let seen = state.seen.iter();
+    let seen = seen.map(|one| is_up(&*one.name, one.snapshot.is_ok() && state.lost.is_none()));
+    // Nobody looks at those any more, and whoever waits for a death would never hear of it.
+    let dead = state.membership.dead().filter(|name| !known.contains(name));
+    let up = seen.chain(dead.map(|name| is_up(name, false)));
     let mut families = vec![Family {
         name: "farref_up",
-        help: "Whether the worker answers who looks.",
+        help: "Whether the worker answers who looks; 0 also of one that has died, until it comes back.",
         kind: Kind::Gauge,
         points: up.collect(),
     }];
@@ -272,6 +278,38 @@ mod tests {
         let counts: Vec<u64> = spread.buckets.iter().map(|(_, count)| *count).collect();
         assert_eq!(counts, [1, 4, 4, 4, 4, 4, 4]);
         assert_eq!(spread.buckets[0].0, 1e-6);
+    }
+
+    /// Who waits for a death looks for a zero, and not for what is not there.
+    #[test]
+    fn who_has_died_is_down_until_it_comes_back() {
+        let mut state = State::new("here:1", std::time::Duration::from_secs(1));
+        let mut look = |seen: &[crate::view::seen::Seen], at| {
+            state.update(crate::view::fetch::Update::Seen(seen.to_vec()), at);
+            let families = families(&state);
+            let up = families.iter().find(|one| one.name == "farref_up");
+            let points = up.expect("it is there").points.iter();
+            let up = points.map(|one| (one.worker.to_owned(), one.value.clone()));
+            up.collect::<Vec<_>>()
+        };
+        let [up, down] = [1.0, 0.0].map(Number::Plain);
+        let all = samples::group();
+        assert_eq!(look(&all, 1.0)[2], ("trainer1".to_owned(), up));
+        let mut others = all.clone();
+        others.pop();
+        for (at, status, expected) in [
+            (2.0, "dead", vec![("trainer1".to_owned(), down)]),
+            (3.0, "left", Vec::new()),
+        ] {
+            for one in &mut others {
+                samples::edit(one, |snapshot| {
+                    snapshot.peers[2].incarnation += 1;
+                    snapshot.peers[2].status = status.to_owned();
+                });
+            }
+            assert_eq!(look(&others, at)[2..], expected, "{status}");
+        }
+        assert_eq!(look(&all, 4.0).len(), 3);
     }
 
     /// Whatever a worker says, it is shown.

@@ -1,6 +1,7 @@
 //! Starts the ranks, watches them, and decides what follows from an end or a signal.
 //!
-//! 1. A rank that fails is started again while it may be; otherwise its failure ends the run.
+//! 1. A rank that fails is started again while it may be; otherwise its failure ends the run. One that fails when all
+//!    others have ended well is not started again: its group is over.
 //! 2. Once the run ends, nobody is started again: all are asked to end, and killed after the grace period
 //!    or at the second Ctrl-C.
 //! 3. The first failure decides the exit code and has the last word. A signal is no failure: if all ranks of
@@ -69,6 +70,8 @@ struct Rank {
     restarts: u32,
     /// To be started again when its group is gone.
     comes_back: bool,
+    /// It has ended well.
+    is_done: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,6 +282,7 @@ impl<'a> Supervisor<'a> {
             limit: self.policy.restarts,
         };
         let variables = variables(self.plan, local, self.meeting.place(), attempt);
+        rank.is_done = false;
         match Life::begin(self.program, variables) {
             Ok(life) => {
                 rank.group = Some(life.group());
@@ -298,6 +302,9 @@ impl<'a> Supervisor<'a> {
 
     async fn ended(&mut self, local: u32, ending: Ending, after: Duration) {
         if ending.is_success() {
+            if let Some(rank) = self.ranks.get_mut(local as usize) {
+                rank.is_done = true;
+            }
             return;
         }
         if self.phase != Phase::Running {
@@ -308,6 +315,7 @@ impl<'a> Supervisor<'a> {
         let title = self.plan.title(local);
         let spoken = Spoken(after);
         match self.policy.restart {
+            Restart::Failed if self.others_are_done(local) => {}
             Restart::Failed => {
                 if let Some(rank) = self.ranks.get_mut(local as usize)
                     && rank.restarts < limit
@@ -332,6 +340,13 @@ impl<'a> Supervisor<'a> {
             Restart::All => {}
         }
         self.fail(local, &ending, after).await;
+    }
+
+    /// Whether there were others, and all of them have ended well.
+    fn others_are_done(&self, local: u32) -> bool {
+        let mut others = (0..).zip(&self.ranks).filter(|(rank, _)| *rank != local);
+        let are_all_here = self.plan.world_size() == self.plan.ranks && self.plan.ranks > 1;
+        are_all_here && others.all(|(_, rank)| rank.is_done)
     }
 
     fn empty(&mut self, local: u32, is_empty: bool) {
@@ -388,6 +403,7 @@ impl<'a> Supervisor<'a> {
         };
         let others = match self.plan.world_size() {
             1 => "",
+            _ if self.others_are_done(local) => "; all others had ended well",
             _ => "; the others were stopped",
         };
         let spoken = Spoken(after);

@@ -9,6 +9,8 @@ pub(crate) fn bytes(count: f64) -> String {
 
 /// `7`, `1.2k`, `35M`.
 pub(crate) fn count(count: f64) -> String {
+    // The sum of no rates is less than nothing, as numbers go.
+    let count = count + 0.0;
     match count < 10_000.0 && count.fract() == 0.0 {
         true => format!("{count}"),
         false => scaled(count, 1000.0, ["", "k", "M", "G", "T"]),
