@@ -75,7 +75,8 @@ fn no_memory(unix_sockets: bool, value: fn(usize) -> Blob) -> anyhow::Result<()>
         ensure!(size::on(&peer, vec![0; MIB].into()).await? == MIB);
         let before = links(group).await;
 
-        limit_memory::on(&peer, Some(64 << 20)).await?;
+        // Enough for threads that are started meanwhile: one that finds no memory for its stack ends the process.
+        limit_memory::on(&peer, Some(192 << 20)).await?;
         let refused = size::on(&peer, value(512 * MIB)).await;
         ensure!(
             matches!(&refused, Err(Error::Codec { reason, .. }) if reason.to_string().contains("no memory")),
