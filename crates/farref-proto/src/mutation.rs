@@ -90,12 +90,14 @@ pub enum Mutation {
     OutdatedUncorrected,
     /// A group at rest still lets in who asked before (breaks QU-5).
     LetInAtRest,
+    /// What a creator adopts is turned away for the quota, and nobody is told (breaks RT-7).
+    AdoptWithinQuota,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -137,6 +139,7 @@ impl Mutation {
         Self::MembersUnmet,
         Self::OutdatedUncorrected,
         Self::LetInAtRest,
+        Self::AdoptWithinQuota,
     ];
 }
 

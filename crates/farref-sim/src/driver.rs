@@ -132,6 +132,10 @@ impl World {
         let Some(process) = self.process(to) else {
             return;
         };
+        if let Control::Adopt(list) = control {
+            let by_creator = list.iter().filter(|it| it.share.rref.origin == from);
+            process.program.adopted += by_creator.count();
+        }
         if let Err(error) = process.node.handle(from, control.clone(), &mut process.out) {
             self.oracle
                 .violated("F4", now, format!("{to} accuses {from}: {error}"));

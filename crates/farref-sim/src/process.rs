@@ -116,6 +116,8 @@ pub(crate) struct Program {
     pub(crate) serving: BTreeMap<(NodeId, MessageId), usize>,
     /// How many references to values of its own it was handed so far.
     pub(crate) handed_over: usize,
+    /// How many forks the creators of values of its own have adopted so far.
+    pub(crate) adopted: usize,
     /// References whose confirmation is awaited.
     pub(crate) unconfirmed: BTreeSet<RRefId>,
     /// Contexts whose release is awaited.

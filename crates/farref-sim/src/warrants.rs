@@ -256,13 +256,13 @@ impl World {
         let remembered = process.node.closed_origins();
         let stale = remembered.into_iter().find(|&origin| view.is_gone(origin));
         let pending = process.node.ref_counters().pending_owners;
-        // What the program itself was handed, and may have handed on, is its own business.
-        let handed_over = process.program.handed_over;
+        // What the program itself was handed, and may have handed on, is its own business. What creators adopt is theirs.
+        let beyond = process.program.handed_over + process.program.adopted;
         if let Some(origin) = stale {
             let what = format!("{node} remembers contexts of {origin}, which is gone");
             self.oracle.violated("D5", self.now, what);
         }
-        if quota.is_some_and(|quota| pending > quota * shards + handed_over) {
+        if quota.is_some_and(|quota| pending > quota * shards + beyond) {
             let what = format!("{node} keeps {pending} references to values not yet created");
             self.oracle.violated("D5", self.now, what);
         }

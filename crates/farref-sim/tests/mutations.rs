@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use farref_proto::{
-    CallHead, ContextError, ContextId, Control, Digest, Event, Fingerprint, Membership, MessageId,
-    Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status, Target, Time, Want,
+    CallHead, ContextError, ContextId, Control, Creation, Digest, Event, Fingerprint, Membership,
+    MessageId, Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status, Target, Time, Want,
 };
 use farref_sim::{Config, Mutant, run};
 
@@ -32,6 +32,7 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::MembersUnmet,
     Mutation::OutdatedUncorrected,
     Mutation::LetInAtRest,
+    Mutation::AdoptWithinQuota,
 ];
 
 /// Broken rules that it takes a relay's death to notice.
@@ -363,4 +364,39 @@ fn a_group_at_rest_that_lets_somebody_in_is_noticed() {
     };
     assert!(refuses(None));
     assert!(!refuses(Some(Mutation::LetInAtRest)));
+}
+
+/// RT-7: the creator adopts before its creation has arrived where no more values are waited for. What it adopted keeps the
+/// value for whoever has it from the dead, when the creator has let go.
+#[test]
+fn an_adoption_that_is_turned_away_for_the_quota_is_noticed() {
+    let keeps = |mutation: Option<Mutation>| {
+        let group = [SPONSOR, MEMBER, DEAD];
+        let mut config = NodeConfig::default();
+        config.max_pending_owners = 0;
+        let mut owner = Node::new(MEMBER, Membership::founding(MEMBER, group), config);
+        if let Some(mutation) = mutation {
+            owner.mutate(mutation);
+        }
+        let mut creator = member(SPONSOR, &group, None);
+        let mut out = Outbox::new();
+        let want = Want::Reference(Fingerprint(1));
+        let creation = creator.call(MEMBER, want, &[], None, &mut out).unwrap();
+        let Target::Stay(Creation { share, .. }) = creation.target else {
+            panic!("a creation")
+        };
+        let handed = creator.call(DEAD, Want::Answer, &[share.rref], None, &mut out);
+        assert!(handed.is_ok());
+        creator.suspect(DEAD, &mut out);
+        let said = controls(out);
+        let to_owner = said.into_iter().filter(|(to, _)| *to == MEMBER);
+        tell(&mut owner, to_owner.map(|(_, control)| (SPONSOR, control)));
+        let mut out = Outbox::new();
+        assert!(owner.receive_call(SPONSOR, &creation, &mut out).is_ok());
+        owner.finish_creation(SPONSOR, share.rref, None, (), &mut out);
+        tell(&mut owner, [(SPONSOR, Control::Release(vec![share]))]);
+        owner.ref_counters().owners == 1
+    };
+    assert!(keeps(None));
+    assert!(!keeps(Some(Mutation::AdoptWithinQuota)));
 }

@@ -19,7 +19,8 @@
 //! - **RT-6** What a departed node held is released when its departure is *settled* (every member
 //!   has said that it refuses the departed one's frames), by the path of an ordinary release.
 //! - **RT-7** A parent whose child departed registers the child's fork in the child's name before it
-//!   releases its own: the child may have handed it on.
+//!   releases its own: the child may have handed it on. The owner keeps what the creator adopts before the creation is
+//!   there, whatever the quota.
 //! - **RT-8** A confirmation of a fork that is not held here is answered by its release. A late or
 //!   repeated registration thus undoes itself; no tombstones are needed.
 //! - **RT-9** Every carried fork is received once or undone once.

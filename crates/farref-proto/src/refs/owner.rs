@@ -229,14 +229,25 @@ impl<V, H> RefTable<V, H> {
             holder,
             fingerprint,
         } = adoption;
-        if share.fork.origin != from {
+        let Share { rref, fork } = share;
+        if fork.origin != from {
             return Err(PeerMisbehaved::ForeignFork {
-                parent: share.fork.origin,
+                parent: fork.origin,
             });
         }
         // After settling nothing of the departed may be added; by then whoever got the reference from
         // it has registered.
-        if !self.settled.covers(holder) {
+        if self.settled.covers(holder) {
+            return Ok(());
+        }
+        let declined = self.register(share, holder, fingerprint)?.err();
+        // RT-7: the creator's own fork comes with the creation, on another lane. It waits for no answer, and may let go as
+        // soon as that is here. The quota is for what others say of a value; the creator can make this node keep it anyway.
+        if declined == Some(DeclineReason::TooManyPending)
+            && rref.origin == from
+            && !mutated!(self.mutant, AdoptWithinQuota)
+        {
+            self.insert_pending(rref, fingerprint);
             let _ = self.register(share, holder, fingerprint)?;
         }
         Ok(())

@@ -3,9 +3,9 @@
 use super::tables::*;
 use crate::error::RefError;
 use crate::event::Event;
-use crate::ids::{Fingerprint, NodeId, RRefId};
-use crate::message::{Control, DeclineReason};
-use crate::refs::Fetch;
+use crate::ids::{Fingerprint, ForkId, NodeId, RRefId};
+use crate::message::{Adoption, Control, DeclineReason, Share};
+use crate::refs::{Fetch, RefTableConfig};
 
 /// H1, RT-6: what a dead holder held is released once the departure is settled, not before.
 #[test]
@@ -283,6 +283,74 @@ fn an_adoption_after_settling_registers_nothing() {
     assert_eq!(net.holders(B, rref), [A]);
     net.drop_handle(A, rref);
     net.finish();
+}
+
+/// RT-7, D5: B waits for no more values. C, whom A handed one that B has not heard of, hands it on to D and dies, and A adopts
+/// before its creation is there. Whatever A lets go of then, the value stays for D.
+#[test]
+fn what_a_creator_adopts_is_kept_whatever_the_quota() {
+    let config = RefTableConfig {
+        max_pending_owners: 0,
+        ..RefTableConfig::default()
+    };
+    let mut net = Tables::with(4, config);
+    let rref = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.share(A, C, rref);
+    net.drop_handle(A, rref);
+    net.deliver(A, C);
+    net.share(C, D, rref);
+    net.hold(C, B);
+    net.deliver(C, D);
+    let late = net.hold(D, B);
+    net.crash(C);
+    net.gone(B, C);
+    net.gone(A, C);
+    net.deliver_pair(A, B);
+    assert_eq!(net.holders(B, rref), [C], "in the dead child's name");
+    net.push(A, B, creation[0].clone());
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    assert_eq!((net.holders(B, rref), net.freed()), (vec![C], vec![]));
+    net.gone(D, C);
+    late.into_iter().for_each(|packet| net.push(D, B, packet));
+    net.deliver_all();
+    assert!(net.table(D).is_confirmed(rref));
+    for n in [A, B, D] {
+        net.settled(n, C);
+    }
+    assert_eq!((net.holders(B, rref), net.freed()), (vec![D], vec![]));
+    net.drop_handle(D, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// D5, RT-7: the quota is for those who adopt what another has created, and what a creator adopted beyond it goes with the
+/// dead child if the creation never comes.
+#[test]
+fn an_adoption_beyond_the_quota_is_the_creators_and_goes_with_the_dead_child() {
+    for (by, kept) in [(A, 1), (D, 0)] {
+        let config = RefTableConfig {
+            max_pending_owners: 0,
+            ..RefTableConfig::default()
+        };
+        let mut net = Tables::with(4, config);
+        let rref = RRefId::new(id(A), 0);
+        let fork = ForkId::new(id(by), 9);
+        let adoption = Adoption {
+            share: Share { rref, fork },
+            holder: id(C),
+            fingerprint: TYPE,
+        };
+        net.gone(B, C);
+        let adopt = Control::Adopt(vec![adoption]);
+        net.hand(by, B, Packet::Control(adopt)).unwrap();
+        assert_eq!(net.table(B).counters().pending_owners, kept, "by {by}");
+        net.settled(B, C);
+        assert!(net.table(B).is_empty());
+        net.finish();
+    }
 }
 
 /// ME-5: A → B → C → D, and B and C die together before either has registered.
