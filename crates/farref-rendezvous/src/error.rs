@@ -271,6 +271,14 @@ pub enum RendezvousError {
 }
 
 impl RendezvousError {
+    /// Whether the group that was to be entered is over, so that the next can be.
+    pub fn is_ended(&self) -> bool {
+        let Self::Store { source, .. } = self else {
+            return false;
+        };
+        matches!(source, StoreError::Ended { .. })
+    }
+
     /// Whether it has gone wrong for all that wait for the group, and not for this worker alone.
     pub(crate) fn concerns_all(&self) -> bool {
         match self {

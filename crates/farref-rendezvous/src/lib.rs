@@ -23,7 +23,7 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`Store`] | what a store can do; [`TcpStoreClient`], [`FileStore`] and [`MemoryStore`] do it |
+//! | [`Store`] | what a store can do; [`TcpStoreClient`], [`FileStore`], [`MemoryStore`] and, with the feature `etcd`, `EtcdStore` do it |
 //! | [`check_store`] | finds out whether a store keeps what [`Store`] promises |
 //! | [`StoreServer`] | hosts a store in PyTorch's TCPStore protocol |
 //! | [`open`](fn@open) | from a [`Rendezvous`], a place to meet, to a store |
@@ -37,6 +37,7 @@
 
 pub mod environment;
 mod error;
+mod etcd_place;
 pub mod group;
 mod identity;
 mod location;
@@ -47,11 +48,14 @@ mod store;
 mod scratch;
 
 pub use error::RendezvousError;
+pub use etcd_place::EtcdPlace;
 pub use location::{ParseRendezvousError, Rendezvous};
-pub use open::{Opened, host_store, open};
+pub use open::{Opened, host_store, look, open};
+#[cfg(feature = "etcd")]
+pub use store::EtcdStore;
 pub use store::{
     BrokenGuarantee, FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture,
-    StoreLimits, StoreServer, TcpStoreClient, check_store,
+    StoreLimits, StorePresence, StoreServer, TcpStoreClient, check_store,
 };
 
 /// Entry points for the fuzzers in `fuzz/`.

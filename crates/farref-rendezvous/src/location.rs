@@ -1,8 +1,10 @@
-//! Where a group meets: `tcp://host:port` or `file:///path`.
+//! Where a group meets: `tcp://host:port`, `file:///path` or `etcd://host:port/prefix`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use crate::etcd_place::EtcdPlace;
 
 /// Where the workers of a group find each other.
 ///
@@ -28,6 +30,8 @@ pub enum Rendezvous {
     },
     /// A file that all workers can read and write.
     File(PathBuf),
+    /// A prefix in an etcd: needs the feature `etcd`.
+    Etcd(EtcdPlace),
 }
 
 /// The text is not a rendezvous. Says what one looks like.
@@ -37,11 +41,11 @@ pub enum Rendezvous {
 ///
 /// for text in ["localhost:29500", "tcp://localhost", "file://relative/path"] {
 ///     let error: ParseRendezvousError = text.parse::<Rendezvous>().unwrap_err();
-///     assert_eq!(error.to_string(), "expected tcp://host:port or file:///path");
+///     assert_eq!(error.to_string(), "expected tcp://host:port, file:///path or etcd://host:port/prefix");
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("expected tcp://host:port or file:///path")]
+#[error("expected tcp://host:port, file:///path or etcd://host:port/prefix")]
 #[non_exhaustive]
 pub struct ParseRendezvousError;
 
@@ -55,19 +59,11 @@ impl FromStr for Rendezvous {
                 false => Err(ParseRendezvousError),
             };
         }
-        let rest = text.strip_prefix("tcp://").ok_or(ParseRendezvousError)?;
-        let (host, port) = rest.rsplit_once(':').ok_or(ParseRendezvousError)?;
-        let host = match host.strip_prefix('[') {
-            Some(bracketed) => bracketed.strip_suffix(']').ok_or(ParseRendezvousError)?,
-            // An IPv6 address without brackets leaves open where the port begins.
-            None if host.contains(':') => return Err(ParseRendezvousError),
-            None => host,
-        };
-        let port = port.parse().map_err(|_| ParseRendezvousError)?;
-        if !is_host(host) || port == 0 {
-            return Err(ParseRendezvousError);
+        if text.starts_with("etcd://") || text.starts_with("etcds://") {
+            return Ok(Self::Etcd(text.parse()?));
         }
-        let host = host.to_owned();
+        let rest = text.strip_prefix("tcp://").ok_or(ParseRendezvousError)?;
+        let (host, port) = host_and_port(rest)?;
         Ok(Self::Tcp { host, port })
     }
 }
@@ -78,7 +74,24 @@ impl fmt::Display for Rendezvous {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
             Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
             Self::File(path) => write!(f, "file://{}", path.display()),
+            Self::Etcd(place) => place.fmt(f),
         }
+    }
+}
+
+/// Reads `host:port`, or `[address]:port`.
+pub(crate) fn host_and_port(text: &str) -> Result<(String, u16), ParseRendezvousError> {
+    let (host, port) = text.rsplit_once(':').ok_or(ParseRendezvousError)?;
+    let host = match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.strip_suffix(']').ok_or(ParseRendezvousError)?,
+        // An IPv6 address without brackets leaves open where the port begins.
+        None if host.contains(':') => return Err(ParseRendezvousError),
+        None => host,
+    };
+    let port = port.parse().map_err(|_| ParseRendezvousError)?;
+    match is_host(host) && port != 0 {
+        true => Ok((host.to_owned(), port)),
+        false => Err(ParseRendezvousError),
     }
 }
 

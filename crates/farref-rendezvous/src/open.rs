@@ -5,7 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::RendezvousError;
+use crate::etcd_place::EtcdPlace;
 use crate::location::Rendezvous;
+#[cfg(feature = "etcd")]
+use crate::store::EtcdStore;
+#[cfg(not(feature = "etcd"))]
+use crate::store::StoreError;
 use crate::store::{FileStore, Store, StoreDialect, StoreServer, TcpStoreClient};
 
 /// How long the store's host keeps it after it has given up: the others look every second for the reason.
@@ -24,6 +29,11 @@ impl Opened {
     /// Closes the store, if it is hosted here, after its group did not come together for this reason: when
     /// this returns, the port is free for the next attempt.
     pub async fn give_up(self, reason: Option<&RendezvousError>) {
+        if let Some(presence) = self.store.presence()
+            && let Err(error) = presence.leave().await
+        {
+            tracing::debug!(%error, "the store was not left");
+        }
         let Some(server) = self.server else {
             return;
         };
@@ -68,6 +78,11 @@ pub async fn open(
             let server = None;
             return Ok(Opened { store, server });
         }
+        Rendezvous::Etcd(place) => {
+            let store = open_etcd(place, timeout, false).await?;
+            let server = None;
+            return Ok(Opened { store, server });
+        }
         Rendezvous::Tcp { host, port } => (host.as_str(), *port),
     };
     let server = match hosts {
@@ -85,6 +100,40 @@ pub async fn open(
     };
     let store = Arc::new(store);
     Ok(Opened { store, server })
+}
+
+/// Opens the store of a rendezvous to read what is in it, unnoticed.
+pub async fn look(
+    rendezvous: &Rendezvous,
+    timeout: Duration,
+) -> Result<Arc<dyn Store>, RendezvousError> {
+    match rendezvous {
+        Rendezvous::Etcd(place) => open_etcd(place, timeout, true).await,
+        rendezvous => Ok(open(rendezvous, false, timeout).await?.store),
+    }
+}
+
+#[cfg(feature = "etcd")]
+async fn open_etcd(
+    place: &EtcdPlace,
+    timeout: Duration,
+    unnoticed: bool,
+) -> Result<Arc<dyn Store>, RendezvousError> {
+    let store = match unnoticed {
+        true => EtcdStore::look(place, timeout).await?,
+        false => EtcdStore::open(place, timeout).await?,
+    };
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "etcd"))]
+async fn open_etcd(
+    place: &EtcdPlace,
+    _: Duration,
+    _: bool,
+) -> Result<Arc<dyn Store>, RendezvousError> {
+    let (place, feature) = (place.to_string(), "etcd");
+    Err(StoreError::NotBuilt { place, feature }.into())
 }
 
 /// Hosts the store at an address of this host.

@@ -176,10 +176,12 @@ pub use fingerprint::signature::Signature;
 /// What a [`Streaming`] is made of, and is itself: the trait of all asynchronous streams, from `futures-core`.
 pub use futures_core::Stream;
 pub use native::MemoryNetwork;
+#[cfg(feature = "etcd")]
+pub use rendezvous::EtcdStore;
 pub use rendezvous::{
-    BrokenGuarantee, FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError,
-    Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
-    check_store,
+    BrokenGuarantee, EtcdPlace, FileStore, MemoryStore, ParseRendezvousError, Rendezvous,
+    RendezvousError, Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StorePresence,
+    StoreServer, TcpStoreClient, check_store,
 };
 pub use report::calls::{CallTrace, ContextSnapshot, FinishedCall, FunctionTotals};
 pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};

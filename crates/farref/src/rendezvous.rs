@@ -1,11 +1,14 @@
 //! How workers find each other, which is a crate of its own: what of `farref-rendezvous` this one uses, and
 //! hands on to programs.
 
+#[cfg(feature = "etcd")]
+#[doc(inline)]
+pub use farref_rendezvous::EtcdStore;
 #[doc(inline)]
 pub use farref_rendezvous::{
-    BrokenGuarantee, FileStore, MemoryStore, ParseRendezvousError, Rendezvous, RendezvousError,
-    Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StoreServer, TcpStoreClient,
-    check_store,
+    BrokenGuarantee, EtcdPlace, FileStore, MemoryStore, ParseRendezvousError, Rendezvous,
+    RendezvousError, Store, StoreDialect, StoreError, StoreFuture, StoreLimits, StorePresence,
+    StoreServer, TcpStoreClient, check_store,
 };
 
 pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};
@@ -13,4 +16,4 @@ pub(crate) use farref_rendezvous::group::{
     Address, Card, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag, announce_run,
     check_name, check_rank, enter, key_prefix, latest_group,
 };
-pub(crate) use farref_rendezvous::{Opened, host_store, open};
+pub(crate) use farref_rendezvous::{Opened, host_store, look, open};

@@ -15,7 +15,11 @@ pub async fn advertised_address(
     let (host, port) = match (chosen, rendezvous) {
         (Some(address), _) => return Ok(address),
         (None, Some(Rendezvous::Tcp { host, port })) => (host.as_str(), *port),
-        (None, _) => return Ok(Ipv4Addr::LOCALHOST.into()),
+        (None, Some(Rendezvous::Etcd(place))) => match place.endpoints.first() {
+            Some((host, port)) => (host.as_str(), *port),
+            None => return Ok(Ipv4Addr::LOCALHOST.into()),
+        },
+        (None, Some(Rendezvous::File(_)) | None) => return Ok(Ipv4Addr::LOCALHOST.into()),
     };
     let failed = |source| RendezvousError::NoAddress {
         host: host.to_owned(),

@@ -114,7 +114,8 @@ fn rendezvous(
         && text != "env://"
     {
         let parsed = text.parse().map_err(|_| {
-            let expected = "tcp://host:port, file:///path or env://".into();
+            let expected =
+                "tcp://host:port, file:///path, etcd://host:port/prefix or env://".into();
             malformed("FARREF_RENDEZVOUS", text.clone(), expected)
         })?;
         return Ok((Some(parsed), false));

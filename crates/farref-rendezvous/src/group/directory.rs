@@ -13,6 +13,7 @@ use super::founding::{Founding, GroupKind};
 use super::records::{GroupRecords, into_number};
 use crate::error::RendezvousError;
 use crate::identity::FIRST_UNRANKED;
+use crate::store::StoreError;
 
 /// How long a card is looked for in a store that does not answer.
 const LOOKUP: Duration = Duration::from_secs(10);
@@ -220,7 +221,41 @@ impl Directory {
         let incarnation = records.incarnation_key(id);
         records.raise(&incarnation, me.node.incarnation.0).await?;
         records.set_card(me).await?;
-        records.set_latest(me).await
+        records.set_latest(me).await?;
+        self.settle().await
+    }
+
+    /// Says that this worker is a member, where the store notices when its users go: the group is over when
+    /// all members have gone.
+    pub async fn settle(&self) -> Result<(), RendezvousError> {
+        let records = &self.inner.records;
+        match records.store.presence() {
+            Some(presence) => records.run(presence.settle()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the group is over, as far as the store notices that. The error says so.
+    pub async fn over(&self) -> RendezvousError {
+        let records = &self.inner.records;
+        let Some(presence) = records.store.presence() else {
+            return std::future::pending().await;
+        };
+        match presence.over().await {
+            Ok(()) => records.failed(StoreError::Ended {
+                place: format!("{:?}", records.store),
+            }),
+            Err(error) => records.failed(error),
+        }
+    }
+
+    /// Leaves the store, where that makes a difference.
+    pub async fn leave(&self) {
+        if let Some(presence) = self.inner.records.store.presence()
+            && let Err(error) = presence.leave().await
+        {
+            tracing::debug!(%error, "the store was not left");
+        }
     }
 
     /// The map is whole between any two statements, so a panic elsewhere does not spoil it.

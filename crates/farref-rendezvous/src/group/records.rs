@@ -178,15 +178,20 @@ impl GroupRecords {
     }
 
     pub(super) async fn set_card(&self, card: &Card) -> Result<(), RendezvousError> {
-        let bytes = encode(card)?;
-        self.run(self.store.set(&self.card_key(card.node), &bytes))
-            .await
+        let (key, bytes) = (self.card_key(card.node), encode(card)?);
+        match self.store.presence() {
+            Some(presence) => {
+                let set = self.run(presence.compare_set_while_here(&key, b"", &bytes));
+                set.await.map(drop)
+            }
+            None => self.run(self.store.set(&key, &bytes)).await,
+        }
     }
 
     /// Publishes the card of a life, unless another process has taken that life. Says whether it did.
     pub(super) async fn claim_card(&self, card: &Card) -> Result<bool, RendezvousError> {
         let (key, mine) = (self.card_key(card.node), encode(card)?);
-        let found = self.run(self.store.compare_set(&key, b"", &mine)).await?;
+        let found = self.compare_set_card(&key, b"", &mine).await?;
         Ok(found == mine)
     }
 
@@ -245,12 +250,25 @@ impl GroupRecords {
             {
                 return Ok(());
             }
-            let after = self.run(self.store.compare_set(&key, &found, &mine));
-            if after.await? == mine {
+            if self.compare_set_card(&key, &found, &mine).await? == mine {
                 return Ok(());
             }
         }
         Err(corrupt(&key, "it keeps changing"))
+    }
+
+    /// A card goes with its worker, where the store notices that.
+    async fn compare_set_card(
+        &self,
+        key: &str,
+        expected: &[u8],
+        card: &[u8],
+    ) -> Result<Bytes, RendezvousError> {
+        let operation = match self.store.presence() {
+            Some(presence) => presence.compare_set_while_here(key, expected, card),
+            None => self.store.compare_set(key, expected, card),
+        };
+        self.run(operation).await
     }
 
     /// Takes the card of a life back that has founded nothing and joined nothing.

@@ -125,9 +125,91 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// No member of an etcd cluster could be reached.
+    #[error(
+        "no etcd answers at {place} after {waited:.1?} ({source}); does it run there, and is its port for clients open \
+         between the hosts?"
+    )]
+    NoEtcd {
+        /// The rendezvous.
+        place: String,
+        /// How long was tried.
+        waited: Duration,
+        /// What the last attempt ran into.
+        source: io::Error,
+    },
+    /// What answers is not an etcd, or one that is not trusted, or it does not do what it is asked.
+    #[error(
+        "what answers at {place} is no etcd that this worker can use: {reason}; name etcd's port for clients, of version 3.4 \
+         or later, with etcds:// where it wants TLS, and the `ca` that signed its certificate"
+    )]
+    NotEtcd {
+        /// The rendezvous.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// etcd does not let this worker in, or not at these keys.
+    #[error("etcd at {place} refuses this worker: {reason}; {hint}")]
+    Denied {
+        /// The rendezvous.
+        place: String,
+        /// What etcd says.
+        reason: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The lease of this worker has run out: etcd has not heard of it for too long.
+    #[error(
+        "etcd at {place} has not heard of this worker for longer than its lease; is the network, or this host, \
+         overloaded? A longer one is `?ttl=` seconds"
+    )]
+    LeaseLost {
+        /// The rendezvous.
+        place: String,
+    },
+    /// The group that met in the store is over, and with it what was stored.
+    #[error(
+        "the group that met at {place} is over: its members have gone, or were not heard of for longer than their \
+         leases; join again"
+    )]
+    Ended {
+        /// The rendezvous.
+        place: String,
+    },
+    /// A file or a setting that the store needs cannot be used.
+    #[error("cannot use {what}: {reason}")]
+    Setup {
+        /// Which.
+        what: String,
+        /// Why.
+        reason: String,
+    },
+    /// This program was built without the store that the rendezvous names.
+    #[error("{place} cannot be used: this program was built without farref's feature `{feature}`")]
+    NotBuilt {
+        /// The rendezvous.
+        place: String,
+        /// The feature it needs.
+        feature: &'static str,
+    },
     /// A store that is none of farref's own failed for a reason of its own.
     #[error("the store failed: {0}")]
     Other(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl StoreError {
+    /// Whether the same may go well a moment later.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::NoEtcd { .. }
+                | Self::Lost { .. }
+                | Self::NoAnswer { .. }
+                | Self::LeaseLost { .. }
+        )
+    }
 }
 
 /// Names a few keys of a list that may be long.

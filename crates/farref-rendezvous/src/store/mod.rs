@@ -5,9 +5,12 @@
 
 mod conformance;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 mod limits;
 mod memory;
+mod presence;
 mod table;
 mod tcp;
 
@@ -26,9 +29,12 @@ use tokio::time::Instant;
 
 pub use self::conformance::{BrokenGuarantee, check_store};
 pub use self::error::StoreError;
+#[cfg(feature = "etcd")]
+pub use self::etcd::EtcdStore;
 pub use self::file::FileStore;
 pub(crate) use self::limits::end_of;
 pub use self::memory::MemoryStore;
+pub use self::presence::StorePresence;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::tcp::fuzzing;
 pub use self::tcp::{StoreDialect, StoreLimits, StoreServer, TcpStoreClient};
@@ -273,6 +279,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// server, or whose server is not watched, which is what happens unless it is overridden.
     fn lost(&self) -> StoreFuture<'_, ()> {
         Box::pin(std::future::pending())
+    }
+
+    /// What the store can do beyond storing if it notices when its users go; nothing, unless it is overridden.
+    ///
+    /// ```
+    /// use farref_rendezvous::{MemoryStore, Store};
+    ///
+    /// assert!(MemoryStore::new().presence().is_none());
+    /// ```
+    fn presence(&self) -> Option<&dyn StorePresence> {
+        None
     }
 
     /// Adds `delta` to the decimal number in `key` (0 if there is none) and returns the sum.

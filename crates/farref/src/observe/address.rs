@@ -13,7 +13,7 @@ pub(super) enum ObservedAddress {
     Worker(Address),
     /// A worker or a store: the port alone does not say which.
     Either { host: String, port: u16 },
-    /// A store that is a file.
+    /// A store that is a file, or in etcd.
     Store(Rendezvous),
 }
 
@@ -33,7 +33,7 @@ impl FromStr for ObservedAddress {
         };
         match place {
             Ok(Rendezvous::Tcp { host, port }) => Ok(Self::Either { host, port }),
-            Ok(file @ Rendezvous::File(_)) => Ok(Self::Store(file)),
+            Ok(store @ (Rendezvous::File(_) | Rendezvous::Etcd(_))) => Ok(Self::Store(store)),
             Err(_) => Err(ObserveError::Address {
                 text: text.to_owned(),
             }),

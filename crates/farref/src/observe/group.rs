@@ -1,7 +1,6 @@
 //! All workers of a group, seen from outside: finding them, and keeping an eye on them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
@@ -161,8 +160,8 @@ impl GroupView {
     async fn find_in_store(&mut self, place: &rendezvous::Rendezvous) -> Result<(), ObserveError> {
         let limit = self.observer.patience;
         let reading = async {
-            let opened = rendezvous::open(place, false, limit).await?;
-            rendezvous::latest_group(Arc::clone(&opened.store)).await
+            let store = rendezvous::look(place, limit).await?;
+            rendezvous::latest_group(store).await
         };
         let cards = tokio::time::timeout(limit, reading)
             .await

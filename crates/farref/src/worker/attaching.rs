@@ -78,7 +78,7 @@ impl WorkerBuilder {
             self.settings,
             membership,
             names,
-            HostedStore::new(None, None),
+            HostedStore::new(None, None, None),
             |core, _| {
                 let inbound: Arc<dyn Inbound> = core.clone();
                 agent(Arc::downgrade(&inbound))

@@ -38,7 +38,7 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
             }
             match directory.republish().await {
                 Ok(()) => break,
-                Err(error @ RendezvousError::OtherGroup { .. }) => {
+                Err(error) if is_replaced(&error) => {
                     tracing::warn!(worker = %strong.name, %error, "nobody can join this group any more");
                     break;
                 }
@@ -47,6 +47,11 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
             tokio::time::sleep(RETRY).await;
         }
     }
+}
+
+/// Whether another group meets where this one did.
+fn is_replaced(error: &RendezvousError) -> bool {
+    error.is_ended() || matches!(error, RendezvousError::OtherGroup { .. })
 }
 
 /// Ends the worker if its runtime goes first: nobody would answer any more, and no clock would run.

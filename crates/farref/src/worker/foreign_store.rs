@@ -18,20 +18,24 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::rendezvous::{Store, StoreError, StoreFuture};
+use crate::rendezvous::{Store, StoreError, StoreFuture, StorePresence};
 
 /// The program's store, and the runtime it belongs to.
 pub(super) struct ForeignStore {
     /// Taken out only to be dropped.
     store: Option<Arc<dyn Store>>,
+    has_presence: bool,
     runtime: Handle,
 }
 
 impl ForeignStore {
     /// Uses `store` in the runtime that calls this.
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        let (store, runtime) = (Some(store), Handle::current());
-        Self { store, runtime }
+        Self {
+            has_presence: store.presence().is_some(),
+            store: Some(store),
+            runtime: Handle::current(),
+        }
     }
 
     /// Has the store do something.
@@ -87,6 +91,10 @@ impl Store for ForeignStore {
         self.run(|store| async move { store.lost().await })
     }
 
+    fn presence(&self) -> Option<&dyn StorePresence> {
+        self.has_presence.then_some(self)
+    }
+
     fn add<'a>(&'a self, key: &'a str, delta: i64) -> StoreFuture<'a, i64> {
         let key = key.to_owned();
         self.run(move |store| async move { store.add(&key, delta).await })
@@ -111,6 +119,51 @@ impl Store for ForeignStore {
     fn wait<'a>(&'a self, keys: &'a [String], deadline: Duration) -> StoreFuture<'a, ()> {
         let keys = keys.to_owned();
         self.run(move |store| async move { store.wait(&keys, deadline).await })
+    }
+}
+
+impl StorePresence for ForeignStore {
+    fn compare_set_while_here<'a>(
+        &'a self,
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    ) -> StoreFuture<'a, Bytes> {
+        let key = key.to_owned();
+        let (expected, desired) = (expected.to_owned(), desired.to_owned());
+        self.run(|store| async move {
+            match store.presence() {
+                Some(here) => here.compare_set_while_here(&key, &expected, &desired).await,
+                None => store.compare_set(&key, &expected, &desired).await,
+            }
+        })
+    }
+
+    fn settle(&self) -> StoreFuture<'_, ()> {
+        self.run(|store| async move {
+            match store.presence() {
+                Some(presence) => presence.settle().await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn over(&self) -> StoreFuture<'_, ()> {
+        self.run(|store| async move {
+            match store.presence() {
+                Some(presence) => presence.over().await,
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn leave(&self) -> StoreFuture<'_, ()> {
+        self.run(|store| async move {
+            match store.presence() {
+                Some(presence) => presence.leave().await,
+                None => Ok(()),
+            }
+        })
     }
 }
 

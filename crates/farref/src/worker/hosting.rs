@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::rendezvous::{StoreServer, host_store};
+use crate::rendezvous::{Directory, StoreServer, host_store};
 use crate::support::lock::lock;
 
 /// The store that a worker hosts, if it does.
@@ -18,6 +18,8 @@ pub(super) struct HostedStore {
     /// Host and port of the store, if this worker may take it over.
     place: Option<(String, u16)>,
     server: Mutex<Server>,
+    /// The way to the store, to say goodbye.
+    directory: Option<Directory>,
 }
 
 #[derive(Debug)]
@@ -29,10 +31,17 @@ enum Server {
 
 impl HostedStore {
     /// The store that this worker has opened, if it has. `place` is where it may take over from another.
-    pub(super) fn new(server: Option<StoreServer>, place: Option<(String, u16)>) -> Self {
+    pub(super) fn new(
+        server: Option<StoreServer>,
+        place: Option<(String, u16)>,
+        directory: Option<Directory>,
+    ) -> Self {
         let server = server.map_or(Server::Elsewhere, Server::Here);
-        let server = Mutex::new(server);
-        Self { place, server }
+        Self {
+            place,
+            server: Mutex::new(server),
+            directory,
+        }
     }
 
     /// Hosts the store if nobody does.
@@ -64,6 +73,10 @@ impl HostedStore {
 
     /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
     pub(super) async fn close(&self) {
+        if let Some(directory) = &self.directory {
+            // A store that notices when its users go need not wait to notice this.
+            directory.leave().await;
+        }
         let server = std::mem::replace(&mut *self.server(), Server::Closed);
         if let Server::Here(server) = server {
             server.close().await;

@@ -56,11 +56,21 @@ impl WorkerBuilder {
     /// # }
     /// ```
     pub async fn join(self) -> Result<Worker> {
-        join(self).await
+        let deadline = Instant::now() + self.join_timeout;
+        loop {
+            match join(self.clone(), deadline).await {
+                // The group that was found there has ended meanwhile: the next one can be founded.
+                Err(Error::Rendezvous(error)) if error.is_ended() && Instant::now() < deadline => {
+                    tracing::debug!(%error, "joining is begun anew");
+                }
+                joined => return joined,
+            }
+        }
     }
 }
 
-async fn join(builder: WorkerBuilder) -> Result<Worker> {
+/// One attempt to join.
+async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
     Registry::of_program()?;
     let place = builder.place.clone()?.ok_or(ConfigError::NoRendezvous)?;
@@ -73,13 +83,12 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
     check_rank(builder.rank, builder.world_size)?;
     // The store is opened there before there is a worker that keeps it.
     let _io = io_thread()?;
-    let deadline = Instant::now() + builder.join_timeout;
     let Prepared {
         opened,
         bind,
         advertised,
         may_host,
-    } = prepare(&builder, &place, &name).await?;
+    } = prepare(&builder, &place, &name, deadline).await?;
     let entering = async {
         let bound = Bound::bind(&bind).await?;
         let host = host_id();
@@ -118,7 +127,8 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
     };
     let timeout = builder.join_timeout;
     let may_host = may_host.filter(|_| entry.directory.grows());
-    let hosted = HostedStore::new(opened.server, may_host);
+    let directory = entry.directory.clone();
+    let hosted = HostedStore::new(opened.server, may_host, Some(directory.clone()));
     let rejections = Arc::new(watch::Sender::default());
     let callbacks = |core| CoreCallbacks {
         core,
@@ -126,10 +136,18 @@ async fn join(builder: WorkerBuilder) -> Result<Worker> {
     };
     let worker = start(builder, name, bound, entry, hosted, callbacks)?;
     if *worker.core.stage.borrow() == WorkerStage::Joining {
-        let joined = worker.find_sponsor(&rejections, deadline, timeout).await;
+        let joined = tokio::select! {
+            joined = worker.find_sponsor(&rejections, deadline, timeout) => joined,
+            // Of those who are asked nobody is a member any more.
+            over = directory.over() => Err(over.into()),
+        };
         if let Err(error) = joined {
             worker.crash().await;
             return Err(error);
+        }
+        if let Err(error) = directory.settle().await {
+            tracing::debug!(%error, "the store does not know of this member yet");
+            worker.core.store_lost.notify_one();
         }
     }
     Ok(worker)
@@ -159,7 +177,12 @@ struct Prepared {
 }
 
 /// Opens the store and finds out where to listen, and under which address the others find it.
-async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> Result<Prepared> {
+async fn prepare(
+    builder: &WorkerBuilder,
+    place: &MeetingPoint,
+    name: &str,
+    deadline: Instant,
+) -> Result<Prepared> {
     match place {
         MeetingPoint::Memory(store, network) => {
             let opened = Opened {
@@ -191,7 +214,7 @@ async fn prepare(builder: &WorkerBuilder, place: &MeetingPoint, name: &str) -> R
             let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
             let bind = bind_options(builder, advertised)?;
             let may_host = may_host(builder, rendezvous).await;
-            let opened = open_store(builder, rendezvous, may_host.is_some()).await?;
+            let opened = open_store(builder, rendezvous, may_host.is_some(), deadline).await?;
             Ok(Prepared {
                 opened,
                 bind,
@@ -218,8 +241,9 @@ async fn open_store(
     builder: &WorkerBuilder,
     rendezvous: &Rendezvous,
     may_host: bool,
+    deadline: Instant,
 ) -> Result<Opened> {
-    let timeout = builder.join_timeout;
+    let timeout = deadline.saturating_duration_since(Instant::now());
     if may_host {
         match open(rendezvous, true, timeout).await {
             Ok(opened) => return Ok(opened),

@@ -8,6 +8,7 @@ mod alarms;
 mod counts;
 mod delivery;
 mod errors;
+mod etcd;
 mod failure;
 mod functions;
 mod group;
@@ -77,6 +78,7 @@ fn main() -> anyhow::Result<()> {
     add(naming::tests());
     add(alarms::tests());
     add(rendezvous::tests());
+    add(etcd::tests());
     add(streams::tests());
     add(shared_memory::tests());
     add(regions::tests());

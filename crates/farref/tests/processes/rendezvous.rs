@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Tests {
 }
 
 /// The workers `a` and `b` of a group of three do what workers do, and end.
-async fn work_and_end(me: &Worker, a: &str, b: &str) -> anyhow::Result<()> {
+pub(crate) async fn work_and_end(me: &Worker, a: &str, b: &str) -> anyhow::Result<()> {
     let (peer_a, peer_b) = (me.peer(a)?, me.peer(b)?);
     ensure!(add_on::on(&peer_a, b.into(), 1, 2).await? == 3);
     ensure!(add_on::on(&peer_b, me.name().into(), 1, 2).await? == 3);

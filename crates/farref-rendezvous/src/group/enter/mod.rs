@@ -158,11 +158,23 @@ pub async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, Rendezvou
         })
     })?;
     let is_founder = founding.founders.iter().any(|card| card.node == me.node);
+    let (group, end) = (founding.group, attempt.end);
+    let founders = is_founder.then(|| founding.founders.clone());
+    let directory = Directory::new(records, kind, me.clone(), founding);
+    if is_founder {
+        let settled = timeout_at(end, directory.settle()).await;
+        settled.unwrap_or_else(|_| {
+            Err(RendezvousError::TimedOut {
+                doing: "telling the store that the group is founded",
+                waited: began.elapsed(),
+            })
+        })?;
+    }
     Ok(Entry {
-        group: founding.group,
-        founders: is_founder.then(|| founding.founders.clone()),
-        directory: Directory::new(records, kind, me.clone(), founding),
         me,
+        group,
+        founders,
+        directory,
     })
 }
 

@@ -77,7 +77,8 @@ impl WorkerBuilder {
     }
 
     /// Where the workers meet: `tcp://host:port` (hosted by rank 0, or by the first worker of a group
-    /// without ranks that runs on that host, and when it has gone by another member there), or `file:///path/on/a/shared/disk`.
+    /// without ranks that runs on that host, and when it has gone by another member there), `file:///path/on/a/shared/disk`,
+    /// or, with the feature `etcd`, `etcd://host:port/prefix`: see [`EtcdPlace`](crate::EtcdPlace).
     ///
     /// ```
     /// use farref::{Error, Worker};

@@ -42,7 +42,7 @@ const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// # Ok(()) }
 /// ```
 #[must_use = "a worker is only set up until it joins"]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkerBuilder {
     pub(super) name: Option<String>,
     pub(super) rank: Option<u32>,
