@@ -294,7 +294,8 @@ impl Era {
 
     /// Keeps the lease until the user has gone.
     async fn keep(self: Arc<Self>) {
-        let pause = self.gateway.place().ttl / 3;
+        let ttl = self.gateway.place().ttl;
+        let mut pause = ttl / 3;
         let mut closed = self.closed.subscribe();
         loop {
             tokio::select! {
@@ -306,7 +307,9 @@ impl Era {
                 continue;
             };
             let keeping = async {
-                match self.gateway.keep_alive(lease, Instant::now() + QUICK).await {
+                // Twice before the lease runs out, of which the second time asks another member.
+                let end = Instant::now() + QUICK.min(ttl / 4);
+                match self.gateway.keep_alive(lease, end).await {
                     Ok(true) => Ok(()),
                     Ok(false) => self.renew().await.map(drop),
                     Err(error) => Err(error),
@@ -314,9 +317,13 @@ impl Era {
             };
             tokio::select! {
                 _ = closed.wait_for(|closed| *closed) => break,
-                kept = keeping => if let Err(error) = kept {
-                    // Invariant 4.
-                    tracing::debug!(%error, "the lease is not kept this time");
+                kept = keeping => pause = match kept {
+                    Ok(()) => ttl / 3,
+                    Err(error) => {
+                        // Invariant 4.
+                        tracing::debug!(%error, "the lease is not kept this time");
+                        ttl / 12
+                    }
                 },
             }
         }

@@ -1,5 +1,6 @@
 //! Requests to etcd and what its answers mean: any member of the cluster will do.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +90,8 @@ impl Gateway {
             password: password(place)?,
             token: Mutex::default(),
             idle: Mutex::default(),
-            preferred: AtomicUsize::new(0),
+            // Not all workers ask the same member: they would lose their leases together.
+            preferred: AtomicUsize::new(RandomState::new().hash_one(()) as usize % 1024),
         })
     }
 
@@ -190,6 +192,7 @@ impl Gateway {
                     if (again || words.contains("no leader")) && Instant::now() + PAUSE < end =>
                 {
                     tracing::debug!(words, "etcd is not ready");
+                    self.turn_away();
                     sleep(PAUSE).await;
                 }
                 Err(Refusal::Network(error)) if again && Instant::now() + PAUSE < end => {
@@ -223,11 +226,17 @@ impl Gateway {
             Ok::<_, io::Error>((answer.status, body))
         };
         let (status, body) = match timeout_at(end, exchange).await {
-            Err(_) => return Err(self.no_answer(began.elapsed())),
+            Err(_) => {
+                self.turn_away();
+                return Err(self.no_answer(began.elapsed()));
+            }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(self.strange(&error.to_string()));
             }
-            Ok(Err(error)) => return Ok(Err(Refusal::Network(error))),
+            Ok(Err(error)) => {
+                self.turn_away();
+                return Ok(Err(Refusal::Network(error)));
+            }
             Ok(Ok(exchanged)) => exchanged,
         };
         *locked(&self.idle) = Some(connection);
@@ -245,13 +254,19 @@ impl Gateway {
         }
     }
 
+    /// The next request goes to another member of the cluster: this one hangs, or is cut off from the others.
+    fn turn_away(&self) {
+        drop(locked(&self.idle).take());
+        self.preferred.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A new connection, to whichever member of the cluster can be reached first.
     async fn connect(&self, end: Instant) -> Result<Connection, StoreError> {
         let began = Instant::now();
         let count = self.place.endpoints.len();
         let mut last = io::Error::from(io::ErrorKind::TimedOut);
         loop {
-            let preferred = self.preferred.load(Ordering::Relaxed);
+            let preferred = self.preferred.load(Ordering::Relaxed) % count.max(1);
             for number in preferred..preferred + count {
                 let Some((host, port)) = self.place.endpoints.get(number % count) else {
                     continue;
