@@ -193,7 +193,8 @@ async fn closing_does_not_wait_for_what_the_program_does_with_a_message() {
     let (begun, begins) = std::sync::mpsc::channel();
     *lock(&right.inbound.hook) = Some(Arc::new(Box::new(move |_| {
         let _ = begun.send(());
-        let _ = lock(&held).recv();
+        // What is queued on this thread goes on elsewhere: closing waits for it.
+        tokio::task::block_in_place(|| drop(lock(&held).recv()));
         Ok(())
     })));
     left.send(&right, control(1));

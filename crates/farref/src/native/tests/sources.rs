@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::fixture::with_parts;
+use super::fixture::{Setup, with_parts};
 use super::proxy::Proxy;
 use super::*;
 use crate::codec::{Elements, Part, Source, Width};
@@ -146,19 +146,59 @@ async fn a_large_source_arrives_over_every_transport() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_lock_of_a_source_is_free_while_the_stream_takes_nothing() {
-    // BA-1
-    for (transport, [left, right]) in pairs().await {
+/// Lets a receiver go on, also when a test ends early: its threads are waited for.
+struct HeldUp(Arc<AtomicBool>);
+
+impl HeldUp {
+    fn new(receiver: &Side) -> Self {
         let reading = Arc::new(AtomicBool::new(false));
         let hook = Arc::clone(&reading);
-        let wait: Box<dyn Fn(&Message) -> _ + Send + Sync> = Box::new(move |_: &Message| {
+        *lock(&receiver.inbound.hook) = Some(Arc::new(Box::new(move |_| {
             while !hook.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(())
-        });
-        *lock(&right.inbound.hook) = Some(Arc::new(wait));
+        })));
+        Self(reading)
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_a_source_is_free_while_the_stream_takes_nothing() {
+    // BA-1. The receiver has threads of its own: one that is held up keeps what is queued on it.
+    let receivers = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("threads");
+    let network = MemoryNetwork::new();
+    let sockets = |unix| {
+        [(); 2].map(|()| BindOptions {
+            unix,
+            ..BindOptions::default()
+        })
+    };
+    let memory = ["left", "right"].map(|name| BindOptions::memory(&network, name.to_owned()));
+    for (transport, [one, other]) in [
+        ("memory", memory),
+        ("tcp", sockets(false)),
+        ("unix", sockets(cfg!(unix))),
+    ] {
+        let book = Arc::default();
+        let left = Setup::new(1, one, &book).start().await;
+        let mut right = Setup::new(2, other, &book);
+        right.io = IoThread::alone();
+        let right = receivers.spawn(right.start()).await.expect("a receiver");
+        // What a receiver has to do for a stream to be there is done before it is held up.
+        left.send(&right, call(0, 1 << 20));
+        eventually("the streams are there", || right.received_count() == 1).await;
+        let held_up = HeldUp::new(&right);
         let watch = Arc::default();
         let storage = Storage::new(Width::Eight, 8 << 20, &watch);
         // The receiver is held up with the first one, so the second fills the stream.
@@ -178,13 +218,14 @@ async fn the_lock_of_a_source_is_free_while_the_stream_takes_nothing() {
             })
         };
         eventually("the writer gets its turns", || writer.is_finished()).await;
-        assert_eq!(right.received_count(), 0, "{transport}: it is not over yet");
+        assert_eq!(right.received_count(), 1, "{transport}: it is not over yet");
         assert_eq!(watch.now.load(Ordering::SeqCst), 0, "{transport}");
-        reading.store(true, Ordering::SeqCst);
-        eventually("both arrive", || right.received_count() == 2).await;
+        drop(held_up);
+        eventually("both arrive", || right.received_count() == 3).await;
         let message = right.received().pop().expect("it arrived");
         assert!(storage.is_in(message, 0), "{transport}");
     }
+    receivers.shutdown_background();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
