@@ -194,7 +194,7 @@ async fn closing_does_not_wait_for_what_the_program_does_with_a_message() {
     *lock(&right.inbound.hook) = Some(Arc::new(Box::new(move |_| {
         let _ = begun.send(());
         // What is queued on this thread goes on elsewhere: closing waits for it.
-        tokio::task::block_in_place(|| drop(lock(&held).recv()));
+        let _ = tokio::task::block_in_place(|| lock(&held).recv());
         Ok(())
     })));
     left.send(&right, control(1));
