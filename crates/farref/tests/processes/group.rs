@@ -1,7 +1,7 @@
 //! Starting, killing, stopping and ending groups of processes.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,10 @@ pub(crate) struct Options {
     pub(crate) join_timeout_ms: u64,
     pub(crate) shutdown_timeout_ms: u64,
     pub(crate) token: Option<String>,
+    /// Whether it may talk to other hosts without encryption.
+    pub(crate) insecure: bool,
+    pub(crate) advertise: Option<IpAddr>,
+    pub(crate) bind: Option<IpAddr>,
     /// Whether each worker calls all others before it shuts down.
     pub(crate) calls_everyone: bool,
     /// A file without which it has not begun to serve. Until then it says nothing to anybody of its own accord.
@@ -55,6 +59,9 @@ impl Default for Options {
             join_timeout_ms: 60_000,
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
             token: Some("of this test".to_owned()),
+            insecure: false,
+            advertise: None,
+            bind: None,
             calls_everyone: false,
             serves_after: None,
             leaves: false,
@@ -72,10 +79,19 @@ impl Default for Options {
 
 impl Options {
     pub(crate) fn apply(&self, builder: WorkerBuilder) -> WorkerBuilder {
-        let builder = match &self.token {
+        let mut builder = match &self.token {
             Some(token) => builder.token(token),
             None => builder,
         };
+        if self.insecure {
+            builder = builder.insecure();
+        }
+        if let Some(address) = self.advertise {
+            builder = builder.advertise(address);
+        }
+        if let Some(address) = self.bind {
+            builder = builder.bind(address);
+        }
         builder
             .join_timeout(Duration::from_millis(self.join_timeout_ms))
             .peer_timeout(Duration::from_millis(self.peer_timeout_ms))

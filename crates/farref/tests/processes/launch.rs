@@ -50,7 +50,11 @@ pub(crate) struct Launched {
 impl Launch {
     /// A worker that knows nothing yet of rank, rendezvous and name.
     pub(crate) fn new(options: &Options) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        Self::with(Command::new(std::env::current_exe()?), options)
+    }
+
+    /// The same, started by a command that becomes this program, in another place.
+    pub(crate) fn with(mut command: Command, options: &Options) -> anyhow::Result<Self> {
         for variable in LAUNCHERS {
             command.env_remove(variable);
         }

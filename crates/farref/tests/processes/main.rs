@@ -39,14 +39,7 @@ pub(crate) use scratch::Scratch;
 pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
 
 fn main() -> anyhow::Result<()> {
-    // For whoever looks for the cause of a failure: `RUST_LOG=farref=debug`.
-    if std::env::var_os("RUST_LOG").is_some() {
-        tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-            .with_writer(std::io::stderr)
-            .with_ansi(false)
-            .init();
-    }
+    worker::log_if_asked();
     if worker::is_one() {
         return worker::run();
     }

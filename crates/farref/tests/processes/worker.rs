@@ -12,6 +12,17 @@ pub(crate) const ROLE: &str = "FARREF_TEST_ROLE";
 /// The exit code of a worker that was declared dead and was allowed to be.
 pub(crate) const EVICTED: i32 = 70;
 
+/// For whoever looks for the cause of a failure: `RUST_LOG=farref=debug`.
+pub(crate) fn log_if_asked() {
+    if std::env::var_os("RUST_LOG").is_some() {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .init();
+    }
+}
+
 /// Whether this process was started as a worker.
 pub(crate) fn is_one() -> bool {
     std::env::var_os(ROLE).is_some()

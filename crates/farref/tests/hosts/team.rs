@@ -1,0 +1,173 @@
+//! A group whose workers are on several hosts: the driver on host 1, where the store is, the others where a test wants them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use farref::{Peer, Worker};
+
+use crate::functions::call_everyone;
+use crate::group::{Options, free_port};
+use crate::launch::{Launch, Launched};
+use crate::network::Network;
+use crate::worker::PATIENCE;
+
+/// One worker beside the driver.
+struct Member {
+    name: &'static str,
+    host: u8,
+    options: Options,
+}
+
+/// A group to be.
+pub(crate) struct Plan<'a> {
+    network: &'a Network,
+    options: Options,
+    place: IpAddr,
+    members: Vec<Member>,
+}
+
+/// A group. What is left of its processes is killed when it is dropped.
+pub(crate) struct Team {
+    pub(crate) me: Worker,
+    workers: BTreeMap<&'static str, Launched>,
+}
+
+/// What all workers on several hosts need.
+pub(crate) fn options() -> Options {
+    Options {
+        // Network namespaces do not keep processes from seeing each other's sockets in the file system.
+        unix_sockets: false,
+        insecure: true,
+        ..Options::default()
+    }
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(network: &'a Network, options: Options) -> Self {
+        Self {
+            network,
+            options,
+            place: network.address(1),
+            members: Vec::new(),
+        }
+    }
+
+    /// They meet at another address of host 1.
+    pub(crate) fn meeting_at(mut self, place: IpAddr) -> Self {
+        self.place = place;
+        self
+    }
+
+    pub(crate) fn worker(self, name: &'static str, host: u8) -> Self {
+        let options = self.options.clone();
+        self.worker_with(name, host, options)
+    }
+
+    pub(crate) fn worker_with(mut self, name: &'static str, host: u8, options: Options) -> Self {
+        self.members.push(Member {
+            name,
+            host,
+            options,
+        });
+        self
+    }
+
+    /// Starts the workers, and joins them as `driver`.
+    pub(crate) async fn start(self) -> anyhow::Result<Team> {
+        let place = SocketAddr::new(self.place, free_port()?);
+        let world_size = self.members.len() as u32 + 1;
+        let mut workers = BTreeMap::new();
+        for member in &self.members {
+            let launched = start(self.network, place, &self.members, member)?;
+            workers.insert(member.name, launched);
+        }
+        let builder = Worker::builder("driver").rank(0).world_size(world_size);
+        let builder = builder.rendezvous(&format!("tcp://{place}"));
+        let me = self.options.apply(builder).join().await;
+        Ok(Team {
+            me: me.context("the driver cannot join")?,
+            workers,
+        })
+    }
+}
+
+fn start(
+    network: &Network,
+    place: SocketAddr,
+    members: &[Member],
+    member: &Member,
+) -> anyhow::Result<Launched> {
+    let rank = members.iter().position(|other| other.name == member.name);
+    Launch::with(network.command_on(member.host)?, &member.options)?
+        .env("FARREF_NAME", member.name)
+        .env("FARREF_RANK", rank.context("no such worker")? + 1)
+        .env("FARREF_WORLD_SIZE", members.len() + 1)
+        .env("FARREF_RENDEZVOUS", format!("tcp://{place}"))
+        .start(member.name)
+}
+
+impl Team {
+    pub(crate) fn peer(&self, name: &str) -> anyhow::Result<Peer> {
+        Ok(self.me.peer(name)?)
+    }
+
+    /// Everybody calls everybody, and is answered.
+    pub(crate) async fn calls_all_to_all(&self) -> anyhow::Result<()> {
+        let peers = self.me.peers();
+        for peer in &peers {
+            let called = call_everyone::on(peer).await?;
+            ensure!(
+                called as usize == peers.len(),
+                "{called} of {} answered",
+                peers.len()
+            );
+        }
+        Ok(())
+    }
+
+    /// Everybody knows everybody, over TCP, at an address that begins like this.
+    pub(crate) async fn are_connected(&self, addresses: &str) -> anyhow::Result<()> {
+        let mut snapshots = vec![self.me.snapshot()];
+        for name in self.workers.keys() {
+            snapshots.push(self.peer(name)?.snapshot().await?);
+        }
+        for snapshot in snapshots {
+            ensure!(snapshot.peers.len() == self.me.peers().len());
+            for peer in &snapshot.peers {
+                ensure!(peer.status == "alive", "{peer:?}");
+                if peer.name == snapshot.worker {
+                    continue;
+                }
+                ensure!(peer.transport.as_deref() == Some("tcp"), "{peer:?}");
+                let is_there = |address: &String| address.starts_with(addresses);
+                ensure!(peer.addresses.iter().all(is_there), "{peer:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn eventually(
+        &self,
+        what: &str,
+        mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !is_so().await? {
+            ensure!(began.elapsed() < PATIENCE / 2, "never: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Shuts everyone down. Fails if anyone had references left, or ended badly.
+    pub(crate) async fn finish(self) -> anyhow::Result<()> {
+        self.me.shutdown().await.context("the driver's shutdown")?;
+        for worker in self.workers.into_values() {
+            worker.ended_well().await?;
+        }
+        Ok(())
+    }
+}
