@@ -22,6 +22,7 @@ mod absent;
 mod allocations;
 #[cfg(feature = "bench")]
 mod bench;
+mod certs;
 mod dashboard;
 #[cfg(feature = "demo")]
 mod demo;
@@ -54,7 +55,8 @@ const DEMO: &str = "";
   farref launch -n 4 -- ./train --epochs 3      start four ranks of any program
   farref inspect 127.0.0.1:29500                what the workers of a group hold, once
   farref top 127.0.0.1:29500                    the same, live
-  farref dashboard 127.0.0.1:29500              and as a page in a browser")
+  farref dashboard 127.0.0.1:29500              and as a page in a browser
+  farref certs init authority                   certificates, for a group that spans machines")
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -71,6 +73,7 @@ enum Command {
     Inspect(inspect::Arguments),
     Top(top::Arguments),
     Dashboard(dashboard::Arguments),
+    Certs(certs::Arguments),
     Simulate(farref_sim::command::Arguments),
     #[cfg(feature = "bench")]
     Bench(bench::Arguments),
@@ -96,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Dashboard(arguments) => dashboard::run(arguments),
+        Command::Certs(arguments) => certs::run(&arguments),
         Command::Simulate(arguments) => farref_sim::command::run(&arguments),
         #[cfg(feature = "bench")]
         Command::Bench(arguments) => bench::run(arguments),
