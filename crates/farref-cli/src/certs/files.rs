@@ -136,3 +136,26 @@ fn write_new(path: &Path, text: &str, mode: u32) -> io::Result<()> {
         .and_then(|()| file.sync_all());
     written.inspect_err(|_| _ = std::fs::remove_file(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds invariant 4.
+    #[test]
+    fn whoever_issues_is_alone_in_the_folder() -> anyhow::Result<()> {
+        let path = std::env::temp_dir().join(format!("farref-alone-{}", std::process::id()));
+        make_folder(&path)?;
+        let is_free = || {
+            let file = File::open(&path)?;
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            io::Result::Ok(locked.is_ok())
+        };
+        let folder = Folder::lock(&path)?;
+        assert!(!is_free()?);
+        drop(folder);
+        assert!(is_free()?);
+        std::fs::remove_dir(path)?;
+        Ok(())
+    }
+}
