@@ -73,6 +73,7 @@
 //! | send many values, one after the other, no faster than they are read | [`Streaming`], or return `impl Stream` |
 //! | publish a reference under a name, and find it | [`Worker::publish`], [`Peer::lookup`], [`Worker::lookup`] |
 //! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
+//! | say who may call what | [`WorkerBuilder::authorize`] |
 //! | test a distributed program in one process, with faults | [`testing`] |
 //! | look into a running worker | [`Worker::snapshot`], [`Peer::snapshot`], from outside: [`observe`] |
 //! | bring another wire | [`agent`] |
@@ -83,7 +84,7 @@
 //! trace. Counters, gauges and histograms go to the `metrics` facade, labelled `worker` with its name:
 //! calls (`farref_calls_total`, `farref_calls_failed_total`, `farref_calls_cancelled_total`,
 //! `farref_call_seconds`; one that ran out of time has failed, one that was dropped is cancelled, none is
-//! both), calls of others (`farref_served_total`, `farref_served_failed_total`,
+//! both), calls of others (`farref_served_total`, `farref_served_failed_total`, `farref_calls_refused_total`,
 //! `farref_serve_seconds`), references (`farref_references`, `farref_references_created_total`,
 //! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
@@ -188,6 +189,7 @@ pub use report::leaks::{LeakReport, LeakedReference, ReceivedReference};
 pub use report::snapshot::{
     NameSnapshot, PeerSnapshot, RunningCall, Snapshot, Totals, WaitingCall, WaitsFor,
 };
+pub use runtime::CallRequest;
 pub use tables::watchers::WorkerEnd;
 pub use values::{Ref, RefMut};
 pub use worker::context;

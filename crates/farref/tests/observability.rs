@@ -29,6 +29,9 @@ async fn fail() -> Result<(), String> {
 }
 
 #[farref::remote]
+async fn forbidden() {}
+
+#[farref::remote]
 async fn panic() {
     panic!("panicked");
 }
@@ -272,13 +275,14 @@ mod numbers {
     use super::*;
 
     /// Every metric there is.
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 24] = [
         "farref_blocking_queue",
         "farref_bytes_received_total",
         "farref_bytes_sent_total",
         "farref_call_seconds",
         "farref_calls_cancelled_total",
         "farref_calls_failed_total",
+        "farref_calls_refused_total",
         "farref_calls_total",
         "farref_connections_total",
         "farref_contexts",
@@ -369,10 +373,18 @@ mod numbers {
             by_function: BTreeMap::new(),
         };
         let _recording = metrics::set_default_local_recorder(&recorder);
-        let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(1)).await?;
+        let set_up = |builder: farref::WorkerBuilder| {
+            builder
+                .blocking_threads(1)
+                .authorize(|call| call.function() != "observability::forbidden")
+        };
+        let cluster = Cluster::start_with(2, set_up).await?;
         let me = cluster.worker(0);
         let peer = me.peer("worker1")?;
 
+        for _ in 0..3 {
+            forbidden::on(&peer).await.unwrap_err();
+        }
         for n in 0..5 {
             assert_eq!(fine::on(&peer, n).await?, n);
         }
@@ -398,18 +410,20 @@ mod numbers {
         recorded.levels("farref_references", &nothing).await?;
         recorded.levels("farref_open_calls", &nothing).await?;
 
-        // 5 fine, 2 failed, 1 panicked, 1 timed out, 1 cancelled, 3 left there, 1 method.
+        // 3 refused, 5 fine, 2 failed, 1 panicked, 1 timed out, 1 cancelled, 3 left there, 1 method.
         let mut expect = |name: &str, worker: &str, count: f64| {
             assert_eq!(recorded.of(name, worker), count, "{name} of {worker}");
         };
-        expect("farref_calls_total", "worker0", 14.0);
+        expect("farref_calls_total", "worker0", 17.0);
         expect("farref_calls_total", "worker1", 0.0);
-        expect("farref_calls_failed_total", "worker0", 4.0);
+        expect("farref_calls_failed_total", "worker0", 7.0);
         expect("farref_calls_cancelled_total", "worker0", 1.0);
-        expect("farref_call_seconds", "worker0", 10.0);
-        expect("farref_served_total", "worker1", 14.0);
-        expect("farref_served_failed_total", "worker1", 5.0);
-        expect("farref_serve_seconds", "worker1", 14.0);
+        expect("farref_call_seconds", "worker0", 13.0);
+        expect("farref_served_total", "worker1", 17.0);
+        expect("farref_served_failed_total", "worker1", 8.0);
+        expect("farref_serve_seconds", "worker1", 17.0);
+        expect("farref_calls_refused_total", "worker1", 3.0);
+        expect("farref_calls_refused_total", "worker0", 0.0);
         expect("farref_references_created_total", "worker0", 4.0);
         expect("farref_references_created_total", "worker1", 0.0);
         expect("farref_values_freed_total", "worker0", 1.0);

@@ -194,6 +194,10 @@ fn explain_with<U>(
                 cycle.join(" -> ")
             ),
         ),
+        Failure::NotAuthorized => (
+            "PermissionError",
+            "the worker does not let its caller call that function".to_owned(),
+        ),
         Failure::ShuttingDown => ("RuntimeError", "the worker is shutting down".to_owned()),
         Failure::Protocol(error) => ("RuntimeError", error.to_string()),
         Failure::Unmade(value) => return unmade(value),

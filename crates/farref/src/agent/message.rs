@@ -304,6 +304,9 @@ pub enum Failure<U = Unmade> {
     /// The call would have waited for a call that waits for it: the functions from the one that uses the
     /// value to the one that was called.
     Deadlock(Vec<String>),
+    /// The callee does not let the caller call that function
+    /// ([`authorize`](crate::WorkerBuilder::authorize)).
+    NotAuthorized,
 }
 
 /// A value that was never made, because its constructor failed.
@@ -380,6 +383,7 @@ impl Failure {
             Self::ShuttingDown => Failure::ShuttingDown,
             Self::Protocol(error) => Failure::Protocol(error),
             Self::Deadlock(cycle) => Failure::Deadlock(cycle),
+            Self::NotAuthorized => Failure::NotAuthorized,
             Self::Unmade(unmade) => return Err(unmade),
         })
     }

@@ -372,6 +372,7 @@ pub(super) fn complete(
         Error::PeerLost { function, .. }
         | Error::Cancelled { function, .. }
         | Error::Deadlock { function, .. }
+        | Error::NotAuthorized { function, .. }
         | Error::NoSuchFunction { function, .. }
         | Error::Codec { function, .. }
         | Error::Timeout { function, .. }

@@ -7,6 +7,7 @@
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
 //! | calls that wait for each other | [`Error::Deadlock`] |
+//! | whoever says who may call what | [`Error::NotAuthorized`] |
 //! | this program's | the others |
 //!
 //! If a value was never made because its constructor failed, every use of its reference fails as the
@@ -207,6 +208,19 @@ pub enum Error {
         function: FunctionName,
         /// The functions from the one that uses the value to the one that was called.
         cycle: Vec<String>,
+    },
+
+    /// The peer does not let the caller call that function ([`authorize`](crate::WorkerBuilder::authorize)). Nothing was
+    /// run.
+    #[error(
+        "{function} was refused: worker `{peer}` does not let the worker call it that did; allow it in \
+         `WorkerBuilder::authorize` there, or make the call on a worker that may"
+    )]
+    NotAuthorized {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// What was called.
+        function: FunctionName,
     },
 
     /// Too many calls wait for the peer, and this one could not wait to be made

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
 use super::FETCH;
+use super::authorization::Refusals;
 use super::busy_streams::BusyStreams;
 use super::current::Current;
 use super::handle::Handle;
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     /// Whose turn it is to use which value of this worker's.
     pub(crate) queues: Arc<Queues>,
     pub(crate) metrics: WorkerMetrics,
+    /// The calls that it has refused to carry out.
+    pub(super) refusals: Refusals,
     /// The calls that it has carried out.
     pub(crate) served: Served,
     pub(crate) extensions: Extensions<Self>,
@@ -217,6 +220,7 @@ impl Core {
         let core = Arc::new(Self {
             me,
             metrics: WorkerMetrics::new(&name),
+            refusals: Refusals::default(),
             served: Served::new(&name, registry.names().chain([FETCH]).collect()),
             name,
             pool: BlockingPool::new(settings.blocking_threads),

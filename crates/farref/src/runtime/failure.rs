@@ -188,6 +188,7 @@ fn explain<U>(
             function,
             cycle,
         },
+        Failure::NotAuthorized => Error::NotAuthorized { peer, function },
     }
 }
 

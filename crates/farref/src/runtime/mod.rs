@@ -14,6 +14,7 @@
 //! - **PR-4** Calls that wait for a value take their tickets under the lock, in the order in which
 //!   the protocol admits them.
 
+mod authorization;
 mod busy_streams;
 pub(crate) mod callers;
 pub(crate) mod context_scope;
@@ -33,6 +34,8 @@ pub(crate) mod stream;
 pub(crate) mod trace;
 pub(crate) mod value_scope;
 
+pub(crate) use self::authorization::Authorize;
+pub use self::authorization::CallRequest;
 pub(crate) use self::core::{Core, Reply, StartedCall, WorkerStage};
 pub(crate) use protocol::{CallSpec, LifeState, NotMade, OpenCall};
 pub(crate) use status::{TakenCall, Traffic};

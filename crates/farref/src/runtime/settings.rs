@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::authorization::Authorize;
 use crate::codec::{CodecError, Payload};
 
 /// The settings of one worker.
@@ -24,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) max_parked_calls: usize,
     /// Bytes of answers to one peer that may be under way.
     pub(crate) max_answer_bytes: u64,
+    /// Who may call what. None: everybody everything.
+    pub(crate) authorize: Option<Authorize>,
     /// What the wire takes in one message.
     pub(crate) message: MessageLimits,
 }

@@ -23,9 +23,15 @@ pub(crate) struct Names {
 
 #[derive(Default)]
 struct KnownNames {
-    names: HashMap<NodeId, Arc<str>>,
+    names: HashMap<NodeId, KnownName>,
     /// Those of them that are over, the latest to go last.
     over: VecDeque<NodeId>,
+}
+
+struct KnownName {
+    name: Arc<str>,
+    /// Whether the worker itself has said so when it connected. What the store says does not count then.
+    proved: bool,
 }
 
 impl Names {
@@ -44,7 +50,7 @@ impl Names {
     /// What a life is called.
     pub(crate) fn of(&self, node: NodeId) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.names.get(&node).cloned()
+        known.names.get(&node).map(|known| Arc::clone(&known.name))
     }
 
     /// The lives of that name, the latest first.
@@ -53,18 +59,35 @@ impl Names {
         let lives = known
             .names
             .iter()
-            .filter(|(_, known)| known.as_ref() == name);
+            .filter(|(_, known)| known.name.as_ref() == name);
         let mut lives: Vec<NodeId> = lives.map(|(&node, _)| node).collect();
         lives.sort_unstable_by(|a, b| b.cmp(a));
         lives
     }
 
-    /// A life is called so.
+    /// A life is called so, by what somebody else says.
     pub(crate) fn name(&self, node: NodeId, name: &str) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.names.insert(node, Arc::from(name));
+        if known.names.get(&node).is_some_and(|known| known.proved) {
+            return;
+        }
+        known.insert(node, name, false);
         drop(known);
         self.changed.notify_waiters();
+    }
+
+    /// A life has connected, and proved that it is called so. Says whether that is news.
+    pub(crate) fn prove(&self, node: NodeId, name: &str) -> bool {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let before = known.names.get_mut(&node);
+        if let Some(before) = before.filter(|before| &*before.name == name) {
+            before.proved = true;
+            return false;
+        }
+        known.insert(node, name, true);
+        drop(known);
+        self.changed.notify_waiters();
+        true
     }
 
     pub(crate) fn insert(&self, card: Card) {
@@ -90,6 +113,13 @@ impl Names {
             directory.forget(node);
         }
         self.changed.notify_waiters();
+    }
+}
+
+impl KnownNames {
+    fn insert(&mut self, node: NodeId, name: &str, proved: bool) {
+        let name = Arc::from(name);
+        self.names.insert(node, KnownName { name, proved });
     }
 }
 
@@ -123,5 +153,25 @@ mod tests {
         assert_eq!(names.of(latest).as_deref(), Some("restarted"));
         assert_eq!(names.lives("restarted").first(), Some(&latest));
         assert_eq!(names.of(alive).as_deref(), Some("alive"));
+    }
+
+    /// P3: everybody can write into a store.
+    #[test]
+    fn what_a_worker_has_proved_to_be_called_goes_before_what_the_store_says() {
+        let names = Names::new(None);
+        let node = NodeId::new(1, 1);
+        names.name(node, "boss");
+        assert!(names.prove(node, "clerk"), "it is news");
+        assert_eq!(names.of(node).as_deref(), Some("clerk"));
+        assert!(names.lives("boss").is_empty());
+        names.name(node, "boss");
+        assert_eq!(names.of(node).as_deref(), Some("clerk"));
+        assert!(!names.prove(node, "clerk"), "it is known");
+
+        let honest = NodeId::new(2, 1);
+        names.name(honest, "honest");
+        assert!(!names.prove(honest, "honest"), "it was known");
+        names.name(honest, "boss");
+        assert_eq!(names.of(honest).as_deref(), Some("honest"));
     }
 }

@@ -39,7 +39,7 @@ impl WireCallbacks for CoreCallbacks {
 
     fn met(&self, card: &Card, max_calls: u32) {
         if let Some(core) = self.core.upgrade() {
-            if core.names.of(card.node).is_none() {
+            if core.names.prove(card.node, &card.name) {
                 core.learned(card.clone());
             }
             core.met(card.node, max_calls);

@@ -1,6 +1,7 @@
 //! What programs may rely on, in one process. Groups of real processes are in `tests/processes`.
 
 mod agent;
+mod authorization;
 mod channels;
 mod cluster;
 mod constructors;

@@ -8,8 +8,8 @@ use farref::{ConfigError, Error, MemberState, RendezvousError, Result, StoreErro
 
 use crate::Tests;
 use crate::functions::{
-    Closed, Probe, ProbeRRef, add, enter, enter_through, fail, hold, panic_with, until_waiting,
-    wait_at,
+    Closed, Probe, ProbeRRef, add, add_on, enter, enter_through, fail, hold, panic_with,
+    until_waiting, wait_at,
 };
 use crate::group::{Options, free_port, run};
 
@@ -19,6 +19,10 @@ pub(crate) fn tests() -> Tests {
         ("f4_errors_of_references_are_typed", references),
         ("f4_errors_of_joining_are_typed", joining),
         ("f4_errors_after_the_end_are_typed", after_the_end),
+        (
+            "p1_who_may_not_call_a_function_is_told_so_and_others_may",
+            permissions,
+        ),
         ("f5_a_functions_own_error_arrives_as_what_it_is", own_errors),
     ]
 }
@@ -118,6 +122,31 @@ fn calls() -> anyhow::Result<()> {
             ],
         )
     })
+}
+
+fn permissions() -> anyhow::Result<()> {
+    for unix_sockets in [true, false] {
+        let options = Options {
+            unix_sockets,
+            refused: Some(("b".into(), "processes::functions::add".into())),
+            ..Options::default()
+        };
+        run(options, &["a", "b"], async |group| {
+            let (a, b) = (group.peer("a")?, group.peer("b")?);
+            ensure!(add::on(&a, 1, 2).await? == 3, "the driver may");
+            // On `b`, which calls `a` and hands its error on.
+            expect(
+                "a function that its caller may not call",
+                add_on::on(&b, "a".into(), 1, 2).await,
+                |error| matches!(error, Error::Remote(error) if &*error.worker == "b"),
+                &["functions::add", "was refused", "`a`", "authorize"],
+            )?;
+            let sum = add_on::on(&a, "b".into(), 1, 2).await?;
+            ensure!(sum == 3, "`a` may");
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 fn references() -> anyhow::Result<()> {

@@ -36,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) leaves: bool,
     /// Whether it complains of connections that it has refused.
     pub(crate) counts_refusals: bool,
+    /// Who may not call what.
+    pub(crate) refused: Option<(String, String)>,
     pub(crate) max_calls: u32,
     pub(crate) max_answer_bytes: u64,
     pub(crate) blocking_threads: usize,
@@ -66,6 +68,7 @@ impl Default for Options {
             serves_after: None,
             leaves: false,
             counts_refusals: false,
+            refused: None,
             max_calls: 16_384,
             max_answer_bytes: 256 << 20,
             blocking_threads: 64,
@@ -91,6 +94,10 @@ impl Options {
         }
         if let Some(address) = self.bind {
             builder = builder.bind(address);
+        }
+        if let Some((caller, function)) = self.refused.clone() {
+            builder = builder
+                .authorize(move |call| call.caller() != caller || call.function() != function);
         }
         builder
             .join_timeout(Duration::from_millis(self.join_timeout_ms))

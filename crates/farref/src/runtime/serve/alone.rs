@@ -80,6 +80,7 @@ where
             Err(failure) => Err(failure),
             Ok(()) => ready!(this.supervision.poll(call, context, |context| {
                 if let Some((begin, packed)) = this.begin.take() {
+                    call.authorize()?;
                     this.running.set(Some(begin(responder, packed)?));
                     match responder.reserve_for_function() {
                         Ok(room) => *this.room = room,

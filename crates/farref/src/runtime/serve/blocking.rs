@@ -24,6 +24,8 @@ pub(super) struct BlockingCall {
     packed: Packed,
     span: tracing::Span,
     room: Option<Reservation>,
+    /// Whether it is known that its caller may call it (AU-1).
+    authorized: bool,
     run: fn(Self),
 }
 
@@ -40,6 +42,7 @@ impl BlockingCall {
             packed,
             span,
             room: None,
+            authorized: false,
             run: Self::run::<F>,
         }
     }
@@ -54,6 +57,7 @@ impl BlockingCall {
             let to = &self.responder;
             let admitted = {
                 let admitting = pin!(Some(async {
+                    to.call.authorize()?;
                     let room = to.room(to.reserve_for_function()).await;
                     Ok((wait_for_receiver(Some(ticket)).await?, room))
                 }));
@@ -62,6 +66,7 @@ impl BlockingCall {
             match admitted {
                 Ok((receiver, room)) => {
                     (self.receiver, self.room) = (receiver, room);
+                    self.authorized = true;
                     self.submit();
                 }
                 Err(failure) => self.fail(failure),
@@ -85,6 +90,12 @@ impl BlockingCall {
     fn begin(mut self) {
         if let Err(failure) = self.responder.call.check() {
             return self.fail(failure);
+        }
+        if !self.authorized {
+            if let Err(failure) = self.responder.call.authorize() {
+                return self.fail(failure);
+            }
+            self.authorized = true;
         }
         // How large its answer may be is known only when others of its kind are over.
         if self.room.is_none() {

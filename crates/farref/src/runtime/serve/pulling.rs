@@ -1,7 +1,8 @@
 //! Answering those who read a stream: the next batch of its items.
 //!
 //! Not an ordinary function: it may wait for long before it has anything to return, and there may be many that wait.
-//! So room for its answer is set aside when there is an item, and not before it begins (D5).
+//! So room for its answer is set aside when there is an item, and not before it begins (D5). And the program is not asked
+//! whether the reader may call it: who has a stream may read it, as who has a reference may fetch its value.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -70,6 +70,7 @@ pub(super) async fn run<F: Function>(
     let outcome = {
         let to = &responder;
         let running = pin!(Some(async move {
+            to.call.authorize()?;
             let arguments = packed.read::<F>(to)?;
             let room = to.room(to.reserve_for_function()).await;
             let guard = enter::<F>(wait_for_receiver(ticket).await?)?;

@@ -6,6 +6,7 @@
 //! | `wire` | farref's own wire | the same, and [`NativeConfig`] (`native/endpoint/config`) |
 //! | `limits` | calls, threads, the shutdown | [`Settings`] (`runtime/settings`) |
 
+mod authorization;
 mod group;
 mod limits;
 mod wire;
@@ -161,6 +162,7 @@ impl WorkerBuilder {
                 max_calls: DEFAULT_MAX_CALLS,
                 max_parked_calls: DEFAULT_MAX_PARKED,
                 max_answer_bytes: DEFAULT_MAX_ANSWER_BYTES,
+                authorize: None,
                 message: MessageLimits::NONE,
             },
         }
