@@ -156,6 +156,20 @@ pub enum RendezvousError {
         /// Who does not let it in.
         by: String,
     },
+    /// A member of the group and this worker do not take each other's certificates, or one of them has none.
+    #[error(
+        "worker {name:?} cannot talk to worker {by:?}: {reason}; give all workers of a group certificates of one \
+         authority, each with its own name in it (FARREF_TLS_CERT, FARREF_TLS_KEY and FARREF_TLS_CA, or `.tls(..)`; \
+         `farref certs` makes them)"
+    )]
+    Certificate {
+        /// This worker's name.
+        name: String,
+        /// Who does not let it in.
+        by: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The workers that were to found the group do not have one token. All of them are told.
     #[error(
         "these workers have another token than {like:?}: {}; give all workers of a group the same one \

@@ -128,7 +128,7 @@ pub use codec::{
 };
 pub use error::{
     BindError, ConfigError, Error, FunctionName, MemberState, Misuse, ReferenceError, RemoteError,
-    Result,
+    Result, TlsError,
 };
 /// What is marked can be called on any worker, and still be called as what it is:
 ///
@@ -176,7 +176,7 @@ pub use farref_macros::remote;
 pub use fingerprint::signature::Signature;
 /// What a [`Streaming`] is made of, and is itself: the trait of all asynchronous streams, from `futures-core`.
 pub use futures_core::Stream;
-pub use native::MemoryNetwork;
+pub use native::{MemoryNetwork, Tls};
 #[cfg(feature = "etcd")]
 pub use rendezvous::EtcdStore;
 pub use rendezvous::{

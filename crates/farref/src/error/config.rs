@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use farref_proto::NodeId;
 
+use super::tls::TlsError;
 use crate::rendezvous::ParseRendezvousError;
 
 /// A setting that is missing or makes no sense.
@@ -45,8 +46,9 @@ pub enum ConfigError {
     /// The workers would talk over a network without encryption, and nobody said that they may.
     #[error(
         "the workers would talk over the network (this one at {address}) without encryption: \
-         say `.insecure()` or FARREF_INSECURE=1 if the network is trusted, and set a token; or \
-         meet at 127.0.0.1 if all are on this host"
+         give all of them certificates (`.tls(..)`, or FARREF_TLS_CERT, FARREF_TLS_KEY and FARREF_TLS_CA; \
+         `farref certs` makes them); or say `.insecure()` or FARREF_INSECURE=1 if the network is trusted, \
+         and set a token; or meet at 127.0.0.1 if all are on this host"
     )]
     Unencrypted {
         /// Where the worker would be.
@@ -63,6 +65,22 @@ pub enum ConfigError {
         /// Where the worker would listen.
         address: IpAddr,
     },
+
+    /// The worker's certificate is not for its name.
+    #[error(
+        "worker {name:?} has a certificate of {bearer}: give it one with its own name (`farref certs issue`), or the \
+         name of its certificate"
+    )]
+    CertificateName {
+        /// The worker's name.
+        name: String,
+        /// Whom the certificate names.
+        bearer: String,
+    },
+
+    /// The worker's certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] TlsError),
 
     /// The worker is not among the members of the group that it was attached to.
     #[error("{node} is not among the members of its group")]

@@ -20,6 +20,7 @@ mod misuse;
 mod raised;
 mod reference;
 mod remote;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub(crate) use raised::Unreadable;
 pub use reference::ReferenceError;
 pub(crate) use remote::THE_GROUP;
 pub use remote::{FunctionName, RemoteError};
+pub use tls::TlsError;
 
 use crate::codec::CodecError;
 use crate::fingerprint::signature::Signature;

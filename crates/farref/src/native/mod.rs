@@ -43,5 +43,5 @@ pub(crate) use agent::NativeAgent;
 pub(crate) use endpoint::{Identity, NativeConfig, WireCallbacks};
 pub(crate) use handshake::{Rejection, VERSION as WIRE_VERSION};
 pub(crate) use inquiry::{ObserverConnection, ObserverConnectionError, Predecessors};
-pub use transport::MemoryNetwork;
 pub(crate) use transport::{BindOptions, Bound};
+pub use transport::{MemoryNetwork, Tls};

@@ -86,6 +86,17 @@ pub enum ObserveError {
         /// The address.
         address: String,
     },
+    /// One of the two has a certificate that the other does not take, or none.
+    #[error(
+        "{address}: {reason}; workers with TLS are looked into with a certificate of their group's authority \
+         (FARREF_TLS_CERT, FARREF_TLS_KEY and FARREF_TLS_CA)"
+    )]
+    Certificate {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The worker has enough observers.
     #[error("enough others look into {address} already: close one of them")]
     Crowded {
@@ -131,6 +142,7 @@ impl ObserveError {
         match error {
             ObserverConnectionError::Unreachable(source) => Self::Unreachable { address, source },
             ObserverConnectionError::Stranger => Self::Stranger { address },
+            ObserverConnectionError::Certificate(reason) => Self::Certificate { address, reason },
             ObserverConnectionError::Version { theirs } => Self::Version { address, theirs },
             ObserverConnectionError::Token => Self::Token { address },
             ObserverConnectionError::User => Self::User { address },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::ObserveError;
-use crate::native::{ObserverConnection, ObserverConnectionError};
+use crate::native::{ObserverConnection, ObserverConnectionError, Tls};
 use crate::rendezvous::Address;
 use crate::report::snapshot::Snapshot;
 
@@ -28,6 +28,7 @@ use crate::report::snapshot::Snapshot;
 #[derive(Clone)]
 pub struct Observer {
     pub(super) token: String,
+    tls: Option<Tls>,
     pub(super) references: usize,
     pub(super) calls: usize,
     pub(super) patience: Duration,
@@ -53,6 +54,7 @@ impl Observer {
     pub fn new() -> Self {
         Self {
             token: String::new(),
+            tls: None,
             references: 10_000,
             calls: 0,
             patience: Duration::from_secs(5),
@@ -68,6 +70,20 @@ impl Observer {
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = token.into();
+        self
+    }
+
+    /// A certificate of the group's authority, for workers that are to be reached with TLS only: an observer's, or a worker's.
+    ///
+    /// ```no_run
+    /// let tls = farref::Tls::from_files("certs/observer.pem", "certs/observer.key", "certs/ca.pem")?;
+    /// let observer = farref::observe::Observer::new().tls(tls);
+    /// # drop(observer);
+    /// # Ok::<(), farref::TlsError>(())
+    /// ```
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -155,7 +171,8 @@ impl Observer {
         address: &Address,
     ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let opening = async {
-            let mut connection = ObserverConnection::open(address, self.token.as_bytes()).await?;
+            let mut connection =
+                ObserverConnection::open(address, self.token.as_bytes(), self.tls.as_ref()).await?;
             let snapshot = connection.ask(self.references, self.calls).await?;
             Ok((connection, snapshot))
         };

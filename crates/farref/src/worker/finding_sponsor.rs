@@ -114,7 +114,7 @@ impl Worker {
         let (by, rejection) = rejections
             .borrow()
             .first_key_value()
-            .map(|(by, why)| (*by, *why))?;
+            .map(|(by, why)| (*by, why.clone()))?;
         let by = names
             .of(by)
             .map_or_else(|| by.to_string(), |name| name.to_string());
@@ -126,6 +126,11 @@ impl Worker {
             Rejection::User => RendezvousError::OtherUser {
                 name: self.core.name.to_string(),
                 by,
+            },
+            Rejection::Certificate(reason) => RendezvousError::Certificate {
+                name: self.core.name.to_string(),
+                by,
+                reason,
             },
             Rejection::Version(theirs) => RendezvousError::WireVersion {
                 worker: by,

@@ -17,7 +17,7 @@ use super::wire_callbacks::CoreCallbacks;
 use crate::agent::Inbound;
 use crate::error::{ConfigError, Error, Result};
 use crate::native::{
-    BindOptions, Bound, Identity, NativeAgent, NativeConfig, Predecessors, WIRE_VERSION,
+    BindOptions, Bound, Identity, NativeAgent, NativeConfig, Predecessors, Tls, WIRE_VERSION,
 };
 use crate::rendezvous::{
     self, Address, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag, advertised_address,
@@ -81,6 +81,13 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     };
     check_name(&name)?;
     check_rank(builder.rank, builder.world_size)?;
+    let tls = builder.tls.clone()?;
+    if let Some(bearer) = tls.as_ref().map(Tls::bearer)
+        && !bearer.may_be(&name)
+    {
+        let bearer = bearer.to_string();
+        return Err(ConfigError::CertificateName { name, bearer }.into());
+    }
     // The store is opened there before there is a worker that keeps it.
     let _io = io_thread()?;
     let Prepared {
@@ -94,7 +101,14 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
         let host = host_id();
         let addresses = told(bound.addresses(), advertised, builder.advertise_port);
         let token = builder.token.as_deref();
-        let probe = Predecessors::new(&name, &host, addresses.clone(), token, bound.reach());
+        let probe = Predecessors::new(
+            &name,
+            &host,
+            addresses.clone(),
+            token,
+            bound.reach(),
+            tls.clone(),
+        );
         let plan = Plan {
             name: name.clone(),
             rank: builder.rank,
@@ -301,9 +315,10 @@ fn check_security(builder: &WorkerBuilder, advertised: IpAddr, listening: IpAddr
         .token
         .as_ref()
         .is_some_and(|token| !token.is_empty());
+    let has_tls = matches!(builder.tls, Ok(Some(_)));
     let outward = [advertised, listening];
     let Some(address) = outward.into_iter().find(|ip| !ip.is_loopback()) else {
-        let by_tcp = has_token || builder.insecure;
+        let by_tcp = has_token || builder.insecure || has_tls;
         // Who asks for a port is to have it, or to hear why not.
         let asks_for_tcp = builder.port != 0
             || builder.advertise_port.is_some()
@@ -314,6 +329,9 @@ fn check_security(builder: &WorkerBuilder, advertised: IpAddr, listening: IpAddr
         }
         return Ok(by_tcp);
     };
+    if has_tls {
+        return Ok(true);
+    }
     if !builder.insecure {
         return Err(ConfigError::Unencrypted { address }.into());
     }
@@ -360,6 +378,7 @@ fn start(
         card: entry.me,
         group: entry.group,
         token: builder.token.map(String::into_bytes),
+        tls: builder.tls.unwrap_or_default(),
         max_calls: builder.settings.max_calls,
     };
     let native = builder.native;

@@ -37,6 +37,10 @@ impl WireCallbacks for CoreCallbacks {
         })
     }
 
+    fn name(&self, node: NodeId) -> Option<Arc<str>> {
+        self.core.upgrade()?.names.of(node)
+    }
+
     fn met(&self, card: &Card, max_calls: u32) {
         if let Some(core) = self.core.upgrade() {
             if core.names.prove(card.node, &card.name) {

@@ -6,13 +6,15 @@ use serde::de::DeserializeOwned;
 
 use super::Acceptor;
 use super::handshake_limit::HandshakeSlot;
+use crate::native::endpoint::Endpoint;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Observation, Purpose, Refusal, Reply,
     SessionHello, VERSION, Verdict, connection_id, fresh_nonce,
 };
 use crate::native::inquiry::show;
 use crate::native::link::{Link, LinkTable, PendingConnection};
-use crate::native::transport::Stream;
+use crate::native::transport::{Bearer, ReadHalf, Stream};
+use crate::rendezvous::Card;
 
 impl Acceptor {
     /// Takes a stream that was accepted through its handshake.
@@ -22,11 +24,25 @@ impl Acceptor {
         slot: HandshakeSlot,
     ) -> Result<(), HandshakeFailure> {
         let endpoint = &self.links.endpoint;
+        let mut needs_tls = false;
+        if let (Some(tls), ReadHalf::Tcp(_)) = (&endpoint.identity.tls, &stream.read) {
+            needs_tls = stream.is_plain().await?;
+            if !needs_tls {
+                stream = stream.accept_tls(tls).await?;
+            }
+        }
+        let bearer = stream.bearer.clone();
         let mut conversation = Conversation::new(&mut stream, &endpoint.key);
         let greeting: Greeting = match conversation.receive_opening().await {
             Err(failure @ HandshakeFailure::Version { .. }) => {
                 let refusal = Refusal::Version { ours: VERSION };
                 conversation.send_opening(&Reply::Refused(refusal)).await?;
+                return Err(failure);
+            }
+            Err(failure @ HandshakeFailure::SpeaksTls) => {
+                let refusal = Reply::Refused(Refusal::NoTls);
+                conversation.send_opening(&refusal).await?;
+                conversation.hear_out().await;
                 return Err(failure);
             }
             other => other?,
@@ -39,6 +55,7 @@ impl Acceptor {
         }
         let here = endpoint.node();
         let refusal = match greeting {
+            _ if needs_tls => Some(Refusal::NeedsTls),
             Greeting::Worker { group, .. } if group != endpoint.identity.group => {
                 Some(Refusal::Group)
             }
@@ -85,7 +102,11 @@ impl Acceptor {
         // The dialer has proved itself.
         drop(slot);
 
-        match decide(&self.links, &claim) {
+        let decision = match bearer {
+            Some(bearer) if !is_its_own(endpoint, &bearer, &claim.card).await => Err(Refusal::Name),
+            _ => decide(&self.links, &claim),
+        };
+        match decision {
             Err(refusal) => {
                 conversation
                     .send_verdict(&Verdict::Refused(refusal))
@@ -129,6 +150,21 @@ async fn receive_proved_claim<T: DeserializeOwned>(
         return Err(HandshakeFailure::BadProof);
     }
     Ok(claim)
+}
+
+/// Whether a certificate is that of the worker whose card is shown, and that card the worker's own (HS-6).
+async fn is_its_own(endpoint: &Endpoint, bearer: &Bearer, card: &Card) -> bool {
+    if !bearer.may_be(&card.name) {
+        return false;
+    }
+    match endpoint.callbacks.name(card.node) {
+        Some(known) => *known == *card.name,
+        None => match endpoint.callbacks.lookup(card.node).await {
+            Ok(listed) => listed.name == card.name,
+            // The store may be gone, and the group goes on without it.
+            Err(_) => true,
+        },
+    }
 }
 
 /// What an accepted stream becomes.

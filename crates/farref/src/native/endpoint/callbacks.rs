@@ -1,6 +1,7 @@
 //! What the native wire asks of its worker and tells it, beside [`Inbound`](crate::agent::Inbound).
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use farref_proto::NodeId;
@@ -16,6 +17,9 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) trait WireCallbacks: Send + Sync + 'static {
     /// How to reach a node. Asked again, with growing pauses, for as long as the node is a member.
     fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>>;
+
+    /// What a node is called, as far as that is known without asking anybody.
+    fn name(&self, node: NodeId) -> Option<Arc<str>>;
 
     /// A peer has proved itself and will have so many calls of this worker in flight. Said for each
     /// connection, before the first message that comes on it.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use farref_proto::{GroupId, SessionConfig};
 
+use crate::native::transport::Tls;
 use crate::rendezvous::Card;
 
 /// The settings of a native agent. Both ends of a connection may differ in each
@@ -127,6 +128,8 @@ pub(crate) struct Identity {
     pub(crate) group: GroupId,
     /// The secret that all workers of the group share. It never travels. None counts as empty.
     pub(crate) token: Option<Vec<u8>>,
+    /// Its certificate, if TCP connections are to have TLS.
+    pub(crate) tls: Option<Tls>,
     /// How many calls of one peer this worker is willing to have in flight.
     pub(crate) max_calls: u32,
 }

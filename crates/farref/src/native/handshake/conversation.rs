@@ -12,6 +12,8 @@ use crate::native::transport::{ReadHalf, Stream, WriteHalf};
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;
 const PROOF: usize = 32;
+/// What a handshake of TLS begins with.
+const TLS: u8 = 22;
 /// The longest first message of either end.
 pub(super) const MAX_GREETING: usize = 512;
 /// The longest second message of either end.
@@ -81,7 +83,10 @@ impl<'a> Conversation<'a> {
         self.read.read_until(&mut bytes, OPENING).await?;
         let (magic, rest) = bytes.split_at(MAGIC.len());
         if magic != MAGIC {
-            return Err(HandshakeFailure::Garbage);
+            return Err(match magic {
+                [TLS, ..] => HandshakeFailure::SpeaksTls,
+                _ => HandshakeFailure::Garbage,
+            });
         }
         let (version, length) = rest.split_at(2);
         let theirs = version.try_into().map_or(0, u16::from_le_bytes);
@@ -92,6 +97,15 @@ impl<'a> Conversation<'a> {
         self.read.read_until(&mut bytes, OPENING + length).await?;
         self.transcript.extend_from_slice(&bytes);
         decode(bytes.get(OPENING..).unwrap_or_default())
+    }
+
+    /// Waits until the other end has hung up, whatever it says: whoever closes a socket with something unread in it takes back
+    /// what was said last.
+    pub(crate) async fn hear_out(&mut self) {
+        let mut nowhere = Vec::with_capacity(512);
+        while matches!(self.read.read_buf(&mut nowhere).await, Ok(1..)) {
+            nowhere.clear();
+        }
     }
 
     /// Sends the dialer's second message, and proves it.

@@ -5,12 +5,19 @@ use std::io;
 use farref_proto::HandshakeError;
 
 use super::messages::{Refusal, VERSION};
+use crate::native::transport::{Bearer, TlsFailure};
 
 /// Why a handshake came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeFailure {
     #[error("the stream failed: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    #[error(transparent)]
+    Tls(TlsFailure),
+    #[error("the other end speaks TLS, and this worker has no certificate")]
+    SpeaksTls,
+    #[error("the certificate of the other end is that of {bearer}, not of worker {expected:?}")]
+    OtherName { bearer: Bearer, expected: String },
     #[error("the handshake took too long")]
     Timeout,
     #[error("the other end does not speak farref")]
@@ -31,6 +38,10 @@ pub(crate) enum HandshakeFailure {
     Refusing(Refusal),
     #[error("the other end claims what cannot be")]
     Contradiction,
+    #[error(
+        "the other end is not to be reached there, by its own word: somebody may be in between"
+    )]
+    OtherAddress,
     #[error("the session cannot go on: {0}")]
     Session(HandshakeError),
     #[error("the system has no random numbers to give")]
@@ -45,6 +56,12 @@ impl HandshakeFailure {
     /// Whether the acceptor will not take this worker, whatever it tries.
     pub(crate) fn rejection(&self) -> Option<Rejection> {
         match self {
+            Self::Tls(TlsFailure::Io(_) | TlsFailure::Protocol(_)) => None,
+            Self::Tls(_)
+            | Self::OtherName { .. }
+            | Self::Refused(Refusal::NeedsTls | Refusal::NoTls | Refusal::Name) => {
+                Some(Rejection::Certificate(self.to_string()))
+            }
             Self::Refused(Refusal::Token) => Some(Rejection::Token),
             Self::Refused(Refusal::User) | Self::OtherUser { .. } => Some(Rejection::User),
             Self::Version { theirs } | Self::Refused(Refusal::Version { ours: theirs }) => {
@@ -57,10 +74,22 @@ impl HandshakeFailure {
     /// Whether only a change of configuration can help.
     pub(crate) fn needs_operator(&self) -> bool {
         match self {
-            Self::Version { .. } | Self::BadProof | Self::OtherUser { .. } => true,
+            Self::Version { .. }
+            | Self::BadProof
+            | Self::OtherUser { .. }
+            | Self::OtherAddress
+            | Self::SpeaksTls
+            | Self::OtherName { .. } => true,
+            Self::Tls(failure) => !matches!(failure, TlsFailure::Io(_)),
             Self::Refused(refusal) | Self::Refusing(refusal) => matches!(
                 refusal,
-                Refusal::Version { .. } | Refusal::Group | Refusal::Token | Refusal::User
+                Refusal::Version { .. }
+                    | Refusal::Group
+                    | Refusal::Token
+                    | Refusal::User
+                    | Refusal::NeedsTls
+                    | Refusal::NoTls
+                    | Refusal::Name
             ),
             _ => false,
         }
@@ -69,7 +98,9 @@ impl HandshakeFailure {
     /// A word for counters.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::Io(_) => "io",
+            Self::Io(_) | Self::Tls(TlsFailure::Io(_)) => "io",
+            Self::Tls(_) | Self::SpeaksTls => "tls",
+            Self::OtherName { .. } => "name",
             Self::Timeout => "timeout",
             Self::Garbage => "garbage",
             Self::Version { .. } => "version",
@@ -79,6 +110,7 @@ impl HandshakeFailure {
             Self::OtherUser { .. } => "user",
             Self::Refused(refusal) | Self::Refusing(refusal) => refusal.reason(),
             Self::Contradiction => "contradiction",
+            Self::OtherAddress => "address",
             Self::Session(_) => "session",
             Self::NoRandomness => "no_randomness",
             Self::Superseded => "superseded",
@@ -94,13 +126,33 @@ impl HandshakeFailure {
             Self::Superseded
                 | Self::HasLeft
                 | Self::Io(_)
+                | Self::Tls(TlsFailure::Io(_))
                 | Self::Refusing(Refusal::Busy | Refusal::Stale | Refusal::Closing)
         )
     }
 }
 
+impl From<io::Error> for HandshakeFailure {
+    fn from(error: io::Error) -> Self {
+        // A certificate that is not taken shows in what is read after TLS' own handshake.
+        match error.downcast::<TlsFailure>() {
+            Ok(failure) => Self::Tls(failure),
+            Err(error) => Self::Io(error),
+        }
+    }
+}
+
+impl From<TlsFailure> for HandshakeFailure {
+    fn from(failure: TlsFailure) -> Self {
+        match failure {
+            TlsFailure::Io(error) => error.into(),
+            other => Self::Tls(other),
+        }
+    }
+}
+
 /// Why a peer does not take this worker's connections.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Rejection {
     /// It has another token.
     Token,
@@ -108,4 +160,6 @@ pub(crate) enum Rejection {
     User,
     /// It speaks that version of the wire.
     Version(u16),
+    /// One of the two has a certificate that the other does not take, or none.
+    Certificate(String),
 }

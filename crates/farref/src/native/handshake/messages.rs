@@ -113,6 +113,12 @@ pub(crate) enum Refusal {
     Crowded,
     #[error("it takes connections over Unix sockets from its own user only")]
     User,
+    #[error("it takes TCP connections with TLS only")]
+    NeedsTls,
+    #[error("it has no certificate, and speaks without TLS")]
+    NoTls,
+    #[error("the certificate is not that of the worker whose name or number is claimed")]
+    Name,
 }
 
 impl Refusal {
@@ -130,6 +136,9 @@ impl Refusal {
             Self::Session => "session",
             Self::Crowded => "crowded",
             Self::User => "user",
+            Self::NeedsTls => "needs_tls",
+            Self::NoTls => "no_tls",
+            Self::Name => "name",
         }
     }
 }

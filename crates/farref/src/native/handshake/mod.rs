@@ -29,6 +29,8 @@
 //!   number.
 //! - **HS-5** Over a Unix socket nothing is said to, nor believed from, a process of another user than this one's and the
 //!   superuser; whoever asks is told so.
+//! - **HS-6** A worker that has a certificate talks over TCP only to those that have one of the same authority (TL-1), with the name
+//!   of the worker that is meant or claimed. A life is the worker's whose name it was known under first, or is listed under.
 
 mod conversation;
 mod failure;

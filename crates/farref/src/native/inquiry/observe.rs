@@ -27,9 +27,9 @@ use tokio::time::timeout;
 
 use crate::native::endpoint::WireCallbacks;
 use crate::native::handshake::{
-    Conversation, Greeting, HandshakeFailure, Refusal, VERSION, Verdict, fresh_nonce,
+    Conversation, Greeting, HandshakeFailure, Refusal, Rejection, VERSION, Verdict, fresh_nonce,
 };
-use crate::native::transport::Stream;
+use crate::native::transport::{Stream, Tls};
 use crate::rendezvous::Address;
 use crate::report::snapshot::{Snapshot, Wanted};
 
@@ -104,6 +104,8 @@ pub(crate) enum ObserverConnectionError {
     Token,
     #[error("it is another user's process")]
     User,
+    #[error("{0}")]
+    Certificate(String),
     #[error("enough others look on already")]
     Crowded,
     #[error("it refuses: {0}")]
@@ -119,10 +121,24 @@ impl ObserverConnection {
     pub(crate) async fn open(
         address: &Address,
         token: &[u8],
+        tls: Option<&Tls>,
     ) -> Result<Self, ObserverConnectionError> {
         let mut stream = Stream::connect(address, None)
             .await
             .map_err(ObserverConnectionError::Unreachable)?;
+        if let Some(tls) = tls {
+            stream = stream
+                .begin_tls(tls)
+                .await
+                .map_err(HandshakeFailure::from)?;
+        }
+        if let Some(bearer) = &stream.bearer
+            && !bearer.is_worker()
+        {
+            return Err(ObserverConnectionError::Certificate(format!(
+                "its certificate is that of {bearer}, not of a worker"
+            )));
+        }
         let key = hmac::Key::new(hmac::HMAC_SHA256, token);
         let mut conversation = Conversation::new(&mut stream, &key);
         let nonce = fresh_nonce()?;
@@ -149,6 +165,9 @@ impl ObserverConnection {
 
 impl From<HandshakeFailure> for ObserverConnectionError {
     fn from(failure: HandshakeFailure) -> Self {
+        if let Some(Rejection::Certificate(why)) = failure.rejection() {
+            return Self::Certificate(why);
+        }
         match failure {
             // Whoever hangs up at a greeting of ours does not know what it means.
             HandshakeFailure::Io(_) | HandshakeFailure::Garbage => Self::Stranger,

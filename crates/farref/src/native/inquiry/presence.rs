@@ -17,7 +17,7 @@ use tracing::debug;
 use crate::native::handshake::{
     Conversation, Greeting, HandshakeFailure, Rejection, VERSION, Verdict, fresh_nonce,
 };
-use crate::native::transport::{Reach, Stream, reachable};
+use crate::native::transport::{Reach, Stream, Tls, reachable};
 use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
 
 /// Finds earlier lives of a worker.
@@ -31,6 +31,7 @@ pub(crate) struct Predecessors {
     /// What cards say of the token.
     tag: Option<TokenTag>,
     reach: Reach,
+    tls: Option<Tls>,
 }
 
 impl Predecessors {
@@ -40,6 +41,7 @@ impl Predecessors {
         own: Vec<Address>,
         token: Option<&str>,
         reach: Reach,
+        tls: Option<Tls>,
     ) -> Self {
         let tag = token.map(TokenTag::of);
         let token = token.unwrap_or_default().as_bytes();
@@ -50,6 +52,7 @@ impl Predecessors {
             key: hmac::Key::new(hmac::HMAC_SHA256, token),
             tag,
             reach,
+            tls,
         }
     }
 
@@ -92,6 +95,17 @@ impl Predecessors {
     }
 
     async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
+        if let Some(tls) = &self.tls {
+            stream = stream.begin_tls(tls).await?;
+        }
+        if let Some(bearer) = &stream.bearer
+            && !bearer.may_be(&card.name)
+        {
+            return Err(HandshakeFailure::OtherName {
+                bearer: bearer.clone(),
+                expected: card.name.clone(),
+            });
+        }
         let mut conversation = Conversation::new(&mut stream, &self.key);
         let greeting = Greeting::Successor {
             of: card.node,

@@ -179,7 +179,7 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
                 continue;
             }
         };
-        let handshake = dial_main(link, stream, address);
+        let handshake = dial_main(link, stream, address, &card.name);
         let handshake = timeout(endpoint.config.handshake_timeout, handshake);
         let Err(failure) = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout)) else {
             return AttemptOutcome::Connected;
@@ -259,6 +259,9 @@ fn is_refusal(error: &io::Error) -> bool {
 async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
     let adding = async {
         let stream = connect(&link.endpoint, &address).await?;
+        let name = link.state().card.as_ref().map(|card| card.name.clone());
+        let name = name.ok_or(HandshakeFailure::Contradiction)?;
+        let stream = secured(&link.endpoint, stream, &name).await?;
         dial_bulk(&link, stream, id).await
     };
     let adding = timeout(link.endpoint.config.handshake_timeout, adding);
@@ -267,13 +270,34 @@ async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
     }
 }
 
-/// Makes a connection on a fresh stream to a peer.
+/// The same stream, whose other end is the worker of that name, if that is to be seen by a certificate (HS-6).
+async fn secured(
+    endpoint: &Endpoint,
+    stream: Stream,
+    name: &str,
+) -> Result<Stream, HandshakeFailure> {
+    let Some(tls) = &endpoint.identity.tls else {
+        return Ok(stream);
+    };
+    let stream = stream.begin_tls(tls).await?;
+    match &stream.bearer {
+        Some(bearer) if !bearer.may_be(name) => Err(HandshakeFailure::OtherName {
+            bearer: bearer.clone(),
+            expected: name.to_owned(),
+        }),
+        _ => Ok(stream),
+    }
+}
+
+/// Makes a connection on a fresh stream to a peer of that name.
 async fn dial_main(
     link: &Arc<Link>,
-    mut stream: Stream,
+    stream: Stream,
     address: &Address,
+    name: &str,
 ) -> Result<(), HandshakeFailure> {
     let endpoint = &link.endpoint;
+    let mut stream = secured(endpoint, stream, name).await?;
     let mut conversation = Conversation::new(&mut stream, &endpoint.key);
     let id = exchange_greetings(&mut conversation, link).await?;
     let (pending, hello) = PendingConnection::initiate(link).ok_or(HandshakeFailure::Superseded)?;
@@ -288,8 +312,12 @@ async fn dial_main(
     else {
         return Err(HandshakeFailure::Contradiction);
     };
-    if card.node != link.peer {
+    if card.node != link.peer || (stream.bearer.is_some() && card.name != name) {
         return Err(HandshakeFailure::Contradiction);
+    }
+    // Where to dial may be from a store that anybody writes into; what the peer says of itself it has proved.
+    if !card.addresses.contains(address) {
+        return Err(HandshakeFailure::OtherAddress);
     }
     pending.handle_hello(&hello)?;
     // Before any message of the peer can be delivered.
@@ -341,7 +369,9 @@ async fn exchange_greetings(
             refusal @ (Refusal::Version { .. }
             | Refusal::Group
             | Refusal::WrongLife { .. }
-            | Refusal::User),
+            | Refusal::User
+            | Refusal::NeedsTls
+            | Refusal::NoTls),
         ) => Err(HandshakeFailure::Refused(refusal)),
         // All else is said only with a proof (HS-3).
         Reply::Refused(_) => Err(HandshakeFailure::Contradiction),

@@ -98,7 +98,7 @@ pub(super) struct LinkState {
     /// Since when it has been at its present attempt.
     attempt: Option<Time>,
     /// Attempts and connections in a row that brought nothing.
-    failures: u32,
+    pub(super) failures: u32,
     lifecycle: Lifecycle,
     /// Calls to the peer that travelled as bulk and are not answered (LI-3).
     pub(super) bulk_calls: HashSet<MessageId, FixedState>,

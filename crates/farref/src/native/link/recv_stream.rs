@@ -140,6 +140,7 @@ impl RecvStream {
         match (&state.reading, &state.stream) {
             (Some(reading), _) => Some(!reading.is_empty()),
             (None, ReadHalf::Memory(pipe)) => Some(pipe.is_readable()),
+            (None, ReadHalf::Tls(read)) if read.has_more() => Some(true),
             (None, _) => None,
         }
     }

@@ -184,6 +184,16 @@ impl SendStream {
         let mut emptied = false;
         loop {
             if batch.is_empty() {
+                // What the stream has taken is perhaps not written.
+                if self.write.has_unsent() {
+                    match write(&self.write, &[]) {
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            return WriteOutcome::Blocked;
+                        }
+                        Err(_) => return WriteOutcome::Closed,
+                    }
+                }
                 if emptied && self.writer_lock.try_release() {
                     return WriteOutcome::Done;
                 }

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use farref_proto::{Lane, MessageId};
 
 use super::fixture::impatient;
-use super::proxy::Proxy;
 use super::*;
 use crate::agent::{AnswerMessage, Origins};
 use crate::codec::Payload;
@@ -98,22 +97,9 @@ async fn messages_arrive_once_and_in_order_over_a_thousand_cuts_in_the_middle_of
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_arrive_once_and_in_order_over_tcp_connections_that_break() {
-    let sides = Side::socket_pair(false).await;
     // Each reaches the other through a proxy that cuts.
-    let proxies = [
-        Proxy::start(sides[0].tcp_address()).await,
-        Proxy::start(sides[1].tcp_address()).await,
-    ];
-    for (side, proxy) in sides.iter().zip(&proxies) {
-        let mut card = side.card.clone();
-        card.addresses = vec![Address::Tcp(proxy.address)];
-        for other in &sides {
-            let link = other.agent.links.link_or_new(side.node);
-            if let Some(link) = link {
-                link.state().card = Some(card.clone());
-            }
-        }
-    }
+    let [(one, before_one), (two, before_two)] = Side::proxied_pair().await;
+    let (sides, proxies) = ([one, two], [before_one, before_two]);
     let mut seed = fastrand::Rng::with_seed(8);
     let mut cuts = 0;
     let count = converse(&sides, || {

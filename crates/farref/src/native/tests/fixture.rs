@@ -1,7 +1,7 @@
 //! Agents with a runtime that only writes down what it is told.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,8 @@ use farref_proto::{
     CallHead, ContextId, Control, Fingerprint, GroupId, Lane, MessageId, PeerMisbehaved, Target,
 };
 
+use super::proxy::Proxy;
+use super::tls::certificates::Authority;
 use super::*;
 use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
@@ -30,6 +32,10 @@ impl WireCallbacks for Book {
     fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>> {
         let card = lock(&self.cards).get(&node).cloned();
         Box::pin(async move { card.ok_or_else(|| "unknown".to_owned()) })
+    }
+
+    fn name(&self, _: NodeId) -> Option<Arc<str>> {
+        None
     }
 
     fn met(&self, card: &Card, max_calls: u32) {
@@ -113,6 +119,7 @@ pub(super) struct Side {
     pub(super) agent: Arc<NativeAgent>,
     pub(super) inbound: Arc<Recorder>,
     pub(super) card: Card,
+    listens_at: Vec<Address>,
 }
 
 /// The settings of tests: impatient, but not with slow machines.
@@ -132,8 +139,13 @@ pub(super) struct Setup {
     pub(super) book: Arc<Book>,
     pub(super) group: GroupId,
     pub(super) token: Option<Vec<u8>>,
+    pub(super) tls: Option<Tls>,
     pub(super) config: NativeConfig,
     pub(super) io: Arc<IoThread>,
+    /// What it is called, if not by its number.
+    pub(super) name: Option<String>,
+    /// Where others are to reach it, if not where it listens.
+    pub(super) reached_at: Option<Address>,
 }
 
 impl Setup {
@@ -144,17 +156,22 @@ impl Setup {
             book: Arc::clone(book),
             group: GROUP,
             token: None,
+            tls: None,
             config: impatient(),
             io: IoThread::get().expect("a thread"),
+            name: None,
+            reached_at: None,
         }
     }
 
     pub(super) async fn start(self) -> Side {
         let bound = Bound::bind(&self.bind).await.expect("a place to listen at");
+        let listens_at = bound.addresses();
+        let reached_at = self.reached_at.map(|address| vec![address]);
         let card = Card {
             node: self.node,
-            name: format!("{}", self.node),
-            addresses: bound.addresses(),
+            name: self.name.unwrap_or_else(|| self.node.to_string()),
+            addresses: reached_at.unwrap_or_else(|| listens_at.clone()),
             host: "here".to_owned(),
             wire: WIRE_VERSION,
             token: None,
@@ -168,6 +185,7 @@ impl Setup {
             card: card.clone(),
             group: self.group,
             token: self.token,
+            tls: self.tls,
             max_calls: 100 + self.node.worker.0,
         };
         let agent = NativeAgent::start(bound, identity, self.book, weak, self.config, self.io);
@@ -176,6 +194,7 @@ impl Setup {
             agent,
             inbound,
             card,
+            listens_at,
         }
     }
 }
@@ -209,6 +228,22 @@ impl Side {
                 ..BindOptions::default()
             };
             Setup::new(worker, bind, &book).start()
+        };
+        [side(1).await, side(2).await]
+    }
+
+    /// The same with TLS.
+    pub(super) async fn tls_pair() -> [Self; 2] {
+        static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
+        let book = Arc::default();
+        let side = |worker| {
+            let bind = BindOptions {
+                unix: false,
+                ..BindOptions::default()
+            };
+            let mut setup = Setup::new(worker, bind, &book);
+            setup.tls = Some(AUTHORITY.worker(&setup.node.to_string()));
+            setup.start()
         };
         [side(1).await, side(2).await]
     }
@@ -252,13 +287,27 @@ impl Side {
         .await;
     }
 
+    /// Two workers that reach each other through a proxy in front of each.
+    pub(super) async fn proxied_pair() -> [(Self, Proxy); 2] {
+        let book = Arc::default();
+        let side = async |worker| {
+            let proxy = Proxy::listen().await;
+            let mut setup = Setup::new(worker, BindOptions::default(), &book);
+            setup.reached_at = Some(Address::Tcp(proxy.address));
+            let side = setup.start().await;
+            proxy.forward_to(side.tcp_address());
+            (side, proxy)
+        };
+        [side(1).await, side(2).await]
+    }
+
     pub(super) async fn close(&self) {
         self.agent.close(Duration::from_secs(10)).await;
     }
 
+    /// Where it listens.
     pub(super) fn tcp_address(&self) -> std::net::SocketAddr {
-        self.card
-            .addresses
+        self.listens_at
             .iter()
             .find_map(|address| match address {
                 Address::Tcp(address) => Some(*address),

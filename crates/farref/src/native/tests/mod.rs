@@ -13,6 +13,7 @@ mod shared_memory;
 mod sources;
 mod starvation;
 mod timing;
+mod tls;
 mod writing;
 
 use std::sync::{Arc, Mutex, Weak};

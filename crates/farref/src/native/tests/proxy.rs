@@ -1,8 +1,8 @@
 //! A TCP proxy that breaks what goes through it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -13,18 +13,31 @@ use tokio::sync::watch;
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     fuse: Arc<AtomicI64>,
+    target: Arc<OnceLock<SocketAddr>>,
 }
 
 impl Proxy {
     pub(super) async fn start(target: SocketAddr) -> Self {
+        let proxy = Self::listen().await;
+        proxy.forward_to(target);
+        proxy
+    }
+
+    /// One that forwards nothing until it is told where to.
+    pub(super) async fn listen() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let fuse = Arc::new(AtomicI64::new(i64::MAX));
         let (cut, _) = watch::channel(0_u64);
         let cut = Arc::new(cut);
         let bytes = Arc::clone(&fuse);
+        let target = Arc::new(OnceLock::new());
+        let known = Arc::clone(&target);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                let Some(target) = known.get().copied() else {
+                    continue;
+                };
                 let Ok(server) = TcpStream::connect(target).await else {
                     continue;
                 };
@@ -36,7 +49,15 @@ impl Proxy {
                 }
             }
         });
-        Self { address, fuse }
+        Self {
+            address,
+            fuse,
+            target,
+        }
+    }
+
+    pub(super) fn forward_to(&self, target: SocketAddr) {
+        let _ = self.target.set(target);
     }
 
     /// All connections break when so many more bytes have passed, whichever way.

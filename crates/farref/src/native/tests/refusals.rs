@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::fixture::{GROUP, Setup, impatient};
+use super::proxy::Proxy;
 use super::*;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, SessionHello, Verdict,
@@ -211,7 +212,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     let [left, right] = guarded_pair(impatient()).await;
     let ask = async |card: &Card, token: &[u8]| {
         let token = std::str::from_utf8(token).ok();
-        let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp());
+        let asking = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp(), None);
         asking.probe(card, Duration::from_secs(60)).await
     };
     assert!(matches!(ask(&right.card, TOKEN).await, Ok(Liveness::Alive)));
@@ -235,7 +236,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     // Where this worker listens nobody else does.
     let token = std::str::from_utf8(TOKEN).ok();
     let own = right.card.addresses.clone();
-    let itself = Predecessors::new("w", "elsewhere", own, token, by_tcp());
+    let itself = Predecessors::new("w", "elsewhere", own, token, by_tcp(), None);
     let found = itself.probe(&right.card, Duration::from_secs(60)).await;
     assert!(matches!(found, Ok(Liveness::Gone)));
 
@@ -243,7 +244,7 @@ async fn only_a_life_that_proves_itself_is_present() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut elsewhere = right.card.clone();
     elsewhere.addresses = vec![Address::Tcp(listener.local_addr().expect("an address"))];
-    let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp());
+    let silent = Predecessors::new("w", "elsewhere", Vec::new(), token, by_tcp(), None);
     let found = silent.probe(&elsewhere, Duration::from_millis(50)).await;
     assert!(matches!(found, Ok(Liveness::Silent)));
     let talking = tokio::spawn(async move {
@@ -556,4 +557,35 @@ async fn another_users_processes_are_neither_heard_nor_spoken_to() {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut heard, &mut bytes).expect("the end");
     assert!(bytes.is_empty(), "nothing was said");
+}
+
+/// What a store says of where a worker is may be a lie: whoever sits there could pass on all that is said, and read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_its_worker_does_not_name_is_not_believed() {
+    let by_tcp = || BindOptions {
+        unix: false,
+        ..BindOptions::default()
+    };
+    let book = Arc::default();
+    let mut left = Setup::new(1, by_tcp(), &book);
+    // Nobody listens there: the other end makes no connection of its own.
+    left.reached_at = Some(Address::Tcp(([127, 0, 0, 1], 1).into()));
+    let left = left.start().await;
+    let right = Setup::new(2, by_tcp(), &book).start().await;
+    let between = Proxy::start(right.tcp_address()).await;
+    let mut card = right.card.clone();
+    card.addresses = vec![Address::Tcp(between.address)];
+    let link = left.agent.links.link_or_new(right.node).expect("a link");
+    link.state().card = Some(card);
+    left.send(&right, control(1));
+    eventually("it was tried more than once", || link.state().failures > 2).await;
+    assert_eq!(right.received_count(), 0);
+    link.state().card = Some(right.card.clone());
+    eventually("it arrives where it belongs", || {
+        right.received_count() == 1
+    })
+    .await;
+    for side in [left, right] {
+        side.close().await;
+    }
 }

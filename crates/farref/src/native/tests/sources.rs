@@ -9,10 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::fixture::{Setup, with_parts};
-use super::proxy::Proxy;
 use super::*;
 use crate::codec::{Elements, Part, Source, Width};
-use crate::rendezvous::Address;
 use crate::support::lock::lock;
 
 /// How many sources are being looked at now, and at most.
@@ -96,11 +94,12 @@ impl Source for Storage {
     }
 }
 
-async fn pairs() -> [(&'static str, [Side; 2]); 3] {
+async fn pairs() -> [(&'static str, [Side; 2]); 4] {
     let memory = Side::memory_pair(&MemoryNetwork::new()).await;
     [
         ("memory", memory),
         ("tcp", Side::socket_pair(false).await),
+        ("tls", Side::tls_pair().await),
         ("unix", Side::socket_pair(cfg!(unix)).await),
     ]
 }
@@ -246,12 +245,7 @@ async fn a_source_is_sent_again_from_where_it_is_when_a_connection_breaks() {
     assert!(storage.shown.load(Ordering::SeqCst) > storage.len + (4 << 20));
 
     // The same over sockets.
-    let [left, right] = Side::socket_pair(false).await;
-    let proxy = Proxy::start(right.tcp_address()).await;
-    let mut card = right.card.clone();
-    card.addresses = vec![Address::Tcp(proxy.address)];
-    let link = left.agent.links.link_or_new(right.node).expect("a link");
-    link.state().card = Some(card);
+    let [(left, _), (right, proxy)] = Side::proxied_pair().await;
     proxy.cut_after(5 << 20);
     let storage = Storage::new(Width::Two, 4 << 20, &Arc::default());
     left.send(&right, with_parts(1, Bytes::new(), vec![storage.part()]));

@@ -1,4 +1,4 @@
-//! Streams of bytes between workers: TCP, Unix sockets, pipes within the process, and what listens for them.
+//! Streams of bytes between workers: TCP, with TLS or without, Unix sockets, pipes within the process, and what listens for them.
 
 #[cfg(target_os = "linux")]
 mod descriptor_reader;
@@ -8,6 +8,7 @@ mod memory;
 mod peer_memory;
 mod pipe;
 mod stream;
+mod tls;
 #[cfg(unix)]
 mod unix_socket;
 
@@ -20,3 +21,5 @@ pub(crate) use peer_memory::{MemoryClaim, MemoryError, OwnMemory, PeerMemory};
 #[cfg(test)]
 pub(crate) use pipe::{PipeReader, PipeWriter};
 pub(crate) use stream::{Reach, ReadHalf, Stream, WriteHalf, reachable};
+pub use tls::Tls;
+pub(crate) use tls::{Bearer, TlsFailure};

@@ -4,6 +4,8 @@
 //! the other. Reading goes through the runtime's `poll_read`, which knows that a short read has
 //! emptied the socket and saves a system call for each message; writing never waits, unless asked to.
 //!
+//! A TCP stream may have [TLS](super::tls).
+//!
 //! A runtime that the program keeps busy learns nothing of its sockets. For that time there are
 //! [`ReadHalf::read_now`] and [`WriteHalf::try_write_now`], which ask the system itself.
 
@@ -25,6 +27,7 @@ use super::descriptor_reader::DescriptorReader;
 use super::descriptors::Descriptors;
 use super::memory::MemoryNetwork;
 use super::pipe::{PipeReader, PipeWriter};
+use super::tls::{self, Bearer, TlsReader, TlsWriter};
 #[cfg(unix)]
 use super::unix_socket::{self, UnixReader, UnixWriter};
 use crate::codec::SharedBytes;
@@ -38,6 +41,8 @@ pub(crate) struct Stream {
     pub(crate) transport: &'static str,
     /// The user whose process is at the other end, if that is known and it is a stranger's.
     pub(crate) stranger: Option<u32>,
+    /// Whom the certificate of the other end names, if it has shown one.
+    pub(crate) bearer: Option<Bearer>,
 }
 
 /// Which addresses of others a worker tries, beside those of Unix sockets on its host.
@@ -53,6 +58,7 @@ pub(crate) struct Reach {
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
+    Tls(Box<TlsReader>),
     #[cfg(unix)]
     Unix(UnixReader),
     Memory(PipeReader),
@@ -62,6 +68,7 @@ pub(crate) enum ReadHalf {
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
+    Tls(Box<TlsWriter>),
     #[cfg(unix)]
     Unix(UnixWriter),
     Memory(PipeWriter),
@@ -102,6 +109,7 @@ impl Stream {
             write: WriteHalf::Tcp(write),
             transport: "tcp",
             stranger: None,
+            bearer: None,
         })
     }
 
@@ -119,6 +127,7 @@ impl Stream {
             write: WriteHalf::Unix(write),
             transport: "unix",
             stranger,
+            bearer: None,
         }
     }
 
@@ -128,6 +137,7 @@ impl Stream {
             write: WriteHalf::Memory(write),
             transport: "memory",
             stranger: None,
+            bearer: None,
         }
     }
 
@@ -139,6 +149,14 @@ impl Stream {
             (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => {
                 let stream = read.reunite(write).map_err(|_| not_whole())?;
                 Self::tcp(TcpStream::from_std(stream.into_std()?)?)
+            }
+            (ReadHalf::Tls(read), WriteHalf::Tls(write)) => {
+                let (read, write) = tls::move_halves(*read, *write)?;
+                Ok(Self {
+                    read: ReadHalf::Tls(Box::new(read)),
+                    write: WriteHalf::Tls(Box::new(write)),
+                    ..self
+                })
             }
             #[cfg(unix)]
             (ReadHalf::Unix(read), WriteHalf::Unix(write)) => {
@@ -192,6 +210,7 @@ impl ReadHalf {
         // Who waits is kept with the socket, not in these futures.
         match self {
             Self::Tcp(read) => pin!(read.read_buf(buffer)).poll(context),
+            Self::Tls(read) => read.poll_read_buf(context, buffer),
             #[cfg(unix)]
             Self::Unix(read) => read.poll_read_buf(context, buffer),
             Self::Memory(read) => read.poll_read_buf(context, buffer),
@@ -209,9 +228,15 @@ impl ReadHalf {
             #[cfg(unix)]
             Self::Tcp(read) => receive(read.as_ref().as_fd(), buffer, scratch),
             #[cfg(unix)]
+            Self::Tls(read) => read.read_now(buffer, |socket, room| {
+                use rustix::net::{RecvFlags, recv};
+                let (come, _) = recv(socket.as_ref().as_fd(), room, RecvFlags::DONTWAIT)?;
+                Ok(come)
+            }),
+            #[cfg(unix)]
             Self::Unix(read) => receive(read.as_fd(), buffer, scratch),
             #[cfg(not(unix))]
-            Self::Tcp(_) => {
+            Self::Tcp(_) | Self::Tls(_) => {
                 let _ = scratch;
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -305,6 +330,7 @@ impl WriteHalf {
             // The plain system call is quicker.
             (Self::Tcp(write), [slice]) => write.try_write(slice),
             (Self::Tcp(write), _) => write.try_write_vectored(slices),
+            (Self::Tls(write), _) => write.write(slices, tcp::OwnedWriteHalf::try_write),
             #[cfg(unix)]
             (Self::Unix(write), _) => write.try_write_vectored(slices),
             (Self::Memory(write), _) => write.try_write_vectored(slices),
@@ -333,10 +359,22 @@ impl WriteHalf {
             #[cfg(unix)]
             Self::Tcp(write) => unix_socket::send(write.as_ref().as_fd(), slices),
             #[cfg(unix)]
+            Self::Tls(write) => write.write(slices, |socket, bytes| {
+                unix_socket::send(socket.as_ref().as_fd(), &[IoSlice::new(bytes)])
+            }),
+            #[cfg(unix)]
             Self::Unix(write) => write.try_write_vectored(slices),
             #[cfg(not(unix))]
-            Self::Tcp(_) => self.try_write_vectored(slices),
+            Self::Tcp(_) | Self::Tls(_) => self.try_write_vectored(slices),
             Self::Memory(write) => write.try_write_vectored(slices),
+        }
+    }
+
+    /// Whether something was taken that is not written. It is with the next write, also one of nothing.
+    pub(crate) fn has_unsent(&self) -> bool {
+        match self {
+            Self::Tls(write) => write.has_unsent(),
+            _ => false,
         }
     }
 
@@ -353,6 +391,7 @@ impl WriteHalf {
     pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Tcp(write) => Some(write.as_ref().as_fd()),
+            Self::Tls(write) => Some(write.socket().as_ref().as_fd()),
             Self::Unix(write) => Some(write.as_ref().as_fd()),
             Self::Memory(_) => None,
         }
@@ -363,7 +402,7 @@ impl WriteHalf {
     pub(super) fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Unix(write) => Some(write.as_ref().as_fd()),
-            Self::Tcp(_) | Self::Memory(_) => None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Memory(_) => None,
         }
     }
 
@@ -372,7 +411,7 @@ impl WriteHalf {
         match self {
             #[cfg(unix)]
             Self::Unix(_) => true,
-            Self::Tcp(_) | Self::Memory(_) => false,
+            Self::Tcp(_) | Self::Tls(_) | Self::Memory(_) => false,
         }
     }
 
@@ -391,6 +430,7 @@ impl WriteHalf {
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(write) => write.writable().await,
+            Self::Tls(write) => write.socket().writable().await,
             #[cfg(unix)]
             Self::Unix(write) => write.writable().await,
             Self::Memory(write) => write.writable().await,
@@ -406,6 +446,13 @@ impl WriteHalf {
                 Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
+            }
+        }
+        while self.has_unsent() {
+            self.writable().await?;
+            match self.try_write_vectored(&[]) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ => {}
             }
         }
         Ok(())

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Worker;
-use crate::error::Result;
-use crate::native::{MemoryNetwork, NativeConfig};
+use crate::error::{ConfigError, Result};
+use crate::native::{MemoryNetwork, NativeConfig, Tls};
 use crate::rendezvous::{self, MemoryStore, Rendezvous, Store};
 use crate::runtime::settings::{MessageLimits, Settings};
 use crate::tables::answer_budget::DEFAULT_MAX_ANSWER_BYTES;
@@ -58,6 +58,7 @@ pub struct WorkerBuilder {
     pub(super) advertise_port: Option<u16>,
     pub(super) unix_sockets: bool,
     pub(super) token: Option<String>,
+    pub(super) tls: Result<Option<Tls>, ConfigError>,
     pub(super) insecure: bool,
     pub(super) native: NativeConfig,
     pub(super) settings: Settings,
@@ -151,6 +152,7 @@ impl WorkerBuilder {
             advertise_port: None,
             unix_sockets: cfg!(unix),
             token: None,
+            tls: Ok(None),
             insecure: false,
             native: NativeConfig::default(),
             settings: Settings {
@@ -181,6 +183,7 @@ impl WorkerBuilder {
                 builder.run_id = environment.run_id;
                 builder.advertise = environment.advertise;
                 builder.token = environment.token;
+                builder.tls = Tls::from_env().map_err(ConfigError::from);
                 builder.insecure = std::env::var_os("FARREF_INSECURE")
                     .is_some_and(|value| value != "0" && !value.is_empty());
             }

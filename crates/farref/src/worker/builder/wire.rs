@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{NEVER, WorkerBuilder};
+use crate::native::Tls;
 
 impl WorkerBuilder {
     /// The address that the others are told to reach this worker at. By default that of the interface
@@ -186,6 +187,28 @@ impl WorkerBuilder {
     /// ```
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self
+    }
+
+    /// The worker's certificate: TCP connections are encrypted, and made only between workers that have certificates of one
+    /// authority, with their names in them. All workers of a group have one, or none has. Connections over Unix sockets stay
+    /// as they are: the system says whose process is at their other end.
+    ///
+    /// With a certificate workers may be on several hosts without a word of [`insecure`](Self::insecure); a
+    /// [token](Self::token) is not needed, and asked for where there is one.
+    ///
+    /// ```no_run
+    /// use farref::{Tls, Worker};
+    ///
+    /// # fn main() -> Result<(), farref::TlsError> {
+    /// let tls = Tls::from_files("certs/trainer.pem", "certs/trainer.key", "certs/ca.pem")?;
+    /// let builder = Worker::builder("trainer").tls(tls);
+    /// # drop(builder);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Ok(Some(tls));
         self
     }
 

@@ -1,0 +1,162 @@
+//! Either end's handshake of TLS, up to a stream whose other end has shown its certificate (TL-1).
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp;
+
+use super::bearer::Bearer;
+use super::halves::{AT_ONCE, Session, TlsReader, TlsWriter, encrypted};
+use super::settings::Tls;
+use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
+
+/// What is read at once. The whole of a handshake has some 2 KiB each way.
+const ROOM: usize = 16 << 10;
+/// What farref's own greeting begins with, and no record of TLS.
+const PLAIN: u8 = b'f';
+
+/// Why there is no stream with TLS.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsFailure {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the other end speaks without TLS")]
+    Plain,
+    #[error("the other end does not take this worker's certificate ({0:?})")]
+    Refused(AlertDescription),
+    #[error("the other end's certificate does not count here: {0}")]
+    Untrusted(String),
+    #[error("the other end's certificate names neither a worker nor an observer")]
+    Nameless,
+    #[error("TLS failed: {0}")]
+    Protocol(rustls::Error),
+}
+
+impl From<rustls::Error> for TlsFailure {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::AlertReceived(alert) => Self::Refused(alert),
+            rustls::Error::InvalidCertificate(why) => Self::Untrusted(why.to_string()),
+            rustls::Error::NoCertificatesPresented => Self::Untrusted("it has none".to_owned()),
+            other => Self::Protocol(other),
+        }
+    }
+}
+
+impl Stream {
+    /// The same stream with TLS, if it goes over TCP, from the end that has connected.
+    pub(crate) async fn begin_tls(self, tls: &Tls) -> Result<Self, TlsFailure> {
+        self.with_tls(async || {
+            let config = Arc::clone(&tls.configs().await.client);
+            // Certificates are for workers, wherever they are.
+            let name = ServerName::try_from("farref").map_err(io::Error::other)?;
+            Ok(ClientConnection::new(config, name)?.into())
+        })
+        .await
+    }
+
+    /// The same from the end that was connected to.
+    pub(crate) async fn accept_tls(self, tls: &Tls) -> Result<Self, TlsFailure> {
+        self.with_tls(async || {
+            let config = Arc::clone(&tls.configs().await.server);
+            Ok(ServerConnection::new(config)?.into())
+        })
+        .await
+    }
+
+    /// Whether the other end has begun to speak without TLS. Waits until it has begun.
+    pub(crate) async fn is_plain(&mut self) -> io::Result<bool> {
+        match &mut self.read {
+            ReadHalf::Tcp(read) => {
+                let mut first = [0];
+                Ok(read.peek(&mut first).await? == 1 && first == [PLAIN])
+            }
+            _ => Ok(true),
+        }
+    }
+
+    async fn with_tls(
+        self,
+        connection: impl AsyncFnOnce() -> Result<Connection, TlsFailure>,
+    ) -> Result<Self, TlsFailure> {
+        let (mut read, mut write) = match (self.read, self.write) {
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => (read, write),
+            (read, write) => {
+                return Ok(Self {
+                    read,
+                    write,
+                    ..self
+                });
+            }
+        };
+        let mut connection = connection().await?;
+        connection.set_buffer_limit(Some(AT_ONCE));
+        let come = complete(&mut read, &mut write, &mut connection).await?;
+        let certificate = connection.peer_certificates().and_then(<[_]>::first);
+        let bearer = certificate.and_then(Bearer::of);
+        let bearer = bearer.ok_or(TlsFailure::Nameless)?;
+        let session: Session = Arc::new(Mutex::new(connection));
+        Ok(Self {
+            read: ReadHalf::Tls(Box::new(TlsReader::new(read, &session, come))),
+            write: WriteHalf::Tls(Box::new(TlsWriter::new(write, session))),
+            transport: "tls",
+            bearer: Some(bearer),
+            ..self
+        })
+    }
+}
+
+/// Makes the handshake. Returns what has come behind it.
+async fn complete(
+    read: &mut tcp::OwnedReadHalf,
+    write: &mut tcp::OwnedWriteHalf,
+    connection: &mut Connection,
+) -> Result<Vec<u8>, TlsFailure> {
+    let mut buffer = vec![0; ROOM];
+    let mut is_first = true;
+    loop {
+        write.write_all(&encrypted(connection)?).await?;
+        if !connection.is_handshaking() {
+            return Ok(Vec::new());
+        }
+        let come = read.read(&mut buffer).await?;
+        let mut rest = buffer.get(..come).unwrap_or_default();
+        match rest.first() {
+            None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Some(&PLAIN) if is_first => return Err(TlsFailure::Plain),
+            Some(_) => is_first = false,
+        }
+        while !rest.is_empty() && connection.is_handshaking() {
+            connection.read_tls(&mut rest)?;
+            if let Err(error) = connection.process_new_packets() {
+                explain(read, write, connection).await;
+                return Err(error.into());
+            }
+        }
+        if !connection.is_handshaking() {
+            let behind = rest.to_vec();
+            write.write_all(&encrypted(connection)?).await?;
+            return Ok(behind);
+        }
+    }
+}
+
+/// Tells the other end what is wrong, and waits until it has hung up: whoever closes a socket with something unread in it takes back
+/// what was said.
+async fn explain(
+    read: &mut tcp::OwnedReadHalf,
+    write: &mut tcp::OwnedWriteHalf,
+    connection: &mut Connection,
+) {
+    let Ok(alert) = encrypted(connection) else {
+        return;
+    };
+    if write.write_all(&alert).await.is_err() || write.shutdown().await.is_err() {
+        return;
+    }
+    let mut nowhere = [0; 512];
+    while matches!(read.read(&mut nowhere).await, Ok(1..)) {}
+}
