@@ -2,6 +2,8 @@
 
 mod agent;
 mod authorization;
+#[path = "../certificates/mod.rs"]
+mod certificates;
 mod channels;
 mod cluster;
 mod constructors;
@@ -30,6 +32,7 @@ mod signatures;
 mod store_host;
 mod strangers;
 mod streams;
+mod tls;
 mod user_code;
 mod values;
 mod vectors;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::fixture::{Book, Setup, impatient, with_parts};
+use super::tls::certificates::Authority;
 use super::*;
 use crate::codec::{Part, Source, Width};
 use crate::support::lock::lock;
@@ -57,6 +58,7 @@ fn pairs() -> Vec<(&'static str, [BindOptions; 2])> {
     vec![
         ("memory", memory),
         ("tcp", sockets(false)),
+        ("tls", sockets(false)),
         ("unix", sockets(true)),
     ]
 }
@@ -64,10 +66,16 @@ fn pairs() -> Vec<(&'static str, [BindOptions; 2])> {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_program_that_keeps_its_runtime_from_running_is_not_silent_and_hears_what_is_said() {
+    let authority = Authority::new();
     for (transport, [here, there]) in pairs() {
         let [book, others]: [Arc<Book>; 2] = Default::default();
-        let left = setup(1, here, &others).start().await;
-        let (right, over) = undriven(setup(2, there, &book));
+        let [mut left, mut right] = [setup(1, here, &others), setup(2, there, &book)];
+        if transport == "tls" {
+            left.tls = Some(authority.worker("w1#1"));
+            right.tls = Some(authority.worker("w2#1"));
+        }
+        let left = left.start().await;
+        let (right, over) = undriven(right);
         introduce(&left, &others, &right, &book);
 
         // ST-1: both ways, small messages and large ones.
