@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use farref::observe::{ObserveError, Observer};
 use farref::{ConfigError, Error, RendezvousError, StoreServer, Tls, Worker, WorkerBuilder};
 
+use crate::PATIENCE;
 use crate::certificates::{Authority, tls};
 
 /// What nobody here is to wait for.
@@ -57,7 +58,7 @@ async fn workers_with_certificates_talk_over_tls_and_need_neither_token_nor_inse
     let second = place.worker("second").tls(authority.worker("second"));
     // Others would reach it there.
     let second = second.bind([0, 0, 0, 0].into()).join().await?;
-    let peer = first.wait_for_peer("second").await?;
+    let peer = first.wait_for_peer("second", PATIENCE).await?;
     for size in [0, 10, 100_000, 20 << 20] {
         let bytes: Vec<u8> = (0..size).map(|i: usize| (i % 251) as u8).collect();
         let mut expected = bytes.clone();
