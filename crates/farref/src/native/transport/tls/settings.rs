@@ -195,17 +195,26 @@ impl Files {
             roots: Arc::clone(&roots),
             provider: Arc::clone(&provider),
         };
+        let others = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
+        // Whoever dials shows it, and a worker is dialed, too.
         let (own, between) = chain.split_first().ok_or_else(|| unusable("none".into()))?;
-        verifier
-            .check(own, between, UnixTime::now())
-            .map_err(|error| TlsError::Untrusted {
-                certificate: self.certificate.clone(),
-                authorities: self.authorities.clone(),
-                reason: error.to_string(),
-            })?;
+        let untrusted = |error: rustls::Error| TlsError::Untrusted {
+            certificate: self.certificate.clone(),
+            authorities: self.authorities.clone(),
+            reason: error.to_string(),
+        };
+        let now = UnixTime::now();
+        others
+            .verify_client_cert(own, between, now)
+            .map_err(untrusted)?;
         let bearer = Bearer::of(own).ok_or_else(|| TlsError::Nameless {
             certificate: self.certificate.clone(),
         })?;
+        if bearer.is_worker() {
+            verifier.check(own, between, now).map_err(untrusted)?;
+        }
 
         let versions = &[&version::TLS13];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -218,13 +227,10 @@ impl Files {
         // Both ends prove anew who they are, each time.
         client.resumption = rustls::client::Resumption::disabled();
         client.enable_sni = false;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .build()
-            .map_err(|error| unusable(error.to_string()))?;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(unusable_tls)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(others)
             .with_single_cert(chain, key)
             .map_err(unusable_tls)?;
         server.send_tls13_tickets = 0;
