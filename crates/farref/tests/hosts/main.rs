@@ -5,6 +5,9 @@
 //! this same program, told by its environment which test it is. There it is the worker `driver`, and starts others
 //! on the other hosts, as in `tests/processes`, with whose workers and functions it shares the files.
 
+#[path = "../certificates/mod.rs"]
+#[allow(dead_code, reason = "shared with tests/laws")]
+mod certificates;
 #[path = "../processes/functions.rs"]
 #[allow(dead_code, reason = "shared with tests/processes")]
 mod functions;

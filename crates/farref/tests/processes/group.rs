@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use farref::{Peer, PeerSnapshot, Worker, WorkerBuilder};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::{Deserialize, Serialize};
 
+use crate::certificates;
 use crate::proxy::Route;
 use crate::worker::{EVICTED, PATIENCE, ROLE};
 
@@ -24,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) join_timeout_ms: u64,
     pub(crate) shutdown_timeout_ms: u64,
     pub(crate) token: Option<String>,
+    /// The folder of an [`Authority`](crate::certificates::Authority), which has a certificate for each worker.
+    pub(crate) certificates: Option<PathBuf>,
     /// Whether it may talk to other hosts without encryption.
     pub(crate) insecure: bool,
     pub(crate) advertise: Option<IpAddr>,
@@ -61,6 +65,7 @@ impl Default for Options {
             join_timeout_ms: 60_000,
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
             token: Some("of this test".to_owned()),
+            certificates: None,
             insecure: false,
             advertise: None,
             bind: None,
@@ -115,7 +120,15 @@ impl Options {
     /// Puts a worker behind the proxy, if there is one, and says what is special about it.
     pub(crate) fn route(&self, name: &str, builder: WorkerBuilder) -> WorkerBuilder {
         let shares = !self.keeps_memory.iter().any(|keeps| keeps == name);
-        let builder = builder.shared_memory(shares);
+        let mut builder = builder.shared_memory(shares);
+        if let Some(folder) = &self.certificates {
+            let file = |end| folder.join(format!("{name}.{end}"));
+            builder = builder.tls(certificates::tls([
+                file("pem"),
+                file("key"),
+                folder.join("ca.pem"),
+            ]));
+        }
         match self.routes.get(name) {
             Some(route) => builder.port(route.listen).advertise_port(route.advertise),
             None => builder,

@@ -5,6 +5,8 @@
 //! [`Group::finish`], which fails if anything is left behind anywhere.
 
 mod alarms;
+#[path = "../certificates/mod.rs"]
+mod certificates;
 mod counts;
 mod delivery;
 mod errors;
