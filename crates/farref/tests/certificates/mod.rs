@@ -1,7 +1,7 @@
 //! An authority for tests, and the certificates that it signs, as files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farref::Tls;
@@ -37,10 +37,6 @@ impl Authority {
     /// Its own certificate.
     pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
