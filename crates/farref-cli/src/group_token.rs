@@ -10,17 +10,22 @@ use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use farref::Rendezvous;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The variable that has a group's token.
 pub(crate) const VARIABLE: &str = "FARREF_TOKEN";
 /// So many random bytes.
 const BYTES: usize = 32;
+/// How long who looks for a token may have it locked, and how often it is waited for.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 10;
 
 /// A group's secret.
 #[derive(Clone)]
@@ -54,13 +59,24 @@ impl GroupToken {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path)?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            lock(&file, || std::thread::sleep(LOOK))?;
             file.set_len(0)?;
             file.write_all(self.0.as_bytes())?;
             Ok::<_, io::Error>(PublishedToken { path, _file: file })
         };
         published().with_context(|| format!("cannot keep the group's token in {kept}"))
     }
+}
+
+/// Locks a token's file for its group. Who looks for a token has it locked for a moment, which is waited for.
+fn lock(file: &File, mut wait: impl FnMut()) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => wait(),
+            locked => return Ok(locked?),
+        }
+    }
+    Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
 }
 
 impl fmt::Debug for GroupToken {
@@ -86,8 +102,13 @@ impl Drop for PublishedToken {
 
 /// The token of the environment, if it has one.
 pub(crate) fn from_environment() -> Option<String> {
-    let token = std::env::var(VARIABLE).ok()?;
-    (!token.trim().is_empty()).then_some(token)
+    as_workers_take_it(&std::env::var(VARIABLE).ok()?)
+}
+
+/// Without what stands around it: the end of a line, where it is out of a file.
+fn as_workers_take_it(token: &str) -> Option<String> {
+    let token = token.trim();
+    (!token.is_empty()).then(|| token.to_owned())
 }
 
 /// The token of the group that meets at an address, if a launcher of this user has made it.
@@ -178,8 +199,21 @@ mod tests {
         assert!(!path.exists());
         std::fs::write(&path, left)?;
         assert_eq!(find("127.0.0.1:1"), None, "nobody keeps it");
+        // Somebody who looks at it at this moment is waited for.
+        let mut looking = Some(File::open(&path)?);
+        if let Some(looking) = &looking {
+            flock(looking, FlockOperation::NonBlockingLockShared)?;
+        }
+        lock(&File::open(&path)?, || drop(looking.take()))?;
+        assert!(looking.is_none());
         drop(token.publish("127.0.0.1", 1)?);
         assert!(!path.exists());
         Ok(())
+    }
+
+    #[test]
+    fn a_token_out_of_a_file_is_the_one_that_workers_take() {
+        assert_eq!(as_workers_take_it(" secret\r\n").as_deref(), Some("secret"));
+        assert_eq!(as_workers_take_it(" \n"), None);
     }
 }

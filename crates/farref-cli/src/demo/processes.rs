@@ -30,8 +30,8 @@ pub(super) struct Group {
     children: Mutex<Vec<(String, Child)>>,
     place: SocketAddr,
     _store: StoreServer,
-    /// For those who look on.
-    _published: PublishedToken,
+    /// For those who look on, if it could be kept for them.
+    _published: Option<PublishedToken>,
 }
 
 impl Group {
@@ -42,7 +42,14 @@ impl Group {
             .context("cannot listen on 127.0.0.1, where the workers would meet")?;
         let place = store.local_addr();
         let token = GroupToken::make()?;
-        let published = token.publish(&place.ip().to_string(), place.port())?;
+        let published = match token.publish(&place.ip().to_string(), place.port()) {
+            Ok(published) => Some(published),
+            // As the launcher does: somebody else may have been there first.
+            Err(error) => {
+                eprintln!("farref: {error:#}: nobody can look into this group");
+                None
+            }
+        };
         let names = plan.names();
         let size = names.len() as u32;
         let mut children = Vec::new();
