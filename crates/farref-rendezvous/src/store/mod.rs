@@ -101,7 +101,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// struct Shelf(watch::Sender<BTreeMap<String, Bytes>>);
 ///
 /// impl Shelf {
-///     /// Replaces the value of a key by what `next` makes of it, and returns what is there then.
+///     /// Replaces the value of a key by what `next` makes of it, and returns what is there then. What is too large
+///     /// changes nothing.
 ///     fn change<'a>(
 ///         &'a self,
 ///         key: &'a str,
@@ -114,7 +115,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 ///             }
 ///             let mut after = Ok(None);
 ///             self.0.send_modify(|shelf| {
-///                 after = next(shelf.get(key));
+///                 after = next(shelf.get(key)).and_then(|value| match value.as_ref().map_or(0, Bytes::len) {
+///                     size if size <= 8 << 20 => Ok(value),
+///                     size => Err(StoreError::TooLarge { what: "value", size, limit: 8 << 20 }),
+///                 });
 ///                 match &after {
 ///                     Ok(Some(value)) => drop(shelf.insert(key.to_owned(), value.clone())),
 ///                     Ok(None) => drop(shelf.remove(key)),
@@ -129,10 +133,6 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// impl Store for Shelf {
 ///     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
 ///         Box::pin(async move {
-///             if value.len() > 8 << 20 {
-///                 let (what, size, limit) = ("value", value.len(), 8 << 20);
-///                 return Err(StoreError::TooLarge { what, size, limit });
-///             }
 ///             self.change(key, |_| Ok(Some(Bytes::copy_from_slice(value)))).await.map(drop)
 ///         })
 ///     }

@@ -56,6 +56,10 @@ enum Fault {
     BlamesAll,
     /// Takes whatever there is, as much of it as it can.
     TakesTooMuch,
+    /// The same, of what is compared.
+    ComparesTooMuch,
+    /// Takes no key of 1 KiB.
+    TakesTooLittle,
     /// Keeps a lock while it waits, and for good if it is given up.
     Jams,
 }
@@ -81,6 +85,10 @@ impl Store for Faulty {
     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.enter().await?;
+            if self.fault == Fault::TakesTooLittle && key.len() >= 1 << 10 {
+                let (what, size, limit) = ("key", key.len(), 1_000);
+                return Err(StoreError::TooLarge { what, size, limit });
+            }
             match self.memory.set(key, value).await {
                 Err(StoreError::TooLarge { .. }) if self.fault == Fault::TakesTooMuch => Ok(()),
                 set => set,
@@ -120,7 +128,12 @@ impl Store for Faulty {
     ) -> StoreFuture<'a, Bytes> {
         Box::pin(async move {
             if self.fault != Fault::ReplacesAll {
-                return self.memory.compare_set(key, expected, desired).await;
+                return match self.memory.compare_set(key, expected, desired).await {
+                    Err(StoreError::TooLarge { .. }) if self.fault == Fault::ComparesTooMuch => {
+                        Ok(Bytes::copy_from_slice(desired))
+                    }
+                    compared => compared,
+                };
             }
             self.memory.set(key, desired).await?;
             Ok(Bytes::copy_from_slice(desired))
@@ -167,6 +180,8 @@ async fn the_check_names_the_guarantee_that_a_store_breaks() {
         (Fault::WaitsForOne, 5),
         (Fault::BlamesAll, 6),
         (Fault::TakesTooMuch, 7),
+        (Fault::ComparesTooMuch, 7),
+        (Fault::TakesTooLittle, 7),
     ] {
         let store = Arc::new(Faulty {
             memory: MemoryStore::new(),
