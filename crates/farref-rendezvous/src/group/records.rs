@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::NodeId;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::card::Card;
 use super::failure::FailureNotice;
@@ -33,6 +33,8 @@ use crate::store::{Store, StoreError, StoreFuture, end_of};
 /// Comparing and setting fails only when somebody else has just succeeded, so even a thousand
 /// workers at once need fewer attempts.
 const ATTEMPTS: usize = 10_000;
+/// How soon a store is asked again that went away.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A group's records in a store: its part of the keys, all of them under one prefix.
 #[derive(Debug)]
@@ -297,8 +299,18 @@ impl GroupRecords {
         text.map(|text| into_number(key, &text)).transpose()
     }
 
-    pub(super) async fn add(&self, key: &str) -> Result<u32, RendezvousError> {
-        let sum = self.run(self.store.add(key, 1)).await?;
+    /// The next number at `key`. One that nobody has heard of may be left out.
+    pub(super) async fn next(&self, key: &str) -> Result<u32, RendezvousError> {
+        let sum = loop {
+            match self.run(self.store.add(key, 1)).await {
+                // Whether it was added is not known; such a store comes back.
+                Err(RendezvousError::Store {
+                    source: StoreError::Lost { .. } | StoreError::NoAnswer { .. },
+                    ..
+                }) if self.store.presence().is_some() => sleep(PAUSE).await,
+                sum => break sum?,
+            }
+        };
         u32::try_from(sum).map_err(|_| corrupt(key, "it has run out of range"))
     }
 

@@ -171,7 +171,7 @@ pub enum StoreError {
     /// The group that met in the store is over, and with it what was stored.
     #[error(
         "the group that met at {place} is over: its members have gone, or were not heard of for longer than their \
-         leases; join again"
+         leases; join again, with a store that is opened anew if it is one of the program's own"
     )]
     Ended {
         /// The rendezvous.

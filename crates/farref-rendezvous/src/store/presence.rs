@@ -42,5 +42,8 @@ pub trait StorePresence: Send + Sync {
     fn over(&self) -> StoreFuture<'_, ()>;
 
     /// Leaves: the others need not wait to notice it. Nothing can be done with the store afterwards.
+    ///
+    /// A worker does this when it ends, of whatever kind the end is, and when it could not join. A store that the program
+    /// has brought is not left by a worker that could not join: the next may try with it.
     fn leave(&self) -> StoreFuture<'_, ()>;
 }

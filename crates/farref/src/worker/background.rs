@@ -21,11 +21,21 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
         let Some(directory) = strong.names.directory() else {
             return;
         };
+        let mut stage = strong.stage.subscribe();
+        let out = async { drop(stage.wait_for(|stage| is_out(*stage)).await) };
         tokio::select! {
             () = strong.store_lost.notified() => {}
             () = directory.store_lost() => {}
+            () = out => {}
         }
         if strong.is_over() {
+            let stage = *strong.stage.borrow();
+            if is_out(stage)
+                && let Some(hosted) = hosted.upgrade()
+            {
+                // Whatever the program does: the group is not to be taken for one that has this member.
+                hosted.leave().await;
+            }
             return;
         }
         if !strong.is_member() {
@@ -47,6 +57,11 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
             tokio::time::sleep(RETRY).await;
         }
     }
+}
+
+/// Whether the group goes on without this worker.
+fn is_out(stage: WorkerStage) -> bool {
+    matches!(stage, WorkerStage::Departed | WorkerStage::Evicted)
 }
 
 /// Whether another group meets where this one did.
@@ -112,7 +127,7 @@ pub(super) async fn run_clock(core: Weak<Core>) {
 mod tests {
     use std::pin::{Pin, pin};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
     use bytes::Bytes;
@@ -120,30 +135,60 @@ mod tests {
 
     use super::*;
     use crate::rendezvous::{
-        self, Card, Liveness, LivenessProbe, MemoryStore, Plan, Store, StoreFuture,
+        self, Card, Liveness, LivenessProbe, MemoryStore, Plan, Store, StoreFuture, StorePresence,
     };
     use crate::runtime::registry::Registry;
     use crate::support::io_thread::IoThread;
     use crate::tables::names::Names;
     use crate::worker::Worker;
 
-    /// Its server is gone, as often as one asks.
+    /// Its server is gone, as often as one asks, unless it is steady. It notices when it is left.
     #[derive(Debug, Default)]
     struct Gone {
         memory: MemoryStore,
         looks: AtomicUsize,
+        is_steady: AtomicBool,
+        is_left: AtomicBool,
+    }
+
+    impl StorePresence for Gone {
+        fn compare_set_while_here<'a>(
+            &'a self,
+            key: &'a str,
+            expected: &'a [u8],
+            desired: &'a [u8],
+        ) -> StoreFuture<'a, Bytes> {
+            self.memory.compare_set(key, expected, desired)
+        }
+
+        fn settle(&self) -> StoreFuture<'_, ()> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn over(&self) -> StoreFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn leave(&self) -> StoreFuture<'_, ()> {
+            self.is_left.store(true, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        }
     }
 
     impl Store for Gone {
         fn lost(&self) -> StoreFuture<'_, ()> {
             let looks = self.looks.fetch_add(1, Ordering::Relaxed);
             Box::pin(async move {
-                if looks > 100 {
+                if looks > 100 || self.is_steady.load(Ordering::Relaxed) {
                     // It has been seen: do not hang.
                     std::future::pending::<()>().await;
                 }
                 Ok(())
             })
+        }
+
+        fn presence(&self) -> Option<&dyn StorePresence> {
+            Some(self)
         }
 
         fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
@@ -239,5 +284,24 @@ mod tests {
         let ended = poll_once(keep_store(Arc::downgrade(&core), Weak::new()));
         assert!(ended.is_ready());
         assert!(store.looks.load(Ordering::Relaxed) <= 1);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_out_of_its_group_leaves_the_store_whatever_its_program_does() {
+        for out in [WorkerStage::Departed, WorkerStage::Evicted] {
+            let (core, store) = joining().await;
+            store.is_steady.store(true, Ordering::Relaxed);
+            core.stage.send_replace(WorkerStage::Member);
+            let directory = core.names.directory().cloned();
+            let hosted = Arc::new(HostedStore::new(None, None, directory));
+            let keeping = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
+            let mut keeping = pin!(keeping);
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(keeping.as_mut().poll(&mut context).is_pending());
+            assert!(!store.is_left.load(Ordering::Relaxed));
+            core.stage.send_replace(out);
+            assert!(keeping.as_mut().poll(&mut context).is_ready());
+            assert!(store.is_left.load(Ordering::Relaxed), "{out:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct HostedStore {
     place: Option<(String, u16)>,
     server: Mutex<Server>,
     /// The way to the store, to say goodbye.
-    directory: Option<Directory>,
+    directory: Mutex<Option<Directory>>,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl HostedStore {
         Self {
             place,
             server: Mutex::new(server),
-            directory,
+            directory: Mutex::new(directory),
         }
     }
 
@@ -71,12 +71,26 @@ impl HostedStore {
         server.close().await;
     }
 
-    /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
-    pub(super) async fn close(&self) {
-        if let Some(directory) = &self.directory {
-            // A store that notices when its users go need not wait to notice this.
+    /// Says goodbye, but hosts on: a store that notices when its users go need not wait to notice this.
+    pub(super) async fn leave(&self) {
+        if let Some(directory) = self.directory() {
             directory.leave().await;
         }
+    }
+
+    /// Says no goodbye any more: the program, whose store it is, may use it again.
+    pub(super) fn keep(&self) {
+        lock(&self.directory).take();
+    }
+
+    /// To whom goodbye is to be said.
+    pub(super) fn directory(&self) -> Option<Directory> {
+        lock(&self.directory).clone()
+    }
+
+    /// Ends the store, and waits until its port is free: the worker may be started again at once (S4).
+    pub(super) async fn close(&self) {
+        self.leave().await;
         let server = std::mem::replace(&mut *self.server(), Server::Closed);
         if let Server::Here(server) = server {
             server.close().await;

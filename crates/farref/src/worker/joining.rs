@@ -32,6 +32,12 @@ use crate::tables::names::Names;
 /// to reach it four times a second.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How soon joining is begun anew after the group that was found has ended.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a store may take to hear of a new member before that is left to the background.
+const SETTLING: Duration = Duration::from_secs(2);
+
 impl WorkerBuilder {
     /// Joins the group, or founds it together with the others. Needs a tokio runtime, which the
     /// worker uses from then on.
@@ -57,11 +63,16 @@ impl WorkerBuilder {
     /// ```
     pub async fn join(self) -> Result<Worker> {
         let deadline = Instant::now() + self.join_timeout;
+        // What is over stays over in a store that is not opened anew.
+        let opens = matches!(&self.place, Ok(Some(MeetingPoint::Shared(_))));
         loop {
             match join(self.clone(), deadline).await {
                 // The group that was found there has ended meanwhile: the next one can be founded.
-                Err(Error::Rendezvous(error)) if error.is_ended() && Instant::now() < deadline => {
+                Err(Error::Rendezvous(error))
+                    if opens && error.is_ended() && Instant::now() + PAUSE < deadline =>
+                {
                     tracing::debug!(%error, "joining is begun anew");
+                    tokio::time::sleep(PAUSE).await;
                 }
                 joined => return joined,
             }
@@ -74,6 +85,8 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     // What is wrong with the program comes before what is wrong with the network.
     Registry::of_program()?;
     let place = builder.place.clone()?.ok_or(ConfigError::NoRendezvous)?;
+    // A store that the program brought is left by who has been a member: it may join with it again.
+    let is_foreign = matches!(place, MeetingPoint::Foreign(_));
     let name = match (&builder.name, builder.rank) {
         (Some(name), _) => name.clone(),
         (None, Some(rank)) => format!("worker{rank}"),
@@ -135,7 +148,9 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
                 Error::Rendezvous(reason) => Some(&**reason),
                 _ => None,
             };
-            opened.give_up(reason).await;
+            if !is_foreign {
+                opened.give_up(reason).await;
+            }
             return Err(error);
         }
     };
@@ -149,22 +164,39 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
         rejections: Arc::clone(&rejections),
     };
     let worker = start(builder, name, bound, entry, hosted, callbacks)?;
-    if *worker.core.stage.borrow() == WorkerStage::Joining {
+    let founds = *worker.core.stage.borrow() != WorkerStage::Joining;
+    if !founds {
         let joined = tokio::select! {
             joined = worker.find_sponsor(&rejections, deadline, timeout) => joined,
             // Of those who are asked nobody is a member any more.
             over = directory.over() => Err(over.into()),
         };
         if let Err(error) = joined {
-            worker.crash().await;
-            return Err(error);
+            return give_up(worker, error, is_foreign).await;
         }
-        if let Err(error) = directory.settle().await {
-            tracing::debug!(%error, "the store does not know of this member yet");
+    }
+    match tokio::time::timeout(SETTLING, directory.settle()).await {
+        Ok(Ok(())) => {}
+        // Nobody has settled in the group that this worker has founded with others: they begin anew, too.
+        Ok(Err(error)) if founds && error.is_ended() => {
+            return give_up(worker, error.into(), is_foreign).await;
+        }
+        // The others know this member, and the store hears of it as soon as it can.
+        unsettled => {
+            tracing::debug!(?unsettled, "the store does not know of this member yet");
             worker.core.store_lost.notify_one();
         }
     }
     Ok(worker)
+}
+
+/// Ends a worker that has not got into its group.
+async fn give_up(worker: Worker, error: Error, keeps_store: bool) -> Result<Worker> {
+    if keeps_store && let Some(life) = &worker.life {
+        life.hosted.keep();
+    }
+    worker.crash().await;
+    Err(error)
 }
 
 /// Whether an empty store may be the successor of one that knew a group, and how long that takes to show.

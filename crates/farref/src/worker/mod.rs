@@ -555,6 +555,7 @@ impl Drop for WorkerGuard {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
         }
         let core = Arc::clone(&self.core);
+        let directory = self.hosted.directory();
         // The thread must not end with the last worker before this is done.
         let io = Arc::clone(&self.io);
         // Where it is certain to run: this thread may have no runtime, and that of the program may be gone,
@@ -565,6 +566,9 @@ impl Drop for WorkerGuard {
                 tracing::debug!(worker = %core.name, "some tasks of a worker have not ended yet");
             }
             core.end();
+            if let Some(directory) = directory {
+                let _ = tokio::time::timeout(CLOSING, directory.leave()).await;
+            }
             drop(io);
         });
     }

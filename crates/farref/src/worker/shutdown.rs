@@ -398,6 +398,10 @@ impl Worker {
             }),
         };
         self.close(LAST_WORDS).await;
+        if let Some(life) = &self.life {
+            // A store that is hosted here is kept for the others.
+            life.hosted.leave().await;
+        }
         answered.and(outcome)
     }
 

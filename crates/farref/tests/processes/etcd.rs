@@ -2,10 +2,13 @@
 //! tests say so and pass, unless `FARREF_REQUIRE_ETCD` is set.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use farref::{Error, RendezvousError, StoreError, Worker};
+use farref::{Error, RendezvousError, Store as _, StoreError, Worker, WorkerBuilder};
+use farref_rendezvous::EtcdStore;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::functions::add;
 use crate::group::{Options, free_port};
@@ -32,6 +35,18 @@ pub(crate) fn tests() -> Tests {
             "a_group_goes_on_without_etcd_and_newcomers_wait_for_it",
             etcd_dies,
         ),
+        (
+            "a_group_goes_on_and_is_joined_though_a_member_of_etcd_hangs",
+            a_member_hangs,
+        ),
+        (
+            "who_has_left_or_was_dropped_keeps_no_place_in_etcd",
+            one_leaves_and_goes_on,
+        ),
+        (
+            "who_could_not_join_may_use_its_store_again_and_who_has_left_may_not",
+            a_store_is_used_again,
+        ),
         ("who_may_not_use_etcd_is_told", wrong_password),
         (
             "who_meets_in_etcd_where_another_group_does_is_told",
@@ -40,68 +55,118 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-/// An etcd of a test's own. Killed when dropped.
+/// An etcd of a test's own, a cluster of one member or more. Killed when dropped.
 struct Etcd {
+    members: Vec<Member>,
+    scratch: Scratch,
+}
+
+struct Member {
     child: Child,
     port: u16,
     peer_port: u16,
-    scratch: Scratch,
 }
 
 impl Etcd {
     /// None where none is installed, and need not be.
-    fn start() -> anyhow::Result<Option<Self>> {
-        let (port, peer_port) = (free_port()?, free_port()?);
+    fn start(size: usize) -> anyhow::Result<Option<Self>> {
         let scratch = Scratch::new()?;
-        match start_etcd(&scratch, port, peer_port) {
-            Ok(child) => Ok(Some(Self {
-                child,
-                port,
-                peer_port,
-                scratch,
-            })),
-            Err(error) if std::env::var_os("FARREF_REQUIRE_ETCD").is_none() => {
-                eprintln!("left out, there is no etcd (Debian: etcd-server): {error}");
-                Ok(None)
-            }
-            Err(error) => Err(error).context("FARREF_REQUIRE_ETCD is set, and etcd does not start"),
+        let mut ports = Vec::new();
+        for _ in 0..size {
+            ports.push((free_port()?, free_port()?));
         }
+        let cluster = cluster(ports.iter().map(|(_, peer_port)| *peer_port));
+        let mut members = Vec::new();
+        for (number, (port, peer_port)) in ports.into_iter().enumerate() {
+            match start_etcd(&scratch, number, port, &cluster) {
+                Ok(child) => members.push(Member {
+                    child,
+                    port,
+                    peer_port,
+                }),
+                Err(error) if std::env::var_os("FARREF_REQUIRE_ETCD").is_none() => {
+                    eprintln!("left out, there is no etcd (Debian: etcd-server): {error}");
+                    return Ok(None);
+                }
+                Err(error) => {
+                    return Err(error)
+                        .context("FARREF_REQUIRE_ETCD is set, and etcd does not start");
+                }
+            }
+        }
+        Ok(Some(Self { members, scratch }))
+    }
+
+    /// A place where a lease runs out after so many seconds.
+    fn place_for(&self, prefix: &str, ttl: u32) -> String {
+        let endpoints = self
+            .members
+            .iter()
+            .map(|member| format!("127.0.0.1:{}", member.port));
+        let endpoints: Vec<String> = endpoints.collect();
+        format!("etcd://{}/{prefix}?ttl={ttl}", endpoints.join(","))
     }
 
     /// A place where a lease runs out soon.
     fn place(&self, prefix: &str) -> String {
-        format!("etcd://127.0.0.1:{}/{prefix}?ttl=2", self.port)
+        self.place_for(prefix, 2)
     }
 
     fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        for member in &mut self.members {
+            member.child.kill()?;
+            member.child.wait()?;
+        }
         Ok(())
     }
 
     fn start_again(&mut self) -> anyhow::Result<()> {
-        self.child = start_etcd(&self.scratch, self.port, self.peer_port)?;
+        let cluster = cluster(self.members.iter().map(|member| member.peer_port));
+        for (number, member) in self.members.iter_mut().enumerate() {
+            member.child = start_etcd(&self.scratch, number, member.port, &cluster)?;
+        }
         Ok(())
+    }
+
+    /// SIGSTOP: its connections are there, and nobody answers.
+    fn stop_first(&self) -> anyhow::Result<()> {
+        let first = self.members.first().context("no member")?;
+        let pid = Pid::from_raw(first.child.id().try_into()?).context("no process id")?;
+        Ok(kill_process(pid, Signal::STOP)?)
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for member in &mut self.members {
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
     }
 }
 
-fn start_etcd(scratch: &Scratch, port: u16, peer_port: u16) -> std::io::Result<Child> {
+/// Where the members of a cluster reach each other, in its own words.
+fn cluster(peer_ports: impl Iterator<Item = u16>) -> Vec<String> {
+    let of = |(number, port)| format!("member{number}=http://127.0.0.1:{port}");
+    peer_ports.enumerate().map(of).collect()
+}
+
+fn start_etcd(
+    scratch: &Scratch,
+    number: usize,
+    port: u16,
+    cluster: &[String],
+) -> std::io::Result<Child> {
     let client = format!("http://127.0.0.1:{port}");
-    let peer = format!("http://127.0.0.1:{peer_port}");
+    let (name, peer) = cluster[number].split_once('=').unwrap_or_default();
     Command::new("etcd")
-        .args(["--data-dir", &scratch.file("etcd")])
+        .args(["--name", name])
+        .args(["--data-dir", &scratch.file(name)])
         .args(["--listen-client-urls", &client])
         .args(["--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer])
-        .args(["--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("default={peer}")])
+        .args(["--listen-peer-urls", peer])
+        .args(["--initial-advertise-peer-urls", peer])
+        .args(["--initial-cluster", &cluster.join(",")])
         .args(["--log-level", "error"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -109,42 +174,76 @@ fn start_etcd(scratch: &Scratch, port: u16, peer_port: u16) -> std::io::Result<C
         .spawn()
 }
 
-/// Runs a test with an etcd, if there is one.
-fn with_etcd(test: impl AsyncFnOnce(&mut Etcd) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let Some(mut etcd) = Etcd::start()? else {
+/// Runs a test with a cluster of this size, if there is an etcd.
+fn with_cluster(
+    size: usize,
+    test: impl AsyncFnOnce(&mut Etcd) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let Some(mut etcd) = Etcd::start(size)? else {
         return Ok(());
     };
     launch::run(async || test(&mut etcd).await)
 }
 
-fn start(at: &str, name: &str, rank: Option<u32>, world_size: u32) -> anyhow::Result<Launched> {
+fn with_etcd(test: impl AsyncFnOnce(&mut Etcd) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    with_cluster(1, test)
+}
+
+fn start(at: &str, name: &str, rank: Option<u32>) -> anyhow::Result<Launched> {
     let launch = Launch::new(&Options::default())?
         .env("FARREF_NAME", name)
         .env("FARREF_RENDEZVOUS", at);
     let launch = match rank {
         Some(rank) => launch
             .env("FARREF_RANK", rank)
-            .env("FARREF_WORLD_SIZE", world_size),
+            .env("FARREF_WORLD_SIZE", SIZE),
         None => launch,
     };
     launch.start(name)
 }
 
+/// The driver, which has this rank.
 async fn join(at: &str, rank: u32, world_size: u32) -> farref::Result<Worker> {
     let me = Worker::builder("driver").rank(rank).world_size(world_size);
     Options::default().apply(me.rendezvous(at)).join().await
+}
+
+/// How many workers found a group.
+const SIZE: u32 = 3;
+
+/// A group of three: `a`, which is rank 0, the driver, and `b`.
+async fn group_of_three(at: &str) -> anyhow::Result<(Launched, Worker, Launched)> {
+    let (a, b) = (start(at, "a", Some(0))?, start(at, "b", Some(2))?);
+    Ok((a, join(at, 1, SIZE).await?, b))
+}
+
+/// Two of a group do what workers do; then all end, and well.
+async fn work_and_end_well(
+    me: &Worker,
+    [one, two]: [&str; 2],
+    others: impl IntoIterator<Item = Launched>,
+) -> anyhow::Result<()> {
+    work_and_end(me, one, two).await?;
+    for other in others {
+        other.ended_well().await?;
+    }
+    Ok(())
+}
+
+/// A joining that came to this error.
+fn refused(joined: farref::Result<Worker>) -> anyhow::Result<Arc<RendezvousError>> {
+    match joined {
+        Err(Error::Rendezvous(error)) => Ok(error),
+        other => bail!("{other:?}"),
+    }
 }
 
 fn one_after_the_other() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
         let at = etcd.place("jobs/1");
         for _ in 0..2 {
-            let others = [start(&at, "a", Some(0), 3)?, start(&at, "b", Some(2), 3)?];
-            let me = join(&at, 1, 3).await?;
-            work_and_end(&me, "a", "b").await?;
-            for other in others {
-                other.ended_well().await?;
-            }
+            let (a, me, b) = group_of_three(&at).await?;
+            work_and_end_well(&me, ["a", "b"], [a, b]).await?;
         }
         Ok(())
     })
@@ -153,54 +252,39 @@ fn one_after_the_other() -> anyhow::Result<()> {
 fn rank_0_dies() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
         let at = etcd.place("group");
-        let (a, b) = (start(&at, "a", Some(0), 3)?, start(&at, "b", Some(2), 3)?);
-        let me = join(&at, 1, 3).await?;
+        let (a, me, b) = group_of_three(&at).await?;
         let first = me.peer("a")?;
         a.kill()?;
         tokio::time::timeout(PATIENCE, first.gone()).await??;
-        let newcomer = start(&at, "newcomer", None, 0)?;
+        let newcomer = start(&at, "newcomer", None)?;
         me.wait_for_peer("newcomer", PATIENCE).await?;
         // The next life of the one that died, too.
-        let again = start(&at, "a", Some(0), 3)?;
+        let again = start(&at, "a", Some(0))?;
         let first = me.wait_for_peer("a", PATIENCE).await?;
         ensure!(add::on(&first, 1, 2).await? == 3);
-        work_and_end(&me, "newcomer", "b").await?;
-        for other in [b, newcomer, again] {
-            other.ended_well().await?;
-        }
-        Ok(())
+        work_and_end_well(&me, ["newcomer", "b"], [b, newcomer, again]).await
     })
 }
 
 fn all_are_killed() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
         let at = etcd.place("group");
-        let me = {
-            let first = [start(&at, "a", Some(0), 3)?, start(&at, "b", Some(2), 3)?];
-            // The group is there once the driver is in it, and the driver leaves it.
-            let me = join(&at, 1, 3).await?;
-            for killed in first {
-                killed.kill()?;
-            }
-            me
-        };
+        // The group is there once the driver is in it, and the driver leaves it.
+        let (a, me, b) = group_of_three(&at).await?;
+        for killed in [a, b] {
+            killed.kill()?;
+        }
         // What the driver had is as gone as what the others had.
         me.crash().await;
-        let others = [start(&at, "a", Some(0), 3)?, start(&at, "b", Some(2), 3)?];
-        let me = join(&at, 1, 3).await?;
-        work_and_end(&me, "a", "b").await?;
-        for other in others {
-            other.ended_well().await?;
-        }
-        Ok(())
+        let (a, me, b) = group_of_three(&at).await?;
+        work_and_end_well(&me, ["a", "b"], [a, b]).await
     })
 }
 
 fn etcd_dies() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
         let at = etcd.place("group");
-        let (a, b) = (start(&at, "a", Some(0), 3)?, start(&at, "b", Some(2), 3)?);
-        let me = join(&at, 1, 3).await?;
+        let (a, me, b) = group_of_three(&at).await?;
         // Who answers has done with etcd, for now.
         for name in ["a", "b"] {
             ensure!(add::on(&me.peer(name)?, 1, 2).await? == 3);
@@ -208,63 +292,110 @@ fn etcd_dies() -> anyhow::Result<()> {
         etcd.kill()?;
         ensure!(add::on(&me.peer("a")?, 1, 2).await? == 3);
         let hurried = Worker::builder("hurried").rendezvous(&at);
-        match hurried
-            .join_timeout(Duration::from_millis(300))
-            .join()
-            .await
-        {
-            Err(Error::Rendezvous(error)) => match &*error {
-                RendezvousError::Store {
-                    source: StoreError::NoEtcd { .. },
-                    ..
-                } => {}
-                other => bail!("{other}"),
-            },
-            other => bail!("{other:?}"),
+        let hurried = hurried.join_timeout(Duration::from_millis(300)).join();
+        match &*refused(hurried.await)? {
+            RendezvousError::Store {
+                source: StoreError::NoEtcd { .. },
+                ..
+            } => {}
+            other => bail!("{other}"),
         }
-        let newcomer = start(&at, "newcomer", None, 0)?;
+        let newcomer = start(&at, "newcomer", None)?;
         ensure!(add::on(&me.peer("b")?, 1, 2).await? == 3);
         etcd.start_again()?;
         me.wait_for_peer("newcomer", PATIENCE).await?;
-        work_and_end(&me, "a", "newcomer").await?;
-        for other in [a, b, newcomer] {
-            other.ended_well().await?;
+        work_and_end_well(&me, ["a", "newcomer"], [a, b, newcomer]).await
+    })
+}
+
+/// One of three members of the cluster hangs, with all that are connected to it.
+fn a_member_hangs() -> anyhow::Result<()> {
+    with_cluster(3, async |etcd| {
+        let at = etcd.place_for("group", 5);
+        let (a, me, b) = group_of_three(&at).await?;
+        etcd.stop_first()?;
+        let second = me.peer("b")?;
+        b.kill()?;
+        tokio::time::timeout(PATIENCE, second.gone()).await??;
+        // When the lease of who was killed has run out, so have all that were not kept meanwhile.
+        let seen = EtcdStore::look(&at.parse()?, PATIENCE).await?;
+        while seen.try_get("farref/latest/2").await?.is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        let newcomer = start(&at, "newcomer", None)?;
+        me.wait_for_peer("newcomer", PATIENCE).await?;
+        let again = start(&at, "b", Some(2))?;
+        me.wait_for_peer("b", PATIENCE).await?;
+        work_and_end_well(&me, ["a", "b"], [a, newcomer, again]).await
+    })
+}
+
+/// However its program goes on, who has left is no member any more.
+fn one_leaves_and_goes_on() -> anyhow::Result<()> {
+    with_etcd(async |etcd| {
+        // No lease runs out in time.
+        let at = etcd.place_for("group", 600);
+        let left = join(&at, 0, 1).await?;
+        left.leave().await?;
+        let dropped = join(&at, 0, 1).await?;
+        drop(dropped);
+        let me = join(&at, 0, 1).await?;
+        me.shutdown().await?;
+        drop(left);
+        Ok(())
+    })
+}
+
+/// A program opens its store by itself, and tries more than once.
+fn a_store_is_used_again() -> anyhow::Result<()> {
+    with_etcd(async |etcd| {
+        let at = etcd.place_for("group", 600);
+        let me = join(&at, 0, 1).await?;
+        let store = Arc::new(EtcdStore::open(&at.parse()?, PATIENCE).await?);
+        let with_store = |me: WorkerBuilder| {
+            let me = Options::default().apply(me).store(store.clone());
+            // Who begins anew for as long as that is not waited for.
+            me.join_timeout(PATIENCE * 10).join()
+        };
+        let other = Worker::builder("other");
+        let error = refused(with_store(other.rank(0).world_size(2)).await)?;
+        ensure!(
+            matches!(*error, RendezvousError::Mismatch { .. }),
+            "{error}"
+        );
+        let other = with_store(Worker::builder("other")).await?;
+        ensure!(other.peers().len() == 2);
+        tokio::try_join!(me.shutdown(), other.shutdown())?;
+        // Who ends has left the store.
+        let error = refused(with_store(Worker::builder("other")).await)?;
+        ensure!(error.is_ended(), "{error}");
         Ok(())
     })
 }
 
 fn wrong_password() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
-        let endpoint = format!("http://127.0.0.1:{}", etcd.port);
+        let port = etcd.members[0].port;
         // As the manual says; etcdctl comes in another package, so the same is asked for here.
         for (path, request) in [
             ("user/add", r#"{"name":"root","password":"r"}"#),
             ("user/grant", r#"{"user":"root","role":"root"}"#),
             ("enable", "{}"),
         ] {
-            post(etcd.port, &format!("/v3/auth/{path}"), request)
-                .await
-                .with_context(|| format!("{endpoint}: {path}"))?;
+            let asked = post(port, &format!("/v3/auth/{path}"), request).await;
+            asked.with_context(|| path)?;
         }
         let password = etcd.scratch.file("password");
         std::fs::write(&password, "wrong")?;
-        let port = etcd.port;
         let at = format!("etcd://root@127.0.0.1:{port}/group?password-file={password}");
-        match Worker::builder("w").rendezvous(&at).join().await {
-            Err(Error::Rendezvous(error)) => {
-                let words = error.to_string();
-                let is_denied = matches!(
-                    &*error,
-                    RendezvousError::Store {
-                        source: StoreError::Denied { .. },
-                        ..
-                    }
-                );
-                ensure!(is_denied, "{words}");
-                ensure!(words.contains("FARREF_ETCD_PASSWORD"), "{words}");
-            }
-            other => bail!("{other:?}"),
+        let error = refused(Worker::builder("w").rendezvous(&at).join().await)?;
+        let words = error.to_string();
+        match &*error {
+            RendezvousError::Store {
+                source: StoreError::Denied { .. },
+                ..
+            } => ensure!(words.contains("FARREF_ETCD_PASSWORD"), "{words}"),
+            _ => bail!("{words}"),
         }
         std::fs::write(&password, "r")?;
         let me = Worker::builder("w").rendezvous(&at).join().await?;
@@ -297,13 +428,11 @@ fn another_group_is_there() -> anyhow::Result<()> {
         let at = etcd.place("group");
         let me = join(&at, 0, 1).await?;
         let other = Worker::builder("other").rank(0).world_size(2);
-        match other.rendezvous(&at).join().await {
-            Err(Error::Rendezvous(error)) => {
-                let is_mismatch = matches!(*error, RendezvousError::Mismatch { .. });
-                ensure!(is_mismatch, "{error}");
-            }
-            other => bail!("{other:?}"),
-        }
+        let error = refused(other.rendezvous(&at).join().await)?;
+        ensure!(
+            matches!(*error, RendezvousError::Mismatch { .. }),
+            "{error}"
+        );
         // Who only looks finds the one that is there.
         let token = Options::default().token.unwrap_or_default();
         let observer = farref::observe::Observer::new().token(token);

@@ -84,7 +84,7 @@ impl EntryAttempt<'_> {
             Some(known) => known,
             None => {
                 let next = self.records.key("next");
-                let number = self.records.add(&next).await?;
+                let number = self.records.next(&next).await?;
                 let id = number
                     .checked_sub(1)
                     .and_then(|n| n.checked_add(FIRST_UNRANKED));

@@ -90,7 +90,8 @@ pub struct Entry {
     pub directory: Directory,
 }
 
-/// Enters the group that meets in `store`.
+/// Enters the group that meets in `store`. Whoever has founded it, or was let in by a sponsor, has then to
+/// [settle](Directory::settle).
 ///
 /// ```
 /// use std::pin::Pin;
@@ -158,18 +159,9 @@ pub async fn enter(store: Arc<dyn Store>, plan: Plan) -> Result<Entry, Rendezvou
         })
     })?;
     let is_founder = founding.founders.iter().any(|card| card.node == me.node);
-    let (group, end) = (founding.group, attempt.end);
+    let group = founding.group;
     let founders = is_founder.then(|| founding.founders.clone());
     let directory = Directory::new(records, kind, me.clone(), founding);
-    if is_founder {
-        let settled = timeout_at(end, directory.settle()).await;
-        settled.unwrap_or_else(|_| {
-            Err(RendezvousError::TimedOut {
-                doing: "telling the store that the group is founded",
-                waited: began.elapsed(),
-            })
-        })?;
-    }
     Ok(Entry {
         me,
         group,

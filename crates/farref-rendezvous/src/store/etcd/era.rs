@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::gateway::{Gateway, QUICK, Range, WatchEvent};
+use super::gateway::{Gateway, QUICK};
 use super::transaction::{Done, Kv, Transaction};
+use super::watch::{Range, Watch, WatchEvent};
 use crate::store::error::StoreError;
 
 /// How long leaving may take.
 const LEAVING: Duration = Duration::from_secs(2);
 /// How soon to look again after a watch, or etcd, has failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How soon to look again though a watch says nothing: it may have gone dead, or its member may be cut off.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The era that a user of the store is in.
 pub(super) struct Era {
@@ -24,8 +27,10 @@ pub(super) struct Era {
     name: String,
     /// What its keys start with.
     keys: String,
+    /// Until then requests wait for an etcd that is away, and for a while at any time.
+    patient_until: Instant,
     state: Mutex<State>,
-    /// Held while a new lease is taken.
+    /// Held while a lease is taken or given back.
     renewing: tokio::sync::Mutex<()>,
     /// How often the lease has been lost, and which of that was told.
     losses: watch::Sender<u64>,
@@ -58,11 +63,11 @@ impl Era {
                 .transact(Transaction::new().get(&group), end)
                 .await?;
             let found = found.first(0);
-            let present = match &found {
+            let present = match found {
                 Some(found) => present(&gateway, &prefix, found, end).await?,
                 None => None,
             };
-            let (attempt, name) = match (&found, present) {
+            let (attempt, name) = match (found, present) {
                 (
                     _,
                     Some(Present {
@@ -91,13 +96,17 @@ impl Era {
                     (begin.put(&here, b"", Some(lease)), name)
                 }
             };
-            let succeeded = match gateway.transact(attempt, end).await {
+            let succeeded = match gateway.transact(attempt.once(), end).await {
                 // If it was done, it is found to be.
-                Err(StoreError::Lost { .. }) => false,
+                Err(StoreError::Lost { .. } | StoreError::NoAnswer { .. })
+                    if Instant::now() < end =>
+                {
+                    false
+                }
                 done => done?.succeeded,
             };
             if succeeded {
-                let era = Arc::new(Self::new(gateway, name, Some(lease)));
+                let era = Arc::new(Self::new(gateway, name, Some(lease), end));
                 tokio::spawn(Arc::clone(&era).keep());
                 return Ok(era);
             }
@@ -112,12 +121,13 @@ impl Era {
             .await?;
         let name = found
             .first(0)
-            .and_then(|found| String::from_utf8(found.value).ok());
+            .and_then(|found| String::from_utf8(found.value.clone()).ok());
         // Nothing is found in an era without a name.
-        Ok(Arc::new(Self::new(gateway, name.unwrap_or_default(), None)))
+        let name = name.unwrap_or_default();
+        Ok(Arc::new(Self::new(gateway, name, None, end)))
     }
 
-    fn new(gateway: Gateway, name: String, lease: Option<i64>) -> Self {
+    fn new(gateway: Gateway, name: String, lease: Option<i64>, patient_until: Instant) -> Self {
         let keys = format!("{}/{name}/keys/", gateway.place().prefix);
         let state = State {
             lease,
@@ -127,6 +137,7 @@ impl Era {
             gateway,
             name,
             keys,
+            patient_until,
             state: Mutex::new(state),
             renewing: tokio::sync::Mutex::default(),
             losses: watch::Sender::default(),
@@ -148,29 +159,27 @@ impl Era {
         format!("{}/group", self.gateway.place().prefix)
     }
 
-    fn part(&self, name: &str) -> String {
+    pub(super) fn part(&self, name: &str) -> String {
         format!("{}/{}/{name}", self.gateway.place().prefix, self.name)
     }
 
     /// Does something in this era (invariant 1). What is read otherwise has the number 1 and so on.
-    pub(super) async fn run(
-        &self,
-        transaction: Transaction,
-        limit: Duration,
-    ) -> Result<Done, StoreError> {
+    pub(super) async fn run(&self, transaction: Transaction) -> Result<Done, StoreError> {
         let group = self.group();
         let guarded = Transaction::guarded(&group, self.name.as_bytes(), transaction);
-        let done = self
-            .gateway
-            .transact(guarded, Instant::now() + limit)
-            .await?;
+        let done = self.gateway.transact(guarded, self.end()).await?;
         if !done.succeeded && !self.is_named_by(done.first(0)) {
             return Err(self.ended());
         }
         Ok(done)
     }
 
-    fn is_named_by(&self, group: Option<Kv>) -> bool {
+    /// Until when a request that begins now waits for etcd.
+    pub(super) fn end(&self) -> Instant {
+        self.patient_until.max(Instant::now() + QUICK)
+    }
+
+    fn is_named_by(&self, group: Option<&Kv>) -> bool {
         group.is_some_and(|group| group.value == self.name.as_bytes())
     }
 
@@ -185,42 +194,51 @@ impl Era {
         let known = self.state().lease;
         match known {
             Some(lease) => Ok(lease),
-            None => self.renew().await,
+            None => self.renew(None).await,
         }
     }
 
-    /// Takes a new lease, if this one has run out (invariant 3).
-    pub(super) async fn renew(&self) -> Result<i64, StoreError> {
-        let before = self.state().lease;
+    /// Takes a new lease in the place of one that has run out (invariant 3), unless somebody has done so.
+    pub(super) async fn renew(&self, lost: Option<i64>) -> Result<i64, StoreError> {
         let _one_at_a_time = self.renewing.lock().await;
         let now = *self.state();
         match now.lease {
-            Some(lease) if before != Some(lease) => return Ok(lease),
             _ if now.has_ended || *self.closed.borrow() => return Err(self.ended()),
+            Some(lease) if lost != Some(lease) => return Ok(lease),
             _ => {}
         }
-        let end = Instant::now() + QUICK;
-        let lease = self.gateway.grant(end).await?;
-        let here = self.part(&format!("here/{lease}"));
-        let entered = match self.run(self.arrival(now, lease), QUICK).await {
-            // etcd has lost everything, or others have begun anew.
-            Err(StoreError::Ended { .. }) if now.is_member => {
-                let again = self.arrival(now, lease).if_missing(&self.group());
-                let again = again.put(&self.group(), self.name.as_bytes(), None);
-                self.gateway.transact(again, end).await?.succeeded
-            }
-            Err(StoreError::Ended { .. }) => false,
-            entered => entered?.succeeded,
+        let lease = self.gateway.grant(self.end()).await?;
+        let entered = match self.run(self.arrival(now, lease)).await {
+            Err(StoreError::Ended { .. }) if now.is_member => self.write_again(now, lease).await,
+            entered => entered.map(drop),
         };
-        if !entered {
-            self.state().has_ended = true;
-            self.losses.send_modify(|losses| *losses += 1);
-            return Err(self.ended());
+        if let Err(error) = entered {
+            if matches!(error, StoreError::Ended { .. }) {
+                self.state().has_ended = true;
+                self.losses.send_modify(|losses| *losses += 1);
+            }
+            return Err(error);
         }
-        tracing::debug!(here, "a new lease");
+        tracing::debug!(lease, "a new lease");
         self.state().lease = Some(lease);
         self.losses.send_modify(|losses| *losses += 1);
         Ok(lease)
+    }
+
+    /// etcd has lost everything, or others have begun anew: in the first case it is told of this era again.
+    async fn write_again(&self, state: State, lease: i64) -> Result<(), StoreError> {
+        let again = self.arrival(state, lease).if_missing(&self.group());
+        let again = again.put(&self.group(), self.name.as_bytes(), None);
+        if self
+            .gateway
+            .transact(again.once(), self.end())
+            .await?
+            .succeeded
+        {
+            return Ok(());
+        }
+        // Another member of this era may have been faster, or it is over.
+        self.run(self.arrival(state, lease)).await.map(drop)
     }
 
     /// What says that this user is there.
@@ -239,11 +257,14 @@ impl Era {
     /// Makes this user a member, now and whenever it takes a new lease.
     pub(super) async fn settle(&self) -> Result<(), StoreError> {
         self.state().is_member = true;
-        let lease = self.lease().await?;
-        let state = *self.state();
-        match self.run(self.arrival(state, lease), QUICK).await {
-            Err(StoreError::LeaseLost { .. }) => self.renew().await.map(drop),
-            settled => settled.map(drop),
+        loop {
+            let lease = self.lease().await?;
+            let state = *self.state();
+            match self.run(self.arrival(state, lease)).await {
+                // Who takes the next one may have begun to before this user was a member.
+                Err(StoreError::LeaseLost { .. }) => drop(self.renew(Some(lease)).await?),
+                settled => return settled.map(drop),
+            }
         }
     }
 
@@ -254,11 +275,11 @@ impl Era {
             let look = Transaction::new()
                 .look_for(&self.part("founded"))
                 .count(&members);
-            match self.run(look, QUICK).await {
+            match self.run(look).await {
                 Ok(found) if found.count(0) > 0 && found.count(1) == 0 => return Ok(()),
                 Ok(found) => {
-                    let watched = self.watch_members(&members, found.revision + 1).await;
-                    if watched.is_ok() {
+                    let watching = self.watch_members(&members, found.revision.saturating_add(1));
+                    if !matches!(timeout(LOOK_AGAIN, watching).await, Ok(Err(_))) {
                         continue;
                     }
                 }
@@ -273,11 +294,11 @@ impl Era {
     /// Waits until a member has gone.
     async fn watch_members(&self, members: &str, from: i64) -> Result<(), StoreError> {
         let range = Range::Prefix(members.to_owned());
-        let mut watch = self.gateway.watch(&range, from).await?;
+        let mut watch = Watch::open(&self.gateway, &range, from).await?;
         loop {
             match watch.next().await? {
                 WatchEvent::Set(_) => {}
-                WatchEvent::Deleted | WatchEvent::Compacted => return Ok(()),
+                WatchEvent::Deleted | WatchEvent::Missed => return Ok(()),
             }
         }
     }
@@ -307,11 +328,11 @@ impl Era {
                 continue;
             };
             let keeping = async {
-                // Twice before the lease runs out, of which the second time asks another member.
+                // Twice before the lease runs out, and two members of the cluster each time.
                 let end = Instant::now() + QUICK.min(ttl / 4);
                 match self.gateway.keep_alive(lease, end).await {
                     Ok(true) => Ok(()),
-                    Ok(false) => self.renew().await.map(drop),
+                    Ok(false) => self.renew(Some(lease)).await.map(drop),
                     Err(error) => Err(error),
                 }
             };
@@ -330,12 +351,20 @@ impl Era {
         self.give_back().await;
     }
 
+    /// Whoever else does it is waited for, or its work taken over if it is given up.
     async fn give_back(&self) {
-        let lease = self.state().lease.take();
-        if let Some(lease) = lease
-            && let Err(error) = self.gateway.revoke(lease, Instant::now() + LEAVING).await
-        {
-            tracing::debug!(%error, "the lease is left to run out");
+        let giving = async {
+            let _one_at_a_time = self.renewing.lock().await;
+            let lease = self.state().lease;
+            if let Some(lease) = lease {
+                self.gateway.revoke(lease, Instant::now() + LEAVING).await?;
+                self.state().lease = None;
+            }
+            Ok::<_, StoreError>(())
+        };
+        let given = timeout(LEAVING, giving).await;
+        if !matches!(given, Ok(Ok(()))) {
+            tracing::debug!(?given, "the lease is left to run out");
         }
     }
 

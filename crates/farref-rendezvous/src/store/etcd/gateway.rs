@@ -2,28 +2,31 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::rustls::ClientConfig;
 
-use super::http::{Answer, Connection};
-use super::transaction::{Done, Transaction, decoded, encoded, end_of_prefix, number};
+use super::credentials::{password, tls_config};
+use super::http::Connection;
+use super::transaction::{Done, Transaction, number};
 use crate::etcd_place::EtcdPlace;
 use crate::store::error::StoreError;
 
 /// How long a request may take for which nobody waits on purpose.
 pub(super) const QUICK: Duration = Duration::from_secs(10);
+/// How long one member of the cluster may take to answer before the next is asked; twice as long the second time, and so
+/// on, because all of them may be slow.
+pub(super) const ANSWER: Duration = Duration::from_secs(2);
 /// How long one member of the cluster may take to be reached before the next is tried.
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// How soon after all have been tried they are tried again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How much is told of what etcd says, in characters.
+const MAX_WORDS: usize = 200;
 
 /// Codes of gRPC, which etcd's gateway hands on.
 mod code {
@@ -42,40 +45,79 @@ pub(super) struct Gateway {
     password: Option<String>,
     token: Mutex<Option<String>>,
     /// A connection that nobody uses just now.
-    idle: Mutex<Option<Connection>>,
-    /// The member of the cluster that has answered last.
+    idle: Mutex<Option<Way>>,
+    /// The member of the cluster that is asked first: which has answered last.
     preferred: AtomicUsize,
 }
 
-/// Which keys are watched.
-pub(super) enum Range {
-    Key(String),
-    Prefix(String),
-}
-
-/// What a watch tells.
-pub(super) enum WatchEvent {
-    Set(String),
-    Deleted,
-    /// Some of what was to be told is not known any more.
-    Compacted,
-}
-
-/// A watch: an answer that goes on.
-pub(super) struct Watch<'a> {
-    gateway: &'a Gateway,
-    connection: Connection,
-    answer: Answer,
-    read: Vec<u8>,
-    events: Vec<WatchEvent>,
+/// A connection to one member of the cluster.
+pub(super) struct Way {
+    pub(super) member: usize,
+    pub(super) connection: Connection,
 }
 
 /// Why a request was not done.
-enum Refusal {
+pub(super) enum Refusal {
     /// By etcd, with a code and words.
     Etcd(i64, String),
     /// On the way: whether it was done is not known.
     Network(io::Error),
+    /// Nothing was heard for so long: whether it was done is not known.
+    Silence(Duration),
+}
+
+impl Refusal {
+    /// What an answer says that is an error.
+    pub(super) fn read(body: &[u8]) -> Self {
+        let Ok(answer) = serde_json::from_slice::<Value>(body) else {
+            return Self::Etcd(0, words(&String::from_utf8_lossy(body)));
+        };
+        // A stream's error is an object, another's stands beside its code.
+        let inner = match &answer["error"] {
+            inner @ Value::Object(_) => inner,
+            _ => &answer,
+        };
+        let told = inner["message"].as_str();
+        let told = told.or_else(|| inner["error"].as_str());
+        let code = match number(&inner["grpc_code"]) {
+            0 => number(&inner["code"]),
+            code => code,
+        };
+        Self::Etcd(code, words(told.unwrap_or("etcd gives no reason")))
+    }
+
+    /// Why etcd has ended a watch, in its words.
+    pub(super) fn of_watch(told: &str) -> Self {
+        let code = match told.contains("permission") {
+            true => code::PERMISSION_DENIED,
+            false => code::UNAVAILABLE,
+        };
+        Self::Etcd(code, words(told))
+    }
+
+    /// Whether the token is not good any more: it has run out, or users have changed since.
+    pub(super) fn is_of_old_token(&self) -> bool {
+        match self {
+            Self::Etcd(code::UNAUTHENTICATED, _) => true,
+            Self::Etcd(code::INVALID_ARGUMENT, words) => {
+                words.contains("revision of auth store is old")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another member of the cluster may answer.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Etcd(code, _) => *code == code::UNAVAILABLE,
+            Self::Network(_) | Self::Silence(_) => true,
+        }
+    }
+
+    /// Whether the request has certainly not been done.
+    fn is_undone(&self) -> bool {
+        matches!(self, Self::Etcd(code::UNAVAILABLE, words) if words.contains("no leader"))
+    }
 }
 
 impl Gateway {
@@ -104,10 +146,10 @@ impl Gateway {
         transaction: Transaction,
         end: Instant,
     ) -> Result<Done, StoreError> {
-        let writes = transaction.writes();
+        let again = !transaction.is_once();
         let request = transaction.into_request();
-        let answer = self.call("/v3/kv/txn", &request, !writes, end).await?;
-        Ok(Done::read(&answer))
+        let answer = self.call("/v3/kv/txn", &request, again, end).await?;
+        Done::read(&answer).map_err(|reason| self.strange(reason))
     }
 
     /// Takes a lease.
@@ -115,7 +157,11 @@ impl Gateway {
         let request = json!({ "TTL": self.place.ttl.as_secs().to_string() });
         // One lease too many runs out by itself.
         let answer = self.call("/v3/lease/grant", &request, true, end).await?;
-        Ok(number(&answer["ID"]))
+        match number(&answer["ID"]) {
+            // Which means no lease, wherever one is given.
+            0 => Err(self.strange("its lease has no number")),
+            lease => Ok(lease),
+        }
     }
 
     /// Keeps a lease; says whether it was still there.
@@ -123,7 +169,10 @@ impl Gateway {
         let request = json!({ "ID": lease.to_string() });
         let path = "/v3/lease/keepalive";
         let answer = self.call(path, &request, true, end).await?;
-        Ok(number(&answer["result"]["TTL"]) > 0)
+        match &answer["result"] {
+            Value::Null => Err(self.strange("it does not say what became of a lease")),
+            kept => Ok(number(&kept["TTL"]) > 0),
+        }
     }
 
     /// Gives a lease back, and with it all that was set with it.
@@ -133,39 +182,6 @@ impl Gateway {
             Ok(_) | Err(StoreError::LeaseLost { .. }) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Watches keys from a count of changes on.
-    pub(super) async fn watch(&self, range: &Range, from: i64) -> Result<Watch<'_>, StoreError> {
-        let end = Instant::now() + QUICK;
-        let from = from.to_string();
-        let create = match range {
-            Range::Key(key) => json!({ "key": encoded(key), "start_revision": from }),
-            Range::Prefix(prefix) => json!({
-                "key": encoded(prefix), "range_end": encoded(&end_of_prefix(prefix)),
-                "start_revision": from,
-            }),
-        };
-        let token = self.token(end).await?;
-        let mut connection = self.connect(end).await?;
-        let body = json!({ "create_request": create }).to_string();
-        let answer = connection.post("/v3/watch", token.as_deref(), body.as_bytes());
-        let answer = match timeout_at(end, answer).await {
-            Ok(answer) => answer.map_err(|source| self.lost(source))?,
-            Err(_) => return Err(self.no_answer(QUICK)),
-        };
-        if answer.status != 200 {
-            let body = connection.body(&answer).await.unwrap_or_default();
-            let (code, words) = refusal(&body);
-            return Err(self.refused(code, words));
-        }
-        Ok(Watch {
-            gateway: self,
-            connection,
-            answer,
-            read: Vec::new(),
-            events: Vec::new(),
-        })
     }
 
     /// One request. `again` says that it may be made twice.
@@ -179,104 +195,133 @@ impl Gateway {
         let mut is_new_token = false;
         loop {
             let token = self.token(end).await?;
-            match self.post(path, token.as_deref(), request, end).await? {
+            match self
+                .ask(path, token.as_deref(), request, again, end)
+                .await?
+            {
                 Ok(answer) => return Ok(answer),
-                // Tokens run out.
-                Err(Refusal::Etcd(code::UNAUTHENTICATED, _))
-                    if token.is_some() && !is_new_token =>
-                {
-                    *locked(&self.token) = None;
+                Err(refusal) if token.is_some() && !is_new_token && refusal.is_of_old_token() => {
+                    self.forget(token.as_deref());
                     is_new_token = true;
                 }
-                Err(Refusal::Etcd(code::UNAVAILABLE, words))
-                    if (again || words.contains("no leader")) && Instant::now() + PAUSE < end =>
-                {
-                    tracing::debug!(words, "etcd is not ready");
-                    self.turn_away();
-                    sleep(PAUSE).await;
-                }
-                Err(Refusal::Network(error)) if again && Instant::now() + PAUSE < end => {
-                    tracing::debug!(%error, "etcd is asked again");
-                    sleep(PAUSE).await;
-                }
-                Err(Refusal::Etcd(code, words)) => return Err(self.refused(code, words)),
-                Err(Refusal::Network(error)) => return Err(self.lost(error)),
+                Err(refusal) => return Err(self.refused(refusal)),
             }
         }
     }
 
+    /// One request to whichever member of the cluster answers it.
+    async fn ask(
+        &self,
+        path: &str,
+        token: Option<&str>,
+        request: &Value,
+        again: bool,
+        end: Instant,
+    ) -> Result<Result<Value, Refusal>, StoreError> {
+        let left = end.saturating_duration_since(Instant::now());
+        // Where time is short there is some left for another member.
+        let mut limit = if again { ANSWER.min(left / 2) } else { QUICK };
+        loop {
+            let refusal = match self.post(path, token, request, limit, end).await? {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(refusal) => refusal,
+            };
+            let may_help = again && refusal.is_passing() || refusal.is_undone();
+            if !may_help || Instant::now() + PAUSE >= end {
+                return Ok(Err(refusal));
+            }
+            tracing::debug!(path, error = %self.refused(refusal), "etcd is asked again");
+            sleep(PAUSE).await;
+            limit = limit.saturating_mul(2);
+        }
+    }
+
+    /// One request to one member of the cluster, which has so long for its answer.
     async fn post(
         &self,
         path: &str,
         token: Option<&str>,
         request: &Value,
+        limit: Duration,
         end: Instant,
     ) -> Result<Result<Value, Refusal>, StoreError> {
-        let began = Instant::now();
         let idle = locked(&self.idle).take();
         // A connection that is taken out is closed if this future is dropped before the answer.
-        let mut connection = match idle.and_then(|mut idle| idle.is_quiet().then_some(idle)) {
-            Some(connection) => connection,
+        let mut way = match idle.and_then(|mut idle| idle.connection.is_quiet().then_some(idle)) {
+            Some(way) => way,
             None => self.connect(end).await?,
         };
-        let body = request.to_string();
+        let (member, body) = (way.member, request.to_string());
         let exchange = async {
-            let answer = connection.post(path, token, body.as_bytes()).await?;
-            let body = connection.body(&answer).await?;
+            let answer = way.connection.post(path, token, body.as_bytes()).await?;
+            let body = way.connection.body(&answer).await?;
             Ok::<_, io::Error>((answer.status, body))
         };
-        let (status, body) = match timeout_at(end, exchange).await {
+        let limit = limit.min(end.saturating_duration_since(Instant::now()));
+        let (status, body) = match timeout(limit, exchange).await {
             Err(_) => {
-                self.turn_away();
-                return Err(self.no_answer(began.elapsed()));
+                self.turn_away(member);
+                return Ok(Err(Refusal::Silence(limit)));
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(self.strange(&error.to_string()));
             }
             Ok(Err(error)) => {
-                self.turn_away();
+                self.turn_away(member);
                 return Ok(Err(Refusal::Network(error)));
             }
             Ok(Ok(exchanged)) => exchanged,
         };
-        *locked(&self.idle) = Some(connection);
-        if status != 200 {
-            let (code, words) = refusal(&body);
-            return Ok(Err(Refusal::Etcd(code, words)));
-        }
-        match serde_json::from_slice::<Value>(&body) {
-            Ok(answer) if answer.get("error").is_some() => {
-                let (code, words) = refusal(&body);
-                Ok(Err(Refusal::Etcd(code, words)))
+        let answer = match serde_json::from_slice::<Value>(&body) {
+            Ok(answer) if status == 200 && answer.get("error").is_none() => answer,
+            Err(error) if status == 200 => return Err(self.strange(&error.to_string())),
+            _ => {
+                let refusal = Refusal::read(&body);
+                match refusal.is_passing() {
+                    true => self.turn_away(member),
+                    false => *locked(&self.idle) = Some(way),
+                }
+                return Ok(Err(refusal));
             }
-            Ok(answer) => Ok(Ok(answer)),
-            Err(error) => Err(self.strange(&error.to_string())),
-        }
+        };
+        *locked(&self.idle) = Some(way);
+        Ok(Ok(answer))
     }
 
-    /// The next request goes to another member of the cluster: this one hangs, or is cut off from the others.
-    fn turn_away(&self) {
-        drop(locked(&self.idle).take());
-        self.preferred.fetch_add(1, Ordering::Relaxed);
+    /// The next request goes to another member of the cluster than this one, which hangs, or is cut off from the others.
+    /// Several may find that out at the same time.
+    pub(super) fn turn_away(&self, member: usize) {
+        locked(&self.idle).take_if(|idle| idle.member == member);
+        let next = |preferred: usize| {
+            (self.endpoint(preferred).0 == member).then_some(member.wrapping_add(1))
+        };
+        let _ = self
+            .preferred
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// The member with this number, of which there are as many as one likes.
+    fn endpoint(&self, number: usize) -> (usize, Option<&(String, u16)>) {
+        let member = number % self.place.endpoints.len().max(1);
+        (member, self.place.endpoints.get(member))
     }
 
     /// A new connection, to whichever member of the cluster can be reached first.
-    async fn connect(&self, end: Instant) -> Result<Connection, StoreError> {
+    pub(super) async fn connect(&self, end: Instant) -> Result<Way, StoreError> {
         let began = Instant::now();
-        let count = self.place.endpoints.len();
         let mut last = io::Error::from(io::ErrorKind::TimedOut);
         loop {
-            let preferred = self.preferred.load(Ordering::Relaxed) % count.max(1);
-            for number in preferred..preferred + count {
-                let Some((host, port)) = self.place.endpoints.get(number % count) else {
+            let preferred = self.endpoint(self.preferred.load(Ordering::Relaxed)).0;
+            for number in preferred..preferred + self.place.endpoints.len() {
+                let (member, Some((host, port))) = self.endpoint(number) else {
                     continue;
                 };
                 let left = end.saturating_duration_since(Instant::now());
                 let opening = Connection::open(host, *port, self.tls.as_ref());
                 match timeout(ATTEMPT.min(left), opening).await {
                     Ok(Ok(connection)) => {
-                        self.preferred.store(number % count, Ordering::Relaxed);
-                        return Ok(connection);
+                        self.preferred.store(member, Ordering::Relaxed);
+                        return Ok(Way { member, connection });
                     }
                     // No certificate gets better by waiting.
                     Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
@@ -298,7 +343,7 @@ impl Gateway {
     }
 
     /// What a request says of its user, if it has one.
-    async fn token(&self, end: Instant) -> Result<Option<String>, StoreError> {
+    pub(super) async fn token(&self, end: Instant) -> Result<Option<String>, StoreError> {
         let Some(user) = &self.place.user else {
             return Ok(None);
         };
@@ -307,42 +352,56 @@ impl Gateway {
             return Ok(known);
         }
         let request = json!({ "name": user, "password": self.password });
-        loop {
-            match self
-                .post("/v3/auth/authenticate", None, &request, end)
-                .await?
-            {
-                Ok(answer) => {
-                    let token = answer["token"].as_str().map(str::to_owned);
-                    locked(&self.token).clone_from(&token);
-                    return Ok(token);
-                }
-                // It asks nobody for a password.
-                Err(Refusal::Etcd(code::FAILED_PRECONDITION, words))
-                    if words.contains("not enabled") =>
-                {
-                    return Ok(None);
-                }
-                Err(Refusal::Etcd(code::UNAVAILABLE, _) | Refusal::Network(_))
-                    if Instant::now() + PAUSE < end =>
-                {
-                    sleep(PAUSE).await;
-                }
-                Err(Refusal::Etcd(code, words)) => return Err(self.refused(code, words)),
-                Err(Refusal::Network(error)) => return Err(self.lost(error)),
+        match self
+            .ask("/v3/auth/authenticate", None, &request, true, end)
+            .await?
+        {
+            Ok(answer) => {
+                let token = answer["token"].as_str().map(str::to_owned);
+                locked(&self.token).clone_from(&token);
+                Ok(token)
             }
+            // It asks nobody for a password.
+            Err(Refusal::Etcd(code::FAILED_PRECONDITION, words))
+                if words.contains("not enabled") =>
+            {
+                Ok(None)
+            }
+            Err(refusal) => Err(self.refused(refusal)),
         }
+    }
+
+    /// This token is not good any more.
+    pub(super) fn forget(&self, token: Option<&str>) {
+        locked(&self.token).take_if(|known| Some(known.as_str()) == token);
+    }
+
+    /// The member that is asked first.
+    #[cfg(test)]
+    pub(super) fn preferred(&self) -> usize {
+        self.endpoint(self.preferred.load(Ordering::Relaxed)).0
     }
 
     /// Takes a token that etcd does not know.
     #[cfg(test)]
-    pub(super) fn forget_token(&self) {
-        *locked(&self.token) = Some("forgotten".to_owned());
+    pub(super) fn spoil_token(&self) {
+        *locked(&self.token) = Some("spoilt".to_owned());
     }
 
-    /// What etcd means.
-    fn refused(&self, code: i64, words: String) -> StoreError {
+    /// What a refusal means.
+    pub(super) fn refused(&self, refusal: Refusal) -> StoreError {
         let place = self.place.to_string();
+        let (code, words) = match refusal {
+            Refusal::Etcd(code, words) => (code, words),
+            Refusal::Network(source) => {
+                let address = place;
+                return StoreError::Lost { address, source };
+            }
+            Refusal::Silence(waited) => {
+                let address = place;
+                return StoreError::NoAnswer { address, waited };
+            }
+        };
         let denied = |hint| StoreError::Denied {
             place: self.place.to_string(),
             reason: words.clone(),
@@ -365,16 +424,6 @@ impl Gateway {
         }
     }
 
-    fn lost(&self, source: io::Error) -> StoreError {
-        let address = self.place.to_string();
-        StoreError::Lost { address, source }
-    }
-
-    fn no_answer(&self, waited: Duration) -> StoreError {
-        let address = self.place.to_string();
-        StoreError::NoAnswer { address, waited }
-    }
-
     pub(super) fn strange(&self, reason: &str) -> StoreError {
         StoreError::NotEtcd {
             place: self.place.to_string(),
@@ -386,151 +435,10 @@ impl Gateway {
 const PASSWORD_HINT: &str = "name the user in the rendezvous (etcd://user@host:port/prefix), and give the password in a \
     file (?password-file=) or in FARREF_ETCD_PASSWORD";
 
-impl Watch<'_> {
-    pub(super) async fn next(&mut self) -> Result<WatchEvent, StoreError> {
-        loop {
-            if let Some(event) = self.events.pop() {
-                return Ok(event);
-            }
-            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=end).collect();
-                self.take(&line)?;
-                continue;
-            }
-            let piece = self.connection.next_piece(&self.answer).await;
-            match piece.map_err(|source| self.gateway.lost(source))? {
-                Some(piece) => self.read.extend_from_slice(&piece),
-                None => {
-                    let source = io::ErrorKind::UnexpectedEof.into();
-                    return Err(self.gateway.lost(source));
-                }
-            }
-        }
-    }
-
-    fn take(&mut self, line: &[u8]) -> Result<(), StoreError> {
-        if line.trim_ascii().is_empty() {
-            return Ok(());
-        }
-        let told: Value = serde_json::from_slice(line)
-            .map_err(|error| self.gateway.strange(&error.to_string()))?;
-        if told.get("error").is_some() {
-            let (code, words) = refusal(line);
-            return Err(self.gateway.refused(code, words));
-        }
-        let told = &told["result"];
-        if told["canceled"].as_bool().unwrap_or(false) {
-            return match number(&told["compact_revision"]) {
-                0 => {
-                    let words = told["cancel_reason"]
-                        .as_str()
-                        .unwrap_or("the watch was ended");
-                    let code = match words.contains("permission") {
-                        true => code::PERMISSION_DENIED,
-                        false => code::UNAVAILABLE,
-                    };
-                    Err(self.gateway.refused(code, words.to_owned()))
-                }
-                _ => {
-                    self.events.insert(0, WatchEvent::Compacted);
-                    Ok(())
-                }
-            };
-        }
-        // The first is taken last.
-        for event in told["events"].as_array().into_iter().flatten().rev() {
-            let is_deleted = event["type"].as_str() == Some("DELETE");
-            let event = match is_deleted {
-                true => WatchEvent::Deleted,
-                false => {
-                    let key = decoded(&event["kv"]["key"]);
-                    WatchEvent::Set(String::from_utf8(key).unwrap_or_default())
-                }
-            };
-            self.events.push(event);
-        }
-        Ok(())
-    }
-}
-
-/// The code and the words of an answer that is an error.
-fn refusal(body: &[u8]) -> (i64, String) {
-    let Ok(answer) = serde_json::from_slice::<Value>(body) else {
-        let words = String::from_utf8_lossy(body.get(..200).unwrap_or(body));
-        return (0, words.into_owned());
-    };
-    // A stream's error is an object, another's stands beside its code.
-    let inner = match &answer["error"] {
-        inner @ Value::Object(_) => inner,
-        _ => &answer,
-    };
-    let words = inner["message"].as_str();
-    let words = words.or_else(|| inner["error"].as_str());
-    let code = match number(&inner["grpc_code"]) {
-        0 => number(&inner["code"]),
-        code => code,
-    };
-    (code, words.unwrap_or("etcd gives no reason").to_owned())
-}
-
-fn password(place: &EtcdPlace) -> Result<Option<String>, StoreError> {
-    if place.user.is_none() {
-        return Ok(None);
-    }
-    match &place.password_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| setup("password", path, &error.to_string()))?;
-            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
-        }
-        None => Ok(std::env::var("FARREF_ETCD_PASSWORD").ok()),
-    }
-}
-
-fn tls_config(place: &EtcdPlace) -> Result<ClientConfig, StoreError> {
-    let mut roots = RootCertStore::empty();
-    if let Some(ca) = &place.ca {
-        for certificate in certificates("authority's certificate", ca)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| setup("authority's certificate", ca, &error.to_string()))?;
-        }
-    }
-    let provider = Arc::new(crypto::ring::default_provider());
-    let versions =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let wrong = |error: &dyn std::fmt::Display| StoreError::Setup {
-        what: "the certificates".to_owned(),
-        reason: error.to_string(),
-    };
-    let config = versions.map_err(|error| wrong(&error))?;
-    let config = config.with_root_certificates(roots);
-    match (&place.cert, &place.key) {
-        (Some(cert), Some(key)) => {
-            let chain = certificates("certificate", cert)?;
-            let key = PrivateKeyDer::from_pem_file(key)
-                .map_err(|error| setup("key", key, &error.to_string()))?;
-            config
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| wrong(&error))
-        }
-        _ => Ok(config.with_no_client_auth()),
-    }
-}
-
-fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found: Vec<_> = read.map_err(|error| setup(what, path, &error.to_string()))?;
-    match found.is_empty() {
-        true => Err(setup(what, path, "there is none in it")),
-        false => Ok(found),
-    }
-}
-
-fn setup(what: &str, path: &Path, reason: &str) -> StoreError {
-    StoreError::Setup {
-        what: format!("the {what} in {}", path.display()),
-        reason: reason.to_owned(),
-    }
+/// What etcd says, as it can be told: not too long, and in one line.
+fn words(told: &str) -> String {
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    told.chars().take(MAX_WORDS).map(visible).collect()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

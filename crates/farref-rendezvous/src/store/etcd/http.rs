@@ -13,8 +13,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 /// The longest head of an answer, and the longest line between its chunks.
 const MAX_HEAD: usize = 16 << 10;
-/// The longest answer, and the longest chunk: more than etcd stores under one prefix by default.
-const MAX_BODY: usize = 64 << 20;
+/// The longest answer, the longest chunk, and the longest piece of one that goes on: no value has more than 1 MiB, and of
+/// many keys only their number is asked for.
+pub(super) const MAX_BODY: usize = 4 << 20;
 
 trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 

@@ -6,8 +6,10 @@
 //! | part | job |
 //! | --- | --- |
 //! | `http` | one connection |
-//! | `gateway` | requests and answers, the cluster's members, user and password, what etcd's errors mean |
+//! | `gateway` | requests and answers, the cluster's members, what etcd's errors mean |
+//! | `credentials` | user and password, certificates |
 //! | `transaction` | a transaction as etcd writes it down |
+//! | `watch` | an answer that goes on, and tells of changes |
 //! | `era` | who is there: leases, members, the end of a group and the beginning of the next |
 //!
 //! # Keys
@@ -29,11 +31,15 @@
 //! 3. A user whose lease has run out takes a new one in the era that it was in, and nowhere else. If etcd has lost
 //!    everything, the members write that era into it again.
 //! 4. No error of etcd or of the network makes a user leave its era, however long it lasts.
+//! 5. What can be done twice without harm is asked of another member of the cluster when one does not answer.
+//! 6. Whoever watches looks anew once in a while: a watch that has gone dead is not noticed otherwise.
 
+mod credentials;
 mod era;
 mod gateway;
 mod http;
 mod transaction;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -45,9 +51,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use self::era::Era;
-use self::gateway::{Gateway, QUICK, Range, WatchEvent};
+use self::era::{Era, LOOK_AGAIN};
+use self::gateway::{ANSWER, Gateway, QUICK, Refusal};
 use self::transaction::{Kv, Transaction};
+use self::watch::{Range, Watch, WatchEvent};
 use super::error::StoreError;
 use super::limits::{MAX_KEY, MAX_KEYS, check_size, end_of};
 use super::{Store, StoreFuture, StorePresence};
@@ -83,7 +90,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Opens the store, waiting up to `deadline` for etcd to answer.
+    /// Opens the store, waiting up to `deadline` for etcd to answer. Until then operations wait as well if etcd goes away,
+    /// and later for up to ten seconds.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -136,8 +144,8 @@ impl EtcdStore {
     /// A key and its value, and etcd's count of changes then.
     async fn read(&self, key: &str) -> Result<Option<Kv>, StoreError> {
         let read = Transaction::new().get(key);
-        let done = self.era.run(read, QUICK).await?;
-        Ok(done.first(0))
+        let done = self.era.run(read).await?;
+        Ok(done.first(0).cloned())
     }
 
     async fn compare_set_with(
@@ -161,9 +169,10 @@ impl EtcdStore {
                 false => Transaction::new().if_value(&key, expected),
             };
             let attempt = attempt.put(&key, desired, lease).otherwise_get(&key);
-            let done = match self.era.run(attempt, QUICK).await {
+            // If it was done unnoticed, it finds what it was to set.
+            let done = match self.era.run(attempt).await {
                 Err(StoreError::LeaseLost { .. }) if mortal => {
-                    self.era.renew().await?;
+                    self.era.renew(lease).await?;
                     continue;
                 }
                 done => done?,
@@ -175,7 +184,7 @@ impl EtcdStore {
                 None if expected.is_empty() => is_missing = true,
                 None => return Ok(Bytes::copy_from_slice(expected)),
                 Some(found) if found.value == expected => is_missing = false,
-                Some(found) => return Ok(found.value.into()),
+                Some(found) => return Ok(Bytes::copy_from_slice(&found.value)),
             }
         }
     }
@@ -189,7 +198,7 @@ impl EtcdStore {
             for key in keys {
                 read = read.look_for(&self.key(key)?);
             }
-            let done = self.era.run(read, QUICK).await?;
+            let done = self.era.run(read).await?;
             // A change between two of these is seen again, which does no harm.
             revision = revision.min(done.revision);
             for (index, key) in keys.iter().enumerate() {
@@ -207,8 +216,8 @@ impl EtcdStore {
             [key] => Range::Key(self.key(key)?),
             _ => Range::Prefix(self.era.keys().to_owned()),
         };
-        let gateway = self.era.gateway();
-        let mut watch = gateway.watch(&range, revision + 1).await?;
+        let from = revision.saturating_add(1);
+        let mut watch = Watch::open(self.era.gateway(), &range, from).await?;
         while !missing.is_empty() {
             match watch.next().await? {
                 WatchEvent::Set(key) => {
@@ -216,8 +225,7 @@ impl EtcdStore {
                     missing.retain(|awaited| awaited != key);
                 }
                 WatchEvent::Deleted => {}
-                // What was missed is found by looking.
-                WatchEvent::Compacted => return Ok(()),
+                WatchEvent::Missed => return Ok(()),
             }
         }
         Ok(())
@@ -229,29 +237,51 @@ impl EtcdStore {
             return Ok(());
         }
         let began = Instant::now();
-        let (mut missing, mut revision) = self.missing(keys).await?;
+        let mut missing = keys.to_vec();
         let mut failure = None;
-        let waiting = async {
-            while !missing.is_empty() {
-                match self.watch_for(&mut missing, revision).await {
-                    Ok(()) => failure = None,
-                    Err(error) if !error.is_passing() => return Err(error),
-                    Err(error) => failure = Some(error),
-                }
-                if missing.is_empty() {
+        // It is looked once at least, however short the time.
+        let mut looking_until = end.max(began + QUICK);
+        loop {
+            let looking_since = Instant::now();
+            let found = timeout_at(looking_until, self.missing(&missing)).await;
+            looking_until = end;
+            let watched = match found {
+                Err(_) if looking_since.elapsed() >= ANSWER => {
+                    // It is not those who are waited for who are to blame.
+                    let waited = looking_since.elapsed();
+                    failure = Some(self.era.gateway().refused(Refusal::Silence(waited)));
                     break;
                 }
-                sleep(PAUSE).await;
-                match self.missing(&missing).await {
-                    Ok((still, at)) => (missing, revision) = (still, at),
-                    Err(error) if !error.is_passing() => return Err(error),
-                    Err(error) => failure = Some(error),
+                Err(_) => break,
+                Ok(Ok((still, revision))) => {
+                    missing = still;
+                    if missing.is_empty() {
+                        return Ok(());
+                    }
+                    failure = None;
+                    let until = end.min(Instant::now() + LOOK_AGAIN);
+                    timeout_at(until, self.watch_for(&mut missing, revision)).await
                 }
+                Ok(Err(error)) if error.is_passing() => Ok(Err(error)),
+                Ok(Err(error)) => return Err(error),
+            };
+            match watched {
+                Ok(Ok(())) if missing.is_empty() => return Ok(()),
+                Ok(Ok(())) => sleep(PAUSE).await,
+                // Who may not is told so by looking: a watch does not tell permissions from tokens that are too old.
+                Ok(Err(error))
+                    if error.is_passing() || matches!(error, StoreError::Denied { .. }) =>
+                {
+                    failure = Some(error);
+                    sleep(PAUSE).await;
+                }
+                Ok(Err(error)) => return Err(error),
+                // Invariant 6.
+                Err(_) => {}
             }
-            Ok(())
-        };
-        if let Ok(waited) = timeout_at(end, waiting).await {
-            return waited;
+            if Instant::now() >= end {
+                break;
+            }
         }
         let waited = began.elapsed();
         Err(failure.unwrap_or(StoreError::Timeout { missing, waited }))
@@ -263,7 +293,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             check_size("value", value.len(), MAX_VALUE)?;
             let set = Transaction::new().put(&self.key(key)?, value, None);
-            self.era.run(set, QUICK).await.map(drop)
+            self.era.run(set).await.map(drop)
         })
     }
 
@@ -302,7 +332,7 @@ impl Store for EtcdStore {
                 };
                 let sum = sum.ok_or_else(|| StoreError::NotANumber { key: name.into() })?;
                 let attempt = attempt.put(&key, sum.to_string().as_bytes(), None);
-                if self.era.run(attempt, QUICK).await?.succeeded {
+                if self.era.run(attempt.once()).await?.succeeded {
                     return Ok(sum);
                 }
             }
@@ -320,8 +350,8 @@ impl Store for EtcdStore {
 
     fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let delete = Transaction::new().delete(&self.key(key)?);
-            Ok(self.era.run(delete, QUICK).await?.deleted(0) > 0)
+            let delete = Transaction::new().delete(&self.key(key)?).once();
+            Ok(self.era.run(delete).await?.deleted(0) > 0)
         })
     }
 

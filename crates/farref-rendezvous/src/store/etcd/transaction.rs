@@ -10,7 +10,7 @@ pub(super) struct Transaction {
     compare: Vec<Value>,
     success: Vec<Value>,
     failure: Vec<Value>,
-    writes: bool,
+    is_once: bool,
 }
 
 /// What came of a transaction.
@@ -20,7 +20,15 @@ pub(super) struct Done {
     pub(super) succeeded: bool,
     /// etcd's count of changes after it.
     pub(super) revision: i64,
-    responses: Vec<Value>,
+    responses: Vec<Response>,
+}
+
+/// What came of one operation.
+#[derive(Debug)]
+struct Response {
+    first: Option<Kv>,
+    count: i64,
+    deleted: i64,
 }
 
 /// A key that is there.
@@ -45,9 +53,15 @@ impl Transaction {
         guarded
     }
 
-    /// Whether it may change anything: then it must not be sent twice.
-    pub(super) fn writes(&self) -> bool {
-        self.writes
+    /// The same, sent once only: if it was done unnoticed, doing it again would be something else.
+    pub(super) fn once(mut self) -> Self {
+        self.is_once = true;
+        self
+    }
+
+    /// Whether it must not be sent twice.
+    pub(super) fn is_once(&self) -> bool {
+        self.is_once
     }
 
     pub(super) fn if_value(mut self, key: &str, value: &[u8]) -> Self {
@@ -82,7 +96,6 @@ impl Transaction {
     }
 
     pub(super) fn put(mut self, key: &str, value: &[u8], lease: Option<i64>) -> Self {
-        self.writes = true;
         let lease = lease.unwrap_or(0).to_string();
         let put = json!({ "key": encoded(key), "value": STANDARD.encode(value), "lease": lease });
         self.success.push(json!({ "request_put": put }));
@@ -90,14 +103,12 @@ impl Transaction {
     }
 
     pub(super) fn delete(mut self, key: &str) -> Self {
-        self.writes = true;
         let delete = json!({ "key": encoded(key) });
         self.success.push(json!({ "request_delete_range": delete }));
         self
     }
 
     pub(super) fn delete_all(mut self, prefix: &str) -> Self {
-        self.writes = true;
         let end = encoded(&end_of_prefix(prefix));
         let delete = json!({ "key": encoded(prefix), "range_end": end });
         self.success.push(json!({ "request_delete_range": delete }));
@@ -144,41 +155,54 @@ impl Transaction {
 }
 
 impl Done {
-    pub(super) fn read(answer: &Value) -> Self {
-        let responses = answer["responses"].as_array().cloned();
-        Self {
+    /// What etcd answers; the error says what an etcd would not.
+    pub(super) fn read(answer: &Value) -> Result<Self, &'static str> {
+        let revision = number(&answer["header"]["revision"]);
+        if revision <= 0 {
+            // What is not an answer must not be taken for one that says no.
+            return Err("its answer has no count of changes");
+        }
+        let responses = answer["responses"].as_array();
+        let responses = responses.into_iter().flatten().map(Response::read);
+        Ok(Self {
             succeeded: answer["succeeded"].as_bool().unwrap_or(false),
-            revision: number(&answer["header"]["revision"]),
-            responses: responses.unwrap_or_default(),
-        }
-    }
-
-    fn range(&self, index: usize) -> &Value {
-        match self.responses.get(index) {
-            Some(response) => &response["response_range"],
-            None => &Value::Null,
-        }
+            revision,
+            responses: responses.collect::<Result<_, _>>()?,
+        })
     }
 
     /// The key that an operation has read, if it is there.
-    pub(super) fn first(&self, index: usize) -> Option<Kv> {
-        let kv = self.range(index)["kvs"].get(0)?;
-        Some(Kv {
-            value: decoded(&kv["value"]),
-            changed: number(&kv["mod_revision"]),
-        })
+    pub(super) fn first(&self, index: usize) -> Option<&Kv> {
+        self.responses.get(index)?.first.as_ref()
     }
 
     /// How many keys an operation has found.
     pub(super) fn count(&self, index: usize) -> i64 {
-        number(&self.range(index)["count"])
+        self.responses
+            .get(index)
+            .map_or(0, |response| response.count)
     }
 
     /// How many keys an operation has deleted.
     pub(super) fn deleted(&self, index: usize) -> i64 {
-        let response = self.responses.get(index);
-        response.map_or(0, |response| {
-            number(&response["response_delete_range"]["deleted"])
+        self.responses
+            .get(index)
+            .map_or(0, |response| response.deleted)
+    }
+}
+
+impl Response {
+    fn read(response: &Value) -> Result<Self, &'static str> {
+        let range = &response["response_range"];
+        let first = range["kvs"].get(0).map(|kv| {
+            let value = decoded(&kv["value"]).ok_or("a value is not in base64")?;
+            let changed = number(&kv["mod_revision"]);
+            Ok::<_, &str>(Kv { value, changed })
+        });
+        Ok(Self {
+            first: first.transpose()?,
+            count: number(&range["count"]),
+            deleted: number(&response["response_delete_range"]["deleted"]),
         })
     }
 }
@@ -195,9 +219,12 @@ pub(super) fn encoded(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-pub(super) fn decoded(value: &Value) -> Vec<u8> {
-    let text = value.as_str().unwrap_or_default();
-    STANDARD.decode(text).unwrap_or_default()
+/// Bytes are texts in base64, and left out if there are none.
+pub(super) fn decoded(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Null => Some(Vec::new()),
+        value => STANDARD.decode(value.as_str()?).ok(),
+    }
 }
 
 /// The first key after all that start with this, which ends with `/`.

@@ -115,6 +115,7 @@ impl WorkerBuilder {
 
     /// The workers meet in this store, which the program brings: a [`Store`] of its own, or one of farref's that it
     /// has opened by itself. It is used in the runtime that calls [`join`](Self::join), as long as the worker runs.
+    /// A store that notices when its users go ([`Store::presence`]) is for one worker, which leaves it at its end.
     ///
     /// farref does not know where the store is. So the workers are taken to share a host, as with `file://`, unless
     /// [`advertise`](Self::advertise) says where others reach this one.
