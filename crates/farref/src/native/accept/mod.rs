@@ -3,8 +3,8 @@
 mod handshake;
 mod handshake_limit;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -14,16 +14,27 @@ use super::handshake::HandshakeFailure;
 use super::inquiry::MAX_OBSERVERS;
 use super::link::LinkTable;
 use super::transport::{Listener, Stream};
+use crate::support::lock::lock;
 use handshake_limit::{HandshakeSlot, PendingHandshakes};
 
 /// The pause after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many processes of other users are told at a time that they are not taken.
+const MAX_STRANGERS: usize = 8;
+
+/// How long it is not said again that there was one.
+const WARN_PAUSE: Duration = Duration::from_secs(60);
 
 /// Takes the connections that others make to this worker.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     links: Arc<LinkTable>,
     pending: Arc<PendingHandshakes>,
+    /// Those of other users, who are told so and take no place of anybody else's.
+    strangers: Arc<PendingHandshakes>,
+    /// When it was last said that there was one.
+    warned: Mutex<Option<Instant>>,
     /// A permit for each observer (OB-2).
     observers: Arc<Semaphore>,
 }
@@ -33,6 +44,8 @@ impl Acceptor {
         Arc::new(Self {
             links: Arc::clone(links),
             pending: PendingHandshakes::new(links.endpoint.config.max_handshakes),
+            strangers: PendingHandshakes::new(MAX_STRANGERS),
+            warned: Mutex::default(),
             observers: Arc::new(Semaphore::new(MAX_OBSERVERS)),
         })
     }
@@ -67,7 +80,11 @@ impl Acceptor {
     /// Begins the handshake with whoever has connected.
     pub(crate) fn admit(self: &Arc<Self>, stream: Stream) {
         let endpoint = &self.links.endpoint;
-        let (slot, oldest) = self.pending.enter();
+        let pending = match stream.stranger {
+            Some(_) => &self.strangers,
+            None => &self.pending,
+        };
+        let (slot, oldest) = pending.enter();
         if let Some(oldest) = oldest {
             oldest.abort();
             endpoint.metrics.refused_for("overloaded");
@@ -76,7 +93,7 @@ impl Acceptor {
         let number = slot.number;
         // An agent that has stopped starts no task but drops it, and the slot with it.
         if let Some(task) = endpoint.spawn_io(Arc::clone(self).receive(stream, slot)) {
-            self.pending.set_task(number, task);
+            pending.set_task(number, task);
         }
     }
 
@@ -89,10 +106,21 @@ impl Acceptor {
             return;
         };
         endpoint.metrics.refused(&failure);
-        if failure.needs_operator() {
+        let is_known = matches!(failure, HandshakeFailure::OtherUser { .. }) && self.has_warned();
+        if failure.needs_operator() && !is_known {
             warn!(transport, %failure, "a connection is refused");
         } else {
             debug!(transport, %failure, "a connection is refused");
         }
+    }
+
+    /// Whether other users were warned of just now: whoever can connect must not be able to fill the log.
+    fn has_warned(&self) -> bool {
+        let mut warned = lock(&self.warned);
+        if warned.is_some_and(|at| at.elapsed() < WARN_PAUSE) {
+            return true;
+        }
+        *warned = Some(Instant::now());
+        false
     }
 }

@@ -139,6 +139,10 @@ impl ObserverConnection {
                 "its certificate is that of {bearer}, not of a worker"
             )));
         }
+        if token.is_empty() && is_superuser() {
+            // It may look into everybody's processes, and has nothing to give away.
+            stream.stranger = None;
+        }
         let key = hmac::Key::new(hmac::HMAC_SHA256, token);
         let mut conversation = Conversation::new(&mut stream, &key);
         let nonce = fresh_nonce()?;
@@ -161,6 +165,16 @@ impl ObserverConnection {
             .map_err(|_| ObserverConnectionError::Closed)?;
         hear(&mut self.stream, MAX_ANSWER).await
     }
+}
+
+#[cfg(unix)]
+fn is_superuser() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(not(unix))]
+fn is_superuser() -> bool {
+    false
 }
 
 impl From<HandshakeFailure> for ObserverConnectionError {

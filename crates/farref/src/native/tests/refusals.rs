@@ -13,6 +13,7 @@ use super::*;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Purpose, Refusal, Reply, SessionHello, Verdict,
 };
+use crate::native::inquiry::{ObserverConnection, ObserverConnectionError};
 use crate::native::transport::{Reach, Stream, reachable};
 use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError, TokenTag};
 use crate::support::lock::lock;
@@ -587,5 +588,81 @@ async fn an_address_that_its_worker_does_not_name_is_not_believed() {
     .await;
     for side in [left, right] {
         side.close().await;
+    }
+}
+
+/// HS-5: whoever cannot get in keeps nobody else out.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn other_users_take_no_place_of_those_who_may_connect() {
+    use std::os::unix::net::UnixStream;
+
+    let book: Arc<fixture::Book> = Arc::default();
+    let mut setup = Setup::new(1, BindOptions::default(), &book);
+    setup.config.max_handshakes = 1;
+    let worker = setup.start().await;
+    let name = worker.card.addresses.iter().find_map(|at| match at {
+        Address::Unix(name) => Some(name.clone()),
+        _ => None,
+    });
+    let name = name.expect("a Unix socket");
+    let mut slow = Stream::connect(&Address::Unix(name.clone()), None)
+        .await
+        .expect("a stream");
+    let address = abstract_address(&name);
+    let connect = || UnixStream::connect_addr(&address).expect("a connection");
+    let Some(strangers) = as_nobody(|| (0..20).map(|_| connect()).collect::<Vec<_>>()) else {
+        return eprintln!("not tested: this process cannot become another user's");
+    };
+    // The last of them is heard after all others.
+    let last = strangers.last().expect("one of them");
+    let last = last.try_clone().expect("a socket");
+    last.set_nonblocking(true).expect("a socket");
+    let last = tokio::net::UnixStream::from_std(last).expect("a socket");
+    let key = key(b"");
+    let greeting = greeting(&worker);
+    let mut last = Stream::unix(last).expect("a stream");
+    let mut last = Conversation::new(&mut last, &key);
+    last.send_opening(&greeting).await.expect("sent");
+    let reply: Reply = last.receive_opening().await.expect("a reply");
+    assert!(matches!(reply, Reply::Refused(Refusal::User)), "{reply:?}");
+
+    let mut slow = Conversation::new(&mut slow, &key);
+    slow.send_opening(&greeting).await.expect("sent");
+    let reply: Reply = slow.receive_opening().await.expect("a reply");
+    assert!(matches!(reply, Reply::Challenge(_)), "{reply:?}");
+}
+
+/// HS-5: a superuser who looks on does so wherever it likes, if it has no token to prove to whoever is there.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_superuser_looks_into_the_workers_of_all_users() {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixListener;
+
+    let name = format!("@farref-test-{:016x}", fastrand::u64(..));
+    let address = abstract_address(&name);
+    let Some(listener) = as_nobody(|| UnixListener::bind_addr(&address).expect("a listener"))
+    else {
+        return eprintln!("not tested: this process cannot become another user's");
+    };
+    let address = Address::Unix(name);
+    for (token, is_spoken_to) in [(&b""[..], true), (TOKEN, false)] {
+        let heard = std::thread::spawn({
+            let listener = listener.try_clone().expect("a socket");
+            move || {
+                let (mut heard, _) = listener.accept().expect("it connects");
+                // It hears all that is said, and says nothing.
+                heard.shutdown(std::net::Shutdown::Write).expect("a socket");
+                let mut bytes = Vec::new();
+                heard.read_to_end(&mut bytes).expect("the end");
+                bytes
+            }
+        });
+        let looked = ObserverConnection::open(&address, token, None).await;
+        let is_other = matches!(looked, Err(ObserverConnectionError::User));
+        assert_eq!(is_other, !is_spoken_to);
+        let heard = heard.join().expect("no panic");
+        assert_eq!(heard.starts_with(b"farref"), is_spoken_to);
     }
 }

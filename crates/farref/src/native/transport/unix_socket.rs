@@ -134,7 +134,7 @@ impl Drop for UnixWriter {
 }
 
 /// The user whose process is at the other end, if that is neither this process' own nor the superuser, who may do all
-/// that its own may.
+/// that its own may. (To a process of the superuser's, others are strangers, but for one that looks on.)
 pub(super) fn stranger(uid: u32) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     (uid != own && uid != 0).then_some(uid)
