@@ -166,6 +166,8 @@ impl Membership {
     pub fn awaited(&self) -> BTreeSet<NodeId> {
         match (&self.round, self.phase) {
             (_, Phase::Leaving) => self.farewells.clone(),
+            // It has gone, and nobody tells it anything any more.
+            (_, Phase::Departed | Phase::Evicted) => BTreeSet::new(),
             (Some(round), _) => round.waiting().clone(),
             _ if self.open.is_empty() => BTreeSet::new(),
             _ => BTreeSet::from([self.leader()]),

@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use farref_proto::{AnswerHead, CallHead, Control, Fingerprint, MessageId, NodeId};
+use farref_proto::{
+    AnswerHead, CallHead, Control, Digest, Fingerprint, MessageId, NodeId, Standing, WorkerId,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +101,34 @@ enum Step {
     /// Time for tasks.
     Yield,
     ShutDown,
+    /// A peer says something about exactly what this worker knows of the group.
+    Word(u8, Word),
+}
+
+/// What is said about a view as a whole. Its digest is known only when it is said.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Word {
+    Ask(Vec<(WorkerId, Standing)>),
+    Known,
+    Unlike(Digest),
+    Settled,
+}
+
+impl Word {
+    fn about(self, digest: Digest) -> Control {
+        match self {
+            Self::Ask(entries) => Control::View {
+                entries,
+                ask: Some(digest),
+            },
+            Self::Known => Control::Known(digest),
+            Self::Unlike(mine) => Control::Unlike {
+                asked: digest,
+                mine,
+            },
+            Self::Settled => Control::Settled(digest),
+        }
+    }
 }
 
 /// A worker whose peers say what they like.
@@ -207,6 +237,11 @@ impl Hostile {
     async fn step(&mut self, step: Step) {
         match step {
             Step::Control(from, control) => self.hear(from, Message::Control(control)),
+            Step::Word(from, word) => {
+                let core = &self.worker.core;
+                let digest = core.look(|node| node.membership().view().digest());
+                self.hear(from, Message::Control(word.about(digest)));
+            }
             Step::Call {
                 from,
                 head,
@@ -357,6 +392,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::Once;
 
+    use farref_proto::Status;
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
@@ -418,6 +454,21 @@ mod tests {
         exercise(runtime, 3_000);
     }
 
+    /// What may be said of a worker. That this worker is gone ends the play, so it is seldom said.
+    fn standing() -> impl Strategy<Value = (WorkerId, Standing)> + Clone {
+        let worker = prop_oneof![1 => 0..1_u32, 12 => 1..5_u32, 4 => 9..12_u32];
+        let status = prop_oneof![
+            Just(Status::Joining),
+            Just(Status::Alive),
+            Just(Status::Left),
+            Just(Status::Dead)
+        ];
+        (worker, 1..4_u32, status).prop_map(|(worker, life, status)| {
+            let node = NodeId::new(worker, life);
+            (node.worker, Standing::of(node, status))
+        })
+    }
+
     /// The steps that random bytes seldom spell out, by their own grammar.
     #[test]
     fn no_order_of_likely_messages_makes_a_worker_panic() {
@@ -445,6 +496,37 @@ mod tests {
                 }
             });
         let request = (0..6_u64, 0..3_u64).prop_map(|(low, high)| MessageId(low | high << 32));
+        let digest = (0..4_u128).prop_map(Digest);
+        let standings = proptest::collection::vec(standing(), 0..4);
+        let word = prop_oneof![
+            standings.clone().prop_map(Word::Ask),
+            Just(Word::Known),
+            digest.clone().prop_map(Word::Unlike),
+            Just(Word::Settled),
+        ];
+        let membership = prop_oneof![
+            4 => (standings.clone(), proptest::option::of(digest.clone()))
+                .prop_map(|(entries, ask)| Control::View { entries, ask }),
+            1 => standings.prop_map(Control::Welcome),
+            1 => digest.clone().prop_map(Control::Known),
+            1 => (digest.clone(), digest.clone())
+                .prop_map(|(asked, mine)| Control::Unlike { asked, mine }),
+            1 => digest.prop_map(Control::Settled),
+            1 => Just(Control::Leaving),
+            1 => Just(Control::Farewell),
+            1 => node.clone().prop_map(Control::Suspect),
+            1 => node.clone().prop_map(Control::Accused),
+            2 => Just(Control::Join),
+            1 => (0..3_u64, any::<bool>(), node.clone()).prop_map(|(round, all_willing, node)| {
+                let waiting_for = vec![(node, Default::default())];
+                Control::Probe { round, all_willing, waiting_for }
+            }),
+            1 => (0..3_u64, 0..3_u64).prop_map(|(round, activity)| {
+                let residue = Default::default();
+                Control::Report { round, activity, residue }
+            }),
+            1 => Just(Control::Finish),
+        ];
         let control = prop_oneof![
             (share.clone(), type_.clone()).prop_map(|(share, fingerprint)| Control::Register(
                 vec![farref_proto::Registration { share, fingerprint }]
@@ -456,10 +538,13 @@ mod tests {
                 .clone()
                 .prop_map(|share| Control::Release(vec![share])),
             share.clone().prop_map(|share| Control::Accept(vec![share])),
-            node.clone().prop_map(Control::Suspect),
-            node.prop_map(Control::Accused),
-            Just(Control::Join),
-            Just(Control::Finish),
+            (share.clone(), node, type_.clone()).prop_map(|(share, holder, fingerprint)| {
+                Control::Adopt(vec![farref_proto::Adoption {
+                    share,
+                    holder,
+                    fingerprint,
+                }])
+            }),
         ];
         let target = prop_oneof![
             request.clone().prop_map(farref_proto::Target::Answer),
@@ -504,6 +589,9 @@ mod tests {
             });
         let step = prop_oneof![
             4 => (0..4_u8, control).prop_map(|(from, control)| Step::Control(from, control)),
+            // The later life and the stranger, too.
+            2 => (0..5_u8, membership).prop_map(|(from, control)| Step::Control(from, control)),
+            2 => (0..5_u8, word).prop_map(|(from, word)| Step::Word(from, word)),
             4 => call,
             2 => answer,
             1 => (0..4_u8, request).prop_map(|(from, request)| Step::Cancel(from, request)),
@@ -514,6 +602,7 @@ mod tests {
             1 => (0..6_u8).prop_map(Step::Drop),
             2 => Just(Step::Yield),
             1 => (0..4_u8).prop_map(Step::Suspect),
+            1 => Just(Step::ShutDown),
         ];
         let mut runner = TestRunner::new(Config {
             cases: 3_000,

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod group;
+mod hostile;
 mod splits;
 
 use proptest::prelude::*;
