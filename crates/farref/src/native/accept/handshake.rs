@@ -1,8 +1,10 @@
 //! The acceptor's end of a handshake, up to the point where the link takes the stream over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use super::Acceptor;
 use super::handshake_limit::HandshakeSlot;
@@ -15,6 +17,9 @@ use crate::native::inquiry::show;
 use crate::native::link::{Link, LinkTable, PendingConnection};
 use crate::native::transport::{Bearer, ReadHalf, Stream};
 use crate::rendezvous::Card;
+
+/// How long the store may take to say what somebody is called who is not known yet. One that is gone takes longer.
+const LISTED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Acceptor {
     /// Takes a stream that was accepted through its handshake.
@@ -159,10 +164,10 @@ async fn is_its_own(endpoint: &Endpoint, bearer: &Bearer, card: &Card) -> bool {
     }
     match endpoint.callbacks.name(card.node) {
         Some(known) => *known == *card.name,
-        None => match endpoint.callbacks.lookup(card.node).await {
-            Ok(listed) => listed.name == card.name,
+        None => match timeout(LISTED_WITHIN, endpoint.callbacks.lookup(card.node)).await {
+            Ok(Ok(listed)) => listed.name == card.name,
             // The store may be gone, and the group goes on without it.
-            Err(_) => true,
+            Ok(Err(_)) | Err(_) => true,
         },
     }
 }

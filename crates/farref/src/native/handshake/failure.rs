@@ -80,7 +80,8 @@ impl HandshakeFailure {
             | Self::OtherAddress
             | Self::SpeaksTls
             | Self::OtherName { .. } => true,
-            Self::Tls(failure) => !matches!(failure, TlsFailure::Io(_)),
+            // What is no TLS at all is somebody who looks for open ports.
+            Self::Tls(failure) => !matches!(failure, TlsFailure::Io(_) | TlsFailure::Protocol(_)),
             Self::Refused(refusal) | Self::Refusing(refusal) => matches!(
                 refusal,
                 Refusal::Version { .. }
@@ -99,6 +100,7 @@ impl HandshakeFailure {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Io(_) | Self::Tls(TlsFailure::Io(_)) => "io",
+            Self::Tls(TlsFailure::Protocol(_)) => "garbage",
             Self::Tls(_) | Self::SpeaksTls => "tls",
             Self::OtherName { .. } => "name",
             Self::Timeout => "timeout",

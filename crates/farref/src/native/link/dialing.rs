@@ -195,7 +195,8 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
                 return AttemptOutcome::Fatal(error.to_string());
             }
             // Somebody else lives there now.
-            HandshakeFailure::Refused(Refusal::WrongLife { .. }) => {}
+            HandshakeFailure::Refused(Refusal::WrongLife { .. })
+            | HandshakeFailure::OtherName { .. } => {}
             _ => refused = false,
         }
         report(link, address, &failure);
@@ -228,9 +229,9 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
         return Some(card);
     }
     match link.endpoint.callbacks.lookup(link.peer).await {
-        Ok(card) if card.node == link.peer => Some(card),
+        Ok(card) if card.node == link.peer && is_called(link, &card.name) => Some(card),
         Ok(card) => {
-            debug!(peer = %link.peer, listed = %card.node, "another life is listed");
+            debug!(peer = %link.peer, listed = %card.node, name = %card.name, "another is listed");
             None
         }
         Err(error) => {
@@ -238,6 +239,12 @@ async fn card(link: &Arc<Link>) -> Option<Card> {
             None
         }
     }
+}
+
+/// Whether nothing is known that speaks against the peer's being called so: the store may lie (HS-6).
+fn is_called(link: &Link, name: &str) -> bool {
+    let known = link.endpoint.callbacks.name(link.peer);
+    known.is_none_or(|known| *known == *name)
 }
 
 async fn connect(endpoint: &Endpoint, address: &Address) -> io::Result<Stream> {

@@ -25,6 +25,8 @@ pub(super) const AT_ONCE: usize = 128 << 10;
 const FIRST_ROOM: usize = 8 << 10;
 /// up to this.
 const MOST_ROOM: usize = 256 << 10;
+/// After so many reads that brought nothing, not a whole record or empty ones only, others get their turn.
+const READS_FOR_NOTHING: u32 = 32;
 /// So much room for what leaves is kept.
 const KEPT_ROOM: usize = 2 * AT_ONCE;
 
@@ -126,7 +128,10 @@ impl TlsReader {
         context: &mut Context<'_>,
         out: &mut impl BufMut,
     ) -> Poll<io::Result<usize>> {
-        loop {
+        if out.chunk_mut().len() == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        for _ in 0..READS_FOR_NOTHING {
             let taken = self.take(out)?;
             if taken > 0 || self.ended {
                 return Poll::Ready(Ok(taken));
@@ -144,6 +149,8 @@ impl TlsReader {
             ready!(read)?;
             self.came(come);
         }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Reads what is there without waiting, by `receive`.
@@ -152,7 +159,10 @@ impl TlsReader {
         out: &mut impl BufMut,
         receive: impl Fn(&tcp::OwnedReadHalf, &mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        loop {
+        if out.chunk_mut().len() == 0 {
+            return Ok(0);
+        }
+        for _ in 0..READS_FOR_NOTHING {
             let taken = self.take(out)?;
             if taken > 0 || self.ended {
                 // TL-3
@@ -167,6 +177,10 @@ impl TlsReader {
             let come = receive(&self.read, &mut self.buffer)?;
             self.came(come);
         }
+        if let Some(waiting) = &self.waiting {
+            waiting.wake_by_ref();
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Whether there may be something to hand on that the socket knows nothing of.

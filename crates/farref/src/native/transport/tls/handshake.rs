@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp;
+use tokio::time::timeout;
 
 use super::bearer::Bearer;
 use super::halves::{AT_ONCE, Session, TlsReader, TlsWriter, encrypted};
@@ -15,6 +17,8 @@ use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
 
 /// What is read at once. The whole of a handshake has some 2 KiB each way.
 const ROOM: usize = 16 << 10;
+/// How long an end that was told what is wrong may take to hang up.
+const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 /// What farref's own greeting begins with, and no record of TLS.
 const PLAIN: u8 = b'f';
 
@@ -38,12 +42,33 @@ pub(crate) enum TlsFailure {
 impl From<rustls::Error> for TlsFailure {
     fn from(error: rustls::Error) -> Self {
         match error {
-            rustls::Error::AlertReceived(alert) => Self::Refused(alert),
+            rustls::Error::AlertReceived(alert) if is_about_certificates(alert) => {
+                Self::Refused(alert)
+            }
             rustls::Error::InvalidCertificate(why) => Self::Untrusted(why.to_string()),
             rustls::Error::NoCertificatesPresented => Self::Untrusted("it has none".to_owned()),
             other => Self::Protocol(other),
         }
     }
+}
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    use AlertDescription::{
+        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
+        CertificateUnknown, DecryptError, UnknownCA, UnsupportedCertificate,
+    };
+    matches!(
+        alert,
+        AccessDenied
+            | BadCertificate
+            | CertificateExpired
+            | CertificateRequired
+            | CertificateRevoked
+            | CertificateUnknown
+            | DecryptError
+            | UnknownCA
+            | UnsupportedCertificate
+    )
 }
 
 impl Stream {
@@ -158,5 +183,7 @@ async fn explain(
         return;
     }
     let mut nowhere = [0; 512];
-    while matches!(read.read(&mut nowhere).await, Ok(1..)) {}
+    let hearing_out = async { while matches!(read.read(&mut nowhere).await, Ok(1..)) {} };
+    // What is wrong is to be said here, too, and not only that it took long.
+    let _ = timeout(HANGS_UP_WITHIN, hearing_out).await;
 }

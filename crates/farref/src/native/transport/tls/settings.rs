@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -11,9 +11,11 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, version,
 };
 use tracing::{info, warn};
 
@@ -56,11 +58,19 @@ struct Files {
     authorities: PathBuf,
 }
 
-/// What counts, and the state of the files when they were last read, whether or not that made sense.
+/// What counts, the state of the files when that was read, and of those that made no sense since, when they were looked at.
 struct Current {
     configs: Arc<Configs>,
     read: Stamp,
+    failed: Option<(Stamp, Instant)>,
 }
+
+/// Files that make no sense are read again after this time, though they look the same: who may read them, and what time it is, can
+/// have changed.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The most certificates between a worker's and its authority's: each takes time to be looked at, of whoever shows it.
+const MOST_BETWEEN: usize = 3;
 
 /// What shows that a file was replaced.
 type Stamp = [Option<(SystemTime, u64, u64)>; 3];
@@ -90,7 +100,11 @@ impl Tls {
         let configs = Arc::new(files.load()?);
         Ok(Self {
             files: Arc::new(files),
-            current: Arc::new(Mutex::new(Current { configs, read })),
+            current: Arc::new(Mutex::new(Current {
+                configs,
+                read,
+                failed: None,
+            })),
         })
     }
 
@@ -130,23 +144,33 @@ impl Tls {
 
     fn look(&self) -> Arc<Configs> {
         let stamp = self.files.stamp();
-        let (before, read) = {
+        let is_new = {
             let current = lock(&self.current);
-            (Arc::clone(&current.configs), current.read)
+            let known = match &current.failed {
+                Some((failed, when)) => *failed == stamp && when.elapsed() < AGAIN,
+                None => false,
+            };
+            if stamp == current.read || known {
+                return Arc::clone(&current.configs);
+            }
+            current.failed.is_none_or(|(failed, _)| failed != stamp)
         };
-        if stamp == read {
-            return before;
-        }
         let loaded = self.files.load();
         let mut current = lock(&self.current);
-        current.read = stamp;
         match loaded {
             Ok(configs) => {
+                current.read = stamp;
+                current.failed = None;
                 info!(certificate = %self.files.certificate.display(), "another certificate is used from now on");
                 current.configs = Arc::new(configs);
             }
-            // A pair of files is perhaps just being replaced; they are looked at again when they have changed.
-            Err(error) => warn!(%error, "the former certificate stays in use"),
+            // A pair of files is perhaps just being replaced; they are looked at again.
+            Err(error) => {
+                current.failed = Some((stamp, Instant::now()));
+                if is_new {
+                    warn!(%error, "the former certificate stays in use");
+                }
+            }
         }
         Arc::clone(&current.configs)
     }
@@ -230,7 +254,7 @@ impl Files {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(unusable_tls)?
-            .with_client_cert_verifier(others)
+            .with_client_cert_verifier(Arc::new(ShortChains(others)))
             .with_single_cert(chain, key)
             .map_err(unusable_tls)?;
         server.send_tls13_tickets = 0;
@@ -277,6 +301,7 @@ impl SignedByAuthority {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
+        check_length(between)?;
         let certificate = ParsedCertificate::try_from(certificate)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(
@@ -325,5 +350,54 @@ impl ServerCertVerifier for SignedByAuthority {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         let algorithms = &self.provider.signature_verification_algorithms;
         algorithms.supported_schemes()
+    }
+}
+
+fn check_length(between: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+    match between.len() {
+        ..=MOST_BETWEEN => Ok(()),
+        _ => Err(rustls::CertificateError::UnknownIssuer.into()),
+    }
+}
+
+/// Looks at no long chains, and does all else as it is told.
+#[derive(Debug)]
+struct ShortChains(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ShortChains {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        check_length(between)?;
+        self.0.verify_client_cert(certificate, between, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
