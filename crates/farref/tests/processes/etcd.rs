@@ -333,8 +333,7 @@ fn a_member_hangs() -> anyhow::Result<()> {
 /// However its program goes on, who has left is no member any more.
 fn one_leaves_and_goes_on() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
-        // No lease runs out in time.
-        let at = etcd.place_for("group", 600);
+        let at = etcd.place_for("group", 10);
         let left = join(&at, 0, 1).await?;
         left.leave().await?;
         let dropped = join(&at, 0, 1).await?;
