@@ -210,13 +210,13 @@ pub enum RendezvousError {
     /// The group was founded without this worker, and no member let it in.
     #[error(
         "no member of the group let worker {name:?} in within {waited:.1?}; asked: {}. Is the group \
-         still running?",
+         still running, and are its workers' ports open between the hosts?",
         listed(.asked.iter().cloned())
     )]
     NotLetIn {
         /// This worker's name.
         name: String,
-        /// Names of the workers that were asked.
+        /// Names of the workers that were asked, and where they were.
         asked: Vec<String>,
         /// How long was waited.
         waited: Duration,

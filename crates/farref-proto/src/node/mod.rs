@@ -443,6 +443,12 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.proceed(out);
     }
 
+    /// This node gives its group up, as if the others had declared it dead ([`Event::Evicted`]). Nobody is told: who sees it
+    /// no more will declare it dead.
+    pub fn give_up(&mut self, out: &mut Outbox<V>) {
+        self.refused(self.me, out);
+    }
+
     /// Asks for a graceful shutdown: when all members have, and all are at rest,
     /// [`Event::ShutdownComplete`] follows.
     pub fn shut_down(&mut self) {

@@ -3,7 +3,7 @@
 //! | whose | variants |
 //! | --- | --- |
 //! | the remote function's | [`Error::Remote`] |
-//! | what happened to the group | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::ContextLost`], [`Error::Evicted`] |
+//! | what happened to the group | [`Error::PeerLost`], [`Error::OwnerLost`], [`Error::CreatorLost`], [`Error::ContextLost`], [`Error::Evicted`], [`Error::Minority`] |
 //! | time's | [`Error::Timeout`] |
 //! | two builds that disagree | [`Error::NoSuchFunction`], [`Error::SignatureMismatch`], [`Error::TypeMismatch`] |
 //! | calls that wait for each other | [`Error::Deadlock`] |
@@ -360,6 +360,21 @@ pub enum Error {
     Evicted {
         /// This worker's name.
         name: Arc<str>,
+    },
+
+    /// This worker sees no majority of its group any more, and [needs one](crate::WorkerBuilder::require_majority): it has
+    /// given the group up. What it owned and held is lost; it may join again.
+    #[error(
+        "worker `{name}` sees {left} of the {of} workers of its group, which is no majority, and has given it up \
+         (`require_majority`); when the network is whole again, start it again to join anew"
+    )]
+    Minority {
+        /// This worker's name.
+        name: Arc<str>,
+        /// How many are left, this one among them.
+        left: usize,
+        /// How many there were.
+        of: usize,
     },
 
     /// The group did not come together.

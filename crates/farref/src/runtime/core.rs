@@ -19,6 +19,7 @@ use super::busy_streams::BusyStreams;
 use super::current::Current;
 use super::handle::Handle;
 use super::job::{ArrivedCall, Job};
+use super::majority::{Majority, TooFew};
 use super::registry::Registry;
 use super::reply::ReplySender;
 use super::settings::Settings;
@@ -92,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) wake_clock: Notify,
     /// Members that this worker could not reach, for as long as they are not known to be gone.
     pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
+    /// Set if this worker has given its group up because too few of it were left.
+    pub(super) too_few: OnceLock<TooFew>,
     /// A worker died, which may have been the host of the group's store.
     pub(crate) store_lost: Notify,
     pub(super) began: Instant,
@@ -112,7 +115,7 @@ pub(crate) enum WorkerStage {
     ShutDown,
     /// Said good-bye, and all know.
     Departed,
-    /// Declared dead.
+    /// Declared dead, or in a minority that does not go on.
     Evicted,
 }
 
@@ -125,6 +128,8 @@ pub(super) struct ProtocolState {
     pub(super) refuses: bool,
     /// Whether the clock has been told that there are control messages to be queued.
     pub(super) clock_told: bool,
+    /// Whom this worker still sees of its group, where it needs most of them.
+    pub(super) majority: Option<Majority>,
     /// Who waits for a reference to be confirmed.
     pub(super) confirmations:
         HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>, RandomState>,
@@ -216,6 +221,9 @@ impl Core {
             _ => WorkerStage::Joining,
         };
         let view_number = AtomicU64::new(membership.view().number());
+        let majority = settings
+            .require_majority
+            .then(|| Majority::new(membership.view()));
         let began = Instant::now();
         let core = Arc::new(Self {
             me,
@@ -249,12 +257,14 @@ impl Core {
                 peers: Peers::default(),
                 refuses: false,
                 clock_told: false,
+                majority,
                 confirmations: HashMap::default(),
                 releases: HashMap::new(),
             }),
             view_number,
             wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
+            too_few: OnceLock::new(),
             store_lost: Notify::new(),
             began,
             numbers: AtomicU64::new(1),
@@ -348,13 +358,20 @@ impl Core {
             .unwrap_or_else(|| Arc::from(node.to_string()))
     }
 
+    /// This worker is out of its group, by the word of the others or by its own.
+    pub(crate) fn evicted(&self) -> Error {
+        let name = Arc::clone(&self.name);
+        match self.too_few.get() {
+            Some(&TooFew { left, of }) => Error::Minority { name, left, of },
+            None => Error::Evicted { name },
+        }
+    }
+
     /// This worker takes no part: why.
     pub(crate) fn not_member(&self) -> Error {
         let stage = *self.stage.borrow();
         if stage == WorkerStage::Evicted {
-            return Error::Evicted {
-                name: Arc::clone(&self.name),
-            };
+            return self.evicted();
         }
         Error::NotMember {
             name: Arc::clone(&self.name),

@@ -24,6 +24,7 @@ pub(crate) mod failure;
 pub(crate) mod function;
 pub(crate) mod handle;
 mod job;
+mod majority;
 mod protocol;
 pub(crate) mod registry;
 mod reply;

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) leak_grace: Duration,
     /// Whether such references make the shutdown fail.
     pub(crate) fail_on_leaks: bool,
+    /// Whether the worker gives its group up when it no longer sees more than half of it.
+    pub(crate) require_majority: bool,
     /// Threads for plain functions that are not waiting for calls of their own.
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.

@@ -32,6 +32,8 @@ pub enum WorkerEnd {
     Left,
     /// The others have declared it dead ([`Error::Evicted`](crate::Error::Evicted)).
     Evicted,
+    /// Too few of its group were left ([`Error::Minority`](crate::Error::Minority)).
+    Minority,
     /// Nobody was told: it was dropped, its shutdown took too long, or its runtime is gone.
     Stopped,
 }

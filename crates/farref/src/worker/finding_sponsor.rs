@@ -10,7 +10,7 @@ use super::Worker;
 use crate::agent::Inbound as _;
 use crate::error::{Error, Result};
 use crate::native::{Rejection, WIRE_VERSION};
-use crate::rendezvous::{Directory, RendezvousError};
+use crate::rendezvous::{Card, Directory, RendezvousError};
 use crate::runtime::WorkerStage;
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
@@ -42,7 +42,7 @@ impl Worker {
             // Out of time: the error below says for whom.
             let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
             for card in sponsors {
-                let (sponsor, name) = (card.node, card.name.clone());
+                let (sponsor, who) = (card.node, name_and_addresses(&card));
                 if self.is_no_sponsor(rejections, sponsor) {
                     continue;
                 }
@@ -57,7 +57,7 @@ impl Worker {
                     }
                 };
                 if tokio::time::timeout(limit, decided).await.is_err() {
-                    asked.insert(sponsor, name);
+                    asked.insert(sponsor, who);
                 }
                 let reached = *stage.borrow();
                 match reached {
@@ -155,4 +155,10 @@ impl Worker {
             }
         }
     }
+}
+
+/// Who was asked, and where: whoever reads of it has to find out what is in between.
+fn name_and_addresses(card: &Card) -> String {
+    let addresses: Vec<String> = card.addresses.iter().map(ToString::to_string).collect();
+    format!("{} at {}", card.name, addresses.join(" or "))
 }

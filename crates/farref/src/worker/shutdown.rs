@@ -157,11 +157,7 @@ impl Worker {
         let outcome = loop {
             match *stage.borrow_and_update() {
                 WorkerStage::ShutDown | WorkerStage::Departed => break Ok(()),
-                WorkerStage::Evicted => {
-                    break Err(Error::Evicted {
-                        name: core.name.clone(),
-                    });
-                }
+                WorkerStage::Evicted => break Err(core.evicted()),
                 WorkerStage::Joining | WorkerStage::Member => {}
             }
             if !core.look(|node| node.quiescence().all_willing()) {

@@ -35,6 +35,9 @@ pub(super) fn launch<A: Agent>(
         random()?,
     );
     core.attach(agent(&core, &io));
+    if core.settings.require_majority {
+        core.keep_all_in_sight();
+    }
     let hosted = Arc::new(hosted);
     let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
     let tasks = [

@@ -20,13 +20,17 @@ mod launch;
 #[path = "../processes/proxy.rs"]
 #[allow(dead_code, reason = "shared with tests/processes")]
 mod proxy;
+#[path = "../processes/scratch.rs"]
+mod scratch;
 #[path = "../processes/worker.rs"]
 #[allow(dead_code, reason = "shared with tests/processes")]
 mod worker;
 
 mod cables;
+mod firewalls;
 mod network;
 mod reaching;
+mod splits;
 mod team;
 
 use anyhow::{Context as _, bail, ensure};
@@ -34,6 +38,7 @@ use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use group::{Group, Options};
 use network::{Built, Network};
+pub(crate) use scratch::Scratch;
 
 /// A test and how many hosts it needs.
 pub(crate) type Test = (&'static str, u8, fn(&Network) -> anyhow::Result<()>);
@@ -42,7 +47,13 @@ pub(crate) type Test = (&'static str, u8, fn(&Network) -> anyhow::Result<()>);
 const DRIVER: &str = "FARREF_TEST_DRIVER";
 
 fn tests() -> Vec<Test> {
-    [reaching::tests(), cables::tests()].concat()
+    [
+        reaching::tests(),
+        cables::tests(),
+        splits::tests(),
+        firewalls::tests(),
+    ]
+    .concat()
 }
 
 fn main() -> anyhow::Result<()> {

@@ -132,6 +132,54 @@ impl Network {
     pub(crate) fn plug(&self, host: u8) -> anyhow::Result<()> {
         batch(&self.switches(), &format!("link set lan{host} up\n"))
     }
+
+    /// A firewall in between takes this host away from the others: what it sends and what is sent to it goes nowhere, and
+    /// nobody is told. Its cable is where it was.
+    pub(crate) fn shut_off(&self, host: u8) -> anyhow::Result<()> {
+        let other_end = format!("link set lan{host} master elsewhere\n");
+        batch(&self.switches(), &other_end)
+    }
+
+    /// Ends that.
+    pub(crate) fn let_through(&self, host: u8) -> anyhow::Result<()> {
+        batch(
+            &self.switches(),
+            &format!("link set lan{host} master lan\n"),
+        )
+    }
+
+    /// The hosts need not ask which host has an address. Otherwise they would notice by that when it cannot be
+    /// reached, and say so, as hosts behind a router do not.
+    pub(crate) fn know_each_other(&self) -> anyhow::Result<()> {
+        for host in 1..=self.hosts {
+            let mut known = String::new();
+            for other in (1..=self.hosts).filter(|other| *other != host) {
+                let mac = mac(0, other);
+                for address in [self.address(other), self.long_address(other)] {
+                    known +=
+                        &format!("neigh replace {address} lladdr {mac} dev eth0 nud permanent\n");
+                }
+            }
+            batch(&self.host(host), &known)?;
+        }
+        Ok(())
+    }
+
+    /// A firewall on a host drops what it answers to another from one of its ports: the other waits in vain.
+    pub(crate) fn drop_from(&self, host: u8, port: u16, to: u8) -> anyhow::Result<()> {
+        self.rule("add", host, port, to)
+    }
+
+    /// Ends that.
+    pub(crate) fn drop_no_more(&self, host: u8, port: u16, to: u8) -> anyhow::Result<()> {
+        self.rule("del", host, port, to)
+    }
+
+    fn rule(&self, change: &str, host: u8, port: u16, to: u8) -> anyhow::Result<()> {
+        let to = self.address(to);
+        let rule = format!("rule {change} to {to} ipproto tcp sport {port} blackhole\n");
+        batch(&self.host(host), &rule)
+    }
 }
 
 fn mac(network: u8, host: u8) -> String {

@@ -46,7 +46,7 @@ fn by_ipv6(network: &Network) -> anyhow::Result<()> {
 }
 
 /// A value of `b` goes by way of `c` to the driver's own, and is freed when nobody has it (R1, R2, R4).
-async fn hand_around(team: &Team) -> anyhow::Result<()> {
+async fn hand_around(team: &Team<'_>) -> anyhow::Result<()> {
     let (b, c) = (team.peer("b")?, team.peer("c")?);
     let probe = Probe::new_on(&b, 7).remote();
     // What is counted below has to be made first.

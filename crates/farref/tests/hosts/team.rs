@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use farref::{Peer, Worker};
+use farref::{Error, Peer, Worker};
 
-use crate::functions::call_everyone;
+use crate::functions::{add_on, call_everyone};
 use crate::group::{Options, free_port};
 use crate::launch::{Launch, Launched};
 use crate::network::Network;
@@ -29,8 +29,11 @@ pub(crate) struct Plan<'a> {
 }
 
 /// A group. What is left of its processes is killed when it is dropped.
-pub(crate) struct Team {
+pub(crate) struct Team<'a> {
     pub(crate) me: Worker,
+    network: &'a Network,
+    place: SocketAddr,
+    members: Vec<Member>,
     workers: BTreeMap<&'static str, Launched>,
 }
 
@@ -75,7 +78,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Starts the workers, and joins them as `driver`.
-    pub(crate) async fn start(self) -> anyhow::Result<Team> {
+    pub(crate) async fn start(self) -> anyhow::Result<Team<'a>> {
         let place = SocketAddr::new(self.place, free_port()?);
         let world_size = self.members.len() as u32 + 1;
         let mut workers = BTreeMap::new();
@@ -88,6 +91,9 @@ impl<'a> Plan<'a> {
         let me = self.options.apply(builder).join().await;
         Ok(Team {
             me: me.context("the driver cannot join")?,
+            network: self.network,
+            place,
+            members: self.members,
             workers,
         })
     }
@@ -108,9 +114,41 @@ fn start(
         .start(member.name)
 }
 
-impl Team {
+impl Team<'_> {
     pub(crate) fn peer(&self, name: &str) -> anyhow::Result<Peer> {
         Ok(self.me.peer(name)?)
+    }
+
+    /// How a worker ends by itself.
+    pub(crate) async fn ended(&mut self, name: &str) -> anyhow::Result<Option<i32>> {
+        let worker = self.workers.remove(name).context("no such worker")?;
+        let (status, complaints) = worker.ended().await?;
+        if !complaints.is_empty() {
+            eprintln!("`{name}` ended with {status}: {complaints}");
+        }
+        Ok(status.code())
+    }
+
+    /// Starts a worker again that has ended, under its old name and rank, and waits until it is in.
+    pub(crate) async fn restart(&mut self, name: &str) -> anyhow::Result<Peer> {
+        let is_it = |member: &&Member| member.name == name;
+        let member = self.members.iter().find(is_it).context("no such worker")?;
+        let launched = start(self.network, self.place, &self.members, member)?;
+        self.workers.insert(member.name, launched);
+        Ok(self.me.wait_for_peer(name, PATIENCE).await?)
+    }
+
+    /// One worker reaches another, perhaps not at once: each learns in its own time that the other is there again.
+    pub(crate) async fn reaches(&self, from: &str, to: &str) -> anyhow::Result<()> {
+        let from = self.peer(from)?;
+        self.eventually("it is reached", async || {
+            match add_on::on(&from, to.to_owned(), 1, 2).await {
+                Ok(sum) => Ok(sum == 3),
+                Err(Error::Remote(_)) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
     }
 
     /// Everybody calls everybody, and is answered.

@@ -19,6 +19,7 @@ mod late_binding;
 mod leaving;
 mod limits;
 mod macros;
+mod majority;
 mod naming;
 mod nested;
 mod observing;

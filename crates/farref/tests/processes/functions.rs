@@ -166,7 +166,7 @@ pub(crate) async fn wait_at_other(to: String, name: String) -> farref::Result<()
 /// What a worker's program does beside serving calls.
 static BACKGROUND: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
-fn in_background(task: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn in_background(task: impl Future<Output = ()> + Send + 'static) {
     let mut tasks = BACKGROUND.lock().unwrap_or_else(PoisonError::into_inner);
     tasks.push(tokio::spawn(task));
 }

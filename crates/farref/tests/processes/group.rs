@@ -23,6 +23,7 @@ pub(crate) struct Options {
     pub(crate) leak_grace_ms: u64,
     pub(crate) fail_on_leaks: bool,
     pub(crate) may_be_evicted: bool,
+    pub(crate) require_majority: bool,
     pub(crate) join_timeout_ms: u64,
     pub(crate) shutdown_timeout_ms: u64,
     pub(crate) token: Option<String>,
@@ -62,6 +63,7 @@ impl Default for Options {
             leak_grace_ms: 500,
             fail_on_leaks: true,
             may_be_evicted: false,
+            require_majority: false,
             join_timeout_ms: 60_000,
             shutdown_timeout_ms: PATIENCE.as_millis() as u64,
             token: Some("of this test".to_owned()),
@@ -110,6 +112,7 @@ impl Options {
             .unix_sockets(self.unix_sockets)
             .leak_grace(Duration::from_millis(self.leak_grace_ms))
             .fail_on_leaks(self.fail_on_leaks)
+            .require_majority(self.require_majority)
             .max_calls_per_peer(self.max_calls)
             .max_answer_bytes_per_peer(self.max_answer_bytes)
             .blocking_threads(self.blocking_threads)

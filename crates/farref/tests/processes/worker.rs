@@ -12,6 +12,9 @@ pub(crate) const ROLE: &str = "FARREF_TEST_ROLE";
 /// The exit code of a worker that was declared dead and was allowed to be.
 pub(crate) const EVICTED: i32 = 70;
 
+/// And of one that saw no majority of its group any more.
+pub(crate) const IN_MINORITY: i32 = 71;
+
 /// For whoever looks for the cause of a failure: `RUST_LOG=farref=debug`.
 pub(crate) fn log_if_asked() {
     if std::env::var_os("RUST_LOG").is_some() {
@@ -69,19 +72,23 @@ pub(crate) fn run() -> anyhow::Result<()> {
             refusals.report();
         }
         crate::functions::finish_background().await;
+        // A worker that was declared dead while it was stopped has been told so by its test. What it held is worthless.
+        match &ended {
+            Err(farref::Error::Evicted { .. }) if options.may_be_evicted => {
+                std::process::exit(EVICTED)
+            }
+            Err(farref::Error::Minority { .. }) if options.may_be_evicted => {
+                std::process::exit(IN_MINORITY)
+            }
+            _ => {}
+        }
         let left = crate::functions::held_count();
         anyhow::ensure!(
             left == 0,
             "{left} references are still held by this process: {}",
             ended.map_or_else(|error| error.to_string(), |()| "it ended well".to_owned())
         );
-        // A worker that was declared dead while it was stopped has been told so by its test.
-        match ended {
-            Err(farref::Error::Evicted { .. }) if options.may_be_evicted => {
-                std::process::exit(EVICTED)
-            }
-            ended => ended.context("shutting down"),
-        }
+        ended.context("shutting down")
     })
 }
 

@@ -50,10 +50,20 @@ impl Core {
             .watchers
             .watch(members.iter().copied(), |node| self.known_name(node));
         drop(state);
+        self.keep_in_sight(members);
+        watching
+    }
+
+    /// Keeps a connection with all members, and so notices by itself when one is gone.
+    pub(crate) fn keep_all_in_sight(&self) {
+        let members = self.look(|node| node.membership().view().members().collect());
+        self.keep_in_sight(members);
+    }
+
+    fn keep_in_sight(&self, members: Vec<NodeId>) {
         for node in members.into_iter().filter(|node| *node != self.me) {
             self.agent().watch(node);
         }
-        watching
     }
 
     /// What is known of the end of a life.
@@ -135,6 +145,7 @@ impl Core {
             WorkerStage::Joining | WorkerStage::Member => return,
             WorkerStage::ShutDown => WorkerEnd::ShutDown,
             WorkerStage::Departed => WorkerEnd::Left,
+            WorkerStage::Evicted if self.too_few.get().is_some() => WorkerEnd::Minority,
             WorkerStage::Evicted => WorkerEnd::Evicted,
         };
         Self::tell_watchers(work, self.watchers.end(how));

@@ -169,6 +169,43 @@ impl WorkerBuilder {
         self
     }
 
+    /// Whether this worker gives its group up when it no longer sees more than half of it. It does not by default: if the
+    /// network splits, each side declares the other dead and goes on.
+    ///
+    /// With it, a worker that has lost half of its group or more, the last one that all had agreed on, is out of it: all it waits
+    /// for ends with [`Error::Minority`](crate::Error::Minority), and so do [`serve`](crate::Worker::serve) and
+    /// [`shutdown`](crate::Worker::shutdown). It can join again when the network is whole. Let all workers of a group have the
+    /// same setting. Of three workers one may be lost, of five two at a time; of two, whoever loses the other gives up. Those
+    /// who leave are no loss, and when all have asked for the shutdown nobody counts any more.
+    ///
+    /// Each worker notices within its `peer_timeout`, and not all at one moment: around a split both sides may still work. What
+    /// must never be done twice needs a lock in a place that all reach. To notice, a worker keeps a connection with every other.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::testing::Cluster;
+    /// use farref::{Error, WorkerBuilder};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let settings = |builder: WorkerBuilder| {
+    ///     builder.require_majority(true).peer_timeout(Duration::from_secs(2))
+    /// };
+    /// let cluster = Cluster::start_with(3, settings).await?;
+    /// cluster.partition(0, 2);
+    /// cluster.partition(1, 2);
+    /// // It does not go on alone.
+    /// let alone = cluster.worker(2).serve().await;
+    /// assert!(matches!(alone, Err(Error::Minority { left: 1, of: 3, .. })), "{alone:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn require_majority(mut self, needed: bool) -> Self {
+        self.settings.require_majority = needed;
+        self
+    }
+
     /// How long to wait for the group to come together. 60 s by default.
     ///
     /// ```

@@ -160,6 +160,7 @@ impl WorkerBuilder {
                 shutdown_timeout: Duration::from_secs(60),
                 leak_grace: Duration::from_secs(1),
                 fail_on_leaks: false,
+                require_majority: false,
                 blocking_threads: 64,
                 max_calls: DEFAULT_MAX_CALLS,
                 max_parked_calls: DEFAULT_MAX_PARKED,
