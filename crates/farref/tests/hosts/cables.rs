@@ -12,7 +12,7 @@ use crate::functions::{
 use crate::group::Options;
 use crate::launch;
 use crate::network::Network;
-use crate::team::{Plan, options};
+use crate::team::{Plan, certified};
 use crate::worker::EVICTED;
 use crate::{Scratch, Test};
 
@@ -50,7 +50,7 @@ fn silence(network: &Network, cut: Change, mend: Change) -> anyhow::Result<()> {
     launch::run(async || {
         let options = Options {
             peer_timeout_ms: 30_000,
-            ..options()
+            ..certified()
         };
         let plan = Plan::new(network, options).worker("b", 2).worker("c", 3);
         let team = plan.start().await?;
@@ -99,7 +99,7 @@ fn put_back_too_late(network: &Network) -> anyhow::Result<()> {
         let patience = |peer_timeout_ms| Options {
             peer_timeout_ms,
             may_be_evicted: true,
-            ..options()
+            ..certified()
         };
         let plan = Plan::new(network, patience(3_000))
             .worker_with("b", 2, patience(120_000))

@@ -9,11 +9,18 @@ use crate::functions::{Probe, ProbeRRef as _, add_on, hand_on, hold, probes, rel
 use crate::group::Options;
 use crate::launch;
 use crate::network::Network;
-use crate::team::{Plan, Team, options};
+use crate::team::{Plan, Team, certified, options};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        ("three_hosts_meet_and_share_what_they_have", 3, three_hosts),
+        ("three_hosts_meet_and_share_what_they_have", 3, |network| {
+            three_hosts(network, certified())
+        }),
+        (
+            "three_hosts_without_certificates_meet_if_they_may",
+            3,
+            |network| three_hosts(network, options()),
+        ),
         ("three_hosts_meet_by_ipv6", 3, by_ipv6),
         (
             "a_host_with_two_networks_is_reached_where_it_says",
@@ -23,9 +30,9 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-fn three_hosts(network: &Network) -> anyhow::Result<()> {
+fn three_hosts(network: &Network, options: Options) -> anyhow::Result<()> {
     launch::run(async || {
-        let plan = Plan::new(network, options()).worker("b", 2).worker("c", 3);
+        let plan = Plan::new(network, options).worker("b", 2).worker("c", 3);
         let team = plan.start().await?;
         team.calls_all_to_all().await?;
         team.are_connected("tcp://10.77.0.").await?;
@@ -36,7 +43,7 @@ fn three_hosts(network: &Network) -> anyhow::Result<()> {
 
 fn by_ipv6(network: &Network) -> anyhow::Result<()> {
     launch::run(async || {
-        let plan = Plan::new(network, options()).meeting_at(network.long_address(1));
+        let plan = Plan::new(network, certified()).meeting_at(network.long_address(1));
         let team = plan.worker("b", 2).worker("c", 3).start().await?;
         team.calls_all_to_all().await?;
         team.are_connected("tcp://[fd77::").await?;

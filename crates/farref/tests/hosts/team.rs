@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use farref::{Error, Peer, Worker};
 
+use crate::certificates::Authority;
 use crate::functions::{add_on, call_everyone};
 use crate::group::{Options, free_port};
 use crate::launch::{Launch, Launched};
 use crate::network::Network;
 use crate::worker::PATIENCE;
+
+/// Where a worker finds its certificate, its key, and whose certificates count.
+const TLS_FILES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
 
 /// One worker beside the driver.
 struct Member {
@@ -26,6 +30,7 @@ pub(crate) struct Plan<'a> {
     options: Options,
     place: IpAddr,
     members: Vec<Member>,
+    authority: Option<Authority>,
 }
 
 /// A group. What is left of its processes is killed when it is dropped.
@@ -34,10 +39,11 @@ pub(crate) struct Team<'a> {
     network: &'a Network,
     place: SocketAddr,
     members: Vec<Member>,
+    authority: Option<Authority>,
     workers: BTreeMap<&'static str, Launched>,
 }
 
-/// What all workers on several hosts need.
+/// What workers on several hosts need that have no certificates.
 pub(crate) fn options() -> Options {
     Options {
         // Network namespaces do not keep processes from seeing each other's sockets in the file system.
@@ -47,9 +53,20 @@ pub(crate) fn options() -> Options {
     }
 }
 
+/// With certificates they need nothing else.
+pub(crate) fn certified() -> Options {
+    Options {
+        insecure: false,
+        token: None,
+        ..options()
+    }
+}
+
 impl<'a> Plan<'a> {
+    /// Workers that may talk without encryption have no certificates, and all others have.
     pub(crate) fn new(network: &'a Network, options: Options) -> Self {
         Self {
+            authority: (!options.insecure).then(Authority::new),
             network,
             options,
             place: network.address(1),
@@ -83,17 +100,23 @@ impl<'a> Plan<'a> {
         let world_size = self.members.len() as u32 + 1;
         let mut workers = BTreeMap::new();
         for member in &self.members {
-            let launched = start(self.network, place, &self.members, member)?;
+            let authority = self.authority.as_ref();
+            let launched = start(self.network, place, &self.members, member, authority)?;
             workers.insert(member.name, launched);
         }
         let builder = Worker::builder("driver").rank(0).world_size(world_size);
         let builder = builder.rendezvous(&format!("tcp://{place}"));
-        let me = self.options.apply(builder).join().await;
+        let mut builder = self.options.apply(builder);
+        if let Some(authority) = &self.authority {
+            builder = builder.tls(authority.worker("driver"));
+        }
+        let me = builder.join().await;
         Ok(Team {
             me: me.context("the driver cannot join")?,
             network: self.network,
             place,
             members: self.members,
+            authority: self.authority,
             workers,
         })
     }
@@ -104,9 +127,18 @@ fn start(
     place: SocketAddr,
     members: &[Member],
     member: &Member,
+    authority: Option<&Authority>,
 ) -> anyhow::Result<Launched> {
     let rank = members.iter().position(|other| other.name == member.name);
-    Launch::with(network.command_on(member.host)?, &member.options)?
+    let mut launch = Launch::with(network.command_on(member.host)?, &member.options)?;
+    if let Some(authority) = authority {
+        let uri = format!("farref:worker/{}", member.name);
+        let files = authority.issue(member.name, &[&uri]);
+        for (variable, file) in TLS_FILES.into_iter().zip(files) {
+            launch = launch.env(variable, file.display());
+        }
+    }
+    launch
         .env("FARREF_NAME", member.name)
         .env("FARREF_RANK", rank.context("no such worker")? + 1)
         .env("FARREF_WORLD_SIZE", members.len() + 1)
@@ -133,7 +165,8 @@ impl Team<'_> {
     pub(crate) async fn restart(&mut self, name: &str) -> anyhow::Result<Peer> {
         let is_it = |member: &&Member| member.name == name;
         let member = self.members.iter().find(is_it).context("no such worker")?;
-        let launched = start(self.network, self.place, &self.members, member)?;
+        let authority = self.authority.as_ref();
+        let launched = start(self.network, self.place, &self.members, member, authority)?;
         self.workers.insert(member.name, launched);
         Ok(self.me.wait_for_peer(name, PATIENCE).await?)
     }
@@ -165,8 +198,9 @@ impl Team<'_> {
         Ok(())
     }
 
-    /// Everybody knows everybody, over TCP, at an address that begins like this.
+    /// Everybody knows everybody, over TCP or TLS, at an address that begins like this.
     pub(crate) async fn are_connected(&self, addresses: &str) -> anyhow::Result<()> {
+        let transport = self.authority.as_ref().map_or("tcp", |_| "tls");
         let mut snapshots = vec![self.me.snapshot()];
         for name in self.workers.keys() {
             snapshots.push(self.peer(name)?.snapshot().await?);
@@ -178,7 +212,7 @@ impl Team<'_> {
                 if peer.name == snapshot.worker {
                     continue;
                 }
-                ensure!(peer.transport.as_deref() == Some("tcp"), "{peer:?}");
+                ensure!(peer.transport.as_deref() == Some(transport), "{peer:?}");
                 let is_there = |address: &String| address.starts_with(addresses);
                 ensure!(peer.addresses.iter().all(is_there), "{peer:?}");
             }
