@@ -5,22 +5,23 @@
 //! as long as its group is there, so what a launcher that was killed has left behind counts for nothing.
 
 use std::fmt;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use farref::Rendezvous;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::geteuid;
+
+use crate::group_folder;
 
 /// The variable that has a group's token.
 pub(crate) const VARIABLE: &str = "FARREF_TOKEN";
+/// How its file ends.
+const KIND: &str = "token";
 /// So many random bytes.
 const BYTES: usize = 32;
 /// How long who looks for a token may have it locked, and how often it is waited for.
@@ -48,11 +49,9 @@ impl GroupToken {
 
     /// Puts it where commands of this user find it that look into the group that meets there.
     pub(crate) fn publish(&self, host: &str, port: u16) -> anyhow::Result<PublishedToken> {
-        let directory = directory();
-        let kept = directory.display().to_string();
+        let kept = group_folder::path().display().to_string();
         let published = || {
-            make_private(&directory)?;
-            let path = directory.join(file_name(host, port));
+            let path = group_folder::make()?.join(group_folder::name(host, port, KIND));
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -113,59 +112,12 @@ fn as_workers_take_it(token: &str) -> Option<String> {
 
 /// The token of the group that meets at an address, if a launcher of this user has made it.
 pub(crate) fn find(address: &str) -> Option<String> {
-    let address = address.trim();
-    let place = match address.contains("://") {
-        true => address.parse(),
-        false => format!("tcp://{address}").parse(),
-    };
-    let Ok(Rendezvous::Tcp { host, port }) = place else {
-        return None;
-    };
-    let directory = directory();
-    is_private(&directory).ok()?;
-    let mut file = File::open(directory.join(file_name(&host, port))).ok()?;
+    let mut file = File::open(group_folder::find(address, KIND)?).ok()?;
     let mut token = String::new();
     file.read_to_string(&mut token).ok()?;
     // Nobody keeps it locked: its group is gone.
     let is_stale = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
     (!is_stale && !token.is_empty()).then_some(token)
-}
-
-/// What a file is called: all names of loopback are one.
-fn file_name(host: &str, port: u16) -> String {
-    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    match host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback()) {
-        true => format!("{port}.token"),
-        false => format!("{}:{port}.token", host.replace('/', "_")),
-    }
-}
-
-/// Where tokens are kept: a directory of this user's that nobody else can look into.
-fn directory() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
-        Some(directory) => PathBuf::from(directory).join("farref"),
-        None => std::env::temp_dir().join(format!("farref-{}", geteuid().as_raw())),
-    }
-}
-
-fn make_private(directory: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    is_private(directory)
-}
-
-/// An error unless it is this user's own. Where everybody may make directories, somebody else may have made it first.
-fn is_private(directory: &Path) -> io::Result<()> {
-    let found = std::fs::symlink_metadata(directory)?;
-    match found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0 {
-        true => Ok(()),
-        false => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "it is there already, and others can look into it",
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ mod dashboard;
 mod demo;
 #[cfg(any(feature = "demo", feature = "bench"))]
 mod files;
+mod group_folder;
+mod group_tls;
 mod group_token;
 mod inspect;
 mod launch;

@@ -104,8 +104,8 @@ impl Folder {
         Ok(own.valid_uri_names().map(str::to_owned).collect())
     }
 
-    /// Checks that a worker can use this certificate at both ends of a connection; returns whose it is.
-    fn worker(&self, name: &str, authority: &str) -> anyhow::Result<Vec<String>> {
+    /// Checks that this certificate can be used at both ends of a connection; returns whose it is.
+    fn certified(&self, name: &str, authority: &str) -> anyhow::Result<Vec<String>> {
         let uris = self.uris(name, authority, KeyUsage::client_auth())?;
         ensure!(uris == self.uris(name, authority, KeyUsage::server_auth())?);
         for purpose in ["sslclient", "sslserver"] {
@@ -187,7 +187,7 @@ fn a_worker_gets_a_key_of_its_own_and_a_certificate_with_its_name() -> anyhow::R
         ("ps:1", "farref:worker/ps%3A1"),
     ] {
         let (certificate, key) = (format!("ca/{stem}.pem"), format!("ca/{stem}.key"));
-        ensure!(folder.worker(&certificate, "ca/ca.pem")? == [uri]);
+        ensure!(folder.certified(&certificate, "ca/ca.pem")? == [uri]);
         ensure!(folder.mode(&key)? == 0o600);
         ensure!(folder.belong_together(&certificate, &key)?);
     }
@@ -200,10 +200,10 @@ fn one_certificate_can_be_for_several_workers_or_for_any() -> anyhow::Result<()>
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --worker b --worker a --worker b --as host0")?;
     let both = ["farref:worker/a", "farref:worker/b"];
-    ensure!(folder.worker("ca/host0.pem", "ca/ca.pem")? == both);
+    ensure!(folder.certified("ca/host0.pem", "ca/ca.pem")? == both);
     ensure!(!folder.path("ca/a.pem").exists());
     folder.certs("issue ca --any-worker")?;
-    ensure!(folder.worker("ca/any-worker.pem", "ca/ca.pem")? == ["farref:worker/*"]);
+    ensure!(folder.certified("ca/any-worker.pem", "ca/ca.pem")? == ["farref:worker/*"]);
     Ok(())
 }
 
@@ -231,8 +231,8 @@ fn an_authority_vouches_for_its_own_only() -> anyhow::Result<()> {
     // The same name, and another key.
     folder.certs("init other")?;
     folder.certs("issue ca --worker a")?;
-    ensure!(folder.worker("ca/a.pem", "ca/ca.pem").is_ok());
-    ensure!(folder.worker("ca/a.pem", "other/ca.pem").is_err());
+    ensure!(folder.certified("ca/a.pem", "ca/ca.pem").is_ok());
+    ensure!(folder.certified("ca/a.pem", "other/ca.pem").is_err());
     Ok(())
 }
 
@@ -265,7 +265,7 @@ fn what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key
     let expected = ["a.key", "a.pem", "ca.pem"].map(str::to_owned);
     ensure!(folder.names("host0")? == expected.into());
     ensure!(folder.mode("host0")? == 0o700);
-    ensure!(folder.worker("host0/a.pem", "host0/ca.pem").is_ok());
+    ensure!(folder.certified("host0/a.pem", "host0/ca.pem").is_ok());
     // Two authorities, while one takes the other's place.
     folder.certs("init next")?;
     let error = folder.refused("issue next --worker a --out host0")?;
@@ -273,11 +273,11 @@ fn what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key
         error.contains("host0/ca.pem is another authority's"),
         "{error}"
     );
-    ensure!(folder.worker("host0/a.pem", "ca/ca.pem").is_ok());
+    ensure!(folder.certified("host0/a.pem", "ca/ca.pem").is_ok());
     let both = folder.text("ca/ca.pem")? + &folder.text("next/ca.pem")?;
     folder.write("host0/ca.pem", &both)?;
     folder.certs("issue next --worker a --out host0")?;
-    ensure!(folder.worker("host0/a.pem", "next/ca.pem").is_ok());
+    ensure!(folder.certified("host0/a.pem", "next/ca.pem").is_ok());
     ensure!(folder.text("host0/ca.pem")? == both);
     // Also in its own folder an authority finds the certificate that is its own.
     folder.write("next/ca.pem", &both)?;
@@ -351,7 +351,7 @@ fn who_reads_a_pair_while_it_is_replaced_reads_whole_files_and_has_a_pair_at_the
     })?;
     ensure!(folder.text("ca/a.key")? != first, "the key is the old one");
     ensure!(folder.belong_together("ca/a.pem", "ca/a.key")?);
-    ensure!(folder.worker("ca/a.pem", "ca/ca.pem")? == ["farref:worker/a"]);
+    ensure!(folder.certified("ca/a.pem", "ca/ca.pem")? == ["farref:worker/a"]);
     let expected = ["a.key", "a.pem", "ca-key.pem", "ca.pem"].map(str::to_owned);
     ensure!(
         folder.names("ca")? == expected.into(),

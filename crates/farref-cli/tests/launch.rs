@@ -892,7 +892,7 @@ fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
         ("-n 5000", "at most 4096 ranks on one node"),
         ("-n 3 --names a,b", "2 names for 3 ranks"),
         ("--names a,a", "the name \"a\" is there twice"),
-        ("--names a/b", "\"a/b\" cannot be a name"),
+        ("--names a/b", "\"a/b\" cannot be a worker's name"),
         ("--names w{rank}", "say with -n N how many ranks"),
         ("-n 1 --nnodes 2 --node-rank 0", "needs --rendezvous"),
         ("-n 1 --nnodes 2", "needs --node-rank"),

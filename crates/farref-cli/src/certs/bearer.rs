@@ -20,7 +20,7 @@ pub(crate) enum Bearer {
 
 impl Bearer {
     /// Workers with these names.
-    pub(super) fn workers(names: Vec<String>) -> Result<Self, CertsError> {
+    pub(crate) fn workers(names: Vec<String>) -> Result<Self, CertsError> {
         for name in &names {
             check_name(name)?;
         }
@@ -47,7 +47,7 @@ impl Bearer {
 }
 
 /// An error unless a worker can be called so.
-pub(super) fn check_name(name: &str) -> Result<(), CertsError> {
+pub(crate) fn check_name(name: &str) -> Result<(), CertsError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c);
     match (1..=127).contains(&name.len()) && name.chars().all(allowed) {
         true => Ok(()),

@@ -71,11 +71,11 @@ impl Folder {
     }
 
     /// Where the certificate is kept of who is called so.
-    pub(super) fn certificate(&self, stem: &str) -> PathBuf {
+    pub(crate) fn certificate(&self, stem: &str) -> PathBuf {
         self.path.join(format!("{stem}.pem"))
     }
 
-    pub(super) fn key(&self, stem: &str) -> PathBuf {
+    pub(crate) fn key(&self, stem: &str) -> PathBuf {
         self.path.join(format!("{stem}.key"))
     }
 
@@ -88,6 +88,15 @@ impl Folder {
         // Where a folder cannot be brought to the disk, it gets there by itself.
         let _ = self._file.sync_all();
         Ok(())
+    }
+
+    /// Writes a pair that was not there. It need not outlive the machine.
+    pub(crate) fn add(&self, stem: &str, pair: &Pair) -> Result<(), CertsError> {
+        let (certificate, key) = (self.certificate(stem), self.key(stem));
+        let written = create(&certificate, &pair.certificate, PUBLIC);
+        written.map_err(CertsError::write(&certificate))?;
+        let written = create(&key, &pair.key, PRIVATE);
+        written.map(drop).map_err(CertsError::write(&key))
     }
 
     /// Writes the certificate of the authority.
@@ -124,17 +133,26 @@ impl Drop for Staged {
     }
 }
 
-/// Writes a file that was not there.
+/// Writes a file that was not there, onto the disk.
 fn write_new(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let written = create(path, text, mode)?.sync_all();
+    written.inspect_err(|_| _ = std::fs::remove_file(path))
+}
+
+/// Writes a file that was not there.
+fn create(path: &Path, text: &str, mode: u32) -> io::Result<File> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(path)?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
-    written.inspect_err(|_| _ = std::fs::remove_file(path))
+    match file.write_all(text.as_bytes()) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
+    }
 }
 
 #[cfg(test)]

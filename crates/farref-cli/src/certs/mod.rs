@@ -12,15 +12,15 @@ mod found;
 mod moment;
 
 pub(crate) use arguments::Arguments;
+pub(crate) use authority::{Authority, CERTIFICATE};
+pub(crate) use bearer::{Bearer, check_name};
+pub(crate) use files::Folder;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use arguments::{Command, Init, Issue, Show};
-use authority::Authority;
-use bearer::Bearer;
 use error::CertsError;
-use files::Folder;
 use found::Found;
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -41,7 +41,7 @@ fn init(arguments: &Init) -> Result<String, CertsError> {
     Ok(format!(
         "{}: the authority's certificate, for all members of the group\n\
          {}: its key. Whoever has it can let anybody in: it stays here\n",
-        folder.join(authority::CERTIFICATE).display(),
+        folder.join(CERTIFICATE).display(),
         folder.join(authority::KEY).display()
     ))
 }
@@ -75,7 +75,7 @@ fn issue(arguments: &Issue) -> Result<String, CertsError> {
 /// Whom to issue for, and what their files are called.
 fn bearers(arguments: &Issue) -> Result<Vec<(String, Bearer)>, CertsError> {
     let stem = arguments.stem.as_ref();
-    stem.map_or(Ok(()), |stem| bearer::check_name(stem))?;
+    stem.map_or(Ok(()), |stem| check_name(stem))?;
     let called = |otherwise: &str| stem.cloned().unwrap_or_else(|| otherwise.to_owned());
     if arguments.observer {
         return Ok(vec![(called("observer"), Bearer::Observer)]);
@@ -122,10 +122,7 @@ fn hand_out(
     out: &Path,
     folder: &Folder,
 ) -> Result<(), CertsError> {
-    let (issuing, path) = (
-        from.join(authority::CERTIFICATE),
-        out.join(authority::CERTIFICATE),
-    );
+    let (issuing, path) = (from.join(CERTIFICATE), out.join(CERTIFICATE));
     if !path.exists() {
         let text = found::read(&issuing).map_err(CertsError::read(&issuing))?;
         return folder.write_authority(&text);

@@ -25,6 +25,8 @@ use super::output::Color;
       a rank that fails comes back, up to three times; the others go on
   farref launch -n 4 --restarts 3 --restart all -- python3 train.py
       all ranks start afresh when one fails, as torchrun does it
+  farref launch -n 4 --tls -- ./train
+      what goes over TCP is encrypted, and no rank can pose as another
   farref launch -n 8 --nnodes 2 --node-rank 0 --rendezvous host0:29500 -- ./train
   farref launch -n 8 --nnodes 2 --node-rank 1 --rendezvous host0:29500 -- ./train
       sixteen ranks on two hosts; the first command runs on host0
@@ -63,6 +65,15 @@ pub(crate) struct Arguments {
     /// Where the ranks meet; the launcher of node 0 listens there [default on one node: a free port]
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) rendezvous: Option<String>,
+
+    /// Encrypt what ranks say to each other over TCP: makes an authority for this run, and a certificate for each rank
+    /// with its name (`worker0`, .., or that of --names). On one node only
+    #[arg(long)]
+    pub(super) tls: bool,
+
+    /// The same for a program that chooses its names itself: certificates for any name
+    #[arg(long)]
+    pub(super) tls_any_name: bool,
 
     /// When to colour the names in front of the lines
     #[arg(long, value_enum, default_value_t = Color::Auto)]

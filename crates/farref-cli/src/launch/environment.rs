@@ -1,6 +1,7 @@
 //! The variables a rank finds in its environment: torchrun's, and farref's.
 
 use super::plan::Plan;
+use crate::group_tls::GroupTls;
 use crate::group_token::{self, GroupToken};
 
 /// Variables of the launcher's own environment that must not reach the ranks: they would win over what
@@ -13,7 +14,7 @@ pub(super) const REMOVED: [&str; 4] = [
 ];
 
 /// Where the ranks meet, and in which run.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Place {
     pub(super) host: String,
     pub(super) port: u16,
@@ -21,6 +22,8 @@ pub(super) struct Place {
     pub(super) run_id: String,
     /// What its ranks prove to each other, unless the user has seen to that.
     pub(super) token: Option<GroupToken>,
+    /// The certificates of its ranks, where they have some.
+    pub(super) tls: Option<GroupTls>,
 }
 
 /// Which of its starts this is.
@@ -73,6 +76,9 @@ pub(super) fn variables(
     ];
     if let Some(token) = &place.token {
         variables.push((group_token::VARIABLE, token.secret().to_owned()));
+    }
+    if let Some(tls) = &place.tls {
+        variables.extend(tls.variables(local));
     }
     if let Some(name) = plan.name(local) {
         variables.push(("FARREF_NAME", name.to_owned()));

@@ -17,8 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use super::environment::Place;
 use super::failure::Failure;
-use super::plan::Plan;
+use super::plan::{Plan, TlsNames};
 use super::signals;
+use crate::group_tls::GroupTls;
 use crate::group_token::{self, GroupToken, PublishedToken};
 
 /// How long the launcher of another node waits for that of node 0.
@@ -104,6 +105,10 @@ impl Meeting {
             true => Some(GroupToken::make()?),
             false => None,
         };
+        let tls = match plan.tls {
+            Some(names) => Some(make_tls(plan, names, &host, port)?),
+            None => None,
+        };
         let published = token.as_ref().map(|token| token.publish(&host, port));
         Ok(Self {
             place: Place {
@@ -111,6 +116,7 @@ impl Meeting {
                 port,
                 run_id,
                 token,
+                tls,
             },
             published: published.transpose(),
             server,
@@ -295,6 +301,15 @@ fn done_key(node: u32) -> String {
 
 fn heard_key(node: u32) -> String {
     format!("farref-launch/heard/{node}")
+}
+
+/// Certificates for all ranks.
+fn make_tls(plan: &Plan, names: TlsNames, host: &str, port: u16) -> anyhow::Result<GroupTls> {
+    let names = match names {
+        TlsNames::Own => Some((0..plan.ranks).map(|local| plan.worker_name(local))),
+        TlsNames::Any => None,
+    };
+    GroupTls::make(host, port, names)
 }
 
 async fn serve(host: &str, port: u16) -> anyhow::Result<StoreServer> {

@@ -7,6 +7,7 @@ use farref::Rendezvous;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::arguments::{Arguments, Restart};
+use crate::{certs, group_tls};
 
 /// More ranks than this on one machine are a typing error.
 const MAX_RANKS: u32 = 4096;
@@ -25,6 +26,17 @@ pub(super) struct Plan {
     /// The names of all ranks of the group.
     names: Option<Vec<String>>,
     pub(super) rendezvous: Option<(String, u16)>,
+    /// Whom the certificates are for that the launcher makes, if it makes any.
+    pub(super) tls: Option<TlsNames>,
+}
+
+/// Which names certificates of ranks have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TlsNames {
+    /// Each the name of its rank.
+    Own,
+    /// Any: the program chooses.
+    Any,
 }
 
 impl Plan {
@@ -81,6 +93,7 @@ impl Plan {
             ranks,
             names,
             rendezvous,
+            tls: tls(arguments)?,
         })
     }
 
@@ -96,6 +109,14 @@ impl Plan {
     pub(super) fn name(&self, local: u32) -> Option<&str> {
         let names = self.names.as_ref()?;
         names.get(self.rank(local) as usize).map(String::as_str)
+    }
+
+    /// What a worker of farref is called in that rank, unless its program chooses.
+    pub(super) fn worker_name(&self, local: u32) -> String {
+        match self.name(local) {
+            Some(name) => name.to_owned(),
+            None => format!("worker{}", self.rank(local)),
+        }
     }
 
     /// What stands before the lines of a rank.
@@ -140,6 +161,26 @@ impl Plan {
             format!("cannot open {need} files for {ranks} ranks; try `ulimit -n {need}`")
         })
     }
+}
+
+fn tls(arguments: &Arguments) -> anyhow::Result<Option<TlsNames>> {
+    let names = match (arguments.tls, arguments.tls_any_name) {
+        (false, false) => return Ok(None),
+        (_, false) => TlsNames::Own,
+        (_, true) => TlsNames::Any,
+    };
+    let nodes = arguments.nnodes;
+    ensure!(
+        nodes == 1,
+        "--tls works on one node only, because the certificates of a group have one authority; with --nnodes {nodes} make them \
+         with `farref certs`, and set {} on each node (one certificate for all its ranks: `farref certs issue --as`)",
+        group_tls::VARIABLES.join(", ")
+    );
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if let Some(name) = group_tls::VARIABLES.iter().find(|name| is_set(name)) {
+        bail!("{name} is set, and --tls makes certificates: leave one of them away");
+    }
+    Ok(Some(names))
 }
 
 fn host_and_port(text: &str) -> anyhow::Result<(String, u16)> {
@@ -187,23 +228,13 @@ fn names_for(mut names: Vec<String>, world_size: u32) -> anyhow::Result<Vec<Stri
     );
     let mut seen = HashSet::new();
     for name in &names {
-        check_name(name)?;
+        certs::check_name(name)?;
         ensure!(
             seen.insert(name),
             "the name {name:?} is there twice: the names of a group differ"
         );
     }
     Ok(names)
-}
-
-/// The rule that farref's workers have, told before they are started.
-fn check_name(name: &str) -> anyhow::Result<()> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c);
-    ensure!(
-        (1..=127).contains(&name.len()) && name.chars().all(allowed),
-        "{name:?} cannot be a name: names have 1 to 127 letters, digits and -_:."
-    );
-    Ok(())
 }
 
 #[cfg(test)]
