@@ -109,7 +109,6 @@ impl Drop for GroupTls {
     }
 }
 
-#[cfg(test)]
 /// The certificate, the key and the authority's certificate of whoever looks into the group that meets at an address, if a
 /// launcher of this user has made them.
 pub(crate) fn find(address: &str) -> Option<[PathBuf; 3]> {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use farref::Worker;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rcgen::KeyPair;
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,6 +21,9 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 const PATIENCE: Duration = Duration::from_secs(60);
 const VARIABLES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
 
+/// Tells this program that it is started as a rank of farref, and what it is to do.
+const RANK_PROGRAM: &str = "FARREF_LAUNCH_TLS_TEST_RANK";
+
 /// Makes a test of each function, under its own name.
 macro_rules! trials {
     ($($(#[$meta:meta])* $test:ident,)*) => {
@@ -29,7 +33,10 @@ macro_rules! trials {
     };
 }
 
-fn main() {
+fn main() -> anyhow::Result<()> {
+    if let Ok(role) = std::env::var(RANK_PROGRAM) {
+        return be_rank(&role);
+    }
     let trials = trials![
         every_rank_gets_a_key_of_its_own_and_a_certificate_for_its_name,
         ranks_with_the_names_of_other_files_get_theirs,
@@ -41,6 +48,8 @@ fn main() {
         a_rank_that_is_started_again_has_the_certificate_it_had,
         what_does_not_fit_together_is_one_clear_line,
         who_has_certificates_already_keeps_them,
+        ranks_talk_over_tls_and_who_started_them_can_look_on,
+        a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_any,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
@@ -359,5 +368,99 @@ fn who_has_certificates_already_keeps_them() -> anyhow::Result<()> {
     ensure!(output.stdout == b"[0] mine.pem\n", "{output:?}");
     let said = launch.sh(&["-n", "1"], "echo ${FARREF_TLS_CERT-none}")?;
     ensure!(said == "[0] none\n", "{said}");
+    launch.finish()
+}
+
+#[farref::remote]
+async fn add(a: u32, b: u32) -> u32 {
+    a + b
+}
+
+/// A rank that meets the other one over TCP.
+#[tokio::main]
+async fn be_rank(role: &str) -> anyhow::Result<()> {
+    let rank: u32 = std::env::var("RANK")?.parse()?;
+    let mut builder = Worker::from_env().unix_sockets(false);
+    if role == "chooses" {
+        builder = builder.name(format!("mine{rank}"));
+    }
+    let me = builder.join().await?;
+    for peer in me.peers() {
+        ensure!(add::on(&peer, 1, 2).await? == 3);
+    }
+    println!("met at {}", std::env::var("MASTER_PORT")?);
+    while role == "watched" && !Path::new("over").exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(me.shutdown().await?)
+}
+
+fn rank_program() -> anyhow::Result<String> {
+    let myself = std::env::current_exe()?;
+    Ok(myself
+        .to_str()
+        .context("a path that is no text")?
+        .to_owned())
+}
+
+fn ranks_talk_over_tls_and_who_started_them_can_look_on() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let options = ["--names", "first,second", "--tls"];
+    let mut child = launch
+        .command(&options, &[&rank_program()?])
+        .env(RANK_PROGRAM, "watched")
+        .spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?);
+    let mut child = Ended(child);
+    let said = await_lines(&mut lines, "met at ", 2)?;
+    let port = said.iter().find_map(|line| line.split_whitespace().last());
+    let port = port.context("no port")?;
+    let token = launch.text(&format!("farref/{port}.token"))?;
+    let inspect = |directory: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
+        for variable in VARIABLES {
+            command.env_remove(variable);
+        }
+        command
+            .args(["inspect", &format!("127.0.0.1:{port}")])
+            .env("XDG_RUNTIME_DIR", directory)
+            .env("FARREF_TOKEN", &token)
+            .output()
+    };
+    let seen = inspect(&launch.directory)?;
+    let text = String::from_utf8_lossy(&seen.stdout);
+    ensure!(seen.status.success(), "{seen:?}");
+    ensure!(text.contains("first") && text.contains("second"), "{text}");
+    // Who knows the token and has no certificate does not see them.
+    let elsewhere = launch.directory.join("elsewhere");
+    std::fs::create_dir(&elsewhere)?;
+    let seen = inspect(&elsewhere)?;
+    ensure!(!seen.status.success(), "{seen:?}");
+    let text = String::from_utf8_lossy(&seen.stdout) + String::from_utf8_lossy(&seen.stderr);
+    ensure!(text.contains("certificate"), "{text}");
+
+    std::fs::write(launch.directory.join("over"), "")?;
+    ensure!(child.0.wait()?.success());
+    launch.finish()
+}
+
+fn a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_any()
+-> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let run = |option| {
+        let mut command = launch.command(&["-n", "2", option], &[&rank_program()?]);
+        anyhow::Ok(command.env(RANK_PROGRAM, "chooses").output()?)
+    };
+    let output = run("--tls")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success(), "{output:?}");
+    ensure!(
+        error.contains("certificate") && error.contains("mine"),
+        "{error}"
+    );
+    let output = run("--tls-any-name")?;
+    ensure!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(text.matches("met at ").count() == 2, "{text}");
     launch.finish()
 }

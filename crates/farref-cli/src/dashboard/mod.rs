@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Before anything is served: the address may be mistyped, the token another.
     let observer = arguments
         .looking
-        .observer(&arguments.address, 1000)
+        .observer(&arguments.address, 1000)?
         .calls(CALLS);
     let group = runtime.block_on(observer.group(&arguments.address));
     let group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;

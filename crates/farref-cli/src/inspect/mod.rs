@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(arguments: &Arguments) -> anyhow::Result<Vec<Seen>> {
-    let observer = arguments.looking.observer(&arguments.address, 10_000);
+    let observer = arguments.looking.observer(&arguments.address, 10_000)?;
     let group = observer.group(&arguments.address).await;
     // What a peer says when it refuses may be part of this.
     let mut group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;

@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Before the terminal is taken over: the address may be mistyped.
     let observer = match &demo {
         Some(_) => farref::observe::Observer::new(),
-        None => arguments.looking.observer(&address, 10_000),
+        None => arguments.looking.observer(&address, 10_000)?,
     };
     let group = runtime.block_on(observer.group(&address));
     let group = group.map_err(|error| anyhow::Error::msg(clean(&error.to_string())))?;

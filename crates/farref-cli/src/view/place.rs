@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use farref::Tls;
 use farref::observe::Observer;
 
-use crate::group_token;
+use crate::{group_tls, group_token};
 
 /// How to look at workers.
 #[derive(clap::Args)]
@@ -26,15 +27,26 @@ pub(crate) struct Looking {
 impl Looking {
     /// How to look at the group that is at an address, at so many references of each worker unless somebody wants to see
     /// more.
-    pub(crate) fn observer(&self, address: &str, limit: usize) -> Observer {
+    pub(crate) fn observer(&self, address: &str, limit: usize) -> anyhow::Result<Observer> {
         let token = self.token.clone();
         let token = token
             .or_else(group_token::from_environment)
             .or_else(|| group_token::find(address));
-        Observer::new()
+        let observer = Observer::new()
             .token(token.unwrap_or_default())
             .references(self.limit.unwrap_or(limit).min(100_000))
-            .patience(self.timeout)
+            .patience(self.timeout);
+        let tls = match (Tls::from_env()?, group_tls::find(address)) {
+            (Some(tls), _) => Some(tls),
+            (None, Some([certificate, key, authority])) => {
+                Some(Tls::from_files(certificate, key, authority)?)
+            }
+            (None, None) => None,
+        };
+        Ok(match tls {
+            Some(tls) => observer.tls(tls),
+            None => observer,
+        })
     }
 }
 
