@@ -1,11 +1,13 @@
 //! Groups of workers, each in a process of its own: this one has rank 0.
 
 use std::io::{Read, Write};
+use std::iter::Empty;
 
-use farref::{Peer, StoreServer, Worker};
+use farref::{Peer, StoreServer, Tls, Worker};
 
 use super::role::{Guard, PATIENCE, Role, Seat, token};
 use super::transport::Transport;
+use crate::group_tls::GroupTls;
 
 /// A group that has come together.
 pub(super) struct Group {
@@ -14,6 +16,8 @@ pub(super) struct Group {
     pub(super) peers: Vec<Peer>,
     others: Vec<Guard>,
     store: StoreServer,
+    /// Held for its destructor.
+    _certificates: Option<GroupTls>,
 }
 
 impl Seat {
@@ -21,7 +25,16 @@ impl Seat {
         format!("worker{rank}")
     }
 
-    pub(super) async fn join(&self) -> farref::Result<Worker> {
+    /// Joins, with a certificate out of the environment if one is needed.
+    pub(super) async fn join(&self) -> anyhow::Result<Worker> {
+        let tls = match self.transport {
+            Transport::Tls => Tls::from_env()?,
+            _ => None,
+        };
+        self.join_with(tls).await
+    }
+
+    async fn join_with(&self, tls: Option<Tls>) -> anyhow::Result<Worker> {
         let worker = Worker::builder(Self::name(self.rank))
             .rank(self.rank)
             .world_size(self.workers)
@@ -29,7 +42,12 @@ impl Seat {
             .store_is_hosted_elsewhere()
             .token(token())
             .join_timeout(PATIENCE);
-        self.transport.choose(worker).join().await
+        let worker = self.transport.choose(worker);
+        let worker = match tls {
+            Some(tls) => worker.tls(tls),
+            None => worker,
+        };
+        Ok(worker.join().await?)
     }
 }
 
@@ -43,9 +61,18 @@ impl Group {
             rank,
             workers,
         };
-        let others = (1..workers).map(|rank| Role::Worker(seat(rank)).start());
-        let others = others.collect::<anyhow::Result<_>>()?;
-        let me = seat(0).join().await?;
+        let certificates = match transport {
+            Transport::Tls => Some(GroupTls::make("127.0.0.1", port, None::<Empty<String>>)?),
+            _ => None,
+        };
+        let start = |rank| Role::Worker(seat(rank)).start_with(certificates.as_ref());
+        let others = (1..workers).map(start).collect::<anyhow::Result<_>>()?;
+        let tls = certificates.as_ref().map(|made| {
+            let [certificate, key, authorities] = made.variables(0).map(|(_, file)| file);
+            Tls::from_files(certificate, key, authorities)
+        });
+        let tls = tls.transpose()?;
+        let me = seat(0).join_with(tls).await?;
         let peers = (1..workers).map(|rank| me.peer(&Seat::name(rank)));
         let peers = peers.collect::<farref::Result<_>>()?;
         Ok(Self {
@@ -53,6 +80,7 @@ impl Group {
             peers,
             others,
             store,
+            _certificates: certificates,
         })
     }
 

@@ -75,12 +75,16 @@ impl Plan {
         }
     }
     /// Over what a part is measured: what was asked for, or else all that differs. Only large values go through shared
-    /// memory.
+    /// memory, and what TLS costs shows in calls and values.
     pub(super) fn transports(&self, part: Part) -> Vec<Transport> {
         if !self.transports.is_empty() {
             return self.transports.clone();
         }
-        let differs = |transport: &Transport| *transport != Transport::Shm || part == Part::Values;
+        let differs = |transport: &Transport| match transport {
+            Transport::Tcp | Transport::Unix => true,
+            Transport::Tls => matches!(part, Part::Calls | Part::Pipelined | Part::Values),
+            Transport::Shm => part == Part::Values,
+        };
         Transport::ALL.into_iter().filter(differs).collect()
     }
 }

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::transport::Transport;
+use crate::group_tls::GroupTls;
 use crate::group_token::{self, GroupToken};
 
 /// How long the two processes wait for each other.
@@ -60,10 +61,16 @@ impl FromStr for Role {
 impl Role {
     /// Starts a process that plays this role. It ends with the returned guard at the latest.
     pub(super) fn start(&self) -> anyhow::Result<Guard> {
+        self.start_with(None)
+    }
+
+    /// The same, with a certificate.
+    pub(super) fn start_with(&self, certificates: Option<&GroupTls>) -> anyhow::Result<Guard> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = Command::new(program)
             .args(["bench", "--peer", &serde_json::to_string(self)?])
             .env(group_token::VARIABLE, token())
+            .envs(certificates.into_iter().flat_map(|made| made.variables(0)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

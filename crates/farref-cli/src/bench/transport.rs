@@ -8,17 +8,20 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub(super) enum Transport {
     Tcp,
+    /// TCP with TLS
+    Tls,
     Unix,
     /// A Unix socket, and large values straight from one process's memory into the other's
     Shm,
 }
 
 impl Transport {
-    pub(super) const ALL: [Self; 3] = [Self::Tcp, Self::Unix, Self::Shm];
+    pub(super) const ALL: [Self; 4] = [Self::Tcp, Self::Tls, Self::Unix, Self::Shm];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
             Self::Unix => "unix",
             Self::Shm => "shm",
         }
@@ -27,12 +30,12 @@ impl Transport {
     /// The socket below.
     pub(super) fn socket(self) -> Socket {
         match self {
-            Self::Tcp => Socket::Tcp,
+            Self::Tcp | Self::Tls => Socket::Tcp,
             Self::Unix | Self::Shm => Socket::Unix,
         }
     }
 
-    /// A worker that talks so.
+    /// A worker that talks so, but for its certificate.
     pub(super) fn choose(self, worker: WorkerBuilder) -> WorkerBuilder {
         worker
             .unix_sockets(self.socket() == Socket::Unix)

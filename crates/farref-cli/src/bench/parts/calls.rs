@@ -28,6 +28,17 @@ pub(super) async fn measure(
         }
     };
 
+    let without_tls = match transport {
+        Transport::Tls => {
+            recorder.say("an empty call without TLS");
+            let group = Group::start(Transport::Tcp, 2).await?;
+            let peer = &group.peers[0];
+            let times = repeat(time, || done(nothing::on(peer))).await?;
+            group.end().await?;
+            Some(times)
+        }
+        _ => None,
+    };
     let group = Group::start(transport, 2).await?;
     let peer = &group.peers[0];
     recorder.say("an empty call");
@@ -36,12 +47,13 @@ pub(super) async fn measure(
     let plain = repeat(time, || done(nothing_plain::on(peer))).await?;
     group.end().await?;
 
-    let (budget, plain_budget) = match socket {
-        Socket::Tcp => (1.15, Some(1.6)),
-        Socket::Unix => (1.3, None),
+    let (budget, plain_budget) = match transport {
+        Transport::Tcp => (Some(1.15), Some(1.6)),
+        Transport::Tls => (None, None),
+        Transport::Unix | Transport::Shm => (Some(1.3), None),
     };
     for (name, times, budget) in [
-        ("empty_call", empty, Some(budget)),
+        ("empty_call", empty, budget),
         ("plain_fn_call", plain, plain_budget),
     ] {
         let mut measured =
@@ -49,6 +61,11 @@ pub(super) async fn measure(
         if let Some(blocking) = blocking {
             let budget = (name == "empty_call").then_some(2.0);
             measured = measured.at_most("bare_blocking_ping_pong", blocking.p50, budget);
+        }
+        if let Some(without) = without_tls
+            && name == "empty_call"
+        {
+            measured = measured.at_most("without_tls", without.p50, Some(1.3));
         }
         recorder.add(measured);
     }

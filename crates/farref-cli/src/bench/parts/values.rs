@@ -64,6 +64,10 @@ pub(super) async fn measure(
     }
     drop(bulk);
 
+    let without_tls = match transport {
+        Transport::Tls => Some(Group::start(Transport::Tcp, 2).await?),
+        _ => None,
+    };
     let group = Group::start(transport, 2).await?;
     let peer = &group.peers[0];
     let from_memory = transport == Transport::Shm && is_from_memory(&group).await?;
@@ -87,6 +91,7 @@ pub(super) async fn measure(
             let (socket, copy) = match transport {
                 _ if form.is_vector() => (None, None),
                 Transport::Tcp | Transport::Unix => (held.then_some(0.9), None),
+                Transport::Tls => (None, None),
                 Transport::Shm => (None, (held && from_memory).then_some(0.8)),
             };
             let mut measured = Measurement::speed("value", speed, times)
@@ -97,12 +102,22 @@ pub(super) async fn measure(
             if bytes >= COPIES_COUNT {
                 measured = measured.at_least("memcpy", memory, copy);
             }
+            if let Some(group) = &without_tls
+                && form == Form::Blob
+            {
+                let times = sent(&sample, bytes, direction, &group.peers[0], time, least).await?;
+                let without = times.gigabytes_per_second(direction.ways() * bytes);
+                measured = measured.at_least("without_tls", without, held.then_some(0.5));
+            }
             let blob = *blob.get_or_insert(speed);
             if form.is_vector() {
                 measured = measured.at_least("blob", blob, held.then_some(0.9));
             }
             recorder.add(measured);
         }
+    }
+    if let Some(group) = without_tls {
+        group.end().await?;
     }
     group.end().await
 }

@@ -99,6 +99,7 @@ pub(super) fn spoken(name: &str) -> &str {
         "bare_message" => "bare socket",
         "blob" => "Blob",
         "empty_call" => "empty call",
+        "without_tls" => "without TLS",
         "plain_fn_call" => "empty call of a plain fn",
         "pipelined_calls" => "empty calls",
         "pipelined_shares" => "shares by a user",
