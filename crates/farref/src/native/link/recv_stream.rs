@@ -101,6 +101,8 @@ impl RecvStream {
         let busy_poll = match stream {
             ReadHalf::Memory(_) => Duration::ZERO,
             _ if lanes != MAIN || !has_cores() => Duration::ZERO,
+            // What is encrypted and decrypted takes longer to follow.
+            ReadHalf::Tls(_) => 2 * endpoint.config.busy_poll,
             _ => endpoint.config.busy_poll,
         };
         let busy_poll = BusyPoll::new(busy_poll);
