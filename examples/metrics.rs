@@ -10,6 +10,7 @@
 //!   farref_calls_total{worker="client"} 103
 //! of `server`:
 //!   farref_served_failed_total{worker="server",function="metrics::square_root"} 3
+//!   farref_served_refused_total{worker="server"} 0
 //!   farref_served_total{worker="server",function="metrics::square_root"} 103
 //! the counts are right, both workers have ended
 //! ```
@@ -77,6 +78,7 @@ async fn client(me: &Worker) -> Result<()> {
     let servers = page::on(&server).await?;
     let served = [
         "farref_served_failed_total{worker=\"server\",function=\"metrics::square_root\"} 3",
+        "farref_served_refused_total{worker=\"server\"} 0",
         "farref_served_total{worker=\"server\",function=\"metrics::square_root\"} 103",
     ];
     show("server", &servers, "farref_served", &served)

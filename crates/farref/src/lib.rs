@@ -84,7 +84,7 @@
 //! trace. Counters, gauges and histograms go to the `metrics` facade, labelled `worker` with its name:
 //! calls (`farref_calls_total`, `farref_calls_failed_total`, `farref_calls_cancelled_total`,
 //! `farref_call_seconds`; one that ran out of time has failed, one that was dropped is cancelled, none is
-//! both), calls of others (`farref_served_total`, `farref_served_failed_total`, `farref_calls_refused_total`,
+//! both), calls of others (`farref_served_total`, `farref_served_failed_total`, `farref_served_refused_total`,
 //! `farref_serve_seconds`), references (`farref_references`, `farref_references_created_total`,
 //! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,

@@ -282,7 +282,7 @@ mod numbers {
         "farref_call_seconds",
         "farref_calls_cancelled_total",
         "farref_calls_failed_total",
-        "farref_calls_refused_total",
+        "farref_served_refused_total",
         "farref_calls_total",
         "farref_connections_total",
         "farref_contexts",
@@ -422,8 +422,8 @@ mod numbers {
         expect("farref_served_total", "worker1", 17.0);
         expect("farref_served_failed_total", "worker1", 8.0);
         expect("farref_serve_seconds", "worker1", 17.0);
-        expect("farref_calls_refused_total", "worker1", 3.0);
-        expect("farref_calls_refused_total", "worker0", 0.0);
+        expect("farref_served_refused_total", "worker1", 3.0);
+        expect("farref_served_refused_total", "worker0", 0.0);
         expect("farref_references_created_total", "worker0", 4.0);
         expect("farref_references_created_total", "worker1", 0.0);
         expect("farref_values_freed_total", "worker0", 1.0);

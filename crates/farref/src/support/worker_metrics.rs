@@ -49,7 +49,7 @@ pub(crate) struct WorkerMetrics {
     pub(crate) shared: Tally,
     /// `farref_values_freed_total`: values of this worker that nobody refers to any more.
     pub(crate) freed: Tally,
-    /// `farref_calls_refused_total`: calls of others that they may not make here.
+    /// `farref_served_refused_total`: calls of others that they may not make here.
     pub(crate) refused: Counter,
     /// `farref_misbehaved_total`: peers that were cut off.
     pub(crate) misbehaved: Counter,
@@ -82,7 +82,7 @@ impl WorkerMetrics {
             created: tally("farref_references_created_total"),
             shared: tally("farref_references_shared_total"),
             freed: tally("farref_values_freed_total"),
-            refused: count("farref_calls_refused_total"),
+            refused: count("farref_served_refused_total"),
             misbehaved: count("farref_misbehaved_total"),
             references: level("farref_references"),
             contexts: level("farref_contexts"),
