@@ -76,11 +76,13 @@ fn every_measurement_is_in_the_json_with_its_limits() -> anyhow::Result<()> {
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let measurements = report["measurements"].as_array().cloned();
     let mut measurements = measurements.unwrap_or_default();
-    for transport in ["tcp", "unix", "shm"] {
-        // Only values can go through shared memory.
-        let expected = EXPECTED
-            .iter()
-            .filter(|expected| transport != "shm" || expected.0 == "values");
+    for transport in ["tcp", "tls", "unix", "shm"] {
+        // Only values can go through shared memory, and what TLS costs shows in calls and values.
+        let expected = EXPECTED.iter().filter(|expected| match transport {
+            "tls" => ["calls", "pipelined", "values"].contains(&expected.0),
+            "shm" => expected.0 == "values",
+            _ => true,
+        });
         for &(part, name, count, limits, timed) in expected {
             let is_one = |one: &&Value| {
                 one["transport"] == transport && one["part"] == part && one["name"] == name
@@ -99,7 +101,13 @@ fn every_measurement_is_in_the_json_with_its_limits() -> anyhow::Result<()> {
                     let held = held.filter(|held| held["name"] == *limit);
                     assert_eq!(held.count(), 1, "{limit} of {one}");
                 }
-                for limit in one["limits"].as_array().into_iter().flatten() {
+                // Each of these is held against the same without.
+                let limits = || one["limits"].as_array().into_iter().flatten();
+                let without = limits().any(|limit| limit["name"] == "without_tls");
+                let is_beside =
+                    transport == "tls" && (name == "empty_call" || one["form"] == "blob");
+                assert_eq!(without, is_beside, "{one}");
+                for limit in limits() {
                     assert!(limit["ratio"].as_f64().is_some(), "{one}");
                 }
             }
