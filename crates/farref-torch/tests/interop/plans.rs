@@ -1,6 +1,7 @@
 //! Runs the processes of a plan and looks at how they end.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -297,8 +298,11 @@ fn read_all(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle
     })
 }
 
-/// An address that nobody has at the moment.
+/// An address that nobody has at the moment, with a port that the system gives nobody who asks for any: a worker takes its time to
+/// listen there.
 fn free_address() -> Result<String> {
-    let probe = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(probe.local_addr()?.to_string())
+    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    let ports = std::iter::repeat_with(|| fastrand::u16(20_000..30_000));
+    let port = ports.take(1_000).find(is_free);
+    Ok(format!("127.0.0.1:{}", port.context("no port is free")?))
 }
