@@ -4,9 +4,11 @@
 //! way, and for those that build calls out of others. Programs need none of this: what `#[farref::remote]`
 //! generates builds their calls.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use super::call::Call;
 use super::peer::Peer;
@@ -15,8 +17,9 @@ use crate::agent::{Fingerprint, FunctionRef};
 use crate::error::{Error, FunctionName, Result};
 use crate::fingerprint;
 use crate::runtime::context_scope::ContextScope;
-use crate::runtime::current;
+use crate::runtime::current::{self, Current};
 use crate::runtime::registry::{BY_METHOD, FunctionEntry, Registry};
+use crate::support::blocking_pool::BlockedThread;
 
 /// All remote functions of the program.
 ///
@@ -329,6 +332,82 @@ pub fn failed<T>(name: impl Into<String>, error: Error) -> Call<T> {
 /// ```
 pub fn named<T, E>(call: Call<T, E>, name: impl Into<String>) -> Call<T, E> {
     call.named(FunctionName::theirs(name.into()))
+}
+
+/// What code runs for: the call that a remote function works for, its deadline, its trace, its context.
+///
+/// The runtime knows it of the thread or the task that it runs a function on. Where a function goes on somewhere else, as
+/// a coroutine on an event loop of its own, it is taken along.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use farref::functions::CallScope;
+/// use farref::Worker;
+///
+/// #[farref::remote]
+/// async fn caller_seen_from_another_thread() -> Option<String> {
+///     let scope = CallScope::current().expect("inside of a remote function");
+///     let thread = std::thread::spawn(move || {
+///         assert!(Worker::caller().is_none()); // this thread knows nothing
+///         scope.enter(|| Worker::caller().map(|caller| caller.name().to_owned()))
+///     });
+///     thread.join().expect("no panic")
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let peer = cluster.worker(0).peer("worker1")?;
+/// let seen = caller_seen_from_another_thread::on(&peer).await?;
+/// assert_eq!(seen.as_deref(), Some("worker0"));
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct CallScope(Arc<Current>);
+
+impl CallScope {
+    /// That of this code, if it runs in a remote function.
+    pub fn current() -> Option<Self> {
+        Current::get().map(Self)
+    }
+
+    /// Runs `f` as part of the remote function.
+    pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.0.enter(f)
+    }
+}
+
+impl fmt::Debug for CallScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.0.entry.map(FunctionEntry::name);
+        f.debug_tuple("CallScope").field(&function).finish()
+    }
+}
+
+/// Blocks this thread until a future is done: [`Call::wait`] for futures of any kind. If it is a thread of plain remote
+/// functions, another takes its place meanwhile.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let runtime = tokio::runtime::Handle::current();
+/// let waited = std::thread::spawn(move || {
+///     farref::functions::block_on(&runtime, async {
+///         tokio::time::sleep(Duration::from_millis(1)).await;
+///         7
+///     })
+/// });
+/// assert_eq!(tokio::task::block_in_place(|| waited.join()).expect("no panic"), 7);
+/// # Ok(())
+/// # }
+/// ```
+pub fn block_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    let _waiting = BlockedThread::begin();
+    runtime.block_on(future)
 }
 
 fn info(entry: &FunctionEntry) -> FunctionInfo {
