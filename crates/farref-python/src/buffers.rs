@@ -1,0 +1,177 @@
+//! Memory of Python's objects as buffers of messages, and the other way round.
+//!
+//! All `unsafe` of the package is here. Python's buffer protocol is in the stable interface of Python 3.11 and later;
+//! what is used of it here has the same layout in 3.10, so it is declared by hand.
+//!
+//! # Invariants
+//!
+//! - **PB-1** Memory that was lent is given back exactly once, with the interpreter attached, and never by a thread of the
+//!   wire: [`errands`](crate::errands) does it.
+//! - **PB-2** Memory that a Python object shows is its own: nothing else in the process writes to it or reads it.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+use farref::{Buffer, Source, Width};
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::ffi::{Py_ssize_t, PyObject};
+use pyo3::prelude::*;
+
+use crate::errands;
+
+/// `Py_buffer`.
+#[repr(C)]
+struct RawView {
+    buf: *mut c_void,
+    obj: *mut PyObject,
+    len: Py_ssize_t,
+    itemsize: Py_ssize_t,
+    readonly: c_int,
+    ndim: c_int,
+    format: *mut c_char,
+    shape: *mut Py_ssize_t,
+    strides: *mut Py_ssize_t,
+    suboffsets: *mut Py_ssize_t,
+    internal: *mut c_void,
+}
+
+/// `PyBUF_SIMPLE`: contiguous bytes.
+const SIMPLE: c_int = 0;
+
+unsafe extern "C" {
+    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut RawView, flags: c_int) -> c_int;
+    fn PyBuffer_Release(view: *mut RawView);
+}
+
+/// A view into a Python object's memory, which the object keeps where it is until the view is released.
+struct View(Box<RawView>);
+
+// SAFETY: The memory is pinned by the view until `PyBuffer_Release`; reading it needs no interpreter. A program that
+// writes to it meanwhile changes what is sent, as with every system that sends without a copy: what is read of it is bytes,
+// for which every value is a valid one, and nothing here relies on reading the same twice.
+unsafe impl Send for View {}
+// SAFETY: As above; it is only read.
+unsafe impl Sync for View {}
+
+impl View {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = Box::new(RawView {
+            buf: std::ptr::null_mut(),
+            obj: std::ptr::null_mut(),
+            len: 0,
+            itemsize: 0,
+            readonly: 0,
+            ndim: 0,
+            format: std::ptr::null_mut(),
+            shape: std::ptr::null_mut(),
+            strides: std::ptr::null_mut(),
+            suboffsets: std::ptr::null_mut(),
+            internal: std::ptr::null_mut(),
+        });
+        // SAFETY: The object is alive, the interpreter attached, and the view stays where it is until it is released.
+        if unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *view, SIMPLE) } != 0 {
+            return Err(PyErr::take(object.py())
+                .unwrap_or_else(|| PyBufferError::new_err("the object lends no buffer")));
+        }
+        Ok(Self(view))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match usize::try_from(self.0.len) {
+            Ok(0) | Err(_) => &[],
+            // SAFETY: The view says that so many bytes are there, and it has not been released.
+            Ok(len) => unsafe { std::slice::from_raw_parts(self.0.buf.cast(), len) },
+        }
+    }
+
+    fn release(mut self, _attached: Python<'_>) {
+        // SAFETY: The interpreter is attached, and nobody has released it before: this takes it (PB-1).
+        unsafe { PyBuffer_Release(&raw mut *self.0) }
+    }
+}
+
+/// Memory that a Python object has lent, until this is dropped.
+struct Lent(Option<View>);
+
+impl Lent {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], View::bytes)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(view) = self.0.take() {
+            errands::run(move |py| view.release(py));
+        }
+    }
+}
+
+impl Source for Lent {
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Whoever receives it has memory on whose alignment numbers of up to eight bytes can rely.
+    fn width(&self) -> Width {
+        match self.bytes().len().is_multiple_of(8) {
+            true => Width::Eight,
+            false => Width::One,
+        }
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        look(self.bytes().get(range).unwrap_or_default());
+    }
+
+    fn address(&self) -> Option<usize> {
+        Some(self.bytes().as_ptr().addr())
+    }
+}
+
+/// The memory of an object, which is not copied: it belongs to the message until that has arrived.
+pub(crate) fn lend(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    Ok(Buffer::from_source(Arc::new(Lent(Some(View::of(object)?)))))
+}
+
+/// Memory that came with a message, and belongs to a Python object now.
+#[pyclass(frozen, module = "farref._core")]
+pub(crate) struct Received(Numbers);
+
+enum Numbers {
+    Bytes(Vec<u8>),
+    Words(Vec<u64>),
+}
+
+impl Received {
+    pub(crate) fn new(buffer: Buffer) -> PyResult<Self> {
+        let no_memory =
+            |error| PyMemoryError::new_err(format!("a buffer that came cannot be kept: {error}"));
+        Ok(Self(match buffer.width() {
+            Width::Eight => Numbers::Words(buffer.into_vec().map_err(no_memory)?),
+            _ => Numbers::Bytes(buffer.into_vec().map_err(no_memory)?),
+        }))
+    }
+}
+
+#[pymethods]
+impl Received {
+    /// Where it begins. Python makes an array of it that keeps this object.
+    #[getter]
+    fn address(&self) -> usize {
+        match &self.0 {
+            Numbers::Bytes(bytes) => bytes.as_ptr().addr(),
+            Numbers::Words(words) => words.as_ptr().addr(),
+        }
+    }
+
+    /// How many bytes it has.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        match &self.0 {
+            Numbers::Bytes(bytes) => bytes.len(),
+            Numbers::Words(words) => size_of_val(&**words),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Calls of Python functions: building them, waiting for them.
+
+use std::time::Duration;
+
+use farref::{Call, Peer, RRef, functions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::errors::{Raised, to_python};
+use crate::futures::PyFuture;
+use crate::interpreter;
+use crate::objects::{Object, Pickled};
+use crate::references::PyRRef;
+use crate::runtime;
+use crate::scope;
+use crate::serving::{self, Invocation, ObjectRRef, Request};
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Limit {
+    /// As the worker was told when it joined.
+    #[default]
+    OfTheWorker,
+    Seconds(Duration),
+    None,
+}
+
+impl Limit {
+    pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Self> {
+        match seconds {
+            None => Ok(Self::None),
+            Some(seconds) => Ok(Self::Seconds(duration(seconds)?)),
+        }
+    }
+
+    pub(crate) fn apply(self, call: Building) -> Building {
+        Building(match self {
+            Self::OfTheWorker => call.0,
+            Self::Seconds(limit) => call.0.timeout(limit),
+            Self::None => call.0.timeout(None),
+        })
+    }
+}
+
+/// Seconds as Python has them.
+pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!(
+            "{seconds} is no time to wait: give seconds, zero or more, or None to wait for ever"
+        ))
+    })
+}
+
+/// A function of Python and its arguments, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct PythonCall {
+    name: String,
+    /// Whether it is a coroutine function, which needs no thread while it waits.
+    waits: bool,
+    arguments: Pickled,
+}
+
+impl PythonCall {
+    pub(crate) fn new(
+        function: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        alive()?;
+        let arguments = Pickled::of(
+            (function, args, kwargs)
+                .into_pyobject(function.py())?
+                .as_any(),
+        )?;
+        Ok(Self {
+            name: name_of(function),
+            waits: is_coroutine_function(function),
+            arguments,
+        })
+    }
+
+    pub(crate) fn on(self, peer: &Peer) -> Building {
+        let request = Request {
+            arguments: self.arguments,
+        };
+        let call = scope::enter(|| match self.waits {
+            true => serving::call_coroutine::on(peer, request),
+            false => serving::call::on(peer, request),
+        });
+        Building(functions::named(call, self.name))
+    }
+}
+
+/// A method of a far object and its arguments, ready to be sent.
+pub(crate) fn method(
+    on: &RRef<Object>,
+    name: &str,
+    args: &Bound<'_, PyTuple>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Building> {
+    alive()?;
+    let invocation = Invocation {
+        method: name.to_owned(),
+        arguments: Pickled::of((args, kwargs).into_pyobject(args.py())?.as_any())?,
+    };
+    let call = scope::enter(|| on.invoke(invocation));
+    Ok(Building(functions::named(call, name)))
+}
+
+/// A call that has been built, and not made yet.
+#[derive(Debug)]
+pub(crate) struct Building(pub(crate) Call<Object, Raised>);
+
+impl Building {
+    /// Makes it and waits for what it returns.
+    pub(crate) fn wait(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let outcome = runtime::wait(py, self.0)?;
+        match outcome {
+            Ok(object) => object.into_python(py),
+            Err(error) => Err(to_python(py, error)),
+        }
+    }
+
+    pub(crate) fn start(self) -> PyFuture {
+        PyFuture::new(self.0.start())
+    }
+
+    pub(crate) fn remote(self) -> PyRRef {
+        PyRRef::new(self.0.remote())
+    }
+}
+
+/// IN-2: nothing is to be done in a process that was forked off.
+pub(crate) fn alive() -> PyResult<()> {
+    if interpreter::has_forked() {
+        return Err(Python::attach(|py| {
+            let class = py
+                .import("farref._errors")
+                .and_then(|errors| errors.getattr("Forked"));
+            let text = "this process was forked off from a worker, whose threads and connections it does not have: start \
+                        processes with multiprocessing's \"spawn\" or with `farref launch`, and let each join by itself";
+            match class.and_then(|class| class.call1((text,))) {
+                Ok(error) => PyErr::from_value(error),
+                Err(error) => error,
+            }
+        }));
+    }
+    Ok(())
+}
+
+/// `module.function`, for errors and traces.
+fn name_of(function: &Bound<'_, PyAny>) -> String {
+    let part = |name| {
+        let part = function.getattr_opt(name).ok().flatten()?;
+        part.cast_into::<PyString>().ok()?.extract::<String>().ok()
+    };
+    match (part("__module__"), part("__qualname__")) {
+        (Some(module), Some(name)) => format!("{module}.{name}"),
+        (None, Some(name)) => name,
+        _ => match function.cast::<PyString>() {
+            Ok(name) => name.to_string(),
+            Err(_) => "a callable".to_owned(),
+        },
+    }
+}
+
+/// `inspect.CO_COROUTINE`
+const CO_COROUTINE: u32 = 0x80;
+
+fn is_coroutine_function(function: &Bound<'_, PyAny>) -> bool {
+    let flags = || {
+        let code = function.getattr_opt("__code__").ok()??;
+        code.getattr("co_flags").ok()?.extract::<u32>().ok()
+    };
+    flags().is_some_and(|flags| flags & CO_COROUTINE != 0)
+}

@@ -1,0 +1,141 @@
+//! Coroutines of the program: they run on an event loop of their own, on a thread that Python has started (`farref/_loop.py`).
+//!
+//! # Invariants
+//!
+//! - **CO-1** A coroutine whose caller does not want its result any more is cancelled, as a task of the loop.
+//! - **CO-2** What it calls, it calls as part of the call that it runs for: within its time, in its context.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farref::functions::CallScope;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use tokio::sync::oneshot;
+
+use crate::errands;
+use crate::errors::Raised;
+use crate::objects::Object;
+use crate::scope::PyScope;
+
+type Sender = oneshot::Sender<Result<Object, Raised>>;
+
+/// Whether a function has returned a coroutine.
+pub(crate) fn is_one(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static COROUTINE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = value.py();
+    let class = COROUTINE.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("types")?.getattr("CoroutineType")?.unbind())
+    })?;
+    Ok(value.get_type().is(class.bind(py)))
+}
+
+/// Begins a coroutine on the event loop: `make` makes it there. What it returns, once it is awaited.
+pub(crate) fn begin(
+    scope: Option<CallScope>,
+    make: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send + 'static,
+) -> impl Future<Output = Result<Object, Raised>> + Send {
+    let (sender, ended) = oneshot::channel();
+    let running = Arc::new(Mutex::new(Running::NotYet));
+    let cancel = CancelOnDrop(Arc::clone(&running));
+    errands::run(move |py| {
+        let sender = Arc::new(Mutex::new(Some(sender)));
+        let begun = make(py).and_then(|coroutine| start(py, coroutine, scope, &sender));
+        match begun {
+            Ok(task) => Running::begun(&running, py, task),
+            Err(error) => answer(&sender, Err(Raised::new(py, &error))),
+        }
+    });
+    async move {
+        let outcome = ended.await;
+        cancel.over();
+        outcome.unwrap_or_else(|_| Err(Raised::interpreter_ends()))
+    }
+}
+
+fn start(
+    py: Python<'_>,
+    coroutine: Bound<'_, PyAny>,
+    scope: Option<CallScope>,
+    sender: &Arc<Mutex<Option<Sender>>>,
+) -> PyResult<Py<PyAny>> {
+    let completion = Completion(Arc::clone(sender));
+    let scope = scope.map(PyScope::of_call);
+    let start = py.import("farref._loop")?.getattr("start")?;
+    Ok(start.call1((coroutine, scope, completion))?.unbind())
+}
+
+fn answer(sender: &Mutex<Option<Sender>>, outcome: Result<Object, Raised>) {
+    let sender = sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(sender) = sender {
+        // Nobody waits any more: dropped here, on a thread that has the interpreter.
+        drop(sender.send(outcome));
+    }
+}
+
+/// Told by the loop what became of a coroutine.
+#[pyclass(frozen, module = "farref._core")]
+pub(crate) struct Completion(Arc<Mutex<Option<Sender>>>);
+
+#[pymethods]
+impl Completion {
+    fn returned(&self, value: Bound<'_, PyAny>) {
+        answer(&self.0, Ok(Object::here(value)));
+    }
+
+    fn raised(&self, py: Python<'_>, error: Bound<'_, PyAny>) {
+        answer(&self.0, Err(Raised::new(py, &PyErr::from_value(error))));
+    }
+}
+
+/// A coroutine of the loop, and what may be done about it.
+enum Running {
+    NotYet,
+    /// By calling this.
+    Begun(Py<PyAny>),
+    Over,
+}
+
+impl Running {
+    /// It runs; unless nobody wants it any more.
+    fn begun(running: &Mutex<Self>, py: Python<'_>, cancel: Py<PyAny>) {
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*running {
+            Self::NotYet => *running = Self::Begun(cancel),
+            Self::Begun(_) | Self::Over => {
+                drop(running);
+                cancel_now(py, &cancel);
+            }
+        }
+    }
+}
+
+fn cancel_now(py: Python<'_>, cancel: &Py<PyAny>) {
+    if let Err(error) = cancel.call0(py) {
+        error.write_unraisable(py, None);
+    }
+}
+
+/// CO-1
+struct CancelOnDrop(Arc<Mutex<Running>>);
+
+impl CancelOnDrop {
+    fn take(&self) -> Running {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *running, Running::Over)
+    }
+
+    /// It has ended by itself.
+    fn over(&self) {
+        if let Running::Begun(cancel) = self.take() {
+            errands::run(move |_| drop(cancel));
+        }
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Running::Begun(cancel) = self.take() {
+            errands::run(move |py| cancel_now(py, &cancel));
+        }
+    }
+}

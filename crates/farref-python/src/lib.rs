@@ -1,0 +1,81 @@
+//! The Rust part of the Python package `farref`: a driver of the same runtime that Rust programs use, with Python's objects as
+//! its values.
+//!
+//! | module | job |
+//! | --- | --- |
+//! | `worker`, `peers`, `references`, `futures`, `testing` | what programs see |
+//! | `calls`, `scope` | building calls, as part of what the code runs for |
+//! | `serving`, `coroutines` | carrying out calls |
+//! | `objects`, `buffers` | values on their way: pickles, and memory beside them |
+//! | `errors` | exceptions |
+//! | `runtime`, `errands`, `interpreter` | threads: those of the wire, one that has the interpreter, the end of it |
+//!
+//! The Python part is in `python/farref`.
+
+mod buffers;
+mod calls;
+mod coroutines;
+mod errands;
+mod errors;
+mod futures;
+mod interpreter;
+mod objects;
+mod peers;
+mod references;
+mod runtime;
+mod scope;
+mod serving;
+mod testing;
+mod worker;
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+/// How long the end of the interpreter waits for functions that still run.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Called before the interpreter ends.
+#[pyfunction]
+fn close(py: Python<'_>) {
+    py.detach(|| {
+        errands::close();
+        interpreter::close(PATIENCE);
+    });
+}
+
+/// Called in a process that was forked off.
+#[pyfunction]
+fn forked() {
+    interpreter::forked();
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    runtime::imported(module.py())?;
+    // Whoever wants to see what happens says so: FARREF_LOG=info.
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FARREF_LOG");
+    if let Ok(filter) = filter {
+        let logging = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr);
+        // A program that has its own keeps it.
+        let _ = logging.try_init();
+    }
+    module.add_class::<worker::PyWorker>()?;
+    module.add_class::<peers::PyPeer>()?;
+    module.add_class::<references::PyRRef>()?;
+    module.add_class::<futures::PyFuture>()?;
+    module.add_class::<scope::PyContext>()?;
+    module.add_class::<scope::PyScope>()?;
+    module.add_class::<testing::PyCluster>()?;
+    module.add_function(wrap_pyfunction!(worker::join, module)?)?;
+    module.add_function(wrap_pyfunction!(worker::current_worker, module)?)?;
+    module.add_function(wrap_pyfunction!(worker::caller, module)?)?;
+    module.add_function(wrap_pyfunction!(scope::context_id, module)?)?;
+    module.add_function(wrap_pyfunction!(objects::received_reference, module)?)?;
+    module.add_function(wrap_pyfunction!(objects::received_peer, module)?)?;
+    module.add_function(wrap_pyfunction!(close, module)?)?;
+    module.add_function(wrap_pyfunction!(forked, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Python's objects as values of the runtime.
+//!
+//! An object stays what it is with the worker that has it. On its way to another it is a pickle, with buffers and
+//! references beside it; it is unpickled by the thread that wants it, and by nobody who only hands it on.
+
+use std::cell::RefCell;
+
+use farref::{Blob, Buffer, Peer, RRef};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::buffers::{self, Received};
+use crate::errors;
+use crate::interpreter;
+use crate::peers::PyPeer;
+use crate::references::PyRRef;
+
+/// An object of Python.
+#[derive(Debug)]
+pub(crate) enum Object {
+    /// On the worker that has it.
+    Here(Live),
+    /// On its way, or just arrived.
+    Pickled(Pickled),
+}
+
+/// An object that is with the worker that has it, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Live(Option<Py<PyAny>>);
+
+/// An object as bytes, and what travels beside them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Pickled {
+    pickle: Blob,
+    buffers: Vec<Buffer>,
+    references: Vec<RRef<Object>>,
+    peers: Vec<Peer>,
+}
+
+/// References and peers that are in the value that is being pickled or unpickled.
+#[derive(Default)]
+struct Beside {
+    references: Vec<RRef<Object>>,
+    peers: Vec<Peer>,
+}
+
+thread_local! {
+    /// What is being pickled by this thread. Pickling runs the program's code, which may pickle other things meanwhile.
+    static SENDING: RefCell<Vec<Beside>> = const { RefCell::new(Vec::new()) };
+    static RECEIVING: RefCell<Vec<Beside>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The innermost value that this thread pickles or unpickles: taken off again whatever happens.
+struct Scope(&'static std::thread::LocalKey<RefCell<Vec<Beside>>>);
+
+impl Scope {
+    fn enter(stack: &'static std::thread::LocalKey<RefCell<Vec<Beside>>>, beside: Beside) -> Self {
+        stack.with_borrow_mut(|stack| stack.push(beside));
+        Self(stack)
+    }
+
+    fn leave(self) -> Beside {
+        let beside = self.0.with_borrow_mut(Vec::pop).unwrap_or_default();
+        std::mem::forget(self);
+        beside
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        drop(self.0.with_borrow_mut(Vec::pop));
+    }
+}
+
+/// A function of `farref._pickling`.
+fn helper<'py>(
+    py: Python<'py>,
+    cell: &'static PyOnceLock<Py<PyAny>>,
+    name: &str,
+) -> PyResult<&'py Bound<'py, PyAny>> {
+    let function = cell.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("farref._pickling")?.getattr(name)?.unbind())
+    })?;
+    Ok(function.bind(py))
+}
+
+impl Pickled {
+    /// Pickles an object. Its large buffers and its references go beside.
+    pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = value.py();
+        let scope = Scope::enter(&SENDING, Beside::default());
+        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) =
+            helper(py, &DUMPS, "dumps")?.call1((value,))?.extract()?;
+        let Beside { references, peers } = scope.leave();
+        let buffers = lent.iter().map(|buffer| buffers::lend(&buffer));
+        Ok(Self {
+            buffers: buffers.collect::<PyResult<_>>()?,
+            pickle: pickle.as_bytes().to_vec().into(),
+            references,
+            peers,
+        })
+    }
+
+    /// The object.
+    pub(crate) fn unpickle(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let loads = helper(py, &LOADS, "loads")?;
+        let pickle = PyBytes::new(py, &self.pickle);
+        let (references, peers) = (self.references, self.peers);
+        if self.buffers.is_empty() {
+            let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
+            return loads.call1((pickle,));
+        }
+        let received = self.buffers.into_iter().map(Received::new);
+        let received = PyList::new(py, received.collect::<PyResult<Vec<_>>>()?)?;
+        let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
+        loads.call1((pickle, received))
+    }
+}
+
+impl Object {
+    pub(crate) fn here(value: Bound<'_, PyAny>) -> Self {
+        Self::Here(Live(Some(value.unbind())))
+    }
+
+    /// The object, for who got it.
+    pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        match self {
+            Self::Here(live) => Ok(live.bind(py)),
+            Self::Pickled(pickled) => pickled.unpickle(py),
+        }
+    }
+}
+
+impl Live {
+    pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match &self.0 {
+            Some(value) => value.bind(py).clone(),
+            None => py.None().into_bound(py),
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // Destructors of the program run here, where the runtime lets them run, and not whenever somebody comes by.
+        interpreter::attach(|_| drop(self.0.take()));
+        // The interpreter is gone, and the object with it.
+        std::mem::forget(self.0.take());
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Pickled(pickled) => pickled.serialize(serializer),
+            Self::Here(value) => {
+                let pickled = interpreter::attach(|py| {
+                    Pickled::of(&value.bind(py)).map_err(|error| errors::one_line(py, &error))
+                });
+                let pickled =
+                    pickled.unwrap_or_else(|| Err("its interpreter is ending".to_owned()));
+                pickled.map_err(S::Error::custom)?.serialize(serializer)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Pickled::deserialize(deserializer).map(Self::Pickled)
+    }
+}
+
+/// What stands in a pickle for a reference: its place among those beside it.
+pub(crate) fn send_reference<'py>(
+    py: Python<'py>,
+    rref: &RRef<Object>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let index = SENDING.with_borrow_mut(|stack| {
+        let references = &mut stack.last_mut()?.references;
+        references.push(rref.clone());
+        Some(references.len() - 1)
+    });
+    let index = index.ok_or_else(|| not_in_a_call("an RRef"))?;
+    placeholder(py, "_reference", index)
+}
+
+/// The same for a peer.
+pub(crate) fn send_peer<'py>(py: Python<'py>, peer: &Peer) -> PyResult<Bound<'py, PyTuple>> {
+    let index = SENDING.with_borrow_mut(|stack| {
+        let peers = &mut stack.last_mut()?.peers;
+        peers.push(peer.clone());
+        Some(peers.len() - 1)
+    });
+    let index = index.ok_or_else(|| not_in_a_call("a Peer"))?;
+    placeholder(py, "_peer", index)
+}
+
+fn placeholder<'py>(
+    py: Python<'py>,
+    function: &str,
+    index: usize,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let function = py.import("farref._core")?.getattr(function)?;
+    (function, (index,)).into_pyobject(py)
+}
+
+fn not_in_a_call(what: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "{what} cannot be pickled by itself, only sent in the arguments or the result of a call: the worker that gets it has \
+         to know who holds it"
+    ))
+}
+
+/// The reference that a pickle has at this place.
+#[pyfunction]
+#[pyo3(name = "_reference")]
+pub(crate) fn received_reference(index: usize) -> PyResult<PyRRef> {
+    let found = RECEIVING.with_borrow(|stack| stack.last()?.references.get(index).cloned());
+    found
+        .map(PyRRef::new)
+        .ok_or_else(|| not_in_a_call("an RRef"))
+}
+
+/// The peer that a pickle has at this place.
+#[pyfunction]
+#[pyo3(name = "_peer")]
+pub(crate) fn received_peer(index: usize) -> PyResult<PyPeer> {
+    let found = RECEIVING.with_borrow(|stack| stack.last()?.peers.get(index).cloned());
+    found
+        .map(PyPeer::new)
+        .ok_or_else(|| not_in_a_call("a Peer"))
+}

@@ -1,0 +1,83 @@
+//! The runtime of this process's workers, and waiting for it from Python.
+
+use std::sync::OnceLock;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use farref::functions;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// How often a waiting main thread looks whether Ctrl-C was pressed.
+const SIGNALS: Duration = Duration::from_millis(50);
+
+/// Threads that read and write for all workers of the process. What the program's functions do is done elsewhere.
+const THREADS: usize = 2;
+
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+static MAIN: OnceLock<ThreadId> = OnceLock::new();
+
+/// Called by the import: Python gives signals to the thread that it was started on.
+pub(crate) fn imported(py: Python<'_>) -> PyResult<()> {
+    let threading = py.import("threading")?;
+    let here = threading.call_method0("current_thread")?;
+    if here.is(&threading.call_method0("main_thread")?) {
+        let _ = MAIN.set(std::thread::current().id());
+    }
+    Ok(())
+}
+
+/// The runtime, which is there as long as the process is.
+pub(crate) fn handle() -> PyResult<&'static Handle> {
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime.handle());
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("farref-runtime")
+        .enable_all()
+        .build()
+        .map_err(|error| PyOSError::new_err(format!("no runtime could be started: {error}")))?;
+    // Whoever was faster means the same.
+    Ok(RUNTIME.get_or_init(|| runtime).handle())
+}
+
+/// Waits for a future without the interpreter, and gives it up if Python raises something meanwhile (Ctrl-C).
+pub(crate) fn wait<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
+where
+    F: Future + Send,
+    F::Output: Send,
+{
+    let mut future = std::pin::pin!(future);
+    loop {
+        match wait_a_while(py, future.as_mut(), None)? {
+            Some(output) => return Ok(output),
+            None => py.check_signals()?,
+        }
+    }
+}
+
+/// Waits until the future is over, or the time; on the main thread also no longer than until it has to look for signals.
+pub(crate) fn wait_a_while<F>(
+    py: Python<'_>,
+    future: F,
+    at_most: Option<Duration>,
+) -> PyResult<Option<F::Output>>
+where
+    F: Future + Send,
+    F::Output: Send,
+{
+    let handle = handle()?;
+    let slice = MAIN
+        .get()
+        .filter(|main| **main == std::thread::current().id())
+        .map(|_| SIGNALS);
+    let limit = [slice, at_most].into_iter().flatten().min();
+    Ok(py.detach(|| match limit {
+        None => Some(functions::block_on(handle, future)),
+        Some(limit) => functions::block_on(handle, async move {
+            tokio::time::timeout(limit, future).await.ok()
+        }),
+    }))
+}

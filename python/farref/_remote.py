@@ -1,0 +1,74 @@
+"""Functions and classes that are meant to be called from other workers."""
+
+import functools
+import inspect
+
+
+class RemoteFunction:
+    """A function that says on which worker it is called: ``add.on(peer, 1, 2)``. Called plainly, it runs here."""
+
+    def __init__(self, function, timeout):
+        functools.update_wrapper(self, function)
+        self._timeout = timeout
+        # Whoever calls it sees so whether it needs a thread while it waits.
+        self.__code__ = getattr(function, "__code__", None)
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+    def __reduce__(self):
+        return self.__qualname__
+
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            return self
+        return self.__wrapped__.__get__(instance, owner)
+
+    def _of(self, peer):
+        return peer if self._timeout is _UNSET else peer.timeout(self._timeout)
+
+    def on(self, peer, /, *args, **kwargs):
+        """Calls it there, and waits for what it returns."""
+        return self._of(peer).call(self, *args, **kwargs)
+
+    def start_on(self, peer, /, *args, **kwargs):
+        """Begins it there. Returns a Future."""
+        return self._of(peer).start(self, *args, **kwargs)
+
+    def remote_on(self, peer, /, *args, **kwargs):
+        """Calls it there, and leaves what it returns there. Returns an RRef."""
+        return self._of(peer).remote(self, *args, **kwargs)
+
+
+_UNSET = object()
+
+
+def remote(function=None, *, timeout=_UNSET):
+    """Marks a function or a class as one that other workers call. ``timeout``: how many seconds a call of it may take.
+
+    Any function that can be imported can be called with ``peer.call(function, ..)``, marked or not. What is marked can be
+    called with ``function.on(peer, ..)`` too, ``function.start_on`` and ``function.remote_on``, and has its own time limit.
+
+    >>> import farref
+    >>> @farref.remote(timeout=5)
+    ... def add(a, b):
+    ...     return a + b
+    >>> add(1, 2)  # here
+    3
+    """
+
+    def mark(marked):
+        if inspect.isclass(marked):
+
+            def made_on(peer, /, *args, **kwargs):
+                """Makes an object of the class on that worker. Returns an RRef."""
+                limited = peer if timeout is _UNSET else peer.timeout(timeout)
+                return limited.remote(marked, *args, **kwargs)
+
+            marked.remote_on = staticmethod(made_on)
+            return marked
+        if not callable(marked):
+            raise TypeError(f"{marked!r} cannot be called: mark functions and classes")
+        return RemoteFunction(marked, timeout)
+
+    return mark if function is None else mark(function)

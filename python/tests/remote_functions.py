@@ -1,0 +1,149 @@
+"""Functions and classes that tests call on other workers. They travel by their names, so they are in a module."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+
+import farref
+
+
+def add(a, b):
+    return a + b
+
+
+def keywords(*args, **kwargs):
+    return args, kwargs
+
+
+def same(value):
+    return value
+
+
+def fails(text):
+    raise ValueError(text)
+
+
+class Odd(Exception):
+    """One that pickle cannot make again: its arguments are not its own."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def fails_oddly():
+    raise Odd(1, 2)
+
+
+def exits():
+    raise SystemExit(3)
+
+
+def process():
+    return os.getpid()
+
+
+def thread():
+    return threading.current_thread().name
+
+
+def who_calls():
+    return farref.caller().name, farref.worker().name
+
+
+async def double_later(number):
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+async def thread_of_coroutine():
+    return threading.current_thread().name
+
+
+cancelled = threading.Event()
+begun = threading.Event()
+
+
+async def waits_for_ever():
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+def sleeps(seconds):
+    time.sleep(seconds)
+    return "awake"
+
+
+def nested(depth):
+    """As many calls inside of each other, back and forth."""
+    if depth == 0:
+        return 0
+    return 1 + farref.caller().call(nested, depth - 1)
+
+
+async def nested_async(depth):
+    if depth == 0:
+        return 0
+    return 1 + await farref.caller().start(nested_async, depth - 1)
+
+
+class Counter:
+    """Counts, and how many of it there are is counted too."""
+
+    alive = 0
+
+    def __init__(self, start=0):
+        self.value = start
+        type(self).alive += 1
+
+    def add(self, number):
+        self.value += number
+        return self.value
+
+    async def add_later(self, number):
+        await asyncio.sleep(0)
+        return self.add(number)
+
+    def itself(self):
+        return self
+
+    def __call__(self):
+        return self.value
+
+    def __getstate__(self):
+        return self.value
+
+    def __setstate__(self, value):
+        self.value = value
+        type(self).alive += 1
+
+    def __del__(self):
+        type(self).alive -= 1
+
+
+def counters():
+    gc.collect()
+    return Counter.alive
+
+
+def add_to(counter, number):
+    """A reference that was handed on is used."""
+    return counter.call.add(number)
+
+
+def make_here(start):
+    """A reference comes back to a value of whoever is called."""
+    return farref.worker().rref(Counter(start))
+
+
+def raises_in_destructor():
+    class Bad:
+        def __del__(self):
+            raise RuntimeError("in a destructor")
+
+    return Bad()
