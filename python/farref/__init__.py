@@ -56,7 +56,7 @@ from ._errors import (
 )
 from ._remote import remote
 from ._scope import context, context_id
-from ._worker import join, worker
+from ._worker import at_exit as _at_exit, join, worker
 
 __all__ = [
     "Cancelled",
@@ -99,5 +99,4 @@ __all__ = [
 ]
 
 _os.register_at_fork(after_in_child=_core.forked)
-# Before Python ends its threads: those of the core must not ask it for anything any more.
-_atexit.register(_core.close)
+_atexit.register(_at_exit)

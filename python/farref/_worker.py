@@ -1,8 +1,11 @@
 """Joining a group."""
 
+import logging
+
 from . import _core
 
-_joined = None
+# Those that have not ended, as far as is known.
+_joined = []
 
 
 
@@ -25,15 +28,32 @@ def join(**settings):
     ...     me.me.call(len, "four")
     4
     """
-    global _joined
-    _joined = _core.join(**settings)
-    return _joined
+    joined = _core.join(**settings)
+    _joined[:] = [worker for worker in _joined if worker.is_member] + [joined]
+    return joined
 
 
 def worker():
     """The worker that this code runs for: in a function that another worker has called, the one that was called;
     elsewhere the one that has joined last."""
-    found = _core.current_worker() or _joined
-    if found is None:
+    found = _core.current_worker()
+    if found is not None:
+        return found
+    if not _joined:
         raise RuntimeError("this process has not joined a group: call farref.join()")
-    return found
+    return _joined[-1]
+
+
+def at_exit():
+    """Before Python ends its threads: workers that the program has not ended are gone, as the others see at once, and threads
+    of the core ask Python for nothing any more."""
+    if _core.has_forked():
+        return
+    for worker in _joined:
+        if worker.is_member:
+            logging.getLogger("farref").warning(
+                "the program ends, and worker %r has not been ended: the group takes it for dead; call shutdown() or leave()",
+                worker.name,
+            )
+            worker.crash()
+    _core.close()

@@ -2,6 +2,8 @@
 
 import pytest
 
+from processes import Group
+
 import farref
 
 
@@ -16,3 +18,17 @@ def cluster():
 def b(cluster):
     """Worker b, as worker a sees it."""
     return cluster["a"].peer("b")
+
+
+@pytest.fixture
+def group(tmp_path):
+    """Makes a group of that many processes: ``group(2)``."""
+    groups = []
+
+    def make(workers):
+        groups.append(Group(tmp_path, workers))
+        return groups[-1]
+
+    yield make
+    for made in groups:
+        made.close()

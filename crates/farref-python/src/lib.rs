@@ -50,6 +50,12 @@ fn forked() {
     interpreter::forked();
 }
 
+/// Whether this process was forked off from one with a worker.
+#[pyfunction]
+fn has_forked() -> bool {
+    interpreter::has_forked()
+}
+
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     runtime::imported(module.py())?;
@@ -77,5 +83,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(objects::received_peer, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)?;
+    module.add_function(wrap_pyfunction!(has_forked, module)?)?;
     Ok(())
 }

@@ -1,0 +1,93 @@
+"""Workers in processes of their own: a script each, which sees its name and the number of workers as `name` and `workers`."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+_FIRST = """
+import faulthandler, os, sys
+faulthandler.dump_traceback_later({patience}, exit=True)  # a worker that hangs says where
+import farref
+import remote_functions as there
+name, rank, workers, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+def join(**settings):
+    settings.setdefault("join_timeout", 60)
+    return farref.join(name=name, rank=rank, world_size=workers, rendezvous=place, **settings)
+
+def say(*words):
+    print(*words, flush=True)
+"""
+
+# No test waits longer than this for a process: then it hangs.
+PATIENCE = int(os.environ.get("FARREF_TEST_PATIENCE", "90"))
+
+
+class Process:
+    """A worker's process."""
+
+    def __init__(self, name, rank, workers, place, script, python=sys.executable):
+        code = _FIRST.format(patience=PATIENCE) + textwrap.dedent(script)
+        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        self.name = name
+        self.process = subprocess.Popen(
+            [python, "-c", code, name, str(rank), str(workers), place],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self):
+        """The next line that it says."""
+        return self.process.stdout.readline().rstrip("\n")
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def kill(self):
+        self.process.kill()
+
+    def end(self):
+        """Waits for its end. Returns its exit status, and what it said."""
+        try:
+            said, errors = self.process.communicate(timeout=PATIENCE + 10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            said, errors = self.process.communicate()
+            raise AssertionError(f"{self.name} hangs; it said: {said}\n{errors}") from None
+        return self.process.returncode, said, errors
+
+    def succeeds(self):
+        """Waits for its end, which has to be a good one. Returns what it said."""
+        status, said, errors = self.end()
+        assert status == 0, f"{self.name} ended with {status}; it said: {said}\n{errors}"
+        return said
+
+
+class Group:
+    """Processes that are a group. A test's last word: none of them is left."""
+
+    def __init__(self, folder, number_of_workers):
+        self.place = f"file://{folder}/store{time.monotonic_ns()}"
+        self.workers = number_of_workers
+        self.processes = []
+
+    def start(self, script, name=None, python=sys.executable):
+        rank = len(self.processes)
+        process = Process(name or f"worker{rank}", rank, self.workers, self.place, script, python)
+        self.processes.append(process)
+        return process
+
+    def close(self):
+        for process in self.processes:
+            if process.process.poll() is None:
+                process.kill()
+                process.process.communicate()

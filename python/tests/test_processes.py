@@ -1,0 +1,251 @@
+"""Workers in processes of their own: ends of all kinds. Nothing hangs, nothing crashes."""
+
+import sys
+
+SERVE = """
+with join() as me:
+    say("joined")
+"""
+
+
+def test_a_group_of_processes_calls_shares_and_ends(group):
+    pair = group(3)
+    main = pair.start("""
+        with join() as me:
+            b, c = me.peer("worker1"), me.peer("worker2")
+            assert b.call(there.process) != os.getpid()
+            counter = b.remote(there.Counter, 1)
+            assert c.call(there.add_to, counter, 2) == 3
+            assert me.snapshot()["worker"] == "worker0"
+            del counter
+        assert not me.is_member
+    """)
+    others = [pair.start(SERVE) for _ in range(2)]
+    main.succeeds()
+    [other.succeeds() for other in others]
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_ends(group):
+    pair = group(3)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        b, c = me.peer("worker1"), me.peer("worker2")
+        held = b.remote(there.Counter)
+        assert held.call() == 0
+        pending = b.start(there.sleeps, 1000)
+        say("calling")
+        try:
+            pending.result()
+        except farref.PeerLost:
+            say("lost")
+        try:
+            held.to_here()
+        except farref.OwnerLost:
+            say("owner lost")
+        assert c.call(there.add, 1, 2) == 3
+        del held
+        me.shutdown()
+    """)
+    killed = pair.start(SERVE)
+    other = pair.start("join(peer_timeout=2).shutdown()")
+    assert main.line() == "calling"
+    killed.kill()
+    assert main.succeeds().split("\n")[:2] == ["lost", "owner lost"]
+    other.succeeds()
+
+
+def test_what_a_dead_worker_held_is_freed(group):
+    pair = group(2)
+    main = pair.start("""
+        import time
+        me = join(peer_timeout=2)
+        say("joined")
+        while there.Counter.alive < 1: time.sleep(0.01)
+        say("held")
+        while there.counters() > 0: time.sleep(0.01)
+        say("freed")
+        me.shutdown()
+    """)
+    holder = pair.start("""
+        me = join(peer_timeout=2)
+        held = me.peer("worker0").remote(there.Counter)
+        held.call()
+        import time; time.sleep(1000)
+    """)
+    assert [main.line(), main.line()] == ["joined", "held"]
+    holder.kill()
+    assert "freed" in main.succeeds()
+
+
+def test_ctrl_c_interrupts_a_waiting_call(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join()
+        say("calling")
+        try:
+            me.peer("worker1").call(there.waits_for_ever)
+        except KeyboardInterrupt:
+            say("interrupted")
+        me.shutdown()
+    """)
+    other = pair.start(SERVE)
+    assert main.line() == "calling"
+    assert other.line() == "joined"
+    main.interrupt()
+    assert "interrupted" in main.succeeds()
+    other.succeeds()
+
+
+def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        peer = me.peer("worker1")
+        peer.call(there.add, 1, 2)
+        say("joined")
+        try:
+            peer.call(there.waits_for_ever)
+        except farref.PeerLost:
+            say("lost")
+        me.shutdown()
+    """)
+    careless = pair.start("""
+        import time
+        me = join(peer_timeout=2)
+        held = me.peer("worker0").remote(there.Counter)
+        held.call()
+        while not there.begun.is_set(): time.sleep(0.01)
+    """)
+    assert main.line() == "joined"
+    status, said, errors = careless.end()
+    assert status == 0 and "Fatal" not in errors and "panicked" not in errors, errors
+    assert "lost" in main.succeeds()
+
+
+def test_a_program_that_ends_while_functions_run_does_not_crash(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        peer = me.peer("worker1")
+        calls = [peer.start(there.sleeps, 0.3) for _ in range(4)] + [peer.start(there.waits_for_ever)]
+        say("calling")
+        ends = set()
+        for call in calls:
+            try:
+                ends.add(call.result())
+            except farref.PeerLost:
+                ends.add("lost")
+        say(*sorted(ends))
+        me.shutdown()
+    """)
+    careless = pair.start("""
+        me = join(peer_timeout=2)
+        there.begun.wait(60)
+    """)
+    assert main.line() == "calling"
+    status, said, errors = careless.end()
+    assert status == 0 and "Fatal" not in errors and "panicked" not in errors, errors
+    assert "lost" in main.succeeds()
+
+
+def test_a_forked_process_gets_a_clear_error_and_harms_nobody(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join()
+        peer = me.peer("worker1")
+        held = peer.remote(there.Counter, 3)
+        assert held.call() == 3
+        faulthandler.cancel_dump_traceback_later()  # its thread is not in the other process either
+        pid = os.fork()
+        if pid == 0:
+            try:
+                peer.call(there.add, 1, 2)
+            except farref.Forked as error:
+                assert "spawn" in str(error)
+                del held, peer, me
+                sys.exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert held.call() == 3 and peer.call(there.add, 1, 2) == 3
+        del held
+        me.shutdown()
+    """)
+    other = pair.start(SERVE)
+    main.succeeds()
+    other.succeeds()
+
+
+def test_two_groups_one_after_the_other_in_one_process(group):
+    script = """
+        for round in range(2):
+            place_of_round = place + str(round)
+            with farref.join(name=name, rank=rank, world_size=workers, rendezvous=place_of_round) as me:
+                other = me.peer("worker1" if rank == 0 else "worker0")
+                assert other.call(there.add, round, 1) == round + 1
+        say("done")
+    """
+    pair = group(2)
+    both = [pair.start(script), pair.start(script)]
+    assert all("done" in process.succeeds() for process in both)
+
+
+def test_a_block_that_raises_ends_its_worker_at_once(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        say("joined")
+        try:
+            me.peer("worker1").call(there.waits_for_ever)
+        except farref.PeerLost:
+            say("lost")
+        me.shutdown()
+    """)
+    failing = pair.start("""
+        with join(peer_timeout=2) as me:
+            there.begun.wait(60)
+            raise LookupError("of the program's")
+    """)
+    status, _, errors = failing.end()
+    assert status == 1 and "of the program's" in errors
+    assert "lost" in main.succeeds()
+
+
+def test_ten_thousand_calls_and_references_leave_no_object_and_no_value_behind(group):
+    pair = group(2)
+    main = pair.start("""
+        import gc
+        with join() as me:
+            peer = me.peer("worker1")
+            def rounds(number):
+                for _ in range(number // 10):
+                    held = [peer.remote(there.Counter) for _ in range(5)]
+                    calls = [counter.start.add(1) for counter in held] + [peer.start(there.same, held) for _ in range(5)]
+                    for call in calls:
+                        call.result()
+            rounds(100)
+            gc.collect()
+            before = len(gc.get_objects())
+            rounds(10_000)
+            gc.collect()
+            assert len(gc.get_objects()) - before < 50, len(gc.get_objects()) - before
+            import time
+            while peer.call(there.counters) > 0: time.sleep(0.01)
+            while me.snapshot()["references_in_all"] > 0: time.sleep(0.01)
+    """)
+    other = pair.start(SERVE)
+    main.succeeds()
+    other.succeeds()
+
+
+def test_a_worker_that_nobody_joins_says_who_is_missing(group):
+    pair = group(2)
+    status, _, errors = pair.start('join(join_timeout=1)').end()
+    assert status == 1
+    assert "RendezvousError" in errors and "1" in errors, errors
+
+
+def test_settings_that_make_no_sense_are_told(group):
+    alone = group(1)
+    status, _, errors = alone.start('join(bind="nowhere")').end()
+    assert status == 1 and "IP address" in errors
+    assert sys.version_info >= (3, 10)
