@@ -34,11 +34,11 @@ class Process:
 
     def __init__(self, name, rank, workers, place, script, python=sys.executable):
         code = _FIRST.format(patience=PATIENCE) + textwrap.dedent(script)
-        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(TESTS), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
         self.name = name
         self.process = subprocess.Popen(
             [python, "-c", code, name, str(rank), str(workers), place],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

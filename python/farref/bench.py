@@ -1,0 +1,184 @@
+"""What calls, references and large arrays cost from Python, beside ``torch.distributed.rpc`` where there is a torch.
+
+``python -m farref.bench`` starts two processes of its own on this host, for farref and then for torch, and prints both in one
+table, with the ratio. Figures differ from minute to minute on a machine that does other things: only what is side by side is
+worth comparing.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# What is measured: its name, its unit, whether less is better.
+MEASURES = [
+    ("empty call", "us", True),
+    ("empty call, 99th of 100", "us", True),
+    ("256 calls at once", "calls/s", False),
+    ("create, fetch, drop a reference", "us", True),
+    ("16 MiB there and back", "ms", True),
+]
+
+
+def nothing():
+    """An empty function."""
+
+
+def same(value):
+    """Hands its argument back."""
+    return value
+
+
+def _measure(calls, pipelined, reference, large, rounds):
+    """The figures, of four functions that do what is measured once."""
+    for _ in range(100):
+        calls()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        calls()
+        times.append(time.perf_counter() - began)
+    times.sort()
+    figures = {
+        "empty call": statistics.median(times) * 1e6,
+        "empty call, 99th of 100": times[len(times) * 99 // 100] * 1e6,
+    }
+    pipelined(256)
+    began = time.perf_counter()
+    batches = max(rounds // 200, 2)
+    for _ in range(batches):
+        pipelined(256)
+    figures["256 calls at once"] = batches * 256 / (time.perf_counter() - began)
+    times = []
+    for _ in range(max(rounds // 5, 20)):
+        began = time.perf_counter()
+        reference()
+        times.append(time.perf_counter() - began)
+    figures["create, fetch, drop a reference"] = statistics.median(times) * 1e6
+    if large is not None:
+        large()
+        times = []
+        for _ in range(10):
+            began = time.perf_counter()
+            large()
+            times.append(time.perf_counter() - began)
+        figures["16 MiB there and back"] = statistics.median(times) * 1e3
+    return figures
+
+
+def _of_farref(rank, place, rounds):
+    import farref
+    from farref import bench as there
+
+    with farref.join(name=f"worker{rank}", rank=rank, world_size=2, rendezvous=place) as me:
+        if rank != 0:
+            return None
+        peer = me.peer("worker1")
+        try:
+            import numpy
+
+            array = numpy.ones(2 << 20)
+        except ImportError:
+            array = None
+
+        def pipelined(number):
+            for pending in [peer.start(there.nothing) for _ in range(number)]:
+                pending.result()
+
+        return _measure(
+            lambda: peer.call(there.nothing),
+            pipelined,
+            lambda: peer.remote(there.nothing).to_here(),
+            None if array is None else lambda: peer.call(there.same, array),
+            rounds,
+        )
+
+
+def _of_torch(rank, place, rounds):
+    import torch
+    import torch.distributed.rpc as rpc
+    from farref import bench as there
+
+    host, port = place.removeprefix("tcp://").split(":")
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, port
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+    figures = None
+    if rank == 0:
+        tensor = torch.ones(2 << 20, dtype=torch.float64)
+
+        def pipelined(number):
+            for pending in [rpc.rpc_async("worker1", there.nothing) for _ in range(number)]:
+                pending.wait()
+
+        figures = _measure(
+            lambda: rpc.rpc_sync("worker1", there.nothing),
+            pipelined,
+            lambda: rpc.remote("worker1", there.nothing).to_here(),
+            lambda: rpc.rpc_sync("worker1", there.same, args=(tensor,)),
+            rounds,
+        )
+    rpc.shutdown()
+    return figures
+
+
+def _run(what, rounds):
+    """The figures of a pair of processes, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "torch":
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        else:
+            place = f"file://{folder}/store"
+        command = [sys.executable, "-m", "farref.bench", "--rounds", str(rounds), "--place", place, "--role", what]
+        processes = [
+            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)
+        ]
+        said = [process.communicate()[0] for process in processes]
+        if any(process.returncode for process in processes):
+            raise SystemExit(f"a process of {what} failed: its error is above")
+        return json.loads(said[0].splitlines()[-1])
+
+
+def main():
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m farref.bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=2000, help="how many calls are timed (2000)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    for hidden in ("--role", "--place"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.role is not None:
+        of = {"farref": _of_farref, "torch": _of_torch}[arguments.role]
+        print(json.dumps(of(arguments.rank, arguments.place, arguments.rounds)))
+        return
+    figures = {"farref": _run("farref", arguments.rounds)}
+    try:
+        import torch.distributed.rpc as rpc
+
+        has_torch = hasattr(rpc, "init_rpc")
+    except ImportError:
+        has_torch = False
+    if has_torch:
+        figures["torch"] = _run("torch", arguments.rounds)
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    print(f"{'':34}{'farref':>12}{'torch':>12}{'ratio':>8}")
+    for name, unit, _ in MEASURES:
+        ours, theirs = (figures.get(who, {}).get(name) for who in ("farref", "torch"))
+        cells = ["-" if figure is None else f"{figure:,.1f}" for figure in (ours, theirs)]
+        ratio = f"{ours / theirs:.2f}" if ours is not None and theirs else "-"
+        print(f"{name + ', ' + unit:34}{cells[0]:>12}{cells[1]:>12}{ratio:>8}")
+    if not has_torch:
+        print("there is no torch with RPC in this Python: nothing to compare with")
+
+
+if __name__ == "__main__":
+    main()
