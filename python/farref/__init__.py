@@ -56,6 +56,7 @@ from ._errors import (
 )
 from ._remote import remote
 from ._scope import context, context_id
+from ._spawn import SpawnError, spawn
 from ._worker import at_exit as _at_exit, join, worker
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "RemoteTraceback",
     "RendezvousError",
     "ShutdownTimeout",
+    "SpawnError",
     "Timeout",
     "TooManyCalls",
     "Worker",
@@ -94,6 +96,7 @@ __all__ = [
     "context_id",
     "join",
     "remote",
+    "spawn",
     "testing",
     "worker",
 ]

@@ -58,7 +58,10 @@ fn start(
     scope: Option<CallScope>,
     sender: &Arc<Mutex<Option<Sender>>>,
 ) -> PyResult<Py<PyAny>> {
-    let completion = Completion(Arc::clone(sender));
+    let completion = Completion {
+        sender: Arc::clone(sender),
+        scope: scope.clone(),
+    };
     let scope = scope.map(PyScope::of_call);
     let start = py.import("farref._loop")?.getattr("start")?;
     Ok(start.call1((coroutine, scope, completion))?.unbind())
@@ -74,16 +77,25 @@ fn answer(sender: &Mutex<Option<Sender>>, outcome: Result<Object, Raised>) {
 
 /// Told by the loop what became of a coroutine.
 #[pyclass(frozen, module = "farref._core")]
-pub(crate) struct Completion(Arc<Mutex<Option<Sender>>>);
+pub(crate) struct Completion {
+    sender: Arc<Mutex<Option<Sender>>>,
+    scope: Option<CallScope>,
+}
 
 #[pymethods]
 impl Completion {
     fn returned(&self, value: Bound<'_, PyAny>) {
-        answer(&self.0, Ok(Object::here(value)));
+        answer(
+            &self.sender,
+            Ok(Object::returned(value, self.scope.as_ref())),
+        );
     }
 
     fn raised(&self, py: Python<'_>, error: Bound<'_, PyAny>) {
-        answer(&self.0, Err(Raised::new(py, &PyErr::from_value(error))));
+        answer(
+            &self.sender,
+            Err(Raised::new(py, &PyErr::from_value(error))),
+        );
     }
 }
 

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use crate::thread_state;
+
 /// Threads of this package that have the interpreter, or are about to; none any more if it is closed.
 static INSIDE: Mutex<Inside> = Mutex::new(Inside {
     threads: 0,
@@ -41,6 +43,17 @@ impl Drop for Guest {
 
 /// Runs `f` with the interpreter, on a thread of this package's. `None` if the interpreter is ending (IN-1).
 pub(crate) fn attach<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    let is_new = thread_state::is_none();
+    attach_for_once(|py| {
+        if is_new {
+            thread_state::keep(py);
+        }
+        f(py)
+    })
+}
+
+/// The same for a thread that does not come back.
+pub(crate) fn attach_for_once<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     if has_forked() {
         return None;
     }
@@ -54,7 +67,6 @@ pub(crate) fn attach<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     };
     Python::try_attach(f)
 }
-
 /// Whether nothing can be done with the interpreter any more, or with a worker.
 pub(crate) fn is_over() -> bool {
     has_forked() || INSIDE.lock().unwrap_or_else(PoisonError::into_inner).closed

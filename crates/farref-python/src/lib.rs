@@ -8,7 +8,7 @@
 //! | `serving`, `coroutines` | carrying out calls |
 //! | `objects`, `buffers` | values on their way: pickles, and memory beside them |
 //! | `errors` | exceptions |
-//! | `runtime`, `errands`, `interpreter` | threads: those of the wire, one that has the interpreter, the end of it |
+//! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
 //!
 //! The Python part is in `python/farref`.
 
@@ -26,6 +26,7 @@ mod runtime;
 mod scope;
 mod serving;
 mod testing;
+mod thread_state;
 mod worker;
 
 use std::time::Duration;

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 
+use farref::functions::CallScope;
 use farref::{Blob, Buffer, Peer, RRef};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -126,6 +127,18 @@ impl Pickled {
 impl Object {
     pub(crate) fn here(value: Bound<'_, PyAny>) -> Self {
         Self::Here(Live(Some(value.unbind())))
+    }
+
+    /// What a function has returned. If it goes back to the caller it is pickled now, as long as the interpreter is had.
+    pub(crate) fn returned(value: Bound<'_, PyAny>, scope: Option<&CallScope>) -> Self {
+        if scope.is_none_or(CallScope::result_stays) {
+            return Self::here(value);
+        }
+        match Pickled::of(&value) {
+            Ok(pickled) => Self::Pickled(pickled),
+            // It is tried again by who sends it, and told to the caller from there.
+            Err(_) => Self::here(value),
+        }
     }
 
     /// The object, for who got it.

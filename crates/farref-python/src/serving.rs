@@ -66,7 +66,12 @@ impl Object {
 
     /// A copy of the value.
     pub(crate) fn fetch(&self) -> Result<Self, Raised> {
-        attached(|py| Ok(Self::here(self.look(py)?)))
+        attached(|py| {
+            Ok(Self::returned(
+                self.look(py)?,
+                CallScope::current().as_ref(),
+            ))
+        })
     }
 }
 
@@ -103,7 +108,7 @@ fn attached(f: impl FnOnce(Python<'_>) -> PyResult<Object>) -> Result<Object, Ra
 /// What a function has returned; if that is a coroutine, what it returns in turn.
 fn finished(returned: Bound<'_, PyAny>) -> PyResult<Object> {
     if !coroutines::is_one(&returned)? {
-        return Ok(Object::here(returned));
+        return Ok(Object::returned(returned, CallScope::current().as_ref()));
     }
     let py = returned.py();
     let coroutine = returned.unbind();

@@ -373,6 +373,12 @@ impl CallScope {
         Current::get().map(Self)
     }
 
+    /// Whether the result stays with this worker, and a reference to it goes to others. Otherwise it is sent back: a driver
+    /// that has to prepare values for that can do it while the function runs.
+    pub fn result_stays(&self) -> bool {
+        self.0.request().is_none()
+    }
+
     /// Runs `f` as part of the remote function.
     pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.enter(f)
