@@ -74,6 +74,12 @@ async def waits_for_ever():
         raise
 
 
+async def begun_soon():
+    """Late enough for a cancellation to come in between, if there is one."""
+    await asyncio.sleep(0.2)
+    begun.set()
+
+
 def sleeps(seconds):
     time.sleep(seconds)
     return "awake"

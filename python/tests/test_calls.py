@@ -109,6 +109,12 @@ def test_whoever_cancels_a_call_cancels_its_coroutine(b):
         call.result()
 
 
+def test_a_call_whose_future_nobody_keeps_is_made(b):
+    there.begun.clear()
+    b.start(there.begun_soon)
+    assert there.begun.wait(60)
+
+
 def test_a_future_is_waited_for_by_several_threads_and_asked_again(b):
     future = b.start(there.double_later, 4)
     seen = []

@@ -5,6 +5,8 @@
 //! - **FU-1** A call is waited for by whoever asks first, on its own thread; the others wait for that one. Only where a
 //!   callback or an event loop waits does a task of the runtime.
 //! - **FU-2** It ends once: with what the call ended with, or as cancelled. Everybody sees the same.
+//! - **FU-3** A future that nobody keeps does not cancel its call: in Python nobody sees when an object goes, and a call that is
+//!   begun and not waited for is to be made.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -78,9 +80,13 @@ impl PyFuture {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Cancelled);
         if interpreter::has_forked() {
             // IN-2: the call is another process's.
-            std::mem::forget(std::mem::replace(&mut self.state, State::Cancelled));
+            std::mem::forget(state);
+        } else if let (State::Idle(pending), Ok(handle)) = (state, runtime::handle()) {
+            // FU-3
+            drop(handle.spawn(async move { drop(pending.await) }));
         }
     }
 }
