@@ -182,6 +182,22 @@ pub enum RendezvousError {
         /// The workers whose token is another than its.
         unlike: Vec<String>,
     },
+    /// The workers that were to found the group cannot talk to each other with the certificates that they have. All of
+    /// them are told.
+    #[error(
+        "worker {one:?} cannot talk to these workers: {}; {reason}: give all workers of a group certificates of one \
+         authority, each with its own name in it (FARREF_TLS_CERT, FARREF_TLS_KEY and FARREF_TLS_CA, or `.tls(..)`; \
+         `farref certs` makes them)",
+        listed(.others.iter().map(|name| format!("{name:?}")))
+    )]
+    DifferentCertificates {
+        /// The first of them, in the order of their ranks.
+        one: String,
+        /// Those to whom it cannot talk.
+        others: Vec<String>,
+        /// What is wrong.
+        reason: String,
+    },
     /// Another worker speaks another version of farref's wire.
     #[error(
         "worker {worker:?} speaks version {theirs} of farref's wire, this worker speaks {ours}: build \
@@ -309,6 +325,7 @@ impl RendezvousError {
                 | Self::DuplicateRank { .. }
                 | Self::NameTaken { .. }
                 | Self::DifferentTokens { .. }
+                | Self::DifferentCertificates { .. }
                 | Self::WireVersion { .. }
         )
     }

@@ -13,7 +13,7 @@ pub use farref_rendezvous::{
 
 pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};
 pub(crate) use farref_rendezvous::group::{
-    Address, Card, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag, announce_run,
-    check_name, check_rank, enter, key_prefix, latest_group,
+    Address, Card, CertificateTag, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag,
+    announce_run, check_name, check_rank, enter, key_prefix, latest_group,
 };
 pub(crate) use farref_rendezvous::{Opened, host_store, look, open};

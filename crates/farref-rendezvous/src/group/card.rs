@@ -7,10 +7,11 @@ use farref_proto::NodeId;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
+use super::certificate_tag::CertificateTag;
 use crate::identity::check_name;
 
 /// The first byte of an encoded card, so that a later format can be told from this one.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The longest encoded card.
 const MAX_CARD: usize = 4 << 10;
 const MAX_ADDRESSES: usize = 8;
@@ -31,6 +32,8 @@ pub struct Card {
     pub wire: u16,
     /// Of its token, if it has one, as much as it takes to notice that two are different.
     pub token: Option<TokenTag>,
+    /// Of its certificate, if it has one, the same.
+    pub certificate: Option<CertificateTag>,
 }
 
 /// A few bits of a digest of a token. Two workers whose tags differ have different tokens.
@@ -92,6 +95,8 @@ pub(super) enum CardError {
     Addresses(usize),
     #[error("an address or host of {0} bytes is too long")]
     Text(usize),
+    #[error("its certificate names too many authorities")]
+    Authorities,
     #[error("{0:?} is not a worker's name")]
     Name(String),
 }
@@ -134,6 +139,9 @@ impl Card {
         if self.addresses.len() > MAX_ADDRESSES {
             return Err(CardError::Addresses(self.addresses.len()));
         }
+        if !self.certificate.iter().all(CertificateTag::fits) {
+            return Err(CardError::Authorities);
+        }
         let texts = self.addresses.iter().filter_map(|address| match address {
             Address::Tcp(_) => None,
             Address::Unix(text) | Address::Memory(text) => Some(text),
@@ -163,6 +171,7 @@ mod tests {
             host: "b4f1".into(),
             wire: 4,
             token: Some(TokenTag::of("secret")),
+            certificate: Some(CertificateTag::new(["ours"], ["ours", "theirs"])),
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::RendezvousError;
 
 /// The first byte of an encoded notice.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Why a group did not come together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -40,6 +40,12 @@ pub(super) enum FailureCause {
     Twice { name: String, address: String },
     /// The founders' tokens are not all alike.
     Tokens { like: String, unlike: Vec<String> },
+    /// The founders' certificates do not go together.
+    Certificates {
+        one: String,
+        others: Vec<String>,
+        reason: String,
+    },
     /// The founders do not speak one version of the wire: two of them, with their versions.
     Wire {
         one: (String, u16),
@@ -115,6 +121,15 @@ impl FailureCause {
                 like: like.clone(),
                 unlike: unlike.clone(),
             },
+            RendezvousError::DifferentCertificates {
+                one,
+                others,
+                reason,
+            } => Self::Certificates {
+                one: one.clone(),
+                others: others.clone(),
+                reason: reason.clone(),
+            },
             RendezvousError::WireVersion {
                 worker,
                 theirs,
@@ -160,6 +175,15 @@ impl FailureCause {
             },
             Self::Twice { name, address } => RendezvousError::NameTaken { name, address },
             Self::Tokens { like, unlike } => RendezvousError::DifferentTokens { like, unlike },
+            Self::Certificates {
+                one,
+                others,
+                reason,
+            } => RendezvousError::DifferentCertificates {
+                one,
+                others,
+                reason,
+            },
             Self::Wire { one, other } => {
                 let (worker, theirs) = if one.1 == wire { other } else { one };
                 RendezvousError::WireVersion {

@@ -9,7 +9,7 @@ use crate::error::{RendezvousError, corrupt};
 use crate::identity::MAX_WORLD_SIZE;
 
 /// The first byte of the founders' record.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Whether a group is founded by a fixed number of workers or by the first that comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,6 +15,7 @@
 //! | [`latest_group`] | finds a group's workers from outside |
 
 mod card;
+mod certificate_tag;
 mod directory;
 mod enter;
 mod failure;
@@ -27,6 +28,7 @@ mod runs;
 mod tests;
 
 pub use self::card::{Address, Card, TokenTag};
+pub use self::certificate_tag::{CertificateConflict, CertificateTag};
 pub use self::directory::Directory;
 pub use self::enter::{Entry, Plan, enter};
 pub use self::liveness::{Liveness, LivenessProbe};

@@ -270,6 +270,7 @@ impl Peer {
                 Error::PeerLost {
                     peer: Arc::clone(&self.name),
                     function,
+                    cause: core.rejections.of_worker(self.worker),
                 }
             } else {
                 core.not_member()

@@ -360,7 +360,7 @@ pub(super) fn complete(
     time_limit: Option<Duration>,
 ) -> (Error, bool) {
     // F2: nothing runs at the owner when its value is fetched. What is lost is the value.
-    if let Error::PeerLost { peer, function } = &error
+    if let Error::PeerLost { peer, function, .. } = &error
         && function.is_unsaid()
         && name.as_str() == FETCH
     {

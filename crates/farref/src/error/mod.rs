@@ -96,7 +96,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// // The worker failed: another one may do better.
 /// cluster.crash(1).await;
 /// match divide::on(&peer, 6, 3).await {
-///     Err(Error::PeerLost { peer, function }) => {
+///     Err(Error::PeerLost { peer, function, .. }) => {
 ///         assert_eq!(&*peer, "worker1");
 ///         assert!(function.as_str().ends_with("divide"));
 ///     }
@@ -115,12 +115,15 @@ pub enum Error {
 
     /// The peer died, left or was cut off before it answered. Whether the function ran cannot be
     /// known; it was not and will not be run a second time. Of a stream, there is no more.
-    #[error("{}", .function.lost_with(.peer))]
+    #[error("{}{}", .function.lost_with(.peer), because(.cause.as_deref()))]
     PeerLost {
         /// The peer's name.
         peer: Arc<str>,
         /// What was called.
         function: FunctionName,
+        /// Why it and this worker could not connect, where one of them does not take the other: another token, a
+        /// certificate that does not count there, or none.
+        cause: Option<Arc<RendezvousError>>,
     },
 
     /// The worker that had the value is gone, and the value with it.
@@ -562,6 +565,13 @@ fn nobody(name: &str, waited: Option<Duration>) -> String {
             "no worker is called `{name}`, and `wait_for_peer` would wait for one that is yet to join"
         ),
     }
+}
+
+/// What is said of a worker that could not be connected with.
+fn because(cause: Option<&RendezvousError>) -> String {
+    cause.map_or_else(String::new, |cause| {
+        format!(". They could not connect: {cause}")
+    })
 }
 
 fn suggestion(similar: &Option<String>) -> String {

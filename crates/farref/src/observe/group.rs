@@ -111,7 +111,7 @@ impl GroupView {
         };
         match &place {
             ObservedAddress::Worker(address) => {
-                let (connection, snapshot) = view.observer.open_at(address).await?;
+                let (connection, snapshot) = view.observer.open_at(address, None).await?;
                 view.begin_with(address.clone(), connection, &snapshot);
             }
             ObservedAddress::Store(store) => view.find_in_store(store).await?,
@@ -134,7 +134,7 @@ impl GroupView {
             .collect();
         let stranger = |error: &ObserveError| matches!(error, ObserveError::Stranger { .. });
         for address in &addresses {
-            match self.observer.open_at(address).await {
+            match self.observer.open_at(address, None).await {
                 Ok((connection, snapshot)) => {
                     self.begin_with(address.clone(), connection, &snapshot);
                     return Ok(());
@@ -297,7 +297,12 @@ impl GroupView {
                         let snapshot = observer.again(&name, &mut connection).await;
                         snapshot.map(|snapshot| (connection, snapshot))
                     }
-                    None => observer.open(&addresses).await,
+                    None => {
+                        // Who does not know what a worker is called has made something up.
+                        let known = rendezvous::check_name(&name).is_ok();
+                        let name = known.then_some(&*name);
+                        observer.open(&addresses, name).await
+                    }
                 };
                 (rank, looked)
             });

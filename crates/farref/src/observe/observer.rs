@@ -151,14 +151,15 @@ impl Observer {
         self
     }
 
-    /// A first look at a worker, at the first of its addresses that answers.
+    /// A first look at a worker, of that name if it is known, at the first of its addresses that answers.
     pub(super) async fn open(
         &self,
         addresses: &[Address],
+        name: Option<&str>,
     ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let mut failure = ObserveError::Unknown;
         for address in addresses {
-            match self.open_at(address).await {
+            match self.open_at(address, name).await {
                 Ok(found) => return Ok(found),
                 Err(error) => failure = error,
             }
@@ -169,10 +170,11 @@ impl Observer {
     pub(super) async fn open_at(
         &self,
         address: &Address,
+        name: Option<&str>,
     ) -> Result<(ObserverConnection, Snapshot), ObserveError> {
         let opening = async {
-            let mut connection =
-                ObserverConnection::open(address, self.token.as_bytes(), self.tls.as_ref()).await?;
+            let (token, tls) = (self.token.as_bytes(), self.tls.as_ref());
+            let mut connection = ObserverConnection::open(address, token, tls, name).await?;
             let snapshot = connection.ask(self.references, self.calls).await?;
             Ok((connection, snapshot))
         };

@@ -41,6 +41,7 @@ use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::labels::Labels;
 use crate::tables::names::Names;
 use crate::tables::published::Published;
+use crate::tables::rejections::Rejections;
 use crate::tables::served::Served;
 use crate::tables::watchers::Watchers;
 use crate::values::Value;
@@ -93,6 +94,8 @@ pub(crate) struct Core {
     pub(crate) wake_clock: Notify,
     /// Members that this worker could not reach, for as long as they are not known to be gone.
     pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
+    /// Those who do not take its connections.
+    pub(crate) rejections: Rejections,
     /// Set if this worker has given its group up because too few of it were left.
     pub(super) too_few: OnceLock<TooFew>,
     /// A worker died, which may have been the host of the group's store.
@@ -264,6 +267,7 @@ impl Core {
             view_number,
             wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
+            rejections: Rejections::default(),
             too_few: OnceLock::new(),
             store_lost: Notify::new(),
             began,

@@ -174,7 +174,11 @@ fn explain<U>(
             limit: std::time::Duration::ZERO,
         },
         Failure::Cancelled => Error::Cancelled { peer, function },
-        Failure::ShuttingDown => Error::PeerLost { peer, function },
+        Failure::ShuttingDown => Error::PeerLost {
+            peer,
+            function,
+            cause: None,
+        },
         Failure::Protocol(CallError::Reference(
             error @ (RefError::OwnerLost { .. }
             | RefError::CreatorLost { .. }

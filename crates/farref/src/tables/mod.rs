@@ -8,5 +8,6 @@ pub(crate) mod holds;
 pub(crate) mod labels;
 pub(crate) mod names;
 pub(crate) mod published;
+pub(crate) mod rejections;
 pub(crate) mod served;
 pub(crate) mod watchers;

@@ -248,6 +248,7 @@ mod tests {
             prefix: "group".to_owned(),
             wire: 1,
             token: None,
+            certificate: None,
             probe: Arc::new(Nobody),
         };
         let entry = rendezvous::enter(store.clone(), plan)

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use farref_proto::NodeId;
-use tokio::sync::watch;
 
 use super::Worker;
 use crate::agent::Inbound as _;
 use crate::error::{Error, Result};
-use crate::native::{Rejection, WIRE_VERSION};
 use crate::rendezvous::{Card, Directory, RendezvousError};
 use crate::runtime::WorkerStage;
 
@@ -17,22 +15,13 @@ use crate::runtime::WorkerStage;
 /// connections is not waited for.
 const SPONSOR_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who does not take this worker's connections, and why.
-type Rejections = watch::Sender<BTreeMap<NodeId, Rejection>>;
-
 impl Worker {
     /// Asks one member after the other to be let in. What was asked stays asked: whoever answers
     /// first is the sponsor.
-    pub(super) async fn find_sponsor(
-        &self,
-        rejections: &Rejections,
-        deadline: Instant,
-        waited: Duration,
-    ) -> Result<()> {
+    pub(super) async fn find_sponsor(&self, deadline: Instant, waited: Duration) -> Result<()> {
         let core = &self.core;
         let mut stage = core.stage.subscribe();
         let mut unreachable = core.unreachable.subscribe();
-        let mut rejected = rejections.subscribe();
         let mut asked = BTreeMap::new();
         let Some(directory) = core.names.directory() else {
             return Err(core.not_member());
@@ -43,7 +32,7 @@ impl Worker {
             let sponsors = sponsors.await.unwrap_or_else(|_| Ok(Vec::new()))?;
             for card in sponsors {
                 let (sponsor, who) = (card.node, name_and_addresses(&card));
-                if self.is_no_sponsor(rejections, sponsor) {
+                if self.is_no_sponsor(sponsor) {
                     continue;
                 }
                 core.names.insert(card);
@@ -53,7 +42,7 @@ impl Worker {
                     tokio::select! {
                         _ = stage.wait_for(|stage| *stage != WorkerStage::Joining) => {}
                         _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
-                        _ = rejected.wait_for(|nodes| nodes.contains_key(&sponsor)) => {}
+                        () = core.rejections.wait_for(sponsor) => {}
                     }
                 };
                 if tokio::time::timeout(limit, decided).await.is_err() {
@@ -74,13 +63,10 @@ impl Worker {
             }
             let is_late = Instant::now() >= deadline;
             // Whoever was asked and has not said no may still say yes.
-            if (is_late
-                || asked
-                    .keys()
-                    .all(|sponsor| self.is_no_sponsor(rejections, *sponsor)))
-                && let Some(error) = self.rejected(rejections)
+            if (is_late || asked.keys().all(|sponsor| self.is_no_sponsor(*sponsor)))
+                && let Some(why) = core.rejections.first()
             {
-                return Err(error);
+                return Err(Error::Rendezvous(why));
             }
             if is_late {
                 let mut asked: Vec<String> = asked.into_values().collect();
@@ -102,42 +88,10 @@ impl Worker {
     }
 
     /// Whether a worker cannot let this one in.
-    fn is_no_sponsor(&self, rejections: &Rejections, node: NodeId) -> bool {
+    fn is_no_sponsor(&self, node: NodeId) -> bool {
         self.core.is_gone(node)
             || self.core.unreachable.borrow().contains(&node)
-            || rejections.borrow().contains_key(&node)
-    }
-
-    /// Why others do not let this worker in, if one of them has said so.
-    fn rejected(&self, rejections: &Rejections) -> Option<Error> {
-        let names = &self.core.names;
-        let (by, rejection) = rejections
-            .borrow()
-            .first_key_value()
-            .map(|(by, why)| (*by, why.clone()))?;
-        let by = names
-            .of(by)
-            .map_or_else(|| by.to_string(), |name| name.to_string());
-        Some(Error::from(match rejection {
-            Rejection::Token => RendezvousError::WrongToken {
-                name: self.core.name.to_string(),
-                by,
-            },
-            Rejection::User => RendezvousError::OtherUser {
-                name: self.core.name.to_string(),
-                by,
-            },
-            Rejection::Certificate(reason) => RendezvousError::Certificate {
-                name: self.core.name.to_string(),
-                by,
-                reason,
-            },
-            Rejection::Version(theirs) => RendezvousError::WireVersion {
-                worker: by,
-                theirs,
-                ours: WIRE_VERSION,
-            },
-        }))
+            || self.core.rejections.of(node).is_some()
     }
 
     /// Whoever was let in can call the others by their names at once.

@@ -1,11 +1,10 @@
 //! From a set-up to a member: store, listeners, agent, protocol, sponsor.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farref_proto::{Membership, NodeId};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Worker;
@@ -23,9 +22,9 @@ use crate::rendezvous::{
     self, Address, Entry, Opened, Plan, Rendezvous, RendezvousError, TokenTag, advertised_address,
     check_name, check_rank, host_id,
 };
+use crate::runtime::WorkerStage;
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::{MessageLimits, Settings};
-use crate::runtime::{Core, WorkerStage};
 use crate::tables::names::Names;
 
 /// How long the members of a growing group have to write it into a store whose former host is gone. They try
@@ -133,6 +132,7 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
             prefix: rendezvous::key_prefix(builder.run_id.as_deref()),
             wire: WIRE_VERSION,
             token: token.map(TokenTag::of),
+            certificate: tls.as_ref().map(Tls::tag),
             probe: Arc::new(probe),
         };
         if let Some(run) = &builder.run_id {
@@ -158,16 +158,11 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     let may_host = may_host.filter(|_| entry.directory.grows());
     let directory = entry.directory.clone();
     let hosted = HostedStore::new(opened.server, may_host, Some(directory.clone()));
-    let rejections = Arc::new(watch::Sender::default());
-    let callbacks = |core| CoreCallbacks {
-        core,
-        rejections: Arc::clone(&rejections),
-    };
-    let worker = start(builder, name, bound, entry, hosted, callbacks)?;
+    let worker = start(builder, name, bound, entry, hosted)?;
     let founds = *worker.core.stage.borrow() != WorkerStage::Joining;
     if !founds {
         let joined = tokio::select! {
-            joined = worker.find_sponsor(&rejections, deadline, timeout) => joined,
+            joined = worker.find_sponsor(deadline, timeout) => joined,
             // Of those who are asked nobody is a member any more.
             over = directory.over() => Err(over.into()),
         };
@@ -393,7 +388,6 @@ fn start(
     bound: Bound,
     entry: Entry,
     hosted: HostedStore,
-    callbacks: impl FnOnce(Weak<Core>) -> CoreCallbacks,
 ) -> Result<Worker> {
     let me = entry.me.node;
     let founders = entry.founders.unwrap_or_default();
@@ -420,7 +414,9 @@ fn start(
     };
     launch(name, settings, membership, names, hosted, |core, io| {
         let inbound: Arc<dyn Inbound> = core.clone();
-        let callbacks = Arc::new(callbacks(Arc::downgrade(core)));
+        let callbacks = Arc::new(CoreCallbacks {
+            core: Arc::downgrade(core),
+        });
         let inbound = Arc::downgrade(&inbound);
         NativeAgent::start(bound, identity, callbacks, inbound, native, Arc::clone(io))
     })

@@ -1,15 +1,13 @@
 //! What a worker answers to the questions of the native wire: where peers are, whom it has met, a snapshot.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use farref_proto::NodeId;
-use tokio::sync::watch;
 
-use crate::native::{Rejection, WireCallbacks};
-use crate::rendezvous::Card;
+use crate::native::{Rejection, WIRE_VERSION, WireCallbacks};
+use crate::rendezvous::{Card, RendezvousError};
 use crate::report::snapshot::{Snapshot, Wanted};
 use crate::runtime::trace;
 use crate::runtime::{Core, WorkerStage};
@@ -18,8 +16,6 @@ use crate::runtime::{Core, WorkerStage};
 #[derive(Debug)]
 pub(super) struct CoreCallbacks {
     pub(super) core: Weak<Core>,
-    /// Who does not take this worker's connections while it tries to join, and why.
-    pub(super) rejections: Arc<watch::Sender<BTreeMap<NodeId, Rejection>>>,
 }
 
 impl WireCallbacks for CoreCallbacks {
@@ -46,6 +42,7 @@ impl WireCallbacks for CoreCallbacks {
             if core.names.prove(card.node, &card.name) {
                 core.learned(card.clone());
             }
+            core.rejections.remove(card.node);
             core.met(card.node, max_calls);
         }
     }
@@ -54,10 +51,12 @@ impl WireCallbacks for CoreCallbacks {
         let Some(core) = self.core.upgrade() else {
             return;
         };
-        if *core.stage.borrow() == WorkerStage::Joining {
-            self.rejections.send_modify(|all| {
-                all.insert(by, rejection);
-            });
+        let is_here = matches!(
+            *core.stage.borrow(),
+            WorkerStage::Joining | WorkerStage::Member
+        );
+        if is_here {
+            core.rejections.insert(by, explained(&core, by, rejection));
         }
     }
 
@@ -82,5 +81,21 @@ impl WireCallbacks for CoreCallbacks {
         }
         let core = self.core.upgrade()?;
         Some(Snapshot::of(&core, wanted))
+    }
+}
+
+/// Why two workers cannot connect, and what to do.
+fn explained(core: &Core, by: NodeId, rejection: Rejection) -> RendezvousError {
+    let name = core.name.to_string();
+    let by = core.name_of(by).to_string();
+    match rejection {
+        Rejection::Token => RendezvousError::WrongToken { name, by },
+        Rejection::User => RendezvousError::OtherUser { name, by },
+        Rejection::Certificate(reason) => RendezvousError::Certificate { name, by, reason },
+        Rejection::Version(theirs) => RendezvousError::WireVersion {
+            worker: by,
+            theirs,
+            ours: WIRE_VERSION,
+        },
     }
 }

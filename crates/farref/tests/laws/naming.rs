@@ -183,6 +183,7 @@ async fn n3_names_go_with_their_publisher_and_with_the_owner_of_their_value() ->
                 ref error @ Error::PeerLost {
                     ref peer,
                     ref function,
+                    ..
                 },
             ) => {
                 ensure!(&**peer == "worker1" && function.as_str().starts_with("lookup of "));

@@ -177,7 +177,7 @@ async fn v1_an_item_with_a_peer_in_it_is_read_as_nothing_else() -> Result<()> {
 #[farref::remote]
 async fn try_to_call(peer: Peer) -> farref::Result<String> {
     match who::on(&peer).await {
-        Err(Error::PeerLost { peer, function }) => Ok(format!("{peer} lost in {function}")),
+        Err(Error::PeerLost { peer, function, .. }) => Ok(format!("{peer} lost in {function}")),
         other => other,
     }
 }
@@ -189,7 +189,7 @@ async fn v1_calls_on_a_dead_worker_fail_as_at_home_and_reach_its_next_life() -> 
     let [one, two] = [me.peer("worker1")?, me.peer("worker2")?];
     cluster.crash(2).await;
     timeout(PATIENCE, two.gone()).await??;
-    let Err(Error::PeerLost { peer, function }) = who::on(&two).await else {
+    let Err(Error::PeerLost { peer, function, .. }) = who::on(&two).await else {
         bail!("it is dead");
     };
     let there = try_to_call::on(&one, two.clone()).await?;

@@ -155,3 +155,114 @@ async fn observers_show_a_certificate_too() -> Result<()> {
     first.shutdown().await?;
     Ok(())
 }
+
+/// F4: all of them, before there is a group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_founders_whose_certificates_do_not_go_together_are_told_at_once() -> Result<()> {
+    let [authority, another] = [Authority::new(), Authority::new()];
+    for (other, reason) in [
+        (Some(another.worker("one")), "not of one authority"),
+        (None, "some have none"),
+    ] {
+        let place = Place::new().await?;
+        let founder = |name: &str, rank| {
+            let builder = place.worker(name).rank(rank).world_size(3);
+            builder.token("the group's")
+        };
+        let [zero, two] = [("zero", 0), ("two", 2)]
+            .map(|(name, rank)| founder(name, rank).tls(authority.worker(name)));
+        let one = match other {
+            Some(tls) => founder("one", 1).tls(tls),
+            None => founder("one", 1),
+        };
+        let (zero, one, two) = tokio::join!(refusal(zero), refusal(one), refusal(two));
+        for error in [zero, one, two] {
+            let Error::Rendezvous(told) = &error else {
+                panic!("{error:?}");
+            };
+            let RendezvousError::DifferentCertificates { one, others, .. } = &**told else {
+                panic!("{error:?}");
+            };
+            ensure!(one == "zero" && others == &["one"], "{error}");
+            let text = error.to_string();
+            for word in [reason, "farref certs", "FARREF_TLS_CA"] {
+                ensure!(text.contains(word), "{text}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// OB-4 of `native/inquiry/observe`: the store may lead to somebody else.
+#[tokio::test]
+async fn an_observer_that_is_led_to_another_worker_sees_nothing_of_it() -> Result<()> {
+    let authority = Authority::new();
+    let [place, elsewhere] = [Place::new().await?, Place::new().await?];
+    let other = elsewhere.worker("other").tls(authority.worker("other"));
+    let other = other.join().await?;
+    let peers = other.snapshot().peers;
+    let port = peers.iter().flat_map(|peer| &peer.addresses);
+    let port = port.filter_map(|address| address.rsplit(':').next()?.parse().ok());
+    let port: Vec<u16> = port.collect();
+    // By its card it is where the other is.
+    let first = place.worker("first").tls(authority.worker("first"));
+    let first = first.advertise_port(port[0]).join().await?;
+    let observer = tls(authority.issue("observer", &["farref:observer"]));
+    let observer = Observer::new().tls(observer);
+    let mut group = observer
+        .group(&place.store.local_addr().to_string())
+        .await?;
+    let seen = group.look().await;
+    let [sighting] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    ensure!(sighting.name == "first");
+    ensure!(
+        matches!(sighting.snapshot, Err(ObserveError::Certificate { .. })),
+        "{seen:?}"
+    );
+    tokio::try_join!(first.shutdown(), other.shutdown())?;
+    Ok(())
+}
+
+/// F4: what does not show in the store shows when workers connect, and then whoever has lost the other is told why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_who_is_lost_because_of_a_certificate_is_said_to_be() -> Result<()> {
+    let [authority, another] = [Authority::new(), Authority::new()];
+    let place = Place::new().await?;
+    let founder = |name: &str, rank| {
+        let builder = place.worker(name).rank(rank).world_size(2);
+        builder.peer_timeout(Duration::from_secs(5))
+    };
+    // With so many authorities a card does not say which.
+    let [certificate, key, _] = authority.issue("zero", &["farref:worker/zero"]);
+    let more: String = (0..8).map(|_| Authority::new().pem()).collect();
+    let many = authority.file("many.pem");
+    std::fs::write(&many, authority.pem() + &more)?;
+    let zero = founder("zero", 0).tls(tls([certificate, key, many]));
+    // Takes the other's certificate, and has one that the other does not take.
+    let [certificate, key, _] = another.issue("one", &["farref:worker/one"]);
+    let both = another.file("both.pem");
+    std::fs::write(&both, authority.pem() + &another.pem())?;
+    let one = founder("one", 1).tls(tls([certificate, key, both]));
+    let (zero, one) = tokio::try_join!(zero.join(), one.join())?;
+
+    for (worker, other) in [(&zero, "one"), (&one, "zero")] {
+        let peer = worker.peer(other)?;
+        for _ in 0..2 {
+            let error = reversed::on(&peer, vec![1, 2]).await;
+            let error = error.expect_err("they cannot talk");
+            let Error::PeerLost { peer, cause, .. } = &error else {
+                panic!("{error:?}");
+            };
+            ensure!(&**peer == other, "{error}");
+            let Some(RendezvousError::Certificate { by, .. }) = cause.as_deref() else {
+                panic!("{error:?}");
+            };
+            ensure!(by == other, "{error}");
+            ensure!(error.to_string().contains("farref certs"), "{error}");
+        }
+    }
+    tokio::try_join!(zero.shutdown(), one.shutdown())?;
+    Ok(())
+}

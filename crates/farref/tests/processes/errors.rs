@@ -111,7 +111,7 @@ fn calls() -> anyhow::Result<()> {
             "a worker that dies",
             pending.await,
             |error| {
-                matches!(error, Error::PeerLost { peer, function }
+                matches!(error, Error::PeerLost { peer, function, .. }
                     if &**peer == "a" && function.as_str().ends_with("wait_at"))
             },
             &[

@@ -60,7 +60,7 @@ fn ensure_lost<T: std::fmt::Debug>(
     what: &str,
 ) -> anyhow::Result<()> {
     match outcome {
-        Err(Error::PeerLost { peer, function }) if &*peer == name => {
+        Err(Error::PeerLost { peer, function, .. }) if &*peer == name => {
             ensure!(function.as_str().ends_with(what), "lost in {function}");
             Ok(())
         }

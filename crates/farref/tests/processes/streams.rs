@@ -148,7 +148,7 @@ async fn ensure_lost(numbers: &mut Streaming<u64>, mut read: u64) -> anyhow::Res
     loop {
         match numbers.next().await.context("it ended well")? {
             Ok(number) => ensure!(number == read, "{number} in the place of {read}"),
-            Err(Error::PeerLost { peer, function }) => {
+            Err(Error::PeerLost { peer, function, .. }) => {
                 ensure!(&*peer == "a", "`{peer}` was lost");
                 ensure!(
                     function.as_str().ends_with("count_up"),

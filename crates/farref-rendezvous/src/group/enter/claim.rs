@@ -139,6 +139,7 @@ impl EntryAttempt<'_> {
                 host: self.plan.host.clone(),
                 wire: self.plan.wire,
                 token: self.plan.token,
+                certificate: self.plan.certificate.clone(),
             };
             // Two that take the same number at the same moment both read back what they wrote. Their cards
             // differ, so that only one of them has it (invariant 2).

@@ -11,6 +11,7 @@ use super::EntryAttempt;
 use super::predecessor::name_taken;
 use crate::error::RendezvousError;
 use crate::group::card::Card;
+use crate::group::certificate_tag::{self, CertificateConflict};
 use crate::group::failure::{FailureCause, FailureNotice};
 use crate::group::founding::Founding;
 use crate::store::StoreError;
@@ -153,11 +154,20 @@ impl EntryAttempt<'_> {
             return Some((error, with));
         }
         let with = others(|card, first| card.token != first.token);
-        let error = RendezvousError::DifferentTokens {
-            like: first.name.clone(),
-            unlike: with.iter().map(|card| card.name.clone()).collect(),
+        if !with.is_empty() {
+            let error = RendezvousError::DifferentTokens {
+                like: first.name.clone(),
+                unlike: with.iter().map(|card| card.name.clone()).collect(),
+            };
+            return Some((error, with));
+        }
+        let (one, with, conflict) = certificate_conflict(founders)?;
+        let error = RendezvousError::DifferentCertificates {
+            one: one.name.clone(),
+            others: with.iter().map(|card| card.name.clone()).collect(),
+            reason: conflict.describe().to_owned(),
         };
-        (!with.is_empty()).then_some((error, with))
+        Some((error, with))
     }
 
     /// Finds out who came, of those that may be there.
@@ -201,4 +211,21 @@ impl EntryAttempt<'_> {
             waited: self.began.elapsed(),
         }
     }
+}
+
+/// The first founder that cannot talk to others because of their certificates, and these.
+fn certificate_conflict(founders: &[Card]) -> Option<(&Card, Vec<&Card>, CertificateConflict)> {
+    let first = &founders.first()?.certificate;
+    if founders.iter().all(|card| card.certificate == *first) {
+        return None;
+    }
+    founders.iter().find_map(|one| {
+        let between = |other: &Card| match one.node == other.node {
+            true => None,
+            false => certificate_tag::conflict(one, other),
+        };
+        let conflict = founders.iter().find_map(between)?;
+        let is_such = |other: &&Card| between(other) == Some(conflict);
+        Some((one, founders.iter().filter(is_such).collect(), conflict))
+    })
 }

@@ -39,6 +39,7 @@ use farref_proto::GroupId;
 use tokio::time::{Instant, timeout_at};
 
 use super::card::{Address, Card, TokenTag};
+use super::certificate_tag::CertificateTag;
 use super::directory::Directory;
 use super::failure::{FailureCause, FailureNotice};
 use super::founding::{Founding, GroupKind};
@@ -72,6 +73,8 @@ pub struct Plan {
     pub wire: u16,
     /// Of its token, if it has one, what all may know.
     pub token: Option<TokenTag>,
+    /// Of its certificate, if it has one, what the others are to know.
+    pub certificate: Option<CertificateTag>,
     /// Finds out whether an earlier life of it is still there.
     pub probe: Arc<dyn LivenessProbe>,
 }
@@ -128,6 +131,7 @@ pub struct Entry {
 ///     prefix: "example".to_owned(),
 ///     wire: 1,
 ///     token: None,
+///     certificate: None,
 ///     probe: Arc::new(AllAreNew),
 /// };
 /// let store = Arc::new(MemoryStore::new());

@@ -9,7 +9,7 @@ use super::{
     after, assert_one_founding, enter_all, memory, nodes, plan, ranked, static_group, waiting,
 };
 use crate::group::records::GroupRecords;
-use crate::group::{Address, Card, Liveness, Plan, TokenTag, enter};
+use crate::group::{Address, Card, CertificateTag, Liveness, Plan, TokenTag, enter};
 use crate::{RendezvousError, Store};
 
 #[tokio::test]
@@ -231,6 +231,7 @@ async fn founders_of_different_tokens_or_wires_are_all_told() {
         host: String::new(),
         wire: 9,
         token: None,
+        certificate: None,
     };
     let records = GroupRecords::new(store.clone(), "group".into());
     records.set_latest(&leftover).await.unwrap();
@@ -238,6 +239,86 @@ async fn founders_of_different_tokens_or_wires_are_all_told() {
     let plans = (0..3)
         .map(|rank| after(with_token(rank, Some("right")), Liveness::Gone))
         .collect();
+    let entered = enter_all(&store, plans).await.into_iter();
+    assert_one_founding(&entered.map(Result::unwrap).collect::<Vec<_>>());
+}
+
+/// A founder on a host of its own, with a certificate of this authority.
+fn certified(rank: u32, authority: Option<&str>) -> Plan {
+    Plan {
+        certificate: authority.map(|name| CertificateTag::new([name], [name])),
+        addresses: vec![
+            Address::Unix(format!("@{rank}")),
+            Address::Tcp(([10, 0, 0, 1], rank as u16).into()),
+        ],
+        host: format!("host {rank}"),
+        ..after(ranked(rank, 3), Liveness::Silent)
+    }
+}
+
+/// F4
+#[tokio::test]
+async fn founders_whose_certificates_do_not_go_together_are_all_told() {
+    let store = memory();
+    for (others, expected, reason) in [
+        ([None, Some("ours")], ["worker1"], "some have none"),
+        ([Some("theirs"), Some("ours")], ["worker1"], "one authority"),
+        ([None, Some("theirs")], ["worker1"], "some have none"),
+        ([Some("ours"), None], ["worker2"], "some have none"),
+    ] {
+        let plans = vec![
+            certified(0, Some("ours")),
+            certified(1, others[0]),
+            certified(2, others[1]),
+        ];
+        for told in enter_all(&store, plans).await {
+            match told {
+                Err(RendezvousError::DifferentCertificates {
+                    one,
+                    others,
+                    reason: why,
+                }) => {
+                    assert_eq!(
+                        (one.as_str(), others),
+                        ("worker0", expected.map(str::to_owned).to_vec())
+                    );
+                    assert!(why.contains(reason), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // Rank 0 takes both; they do not take each other's.
+    let both = CertificateTag::new(["ours"], ["ours", "theirs"]);
+    let mut plans = vec![
+        certified(0, None),
+        certified(1, Some("theirs")),
+        certified(2, Some("ours")),
+    ];
+    plans[0].certificate = Some(both.clone());
+    plans[1].certificate = Some(CertificateTag::new(["theirs"], ["ours", "theirs"]));
+    plans[2].certificate = Some(CertificateTag::new(["ours"], ["ours"]));
+    for told in enter_all(&store, plans).await {
+        match told {
+            Err(RendezvousError::DifferentCertificates { one, others, .. }) => {
+                assert_eq!(
+                    (one.as_str(), &others[..]),
+                    ("worker1", &["worker2".to_owned()][..])
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Who shares a host has no need of certificates.
+    let on_one_host = |rank, authority| Plan {
+        host: "host".to_owned(),
+        ..certified(rank, authority)
+    };
+    let plans = vec![
+        on_one_host(0, Some("ours")),
+        on_one_host(1, Some("theirs")),
+        on_one_host(2, None),
+    ];
     let entered = enter_all(&store, plans).await.into_iter();
     assert_one_founding(&entered.map(Result::unwrap).collect::<Vec<_>>());
 }

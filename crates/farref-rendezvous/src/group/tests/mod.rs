@@ -31,6 +31,7 @@ pub(super) fn plan(name: &str, rank: Option<u32>, world_size: Option<u32>) -> Pl
         prefix: "group".into(),
         wire: 4,
         token: None,
+        certificate: None,
         probe: Arc::new(Finds(Liveness::Gone)),
     }
 }

@@ -40,6 +40,7 @@ async fn the_largest_group_meets_and_waits_for_one_key_each() {
             host: "0123456789abcdef0123456789abcdef".into(),
             wire: 4,
             token: None,
+            certificate: None,
         };
         records.set_latest(&card).await.unwrap();
     }

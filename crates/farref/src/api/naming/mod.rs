@@ -300,6 +300,7 @@ impl<T: 'static> Search<T> {
             true => Error::PeerLost {
                 peer: Arc::from(publisher.name()),
                 function: self.title(),
+                cause: self.core.rejections.of_worker(WorkerId(publisher.rank())),
             },
             false => self.core.not_member(),
         }

@@ -130,6 +130,7 @@ fn explained(error: Error, name: &FunctionName) -> Error {
         Error::OwnerLost { owner } => Error::PeerLost {
             peer: owner,
             function: name.clone(),
+            cause: None,
         },
         error => error,
     }

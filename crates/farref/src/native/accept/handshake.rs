@@ -8,7 +8,6 @@ use tokio::time::timeout;
 
 use super::Acceptor;
 use super::handshake_limit::HandshakeSlot;
-use crate::native::endpoint::Endpoint;
 use crate::native::handshake::{
     Claim, Conversation, Greeting, HandshakeFailure, Observation, Purpose, Refusal, Reply,
     SessionHello, VERSION, Verdict, connection_id, fresh_nonce,
@@ -108,7 +107,7 @@ impl Acceptor {
         drop(slot);
 
         let decision = match bearer {
-            Some(bearer) if !is_its_own(endpoint, &bearer, &claim.card).await => Err(Refusal::Name),
+            Some(bearer) if !self.is_its_own(&bearer, &claim.card).await => Err(Refusal::Name),
             _ => decide(&self.links, &claim),
         };
         match decision {
@@ -143,6 +142,27 @@ impl Acceptor {
             }
         }
     }
+
+    /// Whether a certificate is that of the worker whose card is shown, and that card the worker's own (HS-6).
+    async fn is_its_own(&self, bearer: &Bearer, card: &Card) -> bool {
+        if !bearer.may_be(&card.name) {
+            return false;
+        }
+        let callbacks = &self.links.endpoint.callbacks;
+        if let Some(known) = callbacks.name(card.node) {
+            return *known == *card.name;
+        }
+        let asking = async {
+            // So many at a time: who has a certificate can connect as often as it likes.
+            let _turn = self.lookups.acquire().await.ok()?;
+            callbacks.lookup(card.node).await.ok()
+        };
+        match timeout(LISTED_WITHIN, asking).await {
+            Ok(Some(listed)) => listed.name == card.name,
+            // The store may be gone, and the group goes on without it.
+            Ok(None) | Err(_) => true,
+        }
+    }
 }
 
 /// Receives what the dialer claims, and tells it if it has not proved that.
@@ -155,21 +175,6 @@ async fn receive_proved_claim<T: DeserializeOwned>(
         return Err(HandshakeFailure::BadProof);
     }
     Ok(claim)
-}
-
-/// Whether a certificate is that of the worker whose card is shown, and that card the worker's own (HS-6).
-async fn is_its_own(endpoint: &Endpoint, bearer: &Bearer, card: &Card) -> bool {
-    if !bearer.may_be(&card.name) {
-        return false;
-    }
-    match endpoint.callbacks.name(card.node) {
-        Some(known) => *known == *card.name,
-        None => match timeout(LISTED_WITHIN, endpoint.callbacks.lookup(card.node)).await {
-            Ok(Ok(listed)) => listed.name == card.name,
-            // The store may be gone, and the group goes on without it.
-            Ok(Err(_)) | Err(_) => true,
-        },
-    }
 }
 
 /// What an accepted stream becomes.

@@ -23,6 +23,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How many processes of other users are told at a time that they are not taken.
 const MAX_STRANGERS: usize = 8;
 
+/// How many of those who connect may have the store asked for their names at a time.
+const MAX_LOOKUPS: usize = 8;
+
 /// How long it is not said again that there was one.
 const WARN_PAUSE: Duration = Duration::from_secs(60);
 
@@ -37,6 +40,8 @@ pub(crate) struct Acceptor {
     warned: Mutex<Option<Instant>>,
     /// A permit for each observer (OB-2).
     observers: Arc<Semaphore>,
+    /// A permit for each who is looked up in the store (HS-4).
+    lookups: Semaphore,
 }
 
 impl Acceptor {
@@ -47,6 +52,7 @@ impl Acceptor {
             strangers: PendingHandshakes::new(MAX_STRANGERS),
             warned: Mutex::default(),
             observers: Arc::new(Semaphore::new(MAX_OBSERVERS)),
+            lookups: Semaphore::new(MAX_LOOKUPS),
         })
     }
 

@@ -75,6 +75,9 @@ impl Endpoint {
         reach: Reach,
         io: Arc<IoThread>,
     ) -> Arc<Self> {
+        let name = &identity.card.name;
+        let tls = identity.tls.as_ref().map(|tls| tls.for_worker(name));
+        let identity = Identity { tls, ..identity };
         let token = identity.token.as_deref().unwrap_or_default();
         Arc::new(Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, token),

@@ -15,6 +15,8 @@
 //!   question at a time each, answers with so many references and calls ([`MAX_REFERENCES`], [`MAX_CALLS`]), and whoever asks
 //!   nothing or does not read is sent away ([`IDLE`]).
 //! - **OB-3** Only who knows the group's token is shown anything.
+//! - **OB-4** With certificates, what an observer is shown is said by the worker that it names, and by the one that the observer
+//!   means, where it means one.
 
 use std::io;
 use std::sync::Arc;
@@ -117,11 +119,12 @@ pub(crate) enum ObserverConnectionError {
 }
 
 impl ObserverConnection {
-    /// Connects to a worker and proves to know the token.
+    /// Connects to a worker, of that name if one is meant, and proves to know the token.
     pub(crate) async fn open(
         address: &Address,
         token: &[u8],
         tls: Option<&Tls>,
+        name: Option<&str>,
     ) -> Result<Self, ObserverConnectionError> {
         let mut stream = Stream::connect(address, None)
             .await
@@ -132,12 +135,16 @@ impl ObserverConnection {
                 .await
                 .map_err(HandshakeFailure::from)?;
         }
+        // OB-4
         if let Some(bearer) = &stream.bearer
             && !bearer.is_worker()
         {
             return Err(ObserverConnectionError::Certificate(format!(
                 "its certificate is that of {bearer}, not of a worker"
             )));
+        }
+        if let Some(name) = name {
+            check_name(&stream, name)?;
         }
         if token.is_empty() && is_superuser() {
             // It may look into everybody's processes, and has nothing to give away.
@@ -163,7 +170,19 @@ impl ObserverConnection {
         say(&self.stream, &Question { references, calls })
             .await
             .map_err(|_| ObserverConnectionError::Closed)?;
-        hear(&mut self.stream, MAX_ANSWER).await
+        let snapshot: Snapshot = hear(&mut self.stream, MAX_ANSWER).await?;
+        check_name(&self.stream, &snapshot.worker)?;
+        Ok(snapshot)
+    }
+}
+
+/// An error if the other end has shown the certificate of somebody else (OB-4).
+fn check_name(stream: &Stream, name: &str) -> Result<(), ObserverConnectionError> {
+    match &stream.bearer {
+        Some(bearer) if !bearer.may_be(name) => Err(ObserverConnectionError::Certificate(format!(
+            "its certificate is that of {bearer}, not of worker {name:?}"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -4,8 +4,9 @@
 //!
 //! - **PS-1** A life counts as present only if it has proved that it knows the token: whoever has come to
 //!   listen at its address since keeps nobody from returning (F3).
-//! - **PS-2** A refusal is not proved either. It is the life's own only if its card says the same: that it
-//!   has another token, or another wire.
+//! - **PS-2** A refusal is not proved either. It is the life's own only if its card says the same, that it
+//!   has another token, another wire, or a certificate that does not go with this worker's; or if whoever refuses has shown the
+//!   life's certificate.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -18,7 +19,9 @@ use crate::native::handshake::{
     Conversation, Greeting, HandshakeFailure, Rejection, VERSION, Verdict, fresh_nonce,
 };
 use crate::native::transport::{Reach, Stream, Tls, reachable};
-use crate::rendezvous::{Address, Card, Liveness, LivenessProbe, RendezvousError, TokenTag};
+use crate::rendezvous::{
+    Address, Card, CertificateTag, Liveness, LivenessProbe, RendezvousError, TokenTag,
+};
 
 /// Finds earlier lives of a worker.
 #[derive(Debug)]
@@ -66,9 +69,12 @@ impl Predecessors {
             let Ok(Ok(stream)) = timeout(limit, connecting).await else {
                 continue;
             };
-            let failure = match timeout(limit, self.ask_at(card, stream)).await {
+            let Unanswered {
+                failure,
+                is_its_own,
+            } = match timeout(limit, self.ask_at(card, stream)).await {
                 Ok(Ok(())) => return Ok(Liveness::Alive),
-                Ok(Err(failure)) => failure,
+                Ok(Err(unanswered)) => unanswered,
                 // Nor would it say more elsewhere.
                 Err(_) => return Ok(Liveness::Silent),
             };
@@ -87,6 +93,15 @@ impl Predecessors {
                         ours: VERSION,
                     });
                 }
+                // Somebody else lives there now.
+                _ if matches!(failure, HandshakeFailure::OtherName { .. }) => {}
+                Some(Rejection::Certificate(reason)) if is_its_own || self.conflicts(card) => {
+                    return Err(RendezvousError::Certificate {
+                        name: self.name.clone(),
+                        by: card.name.clone(),
+                        reason,
+                    });
+                }
                 // PS-2
                 Some(_) | None => {}
             }
@@ -94,26 +109,55 @@ impl Predecessors {
         Ok(Liveness::Gone)
     }
 
-    async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), HandshakeFailure> {
+    /// Whether a life's certificate, by its card, does not go with this worker's.
+    fn conflicts(&self, card: &Card) -> bool {
+        let own = self.tls.as_ref().map(Tls::tag);
+        CertificateTag::conflict(card.certificate.as_ref(), own.as_ref()).is_some()
+    }
+
+    async fn ask_at(&self, card: &Card, mut stream: Stream) -> Result<(), Unanswered> {
         if let Some(tls) = &self.tls {
-            stream = stream.begin_tls(tls).await?;
+            let secured = stream.begin_tls(tls).await;
+            stream = secured.map_err(HandshakeFailure::from)?;
         }
         if let Some(bearer) = &stream.bearer
             && !bearer.may_be(&card.name)
         {
-            return Err(HandshakeFailure::OtherName {
+            return Err(Unanswered::from(HandshakeFailure::OtherName {
                 bearer: bearer.clone(),
                 expected: card.name.clone(),
-            });
+            }));
         }
+        let is_its_own = stream.bearer.is_some();
         let mut conversation = Conversation::new(&mut stream, &self.key);
         let greeting = Greeting::Successor {
             of: card.node,
             nonce: fresh_nonce()?,
         };
-        match conversation.ask(&greeting).await? {
-            Verdict::Present => Ok(()),
-            _ => Err(HandshakeFailure::Contradiction),
+        let failure = match conversation.ask(&greeting).await {
+            Ok(Verdict::Present) => return Ok(()),
+            Ok(_) => HandshakeFailure::Contradiction,
+            Err(failure) => failure,
+        };
+        Err(Unanswered {
+            failure,
+            is_its_own,
+        })
+    }
+}
+
+/// Why a life does not say that it is there.
+struct Unanswered {
+    failure: HandshakeFailure,
+    /// Whether that is said by one who has shown the life's certificate.
+    is_its_own: bool,
+}
+
+impl From<HandshakeFailure> for Unanswered {
+    fn from(failure: HandshakeFailure) -> Self {
+        Self {
+            failure,
+            is_its_own: false,
         }
     }
 }

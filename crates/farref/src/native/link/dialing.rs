@@ -273,6 +273,7 @@ async fn add_bulk(link: Arc<Link>, epoch: u64, id: u64, address: Address) {
     };
     let adding = timeout(link.endpoint.config.handshake_timeout, adding);
     if let Err(failure) = adding.await.unwrap_or(Err(HandshakeFailure::Timeout)) {
+        report(&link, &address, &failure);
         link.lose_connection(epoch, &format_args!("no stream for bulk data: {failure}"));
     }
 }

@@ -1,7 +1,8 @@
 //! Agents with a runtime that only writes down what it is told.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{LazyLock, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,12 +27,45 @@ pub(super) struct Book {
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
     pub(super) rejected: Mutex<Vec<(NodeId, Rejection)>>,
     pub(super) starving: Mutex<Vec<Duration>>,
+    /// Where asking for those who are not listed is counted, and never answered.
+    pub(super) hanging: OnceLock<Hanging>,
+    /// What observers are shown.
+    pub(super) shown: Mutex<Option<Snapshot>>,
+}
+
+/// How many wait for an answer, and the most that ever did.
+#[derive(Default)]
+pub(super) struct Hanging {
+    waiting: AtomicUsize,
+    pub(super) most: AtomicUsize,
+}
+
+impl Hanging {
+    async fn wait(&self) {
+        struct Waits<'a>(&'a Hanging);
+
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+
+        let waiting = self.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+        let _waits = Waits(self);
+        self.most.fetch_max(waiting, Ordering::SeqCst);
+        std::future::pending().await
+    }
 }
 
 impl WireCallbacks for Book {
     fn lookup(&self, node: NodeId) -> BoxFuture<'_, Result<Card, String>> {
         let card = lock(&self.cards).get(&node).cloned();
-        Box::pin(async move { card.ok_or_else(|| "unknown".to_owned()) })
+        Box::pin(async move {
+            if let (None, Some(hanging)) = (&card, self.hanging.get()) {
+                hanging.wait().await;
+            }
+            card.ok_or_else(|| "unknown".to_owned())
+        })
     }
 
     fn name(&self, _: NodeId) -> Option<Arc<str>> {
@@ -55,7 +89,7 @@ impl WireCallbacks for Book {
     }
 
     fn snapshot(&self, _: Wanted) -> Option<Snapshot> {
-        None
+        lock(&self.shown).clone()
     }
 }
 
@@ -175,6 +209,7 @@ impl Setup {
             host: "here".to_owned(),
             wire: WIRE_VERSION,
             token: None,
+            certificate: self.tls.as_ref().map(Tls::tag),
         };
         lock(&self.book.cards)
             .entry(self.node)

@@ -13,7 +13,7 @@ mod shared_memory;
 mod sources;
 mod starvation;
 mod timing;
-mod tls;
+pub(super) mod tls;
 mod writing;
 
 use std::sync::{Arc, Mutex, Weak};

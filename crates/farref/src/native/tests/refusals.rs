@@ -659,7 +659,7 @@ async fn the_superuser_looks_into_the_workers_of_all_users() {
                 bytes
             }
         });
-        let looked = ObserverConnection::open(&address, token, None).await;
+        let looked = ObserverConnection::open(&address, token, None, None).await;
         let is_other = matches!(looked, Err(ObserverConnectionError::User));
         assert_eq!(is_other, !is_spoken_to);
         let heard = heard.join().expect("no panic");

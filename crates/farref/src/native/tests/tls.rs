@@ -1,16 +1,20 @@
 //! TL-1 to TL-4 and HS-6: streams with TLS, who gets one, and with which certificate.
 
 use std::fs;
+use std::time::Duration;
 
 use super::fixture::{Book, Setup};
 use super::proxy::Proxy;
 use super::*;
 use crate::error::TlsError;
-use crate::rendezvous::Address;
+use crate::native::transport::Reach;
+use crate::native::{ObserverConnection, ObserverConnectionError, Predecessors};
+use crate::rendezvous::{Address, Liveness, LivenessProbe as _, RendezvousError};
+use crate::report::snapshot::Snapshot;
 use crate::support::lock::lock;
 
 #[path = "../../../tests/certificates/mod.rs"]
-pub(super) mod certificates;
+pub(in crate::native) mod certificates;
 
 use certificates::{Authority, tls};
 
@@ -202,6 +206,18 @@ async fn certificates_are_replaced_while_the_group_goes_on() {
     fs::write(authorities, new.pem()).expect("a file");
     reconnect(6).await;
 
+    // Another's certificate is not put to use, however good it is.
+    let [liar, liars, _] = new.issue("liar", &["farref:worker/somebody"]);
+    let own = [certificate, key].map(|path| fs::read(path).expect("a file"));
+    for (from, to) in [(&liar, certificate), (&liars, key)] {
+        fs::copy(from, to).expect("a file");
+    }
+    reconnect(7).await;
+    for (text, to) in own.iter().zip([certificate, key]) {
+        fs::write(to, text).expect("a file");
+    }
+    reconnect(8).await;
+
     // Whoever has not gone along is out.
     let (former, key) = (former.expect("a certificate"), left.card.name.clone());
     let stale = old.file("stale.pem");
@@ -250,4 +266,133 @@ fn files_that_make_no_sense_are_refused_with_their_names() {
     let error = error(&expired, &expireds, &authorities);
     assert!(matches!(error, TlsError::Untrusted { .. }), "{error}");
     assert!(error.to_string().contains("farref certs issue"), "{error}");
+}
+
+/// Files that cannot be read to an end: there is a pipe in place of one.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_cannot_be_looked_at_hold_nobody_up() {
+    // TL-4
+    let authority = Authority::new();
+    let book: Arc<Book> = Arc::default();
+    let right = side(2, Some(authority.worker("w2#1")), &book).await;
+    let files = authority.issue("left", &["farref:worker/w1%231"]);
+    let left = side(1, Some(tls(files.clone())), &book).await;
+    let [_, key, _] = files;
+    fs::remove_file(&key).expect("a file");
+    let made = std::process::Command::new("mkfifo").arg(&key).status();
+    assert!(made.is_ok_and(|status| status.success()), "a pipe");
+    left.send(&right, control(1));
+    right.send(&left, control(2));
+    eventually("both arrive", || {
+        right.received_count() == 1 && left.received_count() == 1
+    })
+    .await;
+    // Whoever still reads it comes to an end.
+    let mut both_ends = fs::OpenOptions::new();
+    drop(both_ends.read(true).write(true).open(&key));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_is_asked_for_a_few_at_a_time_who_connect() {
+    // HS-4
+    let authority = Authority::new();
+    let book: Arc<Book> = Arc::default();
+    let right = side(20, Some(authority.worker("w20#1")), &book).await;
+    let mut others = Vec::new();
+    for worker in 1..=12 {
+        let tls = authority.worker(&format!("w{worker}#1"));
+        others.push(side(worker, Some(tls), &book).await);
+    }
+    lock(&book.cards).retain(|node, _| *node == right.node);
+    let hanging = book.hanging.get_or_init(Default::default);
+    for other in &others {
+        other.send(&right, control(1));
+    }
+    eventually("all get in, listed or not", || {
+        right.received_count() == others.len()
+    })
+    .await;
+    let most = hanging.most.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((1..=8).contains(&most), "{most}");
+}
+
+/// PS-1, PS-2: a life that is there is not taken for gone because certificates do not fit, nor somebody else for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_life_whose_certificate_does_not_fit_is_not_taken_for_gone() {
+    let [ours, theirs] = [Authority::new(), Authority::new()];
+    let book: Arc<Book> = Arc::default();
+    let life = side(2, Some(ours.worker("w2#1")), &book).await;
+    let plain = side(3, None, &book).await;
+    let ask = async |card: &Card, tls: Option<Tls>| {
+        let by_tcp = Reach {
+            network: None,
+            tcp: true,
+        };
+        let asking = Predecessors::new("w", "elsewhere", Vec::new(), None, by_tcp, tls);
+        asking.probe(card, Duration::from_secs(60)).await
+    };
+    let does_not_fit = |found| matches!(found, Err(RendezvousError::Certificate { .. }));
+    let found = ask(&life.card, Some(ours.worker("asks"))).await;
+    assert!(matches!(found, Ok(Liveness::Alive)), "{found:?}");
+    assert!(does_not_fit(ask(&life.card, None).await));
+    let strange = Some(theirs.worker("asks"));
+    assert!(does_not_fit(ask(&life.card, strange.clone()).await));
+    assert!(does_not_fit(ask(&plain.card, strange.clone()).await));
+
+    // Whoever has its port is somebody else: its card says otherwise.
+    let mut before = life.card.clone();
+    before.certificate = None;
+    let found = ask(&before, None).await;
+    assert!(matches!(found, Ok(Liveness::Gone)), "{found:?}");
+    let mut before = life.card.clone();
+    before.certificate = strange.as_ref().map(Tls::tag);
+    let found = ask(&before, strange).await;
+    assert!(matches!(found, Ok(Liveness::Gone)), "{found:?}");
+    let mut another = life.card.clone();
+    another.name = "another".to_owned();
+    let found = ask(&another, Some(ours.worker("asks"))).await;
+    assert!(matches!(found, Ok(Liveness::Gone)), "{found:?}");
+
+    // It has shown its certificate, and does not take the other's: whatever its card says.
+    let [certificate, key, _] = theirs.issue("mixed", &["farref:worker/asks"]);
+    let both = ours.file("both.pem");
+    fs::write(&both, ours.pem() + &theirs.pem()).expect("a file");
+    let mixed = tls([certificate, key, both]);
+    let mut unsaid = life.card.clone();
+    unsaid.certificate = Some(Default::default());
+    assert!(does_not_fit(ask(&unsaid, Some(mixed)).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn observers_believe_a_worker_what_its_certificate_says() {
+    // OB-4
+    let authority = Authority::new();
+    let book: Arc<Book> = Arc::default();
+    let worker = side(1, Some(authority.worker("w1#1")), &book).await;
+    let address = Address::Tcp(worker.tcp_address());
+    let observer = tls(authority.issue("observer", &["farref:observer"]));
+    let look = async |meant: Option<&str>, says: &str| {
+        *lock(&book.shown) = Some(Snapshot {
+            worker: says.to_owned(),
+            ..Snapshot::default()
+        });
+        let mut seen = ObserverConnection::open(&address, b"", Some(&observer), meant).await?;
+        seen.ask(0, 0).await
+    };
+    for meant in [None, Some("w1#1")] {
+        let seen = look(meant, "w1#1").await.expect("a snapshot");
+        assert_eq!(seen.worker, "w1#1");
+    }
+    for (meant, says) in [
+        (Some("w2#1"), "w2#1"),
+        (Some("w1#1"), "w2#1"),
+        (None, "w2#1"),
+    ] {
+        let error = look(meant, says).await.expect_err("somebody else");
+        assert!(
+            matches!(&error, ObserverConnectionError::Certificate(why) if why.contains("w2#1")),
+            "{error}"
+        );
+    }
 }

@@ -66,6 +66,7 @@ impl Core {
                         Error::PeerLost {
                             peer: self.name_of(node),
                             function: FunctionName::UNKNOWN,
+                            cause: self.rejections.of(node),
                         }
                     };
                     work.replies.push((waiter, Err(error)));
@@ -90,7 +91,8 @@ impl Core {
                     .send_if_modified(|nodes| nodes.remove(&node));
                 let is_known = self.names.of(node).is_some() || state.peers.contains_key(&node);
                 if was_missed && departure == Departure::Died {
-                    tracing::warn!(%worker, %peer, %node, "a worker could not be reached and is taken for dead");
+                    let why = self.rejections.of(node).map(tracing::field::display);
+                    tracing::warn!(%worker, %peer, %node, why, "a worker could not be reached and is taken for dead");
                 } else if !is_known {
                     // It was over before this worker came, or there never was such a life.
                     tracing::debug!(%worker, %node, "a life that was never met is over");

@@ -371,10 +371,12 @@ impl Core {
             CallError::PeerGone { node } => Error::PeerLost {
                 peer: self.name_of(node),
                 function,
+                cause: self.rejections.of(node),
             },
             CallError::Reference(RefError::ReceiverLost { .. }) => Error::PeerLost {
                 peer: self.name_of(to),
                 function,
+                cause: self.rejections.of(to),
             },
             CallError::Reference(error) => self.explain(error),
             CallError::Context(error) => self.explain_context(error),

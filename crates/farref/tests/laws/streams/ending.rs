@@ -292,6 +292,7 @@ async fn the_death_of_the_maker_is_an_error_that_names_it() -> Result<()> {
                 ref error @ Error::PeerLost {
                     ref peer,
                     ref function,
+                    ..
                 },
             )) => {
                 assert_eq!(&**peer, "worker1");

@@ -83,7 +83,7 @@ async fn kill_after(
                     group.kill("a")?;
                 }
             }
-            (_, Err(Error::PeerLost { peer, function })) => {
+            (_, Err(Error::PeerLost { peer, function, .. })) => {
                 ensure!(&*peer == "a", "lost `{peer}`");
                 ensure!(function.as_str().ends_with("tick"), "lost {function}");
                 lost += 1;

@@ -142,6 +142,7 @@ async fn who_joins_outlasts_answers_that_are_lost_and_elections() {
                 prefix: "group".to_owned(),
                 wire: 1,
                 token: None,
+                certificate: None,
                 probe: Arc::new(Nobody),
             };
             let entry = enter(Arc::clone(&store) as Arc<dyn Store>, plan).await;

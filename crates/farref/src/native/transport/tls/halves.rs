@@ -166,7 +166,7 @@ impl TlsReader {
             let taken = self.take(out)?;
             if taken > 0 || self.ended {
                 // TL-3
-                if self.has_more()
+                if (self.has_more() || self.ended)
                     && let Some(waiting) = &self.waiting
                 {
                     waiting.wake_by_ref();
@@ -301,5 +301,72 @@ impl Unsent {
         self.records.clear();
         self.records.shrink_to(KEPT_ROOM);
         Ok(())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Wake;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::native::tests::tls::certificates::Authority;
+    use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Both ends of a stream.
+    async fn pair() -> (Stream, Stream) {
+        let authority = Authority::new();
+        let [one, other] = ["one", "other"].map(|name| authority.worker(name));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let dialed = TcpStream::connect(address).await.expect("a connection");
+        let (accepted, _) = listener.accept().await.expect("a connection");
+        let [dialed, accepted] = [dialed, accepted].map(|stream| Stream::tcp(stream).expect("one"));
+        tokio::try_join!(dialed.begin_tls(&one), accepted.accept_tls(&other)).expect("TLS")
+    }
+
+    /// TL-3: the end, too, is something that is left behind.
+    #[tokio::test]
+    async fn whoever_reads_the_last_in_place_of_another_wakes_it_for_the_end() {
+        let (mut here, there) = pair().await;
+        let WriteHalf::Tls(writer) = &there.write else {
+            panic!("no TLS")
+        };
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut read = Vec::with_capacity(64);
+        let polled = here
+            .read
+            .poll_read_buf(&mut Context::from_waker(&waker), &mut read);
+        assert!(polled.is_pending());
+        // From here on nothing is awaited: the runtime does not hear of what comes.
+        woken.0.store(false, Ordering::SeqCst);
+        let records = {
+            let mut connection = lock(&writer.session);
+            connection.writer().write_all(b"last").expect("room");
+            connection.send_close_notify();
+            encrypted(&mut connection).expect("records")
+        };
+        let sent = writer.write.try_write(&records).expect("room");
+        assert_eq!(sent, records.len());
+        let ReadHalf::Tls(_) = &here.read else {
+            panic!("no TLS")
+        };
+        while here.read.read_now(&mut read, &mut [0; 64]).is_err() {
+            std::thread::yield_now();
+        }
+        assert_eq!(read, b"last");
+        assert!(woken.0.load(Ordering::SeqCst), "nobody looks at the end");
     }
 }

@@ -5,7 +5,9 @@
 //! | module | job |
 //! | --- | --- |
 //! | [`bearer`] | whom a certificate names |
+//! | [`authorities`] | which authorities stand behind one |
 //! | [`settings`] | the three files, and reading them again when they have changed |
+//! | [`verifiers`] | who looks at the other end's |
 //! | [`handshake`] | either end's handshake, and why it came to nothing |
 //! | [`halves`] | the stream after it |
 //!
@@ -17,12 +19,15 @@
 //!   for the socket; nothing more is taken before it has those. A write of nothing says whether all is gone.
 //! - **TL-3** Of what has come and was not handed on there is a bounded amount. Where it is left behind by one who reads in place
 //!   of the stream's task, that task is woken: the socket has nothing more to wake it for.
-//! - **TL-4** Files that have changed count from the next handshake on; as long as they make no sense, those before them do.
+//! - **TL-4** Files that have changed count from the next handshake on; as long as they make no sense, are not
+//!   for this worker or cannot be looked at, those before them do.
 
+mod authorities;
 mod bearer;
 mod halves;
 mod handshake;
 mod settings;
+mod verifiers;
 
 pub(crate) use bearer::Bearer;
 pub(super) use halves::{TlsReader, TlsWriter, move_halves};

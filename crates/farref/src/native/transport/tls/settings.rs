@@ -6,21 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme, version,
-};
-use tracing::{info, warn};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
+use super::authorities;
 use super::bearer::Bearer;
+use super::verifiers::{ShortChains, SignedByAuthority};
 use crate::error::TlsError;
+use crate::rendezvous::CertificateTag;
 use crate::support::lock::lock;
 
 /// A worker's certificate, its key, and the authority that signed all certificates of the group: with it, what goes over TCP is
@@ -48,7 +46,11 @@ use crate::support::lock::lock;
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
+    /// Whose certificate it has to be, if it is in use.
+    name: Option<Arc<str>>,
     current: Arc<Mutex<Current>>,
+    /// One looks at the files at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ struct Files {
 }
 
 /// What counts, the state of the files when that was read, and of those that made no sense since, when they were looked at.
+#[derive(Clone)]
 struct Current {
     configs: Arc<Configs>,
     read: Stamp,
@@ -69,8 +72,9 @@ struct Current {
 /// have changed.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The most certificates between a worker's and its authority's: each takes time to be looked at, of whoever shows it.
-const MOST_BETWEEN: usize = 3;
+/// How long the files may take to be looked at. Those that take longer, on a file system that does not answer, hold nobody up: what
+/// was read before counts.
+const LOOKED_AT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What shows that a file was replaced.
 type Stamp = [Option<(SystemTime, u64, u64)>; 3];
@@ -81,6 +85,7 @@ pub(super) struct Configs {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
     bearer: Bearer,
+    tag: CertificateTag,
 }
 
 impl Tls {
@@ -98,13 +103,16 @@ impl Tls {
         };
         let read = files.stamp();
         let configs = Arc::new(files.load()?);
+        let current = Current {
+            configs,
+            read,
+            failed: None,
+        };
         Ok(Self {
             files: Arc::new(files),
-            current: Arc::new(Mutex::new(Current {
-                configs,
-                read,
-                failed: None,
-            })),
+            name: None,
+            current: Arc::new(Mutex::new(current)),
+            turn: Arc::default(),
         })
     }
 
@@ -132,13 +140,38 @@ impl Tls {
         lock(&self.current).configs.bearer.clone()
     }
 
+    /// Of which authorities it is, and which count, by what was read last.
+    pub(crate) fn tag(&self) -> CertificateTag {
+        lock(&self.current).configs.tag.clone()
+    }
+
+    /// The same files, for the worker of that name: others that are not for it are not put to use in their place.
+    pub(crate) fn for_worker(&self, name: &str) -> Self {
+        Self {
+            files: Arc::clone(&self.files),
+            name: Some(Arc::from(name)),
+            current: Arc::new(Mutex::new(lock(&self.current).clone())),
+            turn: Arc::default(),
+        }
+    }
+
     /// What counts for the next handshake. Looks at the files, on a thread that may wait.
     pub(super) async fn configs(&self) -> Arc<Configs> {
         let this = self.clone();
-        let looking = tokio::task::spawn_blocking(move || this.look());
-        match looking.await {
-            Ok(configs) => configs,
-            Err(_) => Arc::clone(&lock(&self.current).configs),
+        let looking = async {
+            let turn = Arc::clone(&self.turn).lock_owned().await;
+            let look = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                this.look()
+            });
+            look.await
+        };
+        match timeout(LOOKED_AT_WITHIN, looking).await {
+            Ok(Ok(configs)) => configs,
+            Ok(Err(_)) | Err(_) => {
+                debug!(certificate = %self.files.certificate.display(), "the files cannot be looked at");
+                Arc::clone(&lock(&self.current).configs)
+            }
         }
     }
 
@@ -155,7 +188,8 @@ impl Tls {
             }
             current.failed.is_none_or(|(failed, _)| failed != stamp)
         };
-        let loaded = self.files.load();
+        let loaded = self.files.load().map_err(|error| error.to_string());
+        let loaded = loaded.and_then(|configs| self.check_name(configs));
         let mut current = lock(&self.current);
         match loaded {
             Ok(configs) => {
@@ -173,6 +207,18 @@ impl Tls {
             }
         }
         Arc::clone(&current.configs)
+    }
+
+    /// What is not for this worker makes no sense to it.
+    fn check_name(&self, configs: Configs) -> Result<Configs, String> {
+        match &self.name {
+            Some(name) if !configs.bearer.may_be(name) => Err(format!(
+                "the certificate in {} is that of {}, not of worker {name:?}",
+                self.files.certificate.display(),
+                configs.bearer
+            )),
+            _ => Ok(configs),
+        }
     }
 }
 
@@ -203,11 +249,14 @@ impl Files {
             path: self.key.clone(),
         })?;
         let mut roots = RootCertStore::empty();
-        for authority in certificates(&self.authorities)? {
-            roots.add(authority).map_err(|error| TlsError::Unreadable {
-                path: self.authorities.clone(),
-                reason: error.to_string(),
-            })?;
+        let authorities = certificates(&self.authorities)?;
+        for authority in &authorities {
+            roots
+                .add(authority.clone())
+                .map_err(|error| TlsError::Unreadable {
+                    path: self.authorities.clone(),
+                    reason: error.to_string(),
+                })?;
         }
         let roots = Arc::new(roots);
         let unusable = |reason: String| TlsError::Unusable {
@@ -240,6 +289,7 @@ impl Files {
             verifier.check(own, between, now).map_err(untrusted)?;
         }
 
+        let tag = authorities::tag(&chain, &authorities);
         let versions = &[&version::TLS13];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
@@ -263,6 +313,7 @@ impl Files {
             client: Arc::new(client),
             server: Arc::new(server),
             bearer,
+            tag,
         })
     }
 }
@@ -283,121 +334,5 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
             what: "certificate",
             path: path.to_owned(),
         }),
-    }
-}
-
-/// Takes a certificate that the authority signed, whatever host it is for: which worker it names is looked at after the
-/// handshake, when it is known which one is meant.
-#[derive(Debug)]
-struct SignedByAuthority {
-    roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl SignedByAuthority {
-    fn check(
-        &self,
-        certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<(), rustls::Error> {
-        check_length(between)?;
-        let certificate = ParsedCertificate::try_from(certificate)?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.roots,
-            between,
-            now,
-            algorithms,
-        )
-    }
-}
-
-impl ServerCertVerifier for SignedByAuthority {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.check(certificate, between, now)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // No such version is offered.
-        Err(rustls::PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        algorithms.supported_schemes()
-    }
-}
-
-fn check_length(between: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-    match between.len() {
-        ..=MOST_BETWEEN => Ok(()),
-        _ => Err(rustls::CertificateError::UnknownIssuer.into()),
-    }
-}
-
-/// Looks at no long chains, and does all else as it is told.
-#[derive(Debug)]
-struct ShortChains(Arc<dyn ClientCertVerifier>);
-
-impl ClientCertVerifier for ShortChains {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        check_length(between)?;
-        self.0.verify_client_cert(certificate, between, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
