@@ -31,7 +31,10 @@
 //! 3. A user whose lease has run out takes a new one in the era that it was in, and nowhere else. If etcd has lost
 //!    everything, the members write that era into it again.
 //! 4. No error of etcd or of the network makes a user leave its era, however long it lasts.
-//! 5. What can be done twice without harm is asked of another member of the cluster when one does not answer.
+//! 5. What can be done twice without harm is asked of another member of the cluster when one does not answer. That includes
+//!    [`Store::set`]: the last one counts, and which of two at a time that is nobody knows.
+//!    What takes a key away, or counts, is asked for once, and does nothing if the key has changed since: a member that was
+//!    hung may get to it when nobody waits for it any more.
 //! 6. Whoever watches looks anew once in a while: a watch that has gone dead is not noticed otherwise.
 
 mod credentials;
@@ -350,8 +353,16 @@ impl Store for EtcdStore {
 
     fn delete<'a>(&'a self, key: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let delete = Transaction::new().delete(&self.key(key)?).once();
-            Ok(self.era.run(delete).await?.deleted(0) > 0)
+            let key = self.key(key)?;
+            while let Some(found) = self.read(&key).await? {
+                // Invariant 5.
+                let delete = Transaction::new().if_unchanged(&key, found.changed);
+                let delete = delete.delete(&key).once();
+                if self.era.run(delete).await?.succeeded {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         })
     }
 

@@ -28,7 +28,6 @@ pub(super) struct Done {
 struct Response {
     first: Option<Kv>,
     count: i64,
-    deleted: i64,
 }
 
 /// A key that is there.
@@ -182,13 +181,6 @@ impl Done {
             .get(index)
             .map_or(0, |response| response.count)
     }
-
-    /// How many keys an operation has deleted.
-    pub(super) fn deleted(&self, index: usize) -> i64 {
-        self.responses
-            .get(index)
-            .map_or(0, |response| response.deleted)
-    }
 }
 
 impl Response {
@@ -202,7 +194,6 @@ impl Response {
         Ok(Self {
             first: first.transpose()?,
             count: number(&range["count"]),
-            deleted: number(&response["response_delete_range"]["deleted"]),
         })
     }
 }

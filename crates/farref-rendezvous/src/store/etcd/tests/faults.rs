@@ -8,7 +8,7 @@ use super::meddler::{Asked, Deed, Meddler, Said};
 use super::*;
 use crate::RendezvousError;
 use crate::group::{Address, Card, Liveness, LivenessProbe, Plan, enter};
-use crate::store::etcd::http::MAX_BODY;
+use crate::store::etcd::http::{Connection, MAX_BODY};
 
 fn at(ports: &[u16], rest: &str) -> EtcdPlace {
     let endpoints: Vec<String> = ports
@@ -344,4 +344,47 @@ async fn a_wait_outlasts_a_watch_that_is_refused() {
         other.set("k", b"v").await.unwrap();
     });
     assert_eq!(got.unwrap(), "v");
+}
+
+/// Invariant 5: what a member that was hung gets to when nobody waits for it any more.
+#[tokio::test]
+async fn a_deletion_that_comes_late_takes_nothing_away_that_was_set_since() {
+    let Some(etcd) = Etcd::start(false) else {
+        return;
+    };
+    let held = Arc::<std::sync::Mutex<Option<serde_json::Value>>>::default();
+    let holds = Arc::clone(&held);
+    let meddler = Meddler::before(etcd.port, move |asked| {
+        if !asked.deletes() {
+            return Deed::Pass;
+        }
+        *holds.lock().unwrap() = Some(asked.body.clone());
+        Deed::Begin(Vec::new())
+    })
+    .await;
+    // Who comes first takes away what was there before.
+    let (other, slow) = (etcd.open("a").await, open(&[meddler.port], "a").await);
+    other.set("k", b"former").await.unwrap();
+    let late = async {
+        loop {
+            if let Some(late) = held.lock().unwrap().take() {
+                return late;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let late = tokio::select! {
+        late = late => late,
+        deleted = slow.delete("k") => panic!("{deleted:?}"),
+    };
+    other.set("k", b"since").await.unwrap();
+    let mut member = Connection::open("127.0.0.1", etcd.port, None)
+        .await
+        .unwrap();
+    let late = late.to_string();
+    let answer = member.post("/v3/kv/txn", None, late.as_bytes());
+    assert_eq!(answer.await.unwrap().status, 200);
+    assert_eq!(other.try_get("k").await.unwrap().unwrap(), "since");
+    assert!(other.delete("k").await.unwrap());
+    assert!(!other.delete("k").await.unwrap());
 }

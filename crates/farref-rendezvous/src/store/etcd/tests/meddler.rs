@@ -40,6 +40,13 @@ impl Asked {
         done.is_some_and(|done| done.iter().any(put))
     }
 
+    /// Whether it takes something away.
+    pub(super) fn deletes(&self) -> bool {
+        let delete = |operation: &Value| operation.get("request_delete_range").is_some();
+        let done = self.body["success"].as_array();
+        done.is_some_and(|done| done.iter().any(delete))
+    }
+
     pub(super) fn is_for(&self, path: &str) -> bool {
         self.path == path
     }
