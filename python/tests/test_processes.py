@@ -96,6 +96,29 @@ def test_ctrl_c_interrupts_a_waiting_call(group):
     other.succeeds()
 
 
+def test_ctrl_c_interrupts_also_where_another_thread_has_imported_farref(group):
+    pair = group(1)
+    main = pair.start("""
+        import threading
+        for name in [name for name in sys.modules if name.startswith("farref")]:
+            del sys.modules[name]  # as if it had not been imported yet
+        imported = threading.Thread(target=lambda: __import__("farref"))
+        imported.start()
+        imported.join()
+        farref = sys.modules["farref"]
+        me = join()
+        say("calling")
+        try:
+            me.me.call(there.waits_for_ever)
+        except KeyboardInterrupt:
+            say("interrupted")
+        me.shutdown()
+    """)
+    assert main.line() == "calling"
+    main.interrupt()
+    assert "interrupted" in main.succeeds()
+
+
 def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
     pair = group(2)
     main = pair.start("""

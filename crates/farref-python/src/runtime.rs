@@ -69,10 +69,9 @@ where
     F::Output: Send,
 {
     let handle = handle()?;
-    let slice = MAIN
-        .get()
-        .filter(|main| **main == std::thread::current().id())
-        .map(|_| SIGNALS);
+    // Where it is not known which thread gets them, any may.
+    let is_main = MAIN.get().is_none_or(|main| *main == std::thread::current().id());
+    let slice = is_main.then_some(SIGNALS);
     let limit = [slice, at_most].into_iter().flatten().min();
     Ok(py.detach(|| match limit {
         None => Some(functions::block_on(handle, future)),
