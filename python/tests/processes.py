@@ -13,6 +13,7 @@ TESTS = Path(__file__).parent
 _FIRST = """
 import faulthandler, os, sys
 faulthandler.dump_traceback_later({patience}, exit=True)  # a worker that hangs says where
+{imports}
 import farref
 import remote_functions as there
 name, rank, workers, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -32,12 +33,12 @@ PATIENCE = int(os.environ.get("FARREF_TEST_PATIENCE", "90"))
 class Process:
     """A worker's process."""
 
-    def __init__(self, name, rank, workers, place, script, python=sys.executable):
-        code = _FIRST.format(patience=PATIENCE) + textwrap.dedent(script)
+    def __init__(self, name, rank, workers, place, script, imports=""):
+        code = _FIRST.format(patience=PATIENCE, imports=imports) + textwrap.dedent(script)
         paths = [str(TESTS), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
         self.name = name
         self.process = subprocess.Popen(
-            [python, "-c", code, name, str(rank), str(workers), place],
+            [sys.executable, "-c", code, name, str(rank), str(workers), place],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,9 +81,9 @@ class Group:
         self.workers = number_of_workers
         self.processes = []
 
-    def start(self, script, name=None, python=sys.executable):
+    def start(self, script, imports=""):
         rank = len(self.processes)
-        process = Process(name or f"worker{rank}", rank, self.workers, self.place, script, python)
+        process = Process(f"worker{rank}", rank, self.workers, self.place, script, imports)
         self.processes.append(process)
         return process
 

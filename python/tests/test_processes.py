@@ -81,40 +81,37 @@ def test_ctrl_c_interrupts_a_waiting_call(group):
     pair = group(2)
     main = pair.start("""
         me = join()
-        say("calling")
         try:
             me.peer("worker1").call(there.waits_for_ever)
         except KeyboardInterrupt:
             say("interrupted")
         me.shutdown()
     """)
-    other = pair.start(SERVE)
-    assert main.line() == "calling"
-    assert other.line() == "joined"
+    other = pair.start("""
+        me = join()
+        there.begun.wait()
+        say("begun")
+        me.shutdown()
+    """)
+    assert other.line() == "begun"
     main.interrupt()
     assert "interrupted" in main.succeeds()
     other.succeeds()
 
 
 def test_ctrl_c_interrupts_also_where_another_thread_has_imported_farref(group):
-    pair = group(1)
-    main = pair.start("""
+    alone = group(1)
+    main = alone.start("""
         import threading
-        for name in [name for name in sys.modules if name.startswith("farref")]:
-            del sys.modules[name]  # as if it had not been imported yet
-        imported = threading.Thread(target=lambda: __import__("farref"))
-        imported.start()
-        imported.join()
-        farref = sys.modules["farref"]
+        threading.Thread(target=lambda: there.begun.wait() and say("begun")).start()
         me = join()
-        say("calling")
         try:
             me.me.call(there.waits_for_ever)
         except KeyboardInterrupt:
             say("interrupted")
         me.shutdown()
-    """)
-    assert main.line() == "calling"
+    """, imports="import threading; first = threading.Thread(target=lambda: __import__('farref')); first.start(); first.join()")
+    assert main.line() == "begun"
     main.interrupt()
     assert "interrupted" in main.succeeds()
 
