@@ -2,6 +2,7 @@
 
 use crate::error::RefError;
 use crate::ids::{ContextId, MessageId, NodeId, RRefId};
+use crate::membership::TooFew;
 use crate::standing::Departure;
 
 /// Who waits for a value: a request of another node, or one made on the owner itself.
@@ -72,6 +73,9 @@ pub enum Event<V> {
     Settled(NodeId),
     /// We were let in: calls may be made.
     Welcomed,
+    /// We no longer see most of our group, need that ([`NodeConfig::require_majority`](crate::NodeConfig::require_majority)),
+    /// and give the group up: [`Evicted`](Self::Evicted) follows. Of those who were lost last nothing is said.
+    Minority(TooFew),
     /// The others have declared us dead. Everything we owned or held across workers is lost; to go
     /// on, join again with a greater incarnation.
     Evicted,

@@ -77,7 +77,7 @@ pub use ids::{
     ContextId, Fingerprint, ForkId, GroupId, Incarnation, MessageId, NodeId, RRefId, WorkerId,
 };
 pub use limits::{MAX_BATCH, MAX_WORKERS};
-pub use membership::{Membership, Quiescence, View};
+pub use membership::{Membership, Quiescence, TooFew, View};
 pub use message::{
     Adoption, AnswerHead, CallHead, Carried, Control, Creation, DeclineReason, Declined,
     Registration, Share, Target,

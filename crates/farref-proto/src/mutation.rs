@@ -92,12 +92,30 @@ pub enum Mutation {
     LetInAtRest,
     /// What a creator adopts is turned away for the quota, and nobody is told (breaks RT-7).
     AdoptWithinQuota,
+    /// A node goes on with half of its group (breaks MJ-2).
+    HalfIsEnough,
+    /// Who has died is left out of the count before all know it (breaks MJ-2).
+    LossesForgotten,
+    /// Who has died is counted for good (breaks MJ-1).
+    SettledLost,
+    /// Who leaves counts as lost (breaks MJ-1).
+    LeaversLost,
+    /// Nobody counts when somebody leaves while a death is not settled (breaks MJ-1).
+    LeavesUncounted,
+    /// Who is joining counts as one who is left (breaks MJ-1).
+    JoiningLeft,
+    /// Who is joining does not count (breaks MJ-1).
+    JoiningUncounted,
+    /// A node does not count itself (breaks MJ-1).
+    OneselfUncounted,
+    /// What a node has not sent yet when it gives up is sent (breaks MJ-3).
+    GiveUpAloud,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 51] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -140,6 +158,15 @@ impl Mutation {
         Self::OutdatedUncorrected,
         Self::LetInAtRest,
         Self::AdoptWithinQuota,
+        Self::HalfIsEnough,
+        Self::LossesForgotten,
+        Self::SettledLost,
+        Self::LeaversLost,
+        Self::LeavesUncounted,
+        Self::JoiningLeft,
+        Self::JoiningUncounted,
+        Self::OneselfUncounted,
+        Self::GiveUpAloud,
     ];
 }
 

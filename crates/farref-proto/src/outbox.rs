@@ -72,6 +72,11 @@ impl<V> Outbox<V> {
         self.controls.remove(&gone);
     }
 
+    /// Throws away all messages: whoever put them here has nothing to say any more.
+    pub(crate) fn forget_all(&mut self) {
+        self.controls.clear();
+    }
+
     /// Takes in all that another outbox holds, after what is here.
     pub(crate) fn append(&mut self, other: Self) {
         for (to, controls) in other.controls {

@@ -50,6 +50,10 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "calm")]
     relay_pressure: bool,
 
+    /// Let all workers need a majority of their group, and split the network in every run
+    #[arg(long)]
+    require_majority: bool,
+
     /// Run this one seed again and print its trace of messages and events
     #[arg(long, value_name = "SEED")]
     replay: Option<u64>,
@@ -120,6 +124,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         max_workers: arguments.workers.max,
         faults: !arguments.calm,
         relay_pressure: arguments.relay_pressure,
+        require_majority: arguments.require_majority,
         steps: arguments.steps.unwrap_or(standard.steps),
         ..standard
     };
@@ -267,6 +272,9 @@ fn replay_command(arguments: &Arguments, seed: u64) -> String {
     }
     if arguments.relay_pressure {
         command += " --relay-pressure";
+    }
+    if arguments.require_majority {
+        command += " --require-majority";
     }
     command
 }

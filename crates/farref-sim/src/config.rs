@@ -21,6 +21,9 @@ pub struct Config {
     /// Whether workers die most of the time right after handing on what they were handed, while the
     /// receiver can hardly reach the owner: the case of guarantee R4, many times over. Default false.
     pub relay_pressure: bool,
+    /// Whether workers need a majority of their group, and the network splits in every run. Those that give up come back.
+    /// Default false.
+    pub require_majority: bool,
     /// A rule to break.
     #[cfg(feature = "mutations")]
     pub mutation: Option<Mutant>,
@@ -34,6 +37,7 @@ impl Default for Config {
             steps: 24,
             faults: true,
             relay_pressure: false,
+            require_majority: false,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -146,7 +150,7 @@ impl Conditions {
         let crowded_joins = some(0.25, 1..=3);
         let sponsor_crashes = some(0.5, 1..=2);
         let flaps = some(0.15, 2..=5);
-        Self {
+        let mut conditions = Self {
             workers,
             loss,
             duplication,
@@ -176,7 +180,12 @@ impl Conditions {
             contexts: rng.bool(),
             ref_shards: rng.u32(1..=3),
             impatient: rng.u32(0..4) == 0,
+        };
+        if config.require_majority && config.faults {
+            conditions.partitions = rng.u32(1..=4);
+            conditions.impatient = true;
         }
+        conditions
     }
 
     /// Sessions as in production, only less patient, so that a second holds many silences.

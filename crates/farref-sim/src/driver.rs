@@ -149,6 +149,7 @@ impl World {
                 node: peer,
                 departure,
             } => {
+                self.check_loss(node, peer, departure);
                 if self.check_departure(node, peer, departure) {
                     self.lose_sponsor(node);
                 }
@@ -165,6 +166,7 @@ impl World {
                     self.close_link(node, peer);
                 }
             }
+            Event::Minority(too_few) => self.check_minority(node, too_few),
             Event::Evicted => {
                 self.stats.faults.evictions += 1;
                 if let Some(process) = self.process(node) {
@@ -175,10 +177,14 @@ impl World {
             Event::ShutdownComplete => self.check_shutdown(node),
             Event::Welcomed => {
                 self.check_welcomed(node);
+                self.keep_in_sight(node);
                 self.start_program(node);
             }
-            Event::Settled(peer) => self.check_settled(node, peer),
-            Event::Joined(_) => {}
+            Event::Settled(peer) => {
+                self.check_sides(node, peer);
+                self.check_settled(node, peer);
+            }
+            Event::Joined(peer) => self.see(node, peer),
             event => self.on_program_event(node, event),
         }
     }

@@ -35,6 +35,7 @@ mod events;
 mod faults;
 mod happening;
 mod link;
+mod majority;
 mod network;
 mod oracle;
 mod process;

@@ -53,6 +53,31 @@ impl World {
         self.service(from, to);
     }
 
+    /// Where a majority is needed, a worker keeps a connection with every member, to notice when one is lost.
+    pub(crate) fn keep_in_sight(&mut self, node: NodeId) {
+        let Some(process) = self.process(node) else {
+            return;
+        };
+        let members: Vec<NodeId> = process.node.membership().view().members().collect();
+        members.into_iter().for_each(|peer| self.see(node, peer));
+    }
+
+    /// The same with one of them.
+    pub(crate) fn see(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now;
+        let (config, patience) = (self.config.clone(), self.patience.clone());
+        if !config.require_majority || node == peer {
+            return;
+        }
+        self.oracle.met.entry(node).or_default().insert(peer);
+        if let Some(process) = self.process(node)
+            && !process.node.membership().view().is_gone(peer)
+        {
+            open_channel(process, peer, now, &config, &patience);
+            self.service(node, peer);
+        }
+    }
+
     /// Lets a session send, act and set its timer.
     pub(crate) fn service(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now;

@@ -95,6 +95,12 @@ pub(crate) struct Oracle {
     pub(crate) withdrawn: BTreeMap<(NodeId, NodeId), Time>,
     /// The departures that each worker has settled.
     pub(crate) settled: BTreeMap<NodeId, BTreeSet<NodeId>>,
+    /// Whom each worker has known as a member, where a majority is needed.
+    pub(crate) met: BTreeMap<NodeId, BTreeSet<NodeId>>,
+    /// Whom each worker has lost without knowing that all know it.
+    pub(crate) lost: BTreeMap<NodeId, BTreeSet<NodeId>>,
+    /// By whom, and whose death it is that all know there.
+    pub(crate) buried: BTreeSet<(NodeId, NodeId)>,
     /// The fork that stands for a worker at the owner of what it holds, and whether the worker has sent
     /// its release.
     pub(crate) forks: BTreeMap<(NodeId, RRefId), (ForkId, bool)>,

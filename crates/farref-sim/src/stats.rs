@@ -20,6 +20,7 @@ pub struct Faults {
     pub leaves: u64,
     pub joins: u64,
     pub evictions: u64,
+    pub minorities: u64,
     pub calls_undone: u64,
     pub calls_cancelled: u64,
     pub calls_parked: u64,
@@ -68,8 +69,8 @@ macro_rules! add_fields {
 add_fields! {
     Faults {
         frames_lost, frames_duplicated, frames_reordered, connections_cut, partitions, stalls,
-        crashes, restarts, leaves, joins, evictions, calls_undone, calls_cancelled,
-        calls_parked,
+        crashes, restarts, leaves, joins, evictions, minorities, calls_undone,
+        calls_cancelled, calls_parked,
     }
     Stats {
         seeds, steps, messages, controls, frames, calls, references, shares, freed, contexts,

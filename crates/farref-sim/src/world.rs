@@ -113,6 +113,7 @@ impl World {
             world.processes.push(Some(process));
         }
         for me in members {
+            world.keep_in_sight(me);
             world.start_program(me);
         }
         world.schedule_faults();
@@ -124,6 +125,7 @@ impl World {
         let mut config = NodeConfig::default();
         config.ref_shards = self.conditions.ref_shards;
         config.probe_interval = Duration::from_millis(40);
+        config.require_majority = self.config.require_majority;
         if let Some(quota) = self.conditions.pending_quota {
             config.max_pending_owners = quota;
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use farref_proto::{
     CallHead, ContextError, ContextId, Control, Creation, Digest, Event, Fingerprint, Membership,
-    MessageId, Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status, Target, Time, Want,
+    MessageId, Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status, Target, Time, TooFew,
+    Want,
 };
 use farref_sim::{Config, Mutant, run};
 
@@ -33,15 +34,31 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::OutdatedUncorrected,
     Mutation::LetInAtRest,
     Mutation::AdoptWithinQuota,
+    Mutation::GiveUpAloud,
 ];
 
 /// Broken rules that it takes a relay's death to notice.
 const UNDER_PRESSURE: &[Mutation] = &[Mutation::NoAdoption, Mutation::MergePastOthers];
 
+/// Broken rules of those who need a majority of their group.
+const WITH_A_MAJORITY: &[Mutation] = &[
+    Mutation::HalfIsEnough,
+    Mutation::LossesForgotten,
+    Mutation::SettledLost,
+    Mutation::LeaversLost,
+    Mutation::LeavesUncounted,
+    Mutation::JoiningLeft,
+    Mutation::JoiningUncounted,
+    Mutation::OneselfUncounted,
+];
+
 fn first_violation(mutant: Mutant) -> Option<(u64, &'static str)> {
     let mut config = Config::default();
     config.mutation = Some(mutant);
     config.relay_pressure = UNDER_PRESSURE
+        .iter()
+        .any(|&mutation| mutant == Mutant::Node(mutation));
+    config.require_majority = WITH_A_MAJORITY
         .iter()
         .any(|&mutation| mutant == Mutant::Node(mutation));
     (0..MOST_SEEDS).find_map(|seed| {
@@ -364,6 +381,30 @@ fn a_group_at_rest_that_lets_somebody_in_is_noticed() {
     };
     assert!(refuses(None));
     assert!(!refuses(Some(Mutation::LetInAtRest)));
+}
+
+/// MJ-3: a worker that has lost half of its group tells nobody that the others are dead: they may well be alive.
+#[test]
+fn a_worker_that_gives_its_group_up_aloud_is_noticed() {
+    let is_silent = |mutation: Option<Mutation>| {
+        let mut config = NodeConfig::default();
+        config.require_majority = true;
+        let group = [SPONSOR, MEMBER, DEAD, ME];
+        let mut node = Node::<()>::new(SPONSOR, Membership::founding(SPONSOR, group), config);
+        if let Some(mutation) = mutation {
+            node.mutate(mutation);
+        }
+        let mut out = Outbox::new();
+        node.suspect(ME, &mut out);
+        assert!(out.has_controls());
+        node.suspect(DEAD, &mut out);
+        let events: Vec<_> = std::iter::from_fn(|| out.pop_event()).collect();
+        let too_few = TooFew { left: 2, of: 4 };
+        assert!(events.ends_with(&[Event::Minority(too_few), Event::Evicted]));
+        controls(out).is_empty()
+    };
+    assert!(is_silent(None));
+    assert!(!is_silent(Some(Mutation::GiveUpAloud)));
 }
 
 /// RT-7: the creator adopts before its creation has arrived where no more values are waited for. What it adopted keeps the

@@ -19,8 +19,14 @@ fn run_all(config: &Config, seeds: impl IntoIterator<Item = u64>) -> Stats {
             Ok(stats) => total += stats,
             Err(failure) => panic!(
                 "{failure}\nreplay it with: cargo run --release -p farref-sim -- --workers {}..{} \
-                 --replay {seed}",
-                config.min_workers, config.max_workers,
+                 --replay {seed}{}",
+                config.min_workers,
+                config.max_workers,
+                if config.require_majority {
+                    " --require-majority"
+                } else {
+                    ""
+                },
             ),
         }
     }
@@ -64,6 +70,27 @@ fn every_guarantee_holds_when_relays_die() {
     config.relay_pressure = true;
     let stats = run_all(&config, 0..300);
     assert!(stats.faults.crashes > 300);
+}
+
+/// F7: no two sides of a split both go on, and nobody gives up whose side is more than half.
+#[test]
+fn every_guarantee_holds_where_a_majority_is_needed() {
+    let mut config = Config::default();
+    config.require_majority = true;
+    (config.min_workers, config.max_workers) = (2, 9);
+    let faults = run_all(&config, 0..800).faults;
+    for count in [
+        faults.minorities,
+        faults.partitions,
+        faults.crashes,
+        faults.joins,
+        faults.leaves,
+        faults.restarts,
+    ] {
+        assert!(count > 100, "{faults:?}");
+    }
+    config.faults = false;
+    assert_eq!(run_all(&config, 0..100).faults.minorities, 0);
 }
 
 #[test]

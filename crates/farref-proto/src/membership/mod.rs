@@ -35,6 +35,7 @@
 //!   settled: then all are being told.
 
 mod leaving;
+mod majority;
 mod quiesce;
 mod settling;
 mod suspicion;
@@ -44,6 +45,8 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use majority::Majority;
+pub use majority::TooFew;
 pub use quiesce::Quiescence;
 pub use view::View;
 

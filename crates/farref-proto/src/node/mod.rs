@@ -25,7 +25,7 @@ use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
 use crate::event::Event;
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
 use crate::limits::MAX_BATCH;
-use crate::membership::{Change, Membership, Outcome, Quiescence};
+use crate::membership::{Change, Majority, Membership, Outcome, Quiescence, TooFew};
 use crate::message::Control;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
@@ -49,6 +49,8 @@ pub struct NodeConfig {
     pub probe_interval: Duration,
     /// See [`RefTableConfig::max_pending_owners`]. Default 65,536 per shard.
     pub max_pending_owners: usize,
+    /// Whether the node gives its group up ([`Event::Minority`]) when it no longer sees more than half of it. Default false.
+    pub require_majority: bool,
 }
 
 impl Default for NodeConfig {
@@ -58,6 +60,7 @@ impl Default for NodeConfig {
             seed: 0,
             probe_interval: Duration::from_millis(50),
             max_pending_owners: RefTableConfig::default().max_pending_owners,
+            require_majority: false,
         }
     }
 }
@@ -70,6 +73,8 @@ pub struct Node<V, O = (), I = (), H = ()> {
     refs: Vec<RefTable<V, H>>,
     contexts: Vec<ContextTable>,
     membership: Membership,
+    /// Whom this node has lost, where it needs most of its group.
+    majority: Option<Majority>,
     quiescence: Quiescence,
     calls: BTreeMap<NodeId, Calls<O, I>>,
     /// For the tables of calls.
@@ -132,6 +137,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
             refs: (0..shards).map(table).collect(),
             contexts: (0..CONTEXT_SHARDS).map(contexts).collect(),
             membership,
+            majority: config.require_majority.then(Majority::default),
             quiescence: Quiescence::new(config.probe_interval),
             calls: BTreeMap::new(),
             seed: config.seed,
@@ -154,6 +160,9 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
             .for_each(|table| table.mutate(mutation));
         self.membership.mutant.broken = Some(mutation);
         self.quiescence.mutant.broken = Some(mutation);
+        if let Some(majority) = &mut self.majority {
+            majority.mutant.broken = Some(mutation);
+        }
         self.mutant.broken = Some(mutation);
     }
 
@@ -443,10 +452,30 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.proceed(out);
     }
 
-    /// This node gives its group up, as if the others had declared it dead ([`Event::Evicted`]). Nobody is told: who sees it
-    /// no more will declare it dead.
-    pub fn give_up(&mut self, out: &mut Outbox<V>) {
-        self.refused(self.me, out);
+    /// Counts who is left, if that matters (MJ-1); whether this node goes on.
+    fn goes_on(&mut self, changes: &[Change], out: &mut Outbox<V>) -> bool {
+        let Some(majority) = &mut self.majority else {
+            return true;
+        };
+        let too_few = majority.on_changes(changes, self.membership.view());
+        // MJ-3
+        let counts = self.membership.phase() == Phase::Member && !self.quiescence.all_willing();
+        match too_few {
+            Some(too_few) if counts => self.give_up(too_few, out),
+            _ => return true,
+        }
+        false
+    }
+
+    /// This node gives its group up, as if the others had declared it dead. Nobody is told: who sees it no more will declare
+    /// it dead (MJ-3).
+    fn give_up(&mut self, too_few: TooFew, out: &mut Outbox<V>) {
+        out.event(Event::Minority(too_few));
+        let outcome = self.membership.on_refused(self.me);
+        self.apply(outcome, out);
+        if !mutated!(self.mutant, GiveUpAloud) {
+            out.forget_all();
+        }
     }
 
     /// Asks for a graceful shutdown: when all members have, and all are at rest,
@@ -530,6 +559,9 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         {
             let outcome = self.membership.on_word_of_member(from);
             self.apply(outcome, out);
+            if self.is_over() {
+                return Ok(());
+            }
         }
         match control {
             Control::Register(list) => {
@@ -699,6 +731,9 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// that a fork of a departed one is adopted must know of the departure, even if the sender dies
     /// in between.
     fn apply(&mut self, outcome: Outcome, out: &mut Outbox<V>) {
+        if !self.goes_on(&outcome.changes, out) {
+            return;
+        }
         let mut effects = Outbox::new();
         let mut departed = Vec::new();
         for change in outcome.changes {

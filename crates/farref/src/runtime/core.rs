@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
 
 use farref_proto::{
-    ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, WorkerId,
+    ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, TooFew,
+    WorkerId,
 };
 use foldhash::fast::{FixedState, RandomState};
 use tokio::sync::{Notify, oneshot, watch};
@@ -19,7 +20,6 @@ use super::busy_streams::BusyStreams;
 use super::current::Current;
 use super::handle::Handle;
 use super::job::{ArrivedCall, Job};
-use super::majority::{Majority, TooFew};
 use super::registry::Registry;
 use super::reply::ReplySender;
 use super::settings::Settings;
@@ -131,8 +131,6 @@ pub(super) struct ProtocolState {
     pub(super) refuses: bool,
     /// Whether the clock has been told that there are control messages to be queued.
     pub(super) clock_told: bool,
-    /// Whom this worker still sees of its group, where it needs most of them.
-    pub(super) majority: Option<Majority>,
     /// Who waits for a reference to be confirmed.
     pub(super) confirmations:
         HashMap<RRefId, Vec<oneshot::Sender<Result<(), RefError>>>, RandomState>,
@@ -219,14 +217,12 @@ impl Core {
         let mut config = NodeConfig::default();
         config.ref_shards = REF_SHARDS;
         config.seed = seed;
+        config.require_majority = settings.require_majority;
         let stage = match membership.phase() {
             farref_proto::Phase::Member => WorkerStage::Member,
             _ => WorkerStage::Joining,
         };
         let view_number = AtomicU64::new(membership.view().number());
-        let majority = settings
-            .require_majority
-            .then(|| Majority::new(membership.view()));
         let began = Instant::now();
         let core = Arc::new(Self {
             me,
@@ -260,7 +256,6 @@ impl Core {
                 peers: Peers::default(),
                 refuses: false,
                 clock_told: false,
-                majority,
                 confirmations: HashMap::default(),
                 releases: HashMap::new(),
             }),

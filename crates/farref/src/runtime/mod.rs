@@ -24,7 +24,6 @@ pub(crate) mod failure;
 pub(crate) mod function;
 pub(crate) mod handle;
 mod job;
-mod majority;
 mod protocol;
 pub(crate) mod registry;
 mod reply;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farref_proto::{Departure, Event, MessageId, NodeId, Phase, RefError, Waiter as Fetcher};
+use farref_proto::{Departure, Event, MessageId, NodeId, RefError, TooFew, Waiter as Fetcher};
 
 use super::work::Work;
 use crate::agent::Failure;
@@ -11,7 +11,6 @@ use crate::runtime::core::{
     Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
 use crate::runtime::job::{ArrivedCall, Job};
-use crate::runtime::majority::TooFew;
 use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, callers, failure};
 use crate::tables::extensions::ContextListener;
@@ -78,13 +77,7 @@ impl Core {
                 self.watch_joined(node, work);
                 work.joined.push(node);
             }
-            Event::Settled(node) => {
-                if let Some(majority) = &mut state.majority {
-                    majority.settled(node);
-                }
-            }
             Event::Gone { node, departure } => {
-                let gives_up = self.counts_too_few(state, node, departure);
                 let (worker, peer) = (&self.name, self.name_of(node));
                 let was_missed = self
                     .unreachable
@@ -104,10 +97,7 @@ impl Core {
                     work.dropped.push(Box::new(peer));
                 }
                 work.forgotten.push((node, departure));
-                // W4: nothing is said of those who are not gone but out of sight.
-                if !gives_up {
-                    Self::tell_watchers(work, self.watchers.gone(node, departure));
-                }
+                Self::tell_watchers(work, self.watchers.gone(node, departure));
                 // It may have been the host of the group's store.
                 if departure == Departure::Died {
                     work.woken
@@ -115,6 +105,8 @@ impl Core {
                 }
             }
             Event::Welcomed => self.reach(WorkerStage::Member, work),
+            // W4: nothing is said of those who are not gone but out of sight.
+            Event::Minority(too_few) => drop(self.too_few.set(too_few)),
             Event::Evicted => {
                 match self.too_few.get() {
                     Some(TooFew { left, of }) => tracing::error!(worker = %self.name, left, of,
@@ -188,35 +180,6 @@ impl Core {
             work.callbacks
                 .push(Box::new(move || tell(&*listener, &core)));
         }
-    }
-
-    /// Counts who is left, if that matters; whether this worker gives its group up (MJ-2).
-    fn counts_too_few(
-        &self,
-        state: &mut ProtocolState,
-        gone: NodeId,
-        departure: Departure,
-    ) -> bool {
-        let ProtocolState {
-            node,
-            out,
-            majority: Some(majority),
-            ..
-        } = state
-        else {
-            return false;
-        };
-        let membership = node.membership();
-        let too_few = majority.gone(gone, departure, membership.view());
-        // Where all want the end nobody goes on, and who was done first may be gone already.
-        if membership.phase() == Phase::Member
-            && !node.quiescence().all_willing()
-            && let Some(too_few) = too_few
-            && self.too_few.set(too_few).is_ok()
-        {
-            node.give_up(out);
-        }
-        self.too_few.get().is_some()
     }
 
     fn reach(&self, stage: WorkerStage, work: &mut Work) {

@@ -56,20 +56,12 @@ impl Core {
         mut work: Box<Work>,
     ) {
         self.handle_events(&mut state, &mut work);
-        if self.too_few.get().is_some() {
-            // Whom it has given up others may still see.
-            while state.out.pop_control().is_some() {}
-        }
         while let Some((to, control)) = state.out.pop_control() {
             self.send(to, Message::Control(control), &mut work);
         }
-        let ProtocolState { node, majority, .. } = &mut *state;
-        let view = node.membership().view();
-        if self.view_number.load(Ordering::Relaxed) != view.number() {
-            self.view_number.store(view.number(), Ordering::Release);
-            if let Some(majority) = majority {
-                majority.look(view);
-            }
+        let number = state.node.membership().view().number();
+        if self.view_number.load(Ordering::Relaxed) != number {
+            self.view_number.store(number, Ordering::Release);
         }
         drop(state);
         self.carry_out(work);
