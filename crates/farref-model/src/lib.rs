@@ -1,6 +1,6 @@
 //! Exhaustive model checking of the protocol, on the code that ships.
 //!
-//! Two models, both walked by stateright through every reachable state:
+//! Three models, all walked by stateright through every reachable state:
 //!
 //! - [`Cluster`]: whole `farref_proto::Node`s that create, share and drop references while the network
 //!   delays (and, if asked, reorders and duplicates) their messages and workers crash and return.
@@ -8,6 +8,7 @@
 //!   is on, order is kept per lane.
 //! - [`Link`]: two real `farref_proto::Session`s over a connection that loses, duplicates, reorders and
 //!   breaks. It shows what the first model assumes.
+//! - [`Split`]: whole nodes that need a majority of their group, in a network that falls apart.
 //!
 //! | property | kind | holds |
 //! | --- | --- | --- |
@@ -18,6 +19,8 @@
 //! | D2: exactly once and in order | always | `Link` |
 //! | D2: everything arrives | eventually | `Link` |
 //! | a frame is replayed | sometimes | `Link` |
+//! | F7: of two workers at most one goes on without the other | always | `Split` |
+//! | F7: whoever is left is of one group | eventually | `Split` |
 //!
 //! Every action uses up something (an operation, a message, a fault), so no path is endless and
 //! *eventually* is exact: it is decided in the states where nothing can happen any more.
@@ -26,6 +29,8 @@
 
 mod cluster;
 mod link;
+mod split;
 
 pub use cluster::{Action, Cluster, ClusterState, Message};
 pub use link::{Link, LinkAction, LinkState};
+pub use split::{Split, SplitAction, SplitState};

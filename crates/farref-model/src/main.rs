@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use farref_model::{Cluster, Link};
+use farref_model::{Cluster, Link, Split};
 use serde::Serialize;
 use stateright::report::WriteReporter;
 use stateright::{Checker, Expectation, Model};
@@ -25,7 +25,8 @@ use stateright::{Checker, Expectation, Model};
   farref-model cluster --fetches 2 --cancels 1 --crashes 1
   farref-model cluster --leaves 1 --crashes 1
   farref-model cluster --workers 2 --looks 6
-  farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --overtakings 1"
+  farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --overtakings 1
+  farref-model split --workers 4 --leaves 1"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -46,6 +47,8 @@ enum Which {
     Cluster(ClusterArguments),
     /// Two sessions over a bad connection
     Link(LinkArguments),
+    /// Nodes that need a majority, in a network that falls apart
+    Split(SplitArguments),
 }
 
 #[derive(Args)]
@@ -104,6 +107,25 @@ struct LinkArguments {
     overtakings: u32,
 }
 
+#[derive(Args)]
+struct SplitArguments {
+    /// How many workers
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=6))]
+    workers: u32,
+    /// How often the network is cut in two
+    #[arg(long, default_value_t = 1)]
+    splits: u32,
+    /// How often a single link fails
+    #[arg(long, default_value_t = 0)]
+    cuts: u32,
+    /// How many workers crash
+    #[arg(long, default_value_t = 0)]
+    crashes: u32,
+    /// How many workers leave
+    #[arg(long, default_value_t = 0)]
+    leaves: u32,
+}
+
 /// What the command prints at the end.
 #[derive(Serialize)]
 struct Summary {
@@ -139,6 +161,15 @@ fn main() -> ExitCode {
             model.duplicates = chosen.duplicates;
             model.cuts = chosen.cuts;
             model.overtakings = chosen.overtakings;
+            walk(model, &arguments)
+        }
+        Which::Split(chosen) => {
+            let mut model = Split::default();
+            model.workers = chosen.workers;
+            model.splits = chosen.splits;
+            model.cuts = chosen.cuts;
+            model.crashes = chosen.crashes;
+            model.leaves = chosen.leaves;
             walk(model, &arguments)
         }
     };

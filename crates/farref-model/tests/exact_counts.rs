@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use farref_model::{Cluster, Link};
+use farref_model::{Cluster, Link, Split};
 use stateright::{Checker, Model};
 
 /// Walks every state, checks every property, answers how many states there are.
@@ -29,6 +29,12 @@ fn cluster(change: impl FnOnce(&mut Cluster)) -> usize {
 
 fn link(change: impl FnOnce(&mut Link)) -> usize {
     let mut model = Link::default();
+    change(&mut model);
+    walk(model)
+}
+
+fn split(change: impl FnOnce(&mut Split)) -> usize {
+    let mut model = Split::default();
     change(&mut model);
     walk(model)
 }
@@ -154,4 +160,33 @@ fn a_session_over_a_connection_that_reorders() {
         model.duplicates = 1;
     });
     assert_eq!(count, 115_360);
+}
+
+/// F7, MJ-2: of two, whoever loses the other gives up.
+#[test]
+fn a_split_of_two_that_need_a_majority() {
+    assert_eq!(split(|model| model.workers = 2), 5);
+}
+
+/// F7: of three, two stay.
+#[test]
+fn a_split_of_three_that_need_a_majority() {
+    assert_eq!(split(|_| {}), 219);
+}
+
+/// F7: also if one dies meanwhile, one leaves, the network falls into three, or two cannot reach each other.
+#[test]
+fn a_split_of_three_and_more_that_goes_wrong() {
+    assert_eq!(split(|model| model.crashes = 1), 1333);
+    assert_eq!(split(|model| model.leaves = 1), 3743);
+    assert_eq!(split(|model| model.splits = 2), 947);
+    assert_eq!(split(|model| model.cuts = 1), 1773);
+}
+
+/// F7: of three and of four, one may die.
+#[test]
+fn a_single_death_ends_nobody() {
+    let one_dies =
+        |workers| split(|model| (model.workers, model.splits, model.crashes) = (workers, 0, 1));
+    assert_eq!([one_dies(3), one_dies(4)], [51, 507]);
 }

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use farref_model::{Cluster, Link};
+use farref_model::{Cluster, Link, Split};
 use farref_proto::Mutation;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
@@ -110,4 +110,31 @@ fn a_session_that_forgets_what_to_replay_is_noticed() {
     model.break_replay = true;
     let (property, states) = first_violation(model).expect("a violation");
     println!("SessionForgetsReplay: {property}, after {states} states");
+}
+
+/// Who needs a majority: the rule, and the smallest configuration in which breaking it does harm.
+fn splits() -> Vec<(Mutation, Split)> {
+    let of = |workers, splits, crashes| {
+        let mut model = Split::default();
+        (model.workers, model.splits, model.crashes) = (workers, splits, crashes);
+        model
+    };
+    vec![
+        (Mutation::HalfIsEnough, of(2, 1, 0)),
+        (Mutation::LossesForgotten, of(4, 1, 0)),
+        (Mutation::OneselfUncounted, of(3, 0, 1)),
+    ]
+}
+
+#[test]
+fn every_broken_rule_of_a_majority_that_the_model_covers_is_noticed() {
+    let mut unnoticed = Vec::new();
+    for (mutation, mut model) in splits() {
+        model.mutation = Some(mutation);
+        match first_violation(model) {
+            Some((property, states)) => println!("{mutation:?}: {property}, after {states} states"),
+            None => unnoticed.push(mutation),
+        }
+    }
+    assert_eq!(unnoticed, [], "these broken rules went unnoticed");
 }
