@@ -7,6 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::deferred;
 use crate::errors::{Raised, to_python};
 use crate::futures::PyFuture;
 use crate::interpreter;
@@ -88,6 +89,15 @@ impl PythonCall {
             true => serving::call_coroutine::on(peer, request),
             false => serving::call::on(peer, request),
         });
+        Building(functions::named(call, self.name))
+    }
+
+    /// The same for a function that answers when it likes.
+    pub(crate) fn deferred_on(self, peer: &Peer) -> Building {
+        let request = Request {
+            arguments: self.arguments,
+        };
+        let call = deferred::call_deferred::on(peer, request);
         Building(functions::named(call, self.name))
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::errands;
 use crate::errors::Raised;
-use crate::objects::Object;
+use crate::objects::{Object, Pickled};
 use crate::scope::PyScope;
 
 type Sender = oneshot::Sender<Result<Object, Raised>>;
@@ -34,15 +34,14 @@ pub(crate) fn begin(
     scope: Option<CallScope>,
     make: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send + 'static,
 ) -> impl Future<Output = Result<Object, Raised>> + Send {
-    let (sender, ended) = oneshot::channel();
+    let (answer, ended) = Answer::new();
     let running = Arc::new(Mutex::new(Running::NotYet));
     let cancel = CancelOnDrop(Arc::clone(&running));
     errands::run(move |py| {
-        let sender = Arc::new(Mutex::new(Some(sender)));
-        let begun = make(py).and_then(|coroutine| start(py, coroutine, scope, &sender));
+        let begun = make(py).and_then(|coroutine| start(py, coroutine, scope, &answer));
         match begun {
             Ok(task) => Running::begun(&running, py, task),
-            Err(error) => answer(&sender, Err(Raised::new(py, &error))),
+            Err(error) => answer.give(Err(Raised::new(py, &error))),
         }
     });
     async move {
@@ -56,46 +55,62 @@ fn start(
     py: Python<'_>,
     coroutine: Bound<'_, PyAny>,
     scope: Option<CallScope>,
-    sender: &Arc<Mutex<Option<Sender>>>,
+    answer: &Answer,
 ) -> PyResult<Py<PyAny>> {
-    let completion = Completion {
-        sender: Arc::clone(sender),
-        scope: scope.clone(),
-    };
+    let completion = Completion::new(answer.clone(), scope.clone());
     let scope = scope.map(PyScope::of_call);
     let start = py.import("farref._loop")?.getattr("start")?;
     Ok(start.call1((coroutine, scope, completion))?.unbind())
 }
 
-fn answer(sender: &Mutex<Option<Sender>>, outcome: Result<Object, Raised>) {
-    let sender = sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(sender) = sender {
-        // Nobody waits any more: dropped here, on a thread that has the interpreter.
-        drop(sender.send(outcome));
+/// Where the outcome of a call goes, once.
+#[derive(Clone)]
+pub(crate) struct Answer(Arc<Mutex<Option<Sender>>>);
+
+impl Answer {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Result<Object, Raised>>) {
+        let (sender, answered) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(sender)))), answered)
+    }
+
+    pub(crate) fn give(&self, outcome: Result<Object, Raised>) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            // Nobody waits any more: dropped here, on a thread that has the interpreter.
+            drop(sender.send(outcome));
+        }
     }
 }
 
-/// Told by the loop what became of a coroutine.
+/// Told by Python what became of a coroutine, or of a call that is answered later.
 #[pyclass(frozen, module = "farref._core")]
 pub(crate) struct Completion {
-    sender: Arc<Mutex<Option<Sender>>>,
+    answer: Answer,
     scope: Option<CallScope>,
+}
+
+impl Completion {
+    pub(crate) fn new(answer: Answer, scope: Option<CallScope>) -> Self {
+        Self { answer, scope }
+    }
 }
 
 #[pymethods]
 impl Completion {
     fn returned(&self, value: Bound<'_, PyAny>) {
-        answer(
-            &self.sender,
-            Ok(Object::returned(value, self.scope.as_ref())),
-        );
+        self.answer
+            .give(Ok(Object::returned(value, self.scope.as_ref())));
+    }
+
+    /// The value is not to stay here, but to be sent: it is pickled at once, by this thread.
+    fn sent(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.answer.give(Ok(Object::Pickled(Pickled::of(value)?)));
+        Ok(())
     }
 
     fn raised(&self, py: Python<'_>, error: Bound<'_, PyAny>) {
-        answer(
-            &self.sender,
-            Err(Raised::new(py, &PyErr::from_value(error))),
-        );
+        self.answer
+            .give(Err(Raised::new(py, &PyErr::from_value(error))));
     }
 }
 

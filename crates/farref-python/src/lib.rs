@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `worker`, `peers`, `references`, `futures`, `testing` | what programs see |
 //! | `calls`, `scope` | building calls, as part of what the code runs for |
-//! | `serving`, `coroutines` | carrying out calls |
+//! | `serving`, `coroutines`, `deferred` | carrying out calls |
 //! | `objects`, `buffers` | values on their way: pickles, and memory beside them |
 //! | `errors` | exceptions |
 //! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
@@ -15,6 +15,7 @@
 mod buffers;
 mod calls;
 mod coroutines;
+mod deferred;
 mod errands;
 mod errors;
 mod futures;
@@ -45,10 +46,12 @@ fn close(py: Python<'_>) {
     });
 }
 
-/// Called in a process that was forked off.
+/// Called in a process that was forked off. One that was forked off before anything began has lost nothing.
 #[pyfunction]
 fn forked() {
-    interpreter::forked();
+    if runtime::has_begun() {
+        interpreter::forked();
+    }
 }
 
 /// Whether this process was forked off from one with a worker.
@@ -82,6 +85,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scope::context_id, module)?)?;
     module.add_function(wrap_pyfunction!(objects::received_reference, module)?)?;
     module.add_function(wrap_pyfunction!(objects::received_peer, module)?)?;
+    module.add_class::<worker::StoreHost>()?;
+    module.add_function(wrap_pyfunction!(deferred::start_deferred, module)?)?;
+    module.add_function(wrap_pyfunction!(deferred::remote_deferred, module)?)?;
+    module.add_function(wrap_pyfunction!(deferred::invoke_deferred, module)?)?;
+    module.add_function(wrap_pyfunction!(deferred::watch_departures, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)?;
     module.add_function(wrap_pyfunction!(has_forked, module)?)?;

@@ -36,6 +36,10 @@ impl PyPeer {
             limit: Limit::default(),
         }
     }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
 }
 
 impl Drop for PyPeer {

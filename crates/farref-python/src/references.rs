@@ -1,5 +1,7 @@
 //! Far references, as Python sees them.
 
+use std::task::{Context, Poll, Waker};
+
 use farref::RRef;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
@@ -120,6 +122,14 @@ impl PyRRef {
     fn confirmed(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
         runtime::wait(py, self.rref.confirmed())?.map_err(|error| to_python(py, error))
+    }
+
+    /// Whether the owner knows that this worker holds the reference. Looks, and does not wait.
+    #[getter]
+    fn is_confirmed(&self) -> bool {
+        let confirmed = std::pin::pin!(self.rref.confirmed());
+        let mut context = Context::from_waker(Waker::noop());
+        matches!(confirmed.poll(&mut context), Poll::Ready(Ok(())))
     }
 
     /// The worker that has the value.

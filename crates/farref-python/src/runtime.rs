@@ -15,6 +15,9 @@ const SIGNALS: Duration = Duration::from_millis(50);
 /// Threads that read and write for all workers of the process. What the program's functions do is done elsewhere.
 const THREADS: usize = 2;
 
+/// Threads of functions and callbacks that may wait for others of their kind (DE-1): more than any program has use for.
+const WAITING: usize = 1 << 14;
+
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 
@@ -28,6 +31,11 @@ pub(crate) fn imported(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
+/// Whether this process has had anything to do with workers.
+pub(crate) fn has_begun() -> bool {
+    RUNTIME.get().is_some()
+}
+
 /// The runtime, which is there as long as the process is.
 pub(crate) fn handle() -> PyResult<&'static Handle> {
     if let Some(runtime) = RUNTIME.get() {
@@ -35,6 +43,7 @@ pub(crate) fn handle() -> PyResult<&'static Handle> {
     }
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
+        .max_blocking_threads(WAITING)
         .thread_name("farref-runtime")
         .enable_all()
         .build()

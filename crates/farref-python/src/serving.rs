@@ -87,14 +87,14 @@ impl Object {
     }
 }
 
-type Read<'py> = (
+pub(crate) type Read<'py> = (
     Bound<'py, PyAny>,
     Bound<'py, PyTuple>,
     Option<Bound<'py, PyDict>>,
 );
 
 impl Request {
-    fn read(self, py: Python<'_>) -> PyResult<Read<'_>> {
+    pub(crate) fn read(self, py: Python<'_>) -> PyResult<Read<'_>> {
         self.arguments.unpickle(py)?.extract()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use farref::{Tls, Worker, WorkerBuilder};
-use pyo3::exceptions::PyValueError;
+use farref::{StoreServer, Tls, Worker, WorkerBuilder};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -40,11 +40,32 @@ impl Drop for PyWorker {
     }
 }
 
+/// A store that workers meet in, hosted by this process until it is dropped.
+#[pyclass(frozen, module = "farref._core")]
+pub(crate) struct StoreHost(StoreServer);
+
+#[pymethods]
+impl StoreHost {
+    #[new]
+    fn start(py: Python<'_>, address: &str) -> PyResult<Self> {
+        alive()?;
+        let server = runtime::wait(py, StoreServer::bind((address, 0)))?;
+        let failed = |error| PyOSError::new_err(format!("no store could be hosted: {error}"));
+        server.map(Self).map_err(failed)
+    }
+
+    /// The port that it listens on.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.0.local_addr().port()
+    }
+}
+
 /// Joins a group, as `farref.join()` says.
 #[pyfunction]
 #[pyo3(signature = (*, name=None, rank=None, world_size=None, rendezvous=None, token=None, tls=None, insecure=false,
     bind=None, advertise=None, port=None, join_timeout=None, call_timeout=None, shutdown_timeout=None, peer_timeout=None,
-    threads=None, require_majority=None, fail_on_leaks=None))]
+    threads=None, require_majority=None, fail_on_leaks=None, store_is_hosted_elsewhere=false, environment=true))]
 #[expect(
     clippy::too_many_arguments,
     reason = "each is one setting, by its name"
@@ -68,10 +89,14 @@ pub(crate) fn join(
     threads: Option<usize>,
     require_majority: Option<bool>,
     fail_on_leaks: Option<bool>,
+    store_is_hosted_elsewhere: bool,
+    environment: bool,
 ) -> PyResult<PyWorker> {
     alive()?;
-    let mut builder = Worker::from_env();
-    builder = with(builder, name, WorkerBuilder::name);
+    let mut builder = match environment {
+        true => with(Worker::from_env(), name, WorkerBuilder::name),
+        false => Worker::builder(name.unwrap_or_default()),
+    };
     builder = with(builder, rank, WorkerBuilder::rank);
     builder = with(builder, world_size, WorkerBuilder::world_size);
     builder = with(builder, rendezvous, WorkerBuilder::rendezvous);
@@ -97,6 +122,9 @@ pub(crate) fn join(
     if let Some((certificate, key, authority)) = tls {
         let tls = Tls::from_files(certificate, key, authority);
         builder = builder.tls(tls.map_err(|error| PyValueError::new_err(error.to_string()))?);
+    }
+    if store_is_hosted_elsewhere {
+        builder = builder.store_is_hosted_elsewhere();
     }
     if insecure {
         builder = builder.insecure();

@@ -1,0 +1,79 @@
+"""Programs of torch.distributed.rpc on farref, without a changed line.
+
+``import farref.torch`` before torch, or ``python -m farref.torch script.py``: then everything of
+``torch.distributed.rpc`` and ``torch.distributed.autograd`` runs on farref. PyTorch's own Python layer is used as it is;
+what it calls below itself, ``torch._C._distributed_rpc`` and ``torch._C._distributed_autograd``, is farref's.
+
+Needs torch, which farref does not bring. What is not there says so: RPC of TorchScript functions, and PyTorch's legacy
+profiler on other workers (:class:`NotSupported`).
+"""
+
+import importlib.abc as _abc
+import importlib.machinery as _machinery
+import sys as _sys
+
+__all__ = ["NotSupported", "install", "is_installed"]
+
+
+class NotSupported(NotImplementedError, RuntimeError):
+    """Something of torch.distributed.rpc that farref does not have. It says what to do instead."""
+
+
+_OPTIMIZER = "torch.distributed.optim.optimizer"
+_REPLACED = ("torch.distributed.rpc", "torch.distributed.autograd")
+
+
+class _Before(_abc.MetaPathFinder):
+    """Asked for every module that is imported: before PyTorch looks for its own core, there is another."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name in _REPLACED:
+            _replace()
+        elif name == _OPTIMIZER:
+            spec = _machinery.PathFinder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _Optimizer(spec.loader)
+            return spec
+        return None
+
+
+class _Optimizer(_abc.Loader):
+    """Loads the module of DistributedOptimizer. It has optimizers in TorchScript for some classes, which cannot ask for the
+    gradients of farref's contexts; the classes themselves can."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        if hasattr(module, "functional_optim_map"):
+            module.functional_optim_map = {}
+
+
+def _replace():
+    from . import _seam
+
+    _seam.replace(_sys.modules["torch._C"])
+
+
+def install():
+    """Lets torch.distributed.rpc run on farref. The import of this package has done it already."""
+    if is_installed():
+        return
+    if any(name in _sys.modules for name in _REPLACED):
+        raise ImportError(
+            "torch has been imported before farref.torch, and has its own core already: "
+            "import farref.torch first, or run the program with python -m farref.torch"
+        )
+    _sys.meta_path.insert(0, _Before())
+
+
+def is_installed():
+    """Whether torch.distributed.rpc runs on farref in this process, or will as soon as it is imported."""
+    return any(isinstance(finder, _Before) for finder in _sys.meta_path)
+
+
+install()

@@ -1,0 +1,380 @@
+"""The agent: this process's worker of farref's, as torch.distributed.rpc sees it."""
+
+import json
+import logging
+import os
+import secrets
+import threading
+from urllib.parse import urlparse
+
+from farref import _core, _errors
+
+from ._options import UNSET_RPC_TIMEOUT, RpcBackendOptions, WorkerInfo
+
+_log = logging.getLogger("farref.torch")
+_current = None
+# The one that is joining, or has joined.
+_newest = None
+# Stores that others meet in: there as long as the process is, since somebody may be late.
+_hosted = []
+_MEETING = "farref"
+
+
+class RpcAgent:
+    """What all agents have in common."""
+
+
+class TensorPipeAgent(RpcAgent):
+    """The agent that PyTorch calls TensorPipe's. It is a worker of a group of farref's."""
+
+    _is_faulty = False
+
+    def __init__(self, store, name, worker_id, world_size, opts, reverse_device_maps=None, devices=None):
+        self._store = store
+        self._info = WorkerInfo(name, worker_id)
+        self._options = opts
+        self._timeout = opts.rpc_timeout
+        self._is_static = bool(world_size)
+        self._lock = threading.Lock()
+        self._quiet = threading.Condition(self._lock)
+        self._calls = self._served = self._served_later = 0
+        self._leaks = []
+        self._dead = set()
+        self._started = threading.Event()
+        self._ended = False
+        if self._is_static:
+            self._check_kind("true")
+            self._infos = self._gather_names(world_size)
+        else:
+            self._check_kind("false")
+            store.set(f"ids/{name}", str(worker_id))
+            self._infos = {}
+        global _newest
+        _newest = self
+        self._worker = self._join(world_size)
+        if not self._is_static:
+            self._infos = {peer.name: WorkerInfo(peer.name, self._id_of(peer.name)) for peer in self._worker.peers()}
+        self._ids = {info.id: info for info in self._infos.values()}
+        _core.watch_departures(self._worker, self._departed)
+
+    # Joining
+
+    def _check_kind(self, static):
+        kind = self._store.compare_set("rpcIsStaticGroup", "", static).decode()
+        if kind != static:
+            raise RuntimeError(
+                "RPC group mixes statically and dynamically initialized members which is not supported. "
+                f"Static group property is initialized as {kind} and is trying to be set as {static}"
+            )
+
+    def _gather_names(self, world_size):
+        """All members of a group whose size is known, by their names."""
+        name, mine = self._info.name, self._info.id
+        self._store.set(f"names/{mine}", name)
+        infos = {}
+        for rank in range(world_size):
+            other = name if rank == mine else self._store.get(f"names/{rank}").decode()
+            if other in infos:
+                raise RuntimeError(
+                    f"RPC worker name {other} is not unique. Workers {infos[other].id} and {rank} share the same name."
+                )
+            infos[other] = WorkerInfo(other, rank)
+        return infos
+
+    def _id_of(self, name):
+        return int(self._store.get(f"ids/{name}").decode())
+
+    def _join(self, world_size):
+        place = self._meeting_place()
+        settings = {"rank": self._info.id, "world_size": world_size} if self._is_static else {}
+        # What a launcher says of ranks is for torch to read; secrets and certificates are farref's.
+        environment = any(key.startswith(("FARREF_TOKEN", "FARREF_TLS")) for key in os.environ)
+        if not environment:
+            settings["token"] = place["token"]
+        try:
+            return _core.join(
+                name=self._info.name,
+                rendezvous=place["rendezvous"],
+                store_is_hosted_elsewhere=True,
+                environment=environment,
+                **settings,
+            )
+        except _errors.Error as error:
+            raise RuntimeError(f"{self._info.name} could not join the group: {error}") from error
+
+    def _meeting_place(self):
+        """Where the workers of farref's meet, and their secret: told through PyTorch's store."""
+        if self._is_static and self._info.id != 0:
+            return json.loads(self._store.get(_MEETING))
+        here = _address(self._options.init_method)
+        host = _core.StoreHost("127.0.0.1" if here == "127.0.0.1" else "0.0.0.0")
+        place = json.dumps({"rendezvous": f"tcp://{here}:{host.port}", "token": secrets.token_hex(16)})
+        if self._is_static:
+            # Not compare_set: those who wait for a key are not told of that.
+            self._store.set(_MEETING, place)
+            told = place
+        else:
+            told = self._store.compare_set(_MEETING, "", place).decode()
+        if told == place:
+            _hosted.append(host)
+        return json.loads(told)
+
+    # Members
+
+    def _departed(self, name, died):
+        """Told by the group: a worker is gone."""
+        if not self._is_static:
+            self._forget(name)
+        if died:
+            _let_gatherings_end(self, name)
+
+    def _forget(self, name):
+        with self._lock:
+            info = self._infos.pop(name, None)
+            if info is not None:
+                self._ids.pop(info.id, None)
+
+    def get_worker_info(self, worker=None):
+        """This worker, or the one of that name or id."""
+        if worker is None:
+            return self._info
+        found = self._infos.get(worker) if isinstance(worker, str) else self._ids.get(int(worker))
+        if found is None:
+            what = f"name:{self._info.name},rank:{self._info.id} could not find destination"
+            kind = "name" if isinstance(worker, str) else "id"
+            raise RuntimeError(f"Unknown destination worker {worker}: {what} {kind} {worker}")
+        return found
+
+    def get_worker_infos(self):
+        """All workers."""
+        with self._lock:
+            return list(self._infos.values())
+
+    def _update_group_membership(self, worker_info, my_devices, reverse_device_map, is_join):
+        if is_join:
+            with self._lock:
+                self._infos[worker_info.name] = worker_info
+                self._ids[worker_info.id] = worker_info
+            self._worker.peer(worker_info.name, wait=self._timeout or 60.0)
+        else:
+            self._forget(worker_info.name)
+
+    def _peer(self, info):
+        return self._worker.peer(info.name)
+
+    @property
+    def is_static_group(self):
+        """Whether all members were known at the beginning."""
+        return self._is_static
+
+    @property
+    def store(self):
+        """The store that the workers met in."""
+        return self._store
+
+    def _get_backend_options(self):
+        return self._options
+
+    def _get_device_map(self, dst):
+        return self._options.device_maps.get(dst.name, {})
+
+    # Calls under way
+
+    def _send(self, to, kind, seconds, message, then):
+        """Begins a call. ``kind``: what PyTorch would call the message."""
+        from . import _calls
+
+        if to.name in self._dead and _BARRIERS_END in message[3]:
+            _log.warning("%s goes on without %s, which has died", self._info.name, to.name)
+            return then(_calls.message_of(None, self._info.id), None)
+        _core.start_deferred(self._peer(to), seconds, _calls.serve, message, then)
+
+    def _late(self, kind):
+        """Seconds by which a message is late."""
+        return 0.0
+
+    def _leave(self, to, kind, seconds, message):
+        """Begins a call whose result stays there."""
+        from . import _calls
+
+        return _core.remote_deferred(self._peer(to), seconds, _calls.serve, message)
+
+    def _seconds(self, timeout):
+        """What farref is told: none to wait for ever."""
+        if timeout == UNSET_RPC_TIMEOUT:
+            timeout = self._timeout
+        return timeout if timeout > 0 else None
+
+    def _count(self, what, by):
+        with self._lock:
+            setattr(self, what, getattr(self, what) + by)
+            if self._calls == 0:
+                self._quiet.notify_all()
+
+    def _wait_until_quiet(self):
+        with self._quiet:
+            self._quiet.wait_for(lambda: self._calls == 0 or self._ended)
+
+    def get_debug_info(self):
+        """Numbers of calls, as PyTorch names them."""
+        threads = self._options.num_worker_threads
+        info = {
+            "agent.thread_pool_size": threads,
+            "agent.num_idle_threads": max(threads - self._served, 0),
+            "agent.client_active_calls": self._calls,
+            "agent.server_active_calls": self._served,
+            "agent.server_active_async_calls": self._served_later,
+        }
+        if _gil_profiling:
+            info["agent.gil_average_wait_time_us"] = 0.0
+        return {key: str(value) for key, value in info.items()}
+
+    def get_metrics(self):
+        """The same."""
+        return self.get_debug_info()
+
+    # Its end
+
+    def sync(self):
+        """Waits until the calls of this worker are answered."""
+        self._wait_until_quiet()
+
+    def join(self, shutdown=False, timeout=0):
+        """Waits until the calls of this worker are answered; and with ``shutdown``, until all workers are done."""
+        self._wait_until_quiet()
+        if not shutdown:
+            return
+        from . import _rref
+
+        self._leaks = _rref.shared(self) if self._is_static else []
+        _rref.release_all(self)
+        try:
+            if self._is_static:
+                self._worker.shutdown()
+            else:
+                self._worker.leave()
+        except _errors.Error as error:
+            raise RuntimeError(f"the shutdown of {self._info.name} is not complete: {error}") from error
+
+    def shutdown(self):
+        """Ends this worker, with or without the others."""
+        from . import _rref
+
+        self._started.set()
+        with self._quiet:
+            self._ended = True
+            self._quiet.notify_all()
+        _rref.release_all(self)
+        if self._worker.is_member:
+            self._worker.crash()
+
+
+def _address(init_method):
+    """Where others reach this process, if they are to meet here."""
+    place = urlparse(init_method)
+    if place.scheme == "env":
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    else:
+        host = place.hostname or "127.0.0.1"
+    return "127.0.0.1" if host in ("localhost", "127.0.0.1", "::1") else host
+
+
+_BARRIERS_END = b"_broadcast_to_followers"
+
+
+def _gatherings(agent):
+    """PyTorch's barriers wait for a message of every worker, and one that is dead sends none. Barriers of the whole group do
+    not wait for those."""
+    import collections
+
+    from torch.distributed.rpc import api
+
+    class Gatherings(collections.defaultdict):
+        def __missing__(self, sequence):
+            states = super().__missing__(sequence)
+            self.without(sequence, states, agent._dead)
+            return states
+
+        @staticmethod
+        def without(sequence, states, dead):
+            everybody = api._ALL_WORKER_NAMES
+            if dead and sequence.startswith("".join(sorted(everybody))) and not states.proceed_signal.is_set():
+                for name in dead:
+                    states.gathered_objects.setdefault(name, None)
+                if everybody == set(states.gathered_objects):
+                    states.proceed_signal.set()
+
+    with api._all_gather_dict_lock:
+        former = api._all_gather_sequence_id_to_states
+        api._all_gather_sequence_id_to_states = Gatherings(api.AllGatherStates, former)
+
+
+def _let_gatherings_end(agent, name):
+    from torch.distributed.rpc import api
+
+    with api._all_gather_dict_lock:
+        agent._dead.add(name)
+        gatherings = api._all_gather_sequence_id_to_states
+        for sequence, states in list(gatherings.items()):
+            leader = min(api._ALL_WORKER_NAMES, default=None)
+            if leader == name:
+                states.proceed_signal.set()
+            elif leader == agent._info.name:
+                gatherings.without(sequence, states, {name})
+
+
+_gil_profiling = False
+
+
+def is_current_rpc_agent_set():
+    """Whether this process is a member of a group."""
+    return _current is not None
+
+
+def get_current_rpc_agent():
+    """The agent of this process."""
+    if _current is None:
+        raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework (e.g. by calling `rpc.init_rpc`)?")
+    return _current
+
+
+def started():
+    """The agent, for a call that has come: it may have come before this process was ready for it."""
+    agent = _newest
+    agent._started.wait()
+    return agent
+
+
+def set_and_start_rpc_agent(agent):
+    """From now on calls of others are carried out."""
+    global _current
+    if not isinstance(agent, RpcAgent):
+        raise TypeError(f"{agent!r} is no RpcAgent")
+    _current = agent
+    _gatherings(agent)
+    agent._started.set()
+
+
+def reset_current_rpc_agent():
+    """The process is in no group any more."""
+    global _current
+    _current = None
+
+
+def get_rpc_timeout():
+    """Seconds that a call may take if nothing else is said."""
+    return get_current_rpc_agent()._timeout
+
+
+def set_rpc_timeout(seconds):
+    """Sets them."""
+    get_current_rpc_agent()._timeout = float(seconds)
+
+
+def enable_gil_profiling(flag):
+    """Kept for programs that call it: farref does not measure how long threads wait for the interpreter."""
+    global _gil_profiling
+    _gil_profiling = bool(flag)
+
+
+__all__ = ["RpcAgent", "RpcBackendOptions", "TensorPipeAgent"]

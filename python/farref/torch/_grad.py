@@ -1,0 +1,292 @@
+"""Distributed autograd: contexts, and what of a call belongs to them."""
+
+import collections
+import contextlib
+import itertools
+import threading
+
+from farref import _core, _errors
+
+_local = threading.local()
+_BITS = 48
+_lock = threading.Lock()
+_contexts = {}
+# Contexts that are over: a message of theirs that is late does not bring them back. The latest so many.
+_over = collections.OrderedDict()
+_OVER = 1 << 14
+_worker = None
+_numbers = itertools.count()
+_messages = itertools.count()
+
+
+class DistAutogradContext:
+    """What a worker knows of one context."""
+
+    def __init__(self, number):
+        self._number = number
+        self._tensors = {}
+        self._received = {}
+        self._known = set()
+        self._gradients = {}
+        self._lock = threading.Lock()
+        self._passes = 0
+
+    def _context_id(self):
+        """Which it is."""
+        return self._number
+
+    def _recv_functions(self):
+        """Functions that tensors have come through, by message."""
+        return dict(self._received)
+
+    def _send_functions(self):
+        """Functions that tensors have left through, by message."""
+        return {message: sent.node for message, sent in list(self._tensors.items())}
+
+    def _known_worker_ids(self):
+        """Workers that were called in it, or answered."""
+        return set(self._known)
+
+    def add(self, gradients):
+        """Gradients of leaves, for those who ask for them."""
+        with self._lock:
+            for leaf, gradient in gradients:
+                before = self._gradients.get(leaf)
+                if before is None:
+                    self._gradients[leaf] = gradient
+                elif before.is_sparse and not gradient.is_sparse:
+                    self._gradients[leaf] = gradient + before
+                else:
+                    self._gradients[leaf] = before + gradient
+
+    @contextlib.contextmanager
+    def passing(self):
+        """A backward pass goes through this worker."""
+        with self._lock:
+            self._passes += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._passes -= 1
+
+
+# The context that code runs in
+
+
+def current_id():
+    """The context of this thread, or None."""
+    return getattr(_local, "context", None)
+
+
+@contextlib.contextmanager
+def within(context_id):
+    """Code that belongs to a context, or to none."""
+    before = current_id()
+    _local.context = context_id
+    try:
+        yield
+    finally:
+        _local.context = before
+
+
+def entered(grad):
+    """Code that runs for a message."""
+    if not grad:
+        return within(None)
+    _known(grad[0])
+    return within(grad[0])
+
+
+def _known(context_id):
+    """The context, which begins here with the first message of it; None if it is over."""
+    with _lock:
+        found = _contexts.get(context_id)
+        if found is None and context_id not in _over:
+            found = _contexts[context_id] = DistAutogradContext(context_id)
+        return found
+
+
+# Messages
+
+
+def leaving(tensors, to, forced):
+    """What a message says of its context, if there is one and it says anything: context, message, sender, and which of the
+    tensors want gradients."""
+    context_id = current_id()
+    if context_id is None:
+        return None
+    import torch
+
+    wanting = [tensor for tensor in tensors or () if tensor.requires_grad] if torch.is_grad_enabled() else []
+    if not wanting and not forced:
+        return None
+    with _lock:
+        context = _contexts.get(context_id)
+    if context is None:
+        return None
+    message = (_worker << _BITS) | next(_messages)
+    if wanting:
+        from . import _graph
+
+        context._tensors[message] = _graph.Sent(wanting)
+    context._known.add(to)
+    return context_id, message
+
+
+def arriving(tensors, grad, sender):
+    """The tensors of a message, as part of the graph."""
+    if grad is None or not any(tensor.requires_grad for tensor in tensors):
+        return tensors
+    context_id, message = grad
+    context = _known(context_id)
+    if context is None:
+        return tensors
+    from . import _graph
+
+    wanting = [tensor for tensor in tensors if tensor.requires_grad]
+    plain = [tensor.requires_grad_(False) for tensor in wanting]
+    entered, function = _graph.receive(_graph.Arrived(context_id, message, sender, plain))
+    context._received[message] = function
+    of = dict(zip(map(id, wanting), entered))
+    return [of.get(id(tensor), tensor) for tensor in tensors]
+
+
+# What PyTorch's layer calls
+
+
+def init(worker_id):
+    """Called before the process joins a group."""
+    global _worker
+    if not 0 <= worker_id < 1 << 16:
+        raise RuntimeError("worker_id needs to be in the range [0, 65535]")
+    _worker = worker_id
+
+
+def new_context():
+    """Begins a context on this thread."""
+    if _worker is None:
+        raise RuntimeError(
+            "Need to initialize distributed autograd using torch.distributed.autograd.init()"
+        )
+    if current_id() is not None:
+        raise RuntimeError("Already have an autograd context id for this thread.")
+    number = (_worker << _BITS) | next(_numbers)
+    context = DistAutogradContext(number)
+    with _lock:
+        _contexts[number] = context
+    _local.context = number
+    return context
+
+
+def _end(context_id):
+    with _lock:
+        found = _contexts.pop(context_id, None)
+        _over[context_id] = None
+        if len(_over) > _OVER:
+            _over.popitem(last=False)
+    return found
+
+
+def release_context(context_id):
+    """Ends a context, here and on all workers that took part in it."""
+    context = _end(context_id)
+    if context is None:
+        raise RuntimeError(f"Could not find autograd context with id: {context_id}")
+    if current_id() == context_id:
+        _local.context = None
+    _tell_of_end(context)
+
+
+def _tell_of_end(context):
+    from . import _agent
+
+    if not _agent.is_current_rpc_agent_set():
+        return
+    agent = _agent.get_current_rpc_agent()
+    for known in context._known:
+        try:
+            peer = agent._peer(agent.get_worker_info(known))
+            _core.start_deferred(peer, None, serve_end, (context._number,), _ignore)
+        except (_errors.Error, RuntimeError):
+            pass  # it is gone, and what it knew with it
+
+
+def serve_end(completion, context_id):
+    """Told by another worker that a context is over."""
+    context = _end(context_id)
+    if context is not None:
+        _tell_of_end(context)
+    completion.sent(None)
+
+
+def _ignore(_, error):
+    """Whoever could not be told is gone."""
+
+
+def get_max_id():
+    """The largest id that a context of this worker may have."""
+    return (_worker << _BITS) | ((1 << _BITS) - 1)
+
+
+def retrieve_context(context_id):
+    """A context by its id."""
+    with _lock:
+        found = _contexts.get(context_id)
+    if found is None:
+        raise RuntimeError(f"Could not find autograd context with id: {context_id}")
+    return found
+
+
+def is_valid_context(context_id):
+    """Raises if there is no such context."""
+    retrieve_context(context_id)
+
+
+def current_context():
+    """The context of this thread."""
+    if current_id() is None:
+        raise RuntimeError(
+            "Current thread doesn't have a valid autograd context. Please wrap your code using: "
+            "`with torch.distributed.autograd.context() as context_id` to generate a valid context"
+        )
+    return retrieve_context(current_id())
+
+
+def backward(context_id, roots, retain_graph=False):
+    """Kicks off the distributed backward pass using the provided roots. It goes through all workers that the roots depend on,
+    and returns when it is through; the gradients are in the context (:func:`get_gradients`)."""
+    import torch
+
+    from . import _graph
+
+    if not isinstance(context_id, int) or not isinstance(roots, (list, tuple)):
+        raise TypeError(
+            "backward(): incompatible function arguments: backward(context_id: int, roots: List[Tensor], "
+            "retain_graph: bool = False) is wanted"
+        )
+    context = retrieve_context(context_id)
+    if not roots:
+        raise RuntimeError("No tensors provided for gradient computation.")
+    for root in roots:
+        if not root.requires_grad:
+            raise RuntimeError("requires_grad not set on root")
+        if root.numel() != 1:
+            raise RuntimeError(f"{root} is not a scalar, all roots need to be scalar")
+        if root.grad_fn is None:
+            raise RuntimeError(f"{root} does not have a valid gradient function.")
+    with within(context_id), context.passing():
+        _graph.Pass(context, retain_graph).run(roots, [torch.ones_like(root) for root in roots])
+
+
+def get_gradients(context_id):
+    """Retrieves a map from Tensor to the appropriate gradient for that Tensor accumulated in the provided context."""
+    return dict(retrieve_context(context_id)._gradients)
+
+
+def debug_info():
+    """Numbers, as PyTorch names them."""
+    with _lock:
+        contexts = list(_contexts.values())
+    passes = sum(context._passes > 0 for context in contexts)
+    return {"num_current_backward_passes": passes, "num_autograd_contexts": len(contexts)}

@@ -1,0 +1,76 @@
+"""Programs of torch.distributed.rpc run on farref unchanged, and without PyTorch's defects.
+
+Each test starts the workers of one program as real processes (``torch_scenarios.py``).
+"""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCENARIOS = pathlib.Path(__file__).parent / "torch_scenarios.py"
+PATIENCE = 120
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed: farref.torch cannot be tried"
+)
+
+
+def run(scenario, workers, folder, dies=()):
+    """Runs a program, and asserts that all of its workers end well; but for those that are to die."""
+    command = [sys.executable, "-m", "farref.torch", str(SCENARIOS), scenario]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(workers), str(folder / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(workers)
+    ]
+    try:
+        printed = [worker.communicate(timeout=PATIENCE)[0] for worker in started]
+    finally:
+        for worker in started:
+            worker.kill()
+    for rank, (worker, text) in enumerate(zip(started, printed)):
+        assert rank in dies or worker.returncode == 0, f"worker {rank}:\n{text}"
+
+
+def test_calls_give_what_they_give_with_pytorch(tmp_path):
+    run("calls", 2, tmp_path)
+
+
+def test_values_live_as_long_as_somebody_refers_to_them(tmp_path):
+    run("references", 3, tmp_path)
+
+
+def test_a_killed_worker_does_not_hang_the_shutdown(tmp_path):
+    run("killed", 3, tmp_path, dies=[2])
+
+
+def test_what_a_dead_worker_held_is_freed(tmp_path):
+    run("held_by_the_dead", 2, tmp_path, dies=[1])
+
+
+def test_a_process_can_be_in_two_groups_one_after_the_other(tmp_path):
+    run("twice", 2, tmp_path)
+
+
+def test_gradients_come_from_all_workers_and_unused_results_hold_nothing_up(tmp_path):
+    run("autograd", 3, tmp_path)
+
+
+def test_what_is_not_supported_says_so_by_its_name(tmp_path):
+    run("not_there", 1, tmp_path)
+
+
+def test_workers_join_and_leave_a_group_of_no_fixed_size(tmp_path):
+    run("dynamic", 3, tmp_path)
+
+
+def test_an_import_that_comes_too_late_says_so():
+    program = "import torch\ntry:\n import farref.torch\nexcept ImportError as error:\n assert 'first' in str(error)\nelse:\n raise SystemExit(1)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,214 @@
+"""Programs of torch.distributed.rpc, as PyTorch's users write them: nothing here knows of farref.
+
+``torch_scenarios.py scenario rank workers place`` runs one worker of one of them; ``test_torch.py`` starts them.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from torch.distributed.optim import DistributedOptimizer
+
+RANK, WORKERS, PLACE = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+
+def join(name=None, part="", world_size=WORKERS):
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=30)
+    rpc.init_rpc(name or f"worker{RANK}", rank=RANK, world_size=world_size, rpc_backend_options=options)
+
+
+def raises(kind, text, function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def add(a, b):
+    return a + b
+
+
+def fail():
+    raise ValueError("not like this")
+
+
+@rpc.functions.async_execution
+def add_elsewhere(to, a, b):
+    return rpc.rpc_async(to, add, args=(a, b)).then(lambda sum: 10 * sum.wait())
+
+
+class Till:
+    def __init__(self):
+        self.coins = 0
+
+    def put(self, coins):
+        self.coins += coins
+        return self.coins
+
+
+def put_one(till):
+    return till.rpc_sync().put(1)
+
+
+def owned():
+    info = rpc._rref_context_get_debug_info()
+    return int(info["num_owner_rrefs"]), int(info["num_forks"])
+
+
+def calls():
+    join()
+    if RANK == 0:
+        ones = torch.ones(3, 4)
+        assert torch.equal(rpc.rpc_sync("worker1", torch.add, args=(ones, 2)), ones + 2)
+        large = torch.arange(100_000).view(100, 1000)
+        assert torch.equal(rpc.rpc_sync(1, add, args=(large.t(), 1)), large.t() + 1)
+        sparse = torch.eye(3).to_sparse()
+        assert torch.equal(rpc.rpc_sync(1, add, args=(sparse, sparse)).to_dense(), 2 * torch.eye(3))
+        futures = [rpc.rpc_async("worker1", add, args=(number, 1)) for number in range(100)]
+        assert torch.futures.wait_all(futures) == list(range(1, 101))
+        assert rpc.rpc_sync("worker1", add_elsewhere, args=("worker0", 1, 2)) == 30
+        assert rpc.rpc_sync("worker0", add, args=("to", " myself")) == "to myself"
+        raises(ValueError, "not like this", rpc.rpc_sync, "worker1", fail)
+        raises(RuntimeError, "RPC ran for more than", rpc.rpc_sync, "worker1", time.sleep, args=(5,), timeout=0.2)
+        raises(RuntimeError, "worker7", rpc.rpc_sync, "worker7", add, args=(1, 2))
+        assert rpc.get_worker_info("worker1").id == 1
+    rpc.shutdown()
+
+
+def references():
+    join()
+    if RANK == 0:
+        till = rpc.remote("worker1", Till)
+        assert till.rpc_sync().put(2) == 2
+        assert rpc.rpc_sync("worker2", put_one, args=(till,)) == 3
+        assert rpc.rpc_sync("worker1", put_one, args=(till,)) == 4
+        assert till.remote().put(1).to_here() == 5
+        assert till.to_here().coins == 5
+        raises(RuntimeError, "can't call localValue()", till.local_value)
+        mine = rpc.RRef(Till())
+        assert rpc.rpc_sync("worker2", put_one, args=(mine,)) == 1
+        assert mine.local_value().coins == 1
+        raises(ValueError, "not like this", rpc.remote("worker1", fail).to_here)
+        del till, mine
+        until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+        until(lambda: owned() == (0, 0))
+    rpc.shutdown()
+
+
+def killed():
+    join()
+    if RANK == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rpc.shutdown()
+
+
+kept = []
+
+
+def keep(value):
+    kept.append(value)
+
+
+def held_by_the_dead():
+    join()
+    if RANK == 0:
+        mine = rpc.RRef(Till())
+        rpc.rpc_sync("worker1", keep, args=(mine,))
+        assert owned() == (1, 1)
+        rpc.rpc_async("worker1", os._exit, args=(0,))
+        until(lambda: owned() == (0, 0))
+        raises(RuntimeError, "worker1", rpc.rpc_sync, "worker1", add, args=(1, 2))
+    rpc.shutdown()
+
+
+def twice():
+    for part in "ab":
+        join(part=part)
+        if RANK == 0:
+            till = rpc.remote("worker1", Till)
+            assert rpc.rpc_sync("worker1", put_one, args=(till,)) == 1
+            del till
+            until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+        rpc.shutdown()
+
+
+def autograd():
+    join()
+    if RANK == 0:
+        a, b = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
+        ((a * b) + (a * b) @ b).sum().backward()
+        expected = a.grad, b.grad
+        with dist_autograd.context() as context:
+            product = rpc.rpc_sync("worker1", torch.mul, args=(a, b))
+            # Nobody uses it, and nobody waits for its gradient.
+            rpc.rpc_sync("worker2", torch.mul, args=(a, b))
+            loss = add(product, rpc.rpc_sync("worker2", torch.matmul, args=(product, b))).sum()
+            dist_autograd.backward(context, [loss])
+            gradients = dist_autograd.get_gradients(context)
+        assert all(torch.allclose(gradients[tensor], grad) for tensor, grad in zip((a, b), expected))
+        layers = [rpc.remote(f"worker{rank}", torch.nn.Linear, args=(4, 4)) for rank in (1, 2)]
+        parameters = [rref for layer in layers for rref in parameters_of(layer)]
+        before = [rref.to_here().detach().clone() for rref in parameters]
+        optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=0.1)
+        with dist_autograd.context() as context:
+            out = torch.ones(2, 4)
+            for layer in layers:
+                out = layer.rpc_sync().forward(out)
+            dist_autograd.backward(context, [out.sum()])
+            optimizer.step(context)
+        after = [rref.to_here() for rref in parameters]
+        assert not any(torch.equal(one, other) for one, other in zip(before, after))
+    rpc.shutdown()
+
+
+def parameters_of(layer):
+    return rpc.rpc_sync(layer.owner(), rrefs_of, args=(layer,))
+
+
+def rrefs_of(layer):
+    return [rpc.RRef(parameter) for parameter in layer.local_value().parameters()]
+
+
+@torch.jit.script
+def scripted(a: torch.Tensor):
+    return a + 1
+
+
+def not_there():
+    join()
+    assert torch.equal(rpc.rpc_sync("worker0", scripted, args=(torch.ones(1),)), torch.ones(1) + 1)
+    mine = rpc.RRef(torch.ones(1))
+    raises(NotImplementedError, "TorchScript", rpc.rpc_sync, "worker0", scripted, args=(mine,))
+    with torch.autograd.profiler_legacy.profile():
+        raises(NotImplementedError, "profiler", rpc.rpc_sync, "worker0", add, args=(1, 2))
+    rpc.shutdown()
+
+
+def dynamic():
+    # A dash is legal in a name.
+    join(name=f"worker-{RANK}", world_size=None)
+    until(lambda: len(rpc.api._get_current_rpc_agent().get_worker_infos()) == WORKERS)
+    for rank in range(WORKERS):
+        assert rpc.rpc_sync(f"worker-{rank}", add, args=(rank, 1)) == rank + 1
+    with open(f"{PLACE}.{RANK}", "w"):
+        pass
+    until(lambda: all(os.path.exists(f"{PLACE}.{rank}") for rank in range(WORKERS)))
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
