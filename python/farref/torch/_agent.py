@@ -4,7 +4,9 @@ import json
 import logging
 import os
 import secrets
+import socket
 import threading
+import time
 from urllib.parse import urlparse
 
 from farref import _core, _errors
@@ -18,6 +20,8 @@ _newest = None
 # Stores that others meet in: there as long as the process is, since somebody may be late.
 _hosted = []
 _MEETING = "farref"
+# Seconds in which a group that is joined and left has to be found, before it is looked for again.
+_A_TRY = 5.0
 
 
 class RpcAgent:
@@ -91,33 +95,46 @@ class TensorPipeAgent(RpcAgent):
         environment = any(key.startswith(("FARREF_TOKEN", "FARREF_TLS")) for key in os.environ)
         if not environment:
             settings["token"] = place["token"]
-        try:
-            return _core.join(
-                name=self._info.name,
-                rendezvous=place["rendezvous"],
-                store_is_hosted_elsewhere=True,
-                environment=environment,
-                **settings,
-            )
-        except _errors.Error as error:
-            raise RuntimeError(f"{self._info.name} could not join the group: {error}") from error
+        if not self._is_static:
+            settings["join_timeout"] = _A_TRY
+        until = time.monotonic() + (self._timeout or 60.0)
+        while True:
+            try:
+                return _core.join(
+                    name=self._info.name,
+                    rendezvous=place["rendezvous"],
+                    store_is_hosted_elsewhere=self._is_static,
+                    environment=environment,
+                    **settings,
+                )
+            except _errors.Error as error:
+                # Who hosted the store may have left just now: in the next try it is hosted here, or by somebody else.
+                is_over = self._is_static or time.monotonic() >= until
+                if is_over or not isinstance(error, _errors.RendezvousError):
+                    raise RuntimeError(f"{self._info.name} could not join the group: {error}") from error
 
     def _meeting_place(self):
         """Where the workers of farref's meet, and their secret: told through PyTorch's store."""
-        if self._is_static and self._info.id != 0:
-            return json.loads(self._store.get(_MEETING))
         here = _address(self._options.init_method)
-        host = _core.StoreHost("127.0.0.1" if here == "127.0.0.1" else "0.0.0.0")
-        place = json.dumps({"rendezvous": f"tcp://{here}:{host.port}", "token": secrets.token_hex(16)})
-        if self._is_static:
-            # Not compare_set: those who wait for a key are not told of that.
-            self._store.set(_MEETING, place)
-            told = place
+        if not self._is_static:
+            # Whoever joins is alone with the store. Who comes first on that host hosts farref's, or who is left there.
+            told = self._store.compare_set(_MEETING, "", "").decode()
+            if told:
+                return json.loads(told)
+            if here != "127.0.0.1" and self._info.id != 0:
+                here = socket.gethostbyname(socket.gethostname())
+            with socket.create_server(("127.0.0.1" if here == "127.0.0.1" else "0.0.0.0", 0)) as free:
+                port = free.getsockname()[1]
+        elif self._info.id != 0:
+            return json.loads(self._store.get(_MEETING))
         else:
-            told = self._store.compare_set(_MEETING, "", place).decode()
-        if told == place:
+            host = _core.StoreHost("127.0.0.1" if here == "127.0.0.1" else "0.0.0.0")
             _hosted.append(host)
-        return json.loads(told)
+            port = host.port
+        place = {"rendezvous": f"tcp://{here}:{port}", "token": secrets.token_hex(16)}
+        # Not compare_set: those who wait for a key are not told of that.
+        self._store.set(_MEETING, json.dumps(place))
+        return place
 
     # Members
 
