@@ -79,7 +79,9 @@ where
 {
     let handle = handle()?;
     // Where it is not known which thread gets them, any may.
-    let is_main = MAIN.get().is_none_or(|main| *main == std::thread::current().id());
+    let is_main = MAIN
+        .get()
+        .is_none_or(|main| *main == std::thread::current().id());
     let slice = is_main.then_some(SIGNALS);
     let limit = [slice, at_most].into_iter().flatten().min();
     Ok(py.detach(|| match limit {

@@ -173,7 +173,8 @@ class Pass:
         self._context = context
         self._retain = retain_graph
         self._lock = threading.Lock()
-        self._left = 0
+        # The worker's own part, and all that it has sent on.
+        self._left = 1
         self._error = None
         self._through = threading.Event()
 
@@ -194,9 +195,7 @@ class Pass:
         finally:
             _running.now = before
         self._context.add(_own(leaves, found))
-        with self._lock:
-            if self._left == 0:
-                self._through.set()
+        self._ended(None)
         self._through.wait()
         if self._error is not None:
             raise self._error
@@ -221,6 +220,9 @@ class Pass:
         if error is not None:
             # Each worker on the way says where it was.
             error = RuntimeError(f"Error on Node {to.id}: {error}")
+        self._ended(error)
+
+    def _ended(self, error):
         with self._lock:
             self._error = self._error or error
             self._left -= 1
