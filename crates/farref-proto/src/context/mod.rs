@@ -344,6 +344,11 @@ impl ContextTable {
         sorted_keys(&self.contexts, |_, _| true)
     }
 
+    /// Who has departed, for [`Watermarks::raise_all`].
+    pub(crate) fn gone_mut(&mut self) -> &mut Watermarks {
+        &mut self.gone
+    }
+
     /// Whether the table knows that a node has departed.
     pub fn knows_departure_of(&self, node: NodeId) -> bool {
         self.gone.covers(node)

@@ -35,6 +35,7 @@ use crate::refs::{Leak, RefCounters, RefTable, RefTableConfig};
 use crate::residue::Residue;
 use crate::standing::{Departure, Phase};
 use crate::time::Time;
+use crate::watermarks::Watermarks;
 
 /// How a node is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -756,10 +757,18 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.loop_back(out);
     }
 
+    /// All tables know who has departed; there is one memory of it for all of them.
+    fn remember_gone(&mut self, node: NodeId) {
+        let refs = self.refs.iter_mut().map(RefTable::gone_mut);
+        let contexts = self.contexts.iter_mut().map(ContextTable::gone_mut);
+        Watermarks::raise_all(refs.chain(contexts), node);
+    }
+
     fn install(&mut self, change: Change, out: &mut Outbox<V>) {
         match change {
             Change::Joined(node) => out.event(Event::Joined(node)),
             Change::Gone(node, departure) => {
+                self.remember_gone(node);
                 self.refs
                     .iter_mut()
                     .for_each(|table| table.on_gone(node, out));
@@ -770,6 +779,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                 out.event(Event::Gone { node, departure });
             }
             Change::NeverMet(node) => {
+                self.remember_gone(node);
                 self.refs
                     .iter_mut()
                     .for_each(|table| table.on_gone(node, out));
@@ -781,6 +791,8 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                 out.event(Event::Gone { node, departure });
             }
             Change::Settled(node) => {
+                let settled = self.refs.iter_mut().map(RefTable::settled_mut);
+                Watermarks::raise_all(settled, node);
                 self.refs
                     .iter_mut()
                     .for_each(|table| table.on_settled(node, out));

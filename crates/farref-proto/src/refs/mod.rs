@@ -308,6 +308,16 @@ impl<V, H> RefTable<V, H> {
         self.users.get(&rref).map(|user| user.fork)
     }
 
+    /// Who has departed, for [`Watermarks::raise_all`].
+    pub(crate) fn gone_mut(&mut self) -> &mut Watermarks {
+        &mut self.gone
+    }
+
+    /// Whose departure is settled, for [`Watermarks::raise_all`].
+    pub(crate) fn settled_mut(&mut self) -> &mut Watermarks {
+        &mut self.settled
+    }
+
     /// Whether the table knows that a node has departed.
     pub fn knows_departure_of(&self, node: NodeId) -> bool {
         self.gone.covers(node)

@@ -4,8 +4,10 @@ use super::cluster::*;
 use crate::error::{CallError, RefError};
 use crate::event::Event;
 use crate::ids::NodeId;
+use crate::membership::Membership;
 use crate::message::Control;
-use crate::node::{Arrival, Want};
+use crate::node::{Arrival, Node, NodeConfig, Want};
+use crate::outbox::Outbox;
 use crate::standing::{Departure, Phase};
 
 fn died(n: usize) -> Event<u32> {
@@ -464,4 +466,33 @@ fn a_call_abandoned_with_its_caller_holds_no_context_up() {
     net.deliver_all();
     assert_eq!(net.events(A), released(context));
     net.finish();
+}
+
+/// D5: those who have departed are remembered for good, and once for all tables, however many there are.
+#[test]
+fn the_departed_are_remembered_once_for_all_tables() {
+    let config = NodeConfig {
+        ref_shards: 4,
+        ..NodeConfig::default()
+    };
+    let membership = Membership::founding(id(A), (0..10).map(id));
+    let mut node: Node<u32> = Node::new(id(A), membership, config);
+    for dead in (1..10).rev() {
+        let mut out = Outbox::new();
+        node.suspect(id(dead), &mut out);
+        let known = Control::Known(node.membership().view().digest());
+        for other in 1..dead {
+            assert_eq!(node.handle(id(other), known.clone(), &mut out), Ok(()));
+        }
+        assert!(node.membership().is_settled());
+        let gone = node.refs[0].gone_mut().clone();
+        let settled = node.refs[0].settled_mut().clone();
+        assert!(gone.covers(id(dead)) && settled.covers(id(dead)));
+        for table in &mut node.refs {
+            assert!(table.gone_mut().shares_with(&gone));
+            assert!(table.settled_mut().shares_with(&settled));
+        }
+        let mut contexts = node.contexts.iter_mut();
+        assert!(contexts.all(|table| table.gone_mut().shares_with(&gone)));
+    }
 }
