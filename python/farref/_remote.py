@@ -1,6 +1,7 @@
 """Functions and classes that are meant to be called from other workers."""
 
 import functools
+import importlib
 import inspect
 
 
@@ -72,3 +73,25 @@ def remote(function=None, *, timeout=_UNSET):
         return RemoteFunction(marked, timeout)
 
     return mark if function is None else mark(function)
+
+
+def find(name):
+    """What is called so: ``module.function``, ``module.Class.method``, or a builtin."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # Of a module that is there and lacks another, that is what is to be said.
+            if error.name != module and not module.startswith(f"{error.name}."):
+                raise
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    if len(parts) == 1:
+        import builtins
+
+        return getattr(builtins, name)
+    raise ModuleNotFoundError(f"there is no module with {name!r} on this worker", name=parts[0])

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use farref::{Call, Peer, RRef, functions};
+use farref::functions::{self, Waits};
+use farref::{Call, Peer, RRef};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::deferred;
-use crate::errors::{Raised, to_python};
+use crate::errors::to_python;
 use crate::futures::PyFuture;
 use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::references::PyRRef;
 use crate::runtime;
 use crate::scope;
-use crate::serving::{self, Invocation, ObjectRRef, Request};
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,11 +69,7 @@ impl PythonCall {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         alive()?;
-        let arguments = Pickled::of(
-            (function, args, kwargs)
-                .into_pyobject(function.py())?
-                .as_any(),
-        )?;
+        let arguments = Pickled::of_call(function, args, kwargs)?;
         Ok(Self {
             name: name_of(function),
             waits: is_coroutine_function(function),
@@ -82,22 +78,18 @@ impl PythonCall {
     }
 
     pub(crate) fn on(self, peer: &Peer) -> Building {
-        let request = Request {
-            arguments: self.arguments,
+        let waits = match self.waits {
+            true => Waits::Without,
+            false => Waits::OnThread,
         };
-        let call = scope::enter(|| match self.waits {
-            true => serving::call_coroutine::on(peer, request),
-            false => serving::call::on(peer, request),
-        });
-        Building(functions::named(call, self.name))
+        Building(scope::enter(|| {
+            functions::call_foreign(peer, &self.name, waits, &self.arguments)
+        }))
     }
 
     /// The same for a function that answers when it likes.
     pub(crate) fn deferred_on(self, peer: &Peer) -> Building {
-        let request = Request {
-            arguments: self.arguments,
-        };
-        let call = deferred::call_deferred::on(peer, request);
+        let call = deferred::call_deferred::on(peer, self.arguments).untyped();
         Building(functions::named(call, self.name))
     }
 }
@@ -110,17 +102,16 @@ pub(crate) fn method(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Building> {
     alive()?;
-    let invocation = Invocation {
-        method: name.to_owned(),
-        arguments: Pickled::of((args, kwargs).into_pyobject(args.py())?.as_any())?,
-    };
-    let call = scope::enter(|| on.invoke(invocation));
-    Ok(Building(functions::named(call, name)))
+    let method = PyString::new(args.py(), name);
+    let arguments = Pickled::of_call(method.as_any(), args, kwargs)?;
+    Ok(Building(scope::enter(|| {
+        functions::call_foreign_method(on, name, &arguments)
+    })))
 }
 
 /// A call that has been built, and not made yet.
 #[derive(Debug)]
-pub(crate) struct Building(pub(crate) Call<Object, Raised>);
+pub(crate) struct Building(pub(crate) Call<Object>);
 
 impl Building {
     /// Makes it and waits for what it returns.

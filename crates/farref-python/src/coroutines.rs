@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use tokio::sync::oneshot;
 
 use crate::errands;
-use crate::errors::Raised;
+use crate::errors::{Raised, interpreter_ends, raised};
 use crate::objects::{Object, Pickled};
 use crate::scope::PyScope;
 
@@ -41,13 +41,13 @@ pub(crate) fn begin(
         let begun = make(py).and_then(|coroutine| start(py, coroutine, scope, &answer));
         match begun {
             Ok(task) => Running::begun(&running, py, task),
-            Err(error) => answer.give(Err(Raised::new(py, &error))),
+            Err(error) => answer.give(Err(raised(py, &error))),
         }
     });
     async move {
         let outcome = ended.await;
         cancel.over();
-        outcome.unwrap_or_else(|_| Err(Raised::interpreter_ends()))
+        outcome.unwrap_or_else(|_| Err(interpreter_ends()))
     }
 }
 
@@ -109,8 +109,7 @@ impl Completion {
     }
 
     fn raised(&self, py: Python<'_>, error: Bound<'_, PyAny>) {
-        self.answer
-            .give(Err(Raised::new(py, &PyErr::from_value(error))));
+        self.answer.give(Err(raised(py, &PyErr::from_value(error))));
     }
 }
 

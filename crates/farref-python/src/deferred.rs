@@ -13,31 +13,29 @@ use pyo3::types::PyTuple;
 
 use crate::calls::{self, Building, Limit, PythonCall, alive};
 use crate::coroutines::{Answer, Completion};
-use crate::errors::{Raised, to_python};
+use crate::errors::{Raised, interpreter_ends, raised, to_python};
 use crate::interpreter;
-use crate::objects::Object;
+use crate::objects::{Object, Pickled};
 use crate::peers::PyPeer;
 use crate::references::PyRRef;
 use crate::runtime;
-use crate::serving::Request;
+use crate::serving::read;
 use crate::worker::PyWorker;
 
 /// Calls a function of Python with something that takes its answer, and with its arguments.
 #[farref::remote(name = "farref_python::call_deferred")]
-pub(crate) async fn call_deferred(request: Request) -> Result<Object, Raised> {
+pub(crate) async fn call_deferred(request: Pickled) -> Result<Object, Raised> {
     let (answer, answered) = Answer::new();
     on_a_thread(move |py| {
         if let Err(error) = begin(py, request, &answer) {
-            answer.give(Err(Raised::new(py, &error)));
+            answer.give(Err(raised(py, &error)));
         }
     });
-    answered
-        .await
-        .unwrap_or_else(|_| Err(Raised::interpreter_ends()))
+    answered.await.unwrap_or_else(|_| Err(interpreter_ends()))
 }
 
-fn begin(py: Python<'_>, request: Request, answer: &Answer) -> PyResult<()> {
-    let (function, args, kwargs) = request.read(py)?;
+fn begin(py: Python<'_>, request: Pickled, answer: &Answer) -> PyResult<()> {
+    let (function, args, kwargs) = read(py, request)?;
     let completion = Bound::new(py, Completion::new(answer.clone(), None))?.into_any();
     let args = std::iter::once(completion).chain(args.iter());
     let args = PyTuple::new(py, args.collect::<Vec<_>>())?;
@@ -54,7 +52,7 @@ fn on_a_thread(f: impl FnOnce(Python<'_>) + Send + 'static) {
 }
 
 /// Tells `then` what a call ended with: `then(value, None)` or `then(None, error)`.
-fn tell(pending: Pending<Object, Raised>, then: Py<PyAny>) -> PyResult<()> {
+fn tell(pending: Pending<Object>, then: Py<PyAny>) -> PyResult<()> {
     drop(runtime::handle()?.spawn(async move {
         let outcome = pending.await;
         on_a_thread(move |py| {

@@ -1,98 +1,53 @@
 //! What went wrong, as exceptions: the classes are Python's, in `farref/_errors.py`.
 
 use farref::{Error, Misuse};
-use pyo3::exceptions::PyRuntimeError;
+use farref_pickle::{PyException, PythonError};
+use pyo3::exceptions::{PyException as PyBaseClass, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use serde::{Deserialize, Serialize};
+use pyo3::types::{PyBytes, PyType};
 
 /// An exception that a function raised, on its way to who called it.
-#[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
-#[error("{class}: {message}")]
-pub(crate) struct Raised {
-    /// Its class: `module.Class`, or `Class` of Python's own.
-    class: String,
-    message: String,
-    /// As Python prints it.
-    traceback: String,
-    /// The exception itself, where it can be pickled.
-    #[serde(with = "bytes")]
-    pickle: Option<Vec<u8>>,
+pub(crate) type Raised = PythonError;
+
+/// An exception of a function that was called.
+pub(crate) fn raised(py: Python<'_>, error: &PyErr) -> Raised {
+    described(py, error).unwrap_or_else(|failed| {
+        let message = format!("{error} (and it cannot be described: {failed})");
+        Raised::new("RuntimeError".to_owned(), message, String::new(), None)
+    })
 }
 
-mod bytes {
-    //! Bytes in one go.
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use farref::Blob;
-
-    pub(super) fn serialize<S: Serializer>(
-        bytes: &Option<Vec<u8>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        bytes.clone().map(Blob::from).serialize(to)
+fn described(py: Python<'_>, error: &PyErr) -> PyResult<Raised> {
+    let describe = py.import("farref._errors")?.getattr("describe")?;
+    let value = error.value(py);
+    if let Some(traceback) = error.traceback(py) {
+        value.setattr("__traceback__", traceback)?;
     }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Vec<u8>>, D::Error> {
-        let bytes = Option::<Blob>::deserialize(from)?;
-        Ok(bytes.map(|bytes| bytes.to_vec()))
-    }
+    let described = describe.call1((value,))?;
+    let (class, message, traceback, pickle) = described.extract()?;
+    Ok(Raised::new(class, message, traceback, pickle))
 }
 
-impl Raised {
-    /// An exception of a function that was called.
-    pub(crate) fn new(py: Python<'_>, error: &PyErr) -> Self {
-        Self::described(py, error).unwrap_or_else(|failed| Self {
-            class: "RuntimeError".to_owned(),
-            message: format!("{error} (and it cannot be described: {failed})"),
-            traceback: String::new(),
-            pickle: None,
-        })
-    }
+/// A function could not be run, because its interpreter ends.
+pub(crate) fn interpreter_ends() -> Raised {
+    let message =
+        "the worker's Python is ending: end workers with shutdown() before their programs end";
+    let class = "RuntimeError".to_owned();
+    Raised::new(class, message.to_owned(), String::new(), None)
+}
 
-    fn described(py: Python<'_>, error: &PyErr) -> PyResult<Self> {
-        let describe = py.import("farref._errors")?.getattr("describe")?;
-        let value = error.value(py);
-        if let Some(traceback) = error.traceback(py) {
-            value.setattr("__traceback__", traceback)?;
-        }
-        let described = describe.call1((value,))?;
-        let (class, message, traceback, pickle) = described.extract()?;
-        Ok(Self {
-            class,
-            message,
-            traceback,
-            pickle,
-        })
-    }
+/// The exception, for code of the same worker.
+pub(crate) fn again(py: Python<'_>, raised: &Raised) -> PyErr {
+    rebuilt(py, raised, &raised.to_string()).unwrap_or_else(|failed| failed)
+}
 
-    /// A function could not be run, because its interpreter ends.
-    pub(crate) fn interpreter_ends() -> Self {
-        Self {
-            class: "RuntimeError".to_owned(),
-            message: "the worker's Python is ending: end workers with shutdown() before their programs end".to_owned(),
-            traceback: String::new(),
-            pickle: None,
-        }
-    }
-
-    /// The exception, for code of the same worker.
-    pub(crate) fn again(&self, py: Python<'_>) -> PyErr {
-        self.rebuilt(py, &self.to_string())
-            .unwrap_or_else(|failed| failed)
-    }
-
-    /// The exception again, for who called.
-    fn rebuilt(&self, py: Python<'_>, text: &str) -> PyResult<PyErr> {
-        let rebuild = py.import("farref._errors")?.getattr("rebuild")?;
-        let pickle = self.pickle.as_deref().map(|bytes| PyBytes::new(py, bytes));
-        let exception =
-            rebuild.call1((text, &self.class, &self.message, &self.traceback, pickle))?;
-        Ok(PyErr::from_value(exception))
-    }
+/// The exception again, for who called.
+fn rebuilt(py: Python<'_>, raised: &Raised, text: &str) -> PyResult<PyErr> {
+    let rebuild = py.import("farref._errors")?.getattr("rebuild")?;
+    let pickle = raised.pickle().map(|bytes| PyBytes::new(py, bytes));
+    let parts = (raised.class(), raised.message(), raised.traceback());
+    let exception = rebuild.call1((text, parts.0, parts.1, parts.2, pickle))?;
+    Ok(PyErr::from_value(exception))
 }
 
 /// An exception as its class and message.
@@ -108,10 +63,17 @@ pub(crate) fn one_line(py: Python<'_>, error: &PyErr) -> String {
 pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
     let text = error.to_string();
     if let Some(raised) = error.downcast_ref::<Raised>() {
-        return raised.rebuilt(py, &text).unwrap_or_else(|failed| failed);
+        return rebuilt(py, raised, &text).unwrap_or_else(|failed| failed);
     }
     let class = class_of(&error);
     let made = || {
+        // A Rust function may say which class it means.
+        if let Some(exception) = PyException::of(&error) {
+            let class = py.import("builtins")?.getattr_opt(exception.class())?;
+            if let Some(class) = class.filter(is_exception) {
+                return class.call1((exception.message(),));
+            }
+        }
         let class = py.import("farref._errors")?.getattr(class)?;
         class.call1((text.as_str(),))
     };
@@ -119,6 +81,14 @@ pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
         Ok(exception) => PyErr::from_value(exception),
         Err(_) => PyRuntimeError::new_err(text),
     }
+}
+
+/// Whether it is a class of exceptions, and none of those that end a program.
+fn is_exception(class: &Bound<'_, PyAny>) -> bool {
+    let exception = class.py().get_type::<PyBaseClass>();
+    class
+        .cast::<PyType>()
+        .is_ok_and(|class| class.is_subclass(&exception).unwrap_or(false))
 }
 
 /// A class for each kind.

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::calls::{alive, duration};
 use crate::errands;
-use crate::errors::{Raised, to_python};
+use crate::errors::to_python;
 use crate::interpreter;
 use crate::objects::Object;
 use crate::runtime;
@@ -55,7 +55,7 @@ type Then = Box<dyn FnOnce(Python<'_>) + Send>;
 
 enum State {
     /// Nobody waits for it.
-    Idle(Box<Pending<Object, Raised>>),
+    Idle(Box<Pending<Object>>),
     /// Somebody does (FU-1).
     Waiting,
     /// It has ended, and nobody has looked.
@@ -66,7 +66,7 @@ enum State {
 }
 
 impl PyFuture {
-    pub(crate) fn new(pending: Pending<Object, Raised>) -> Self {
+    pub(crate) fn new(pending: Pending<Object>) -> Self {
         Self(Arc::new(Shared {
             inner: Mutex::new(Inner {
                 state: State::Idle(Box::new(pending)),
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// The call, for who is going to wait for it.
-    fn take(&mut self) -> Option<Box<Pending<Object, Raised>>> {
+    fn take(&mut self) -> Option<Box<Pending<Object>>> {
         match std::mem::replace(self, Self::Waiting) {
             Self::Idle(pending) => Some(pending),
             other => {
@@ -139,7 +139,7 @@ impl Shared {
     }
 
     /// The call's end, or its cancellation.
-    async fn end(&self, pending: &mut Pending<Object, Raised>) -> Option<Outcome> {
+    async fn end(&self, pending: &mut Pending<Object>) -> Option<Outcome> {
         let cancelled = self.cancelled.notified();
         if self.lock().state.is_over() {
             return None;
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     /// Lets a task wait for it.
-    fn watch(self: &Arc<Self>, mut pending: Box<Pending<Object, Raised>>) {
+    fn watch(self: &Arc<Self>, mut pending: Box<Pending<Object>>) {
         let shared = Arc::clone(self);
         match runtime::handle() {
             Ok(handle) => drop(handle.spawn(async move {

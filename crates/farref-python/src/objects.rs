@@ -5,12 +5,12 @@
 
 use std::cell::RefCell;
 
-use farref::functions::CallScope;
+use farref::functions::{CallScope, ForeignType};
 use farref::{Blob, Buffer, Peer, RRef};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -29,13 +29,21 @@ pub(crate) enum Object {
     Pickled(Pickled),
 }
 
+// A reference to it is one to anything: a Rust value, too.
+farref::__private::inventory::submit! {
+    ForeignType::of::<Object>()
+}
+
 /// An object that is with the worker that has it, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Live(Option<Py<PyAny>>);
 
-/// An object as bytes, and what travels beside them.
+/// An object as bytes, and what travels beside them: `docs/protocol.md`, FO-1. Rust workers see the same bytes in their way
+/// (`farref-pickle`).
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Pickled {
+    /// Whether it is what to call, its arguments and those that have names; otherwise it is a value.
+    is_call: bool,
     pickle: Blob,
     buffers: Vec<Buffer>,
     references: Vec<RRef<Object>>,
@@ -92,6 +100,20 @@ fn helper<'py>(
 impl Pickled {
     /// Pickles an object. Its large buffers and its references go beside.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::dumped(value, false)
+    }
+
+    /// What to call, its arguments, and those that have names.
+    pub(crate) fn of_call(
+        called: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let call = (called, args, kwargs).into_pyobject(called.py())?;
+        Self::dumped(call.as_any(), true)
+    }
+
+    fn dumped(value: &Bound<'_, PyAny>, is_call: bool) -> PyResult<Self> {
         static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = value.py();
         let scope = Scope::enter(&SENDING, Beside::default());
@@ -100,6 +122,7 @@ impl Pickled {
         let Beside { references, peers } = scope.leave();
         let buffers = lent.iter().map(|buffer| buffers::lend(&buffer));
         Ok(Self {
+            is_call,
             buffers: buffers.collect::<PyResult<_>>()?,
             pickle: pickle.as_bytes().to_vec().into(),
             references,

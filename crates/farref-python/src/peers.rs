@@ -99,7 +99,8 @@ impl PyPeer {
     }
 
     /// Calls a function there, and waits for what it returns. A function is anything that can be imported there too:
-    /// it travels by its name. Exceptions that it raises are raised here.
+    /// it travels by its name. A text is the name of one: so are functions of Rust workers called
+    /// (`#[farref::remote(python = "..")]`). Exceptions that it raises are raised here.
     #[pyo3(signature = (function, /, *args, **kwargs))]
     fn call<'py>(
         &self,

@@ -14,7 +14,6 @@ use crate::objects::{self, Object};
 use crate::peers::PyPeer;
 use crate::runtime;
 use crate::scope;
-use crate::serving::ObjectRRef;
 
 /// A far reference: a value on some worker, which lives as long as somebody holds it.
 ///
@@ -100,7 +99,7 @@ impl PyRRef {
         if self.rref.is_owner() {
             return self.local_value(py);
         }
-        let call = scope::enter(|| self.rref.fetch());
+        let call = scope::enter(|| self.rref.to_here());
         self.limit.apply(Building(call)).wait(py)
     }
 

@@ -1,47 +1,46 @@
-//! The functions by which Python workers call each other.
+//! The functions by which other workers call those of Python.
 //!
 //! To the group they are functions like any other; which function of Python is meant is in their arguments. Plain functions
 //! run on the worker's threads for those, coroutines on its [event loop](crate::coroutines).
 
-use farref::functions::CallScope;
+use farref::functions::{CallScope, ForeignHandlers, OwnValues};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
-use serde::{Deserialize, Serialize};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::coroutines;
-use crate::errors::Raised;
+use crate::errors::{Raised, again, interpreter_ends, raised};
 use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::runtime;
 
-/// A function, its arguments, and those that have names.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
-    pub(crate) arguments: Pickled,
+// Whoever calls a function by its Python name, be it written in Python or in Rust, calls these.
+farref::__private::inventory::submit! {
+    ForeignHandlers {
+        function: "farref_python::call",
+        waiting: "farref_python::call_coroutine",
+        method: "farref_python::Object::invoke",
+        fetch: "farref_python::Object::fetch",
+    }
 }
-
-/// A method's name, its arguments, and those that have names.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Invocation {
-    pub(crate) method: String,
-    pub(crate) arguments: Pickled,
+farref::__private::inventory::submit! {
+    OwnValues
 }
 
 /// Calls a function of Python.
 #[farref::remote(name = "farref_python::call")]
-pub(crate) fn call(request: Request) -> Result<Object, Raised> {
+pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
     attached(|py| {
-        let (function, args, kwargs) = request.read(py)?;
+        let (function, args, kwargs) = read(py, request)?;
         finished(function.call(args, kwargs.as_ref())?)
     })
 }
 
 /// Calls a coroutine function: no thread waits while it does.
 #[farref::remote(name = "farref_python::call_coroutine")]
-pub(crate) async fn call_coroutine(request: Request) -> Result<Object, Raised> {
+pub(crate) async fn call_coroutine(request: Pickled) -> Result<Object, Raised> {
     let scope = CallScope::current();
     let running = coroutines::begin(scope, move |py| {
-        let (function, args, kwargs) = request.read(py)?;
+        let (function, args, kwargs) = read(py, request)?;
         function.call(args, kwargs.as_ref())
     });
     running.await
@@ -50,17 +49,11 @@ pub(crate) async fn call_coroutine(request: Request) -> Result<Object, Raised> {
 #[farref::remote(name = "farref_python::Object")]
 impl Object {
     /// Calls a method.
-    pub(crate) fn invoke(&self, invocation: Invocation) -> Result<Self, Raised> {
+    pub(crate) fn invoke(&self, request: Pickled) -> Result<Self, Raised> {
         attached(|py| {
-            let arguments = invocation.arguments.unpickle(py)?;
-            let (args, kwargs): (Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>) =
-                arguments.extract()?;
-            let value = self.look(py)?;
-            finished(
-                value
-                    .getattr(&*invocation.method)?
-                    .call(args, kwargs.as_ref())?,
-            )
+            let (method, args, kwargs): Read<'_> = request.unpickle(py)?.extract()?;
+            let method = self.look(py)?.getattr(method.cast::<PyString>()?)?;
+            finished(method.call(args, kwargs.as_ref())?)
         })
     }
 
@@ -93,16 +86,20 @@ pub(crate) type Read<'py> = (
     Option<Bound<'py, PyDict>>,
 );
 
-impl Request {
-    pub(crate) fn read(self, py: Python<'_>) -> PyResult<Read<'_>> {
-        self.arguments.unpickle(py)?.extract()
+/// What is called. A text is the name of something to be imported.
+pub(crate) fn read(py: Python<'_>, request: Pickled) -> PyResult<Read<'_>> {
+    let (function, args, kwargs): Read<'_> = request.unpickle(py)?.extract()?;
+    if !function.is_instance_of::<PyString>() {
+        return Ok((function, args, kwargs));
     }
+    let find = py.import("farref._remote")?.getattr("find")?;
+    Ok((find.call1((function,))?, args, kwargs))
 }
 
 /// Runs a plain function of Python on this thread, which is one of those that may wait.
 fn attached(f: impl FnOnce(Python<'_>) -> PyResult<Object>) -> Result<Object, Raised> {
-    let outcome = interpreter::attach(|py| f(py).map_err(|error| Raised::new(py, &error)));
-    outcome.unwrap_or_else(|| Err(Raised::interpreter_ends()))
+    let outcome = interpreter::attach(|py| f(py).map_err(|error| raised(py, &error)));
+    outcome.unwrap_or_else(|| Err(interpreter_ends()))
 }
 
 /// What a function has returned; if that is a coroutine, what it returns in turn.
@@ -113,5 +110,5 @@ fn finished(returned: Bound<'_, PyAny>) -> PyResult<Object> {
     let py = returned.py();
     let coroutine = returned.unbind();
     let running = coroutines::begin(CallScope::current(), move |py| Ok(coroutine.into_bound(py)));
-    runtime::wait(py, running)?.map_err(|raised| raised.again(py))
+    runtime::wait(py, running)?.map_err(|raised| again(py, &raised))
 }

@@ -56,11 +56,12 @@
 
 #![forbid(unsafe_code)]
 
+use farref_pickle::pickle;
+
 mod agent;
 mod aten;
 mod context;
 mod deadline;
-mod exception;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod gloo;
@@ -68,7 +69,6 @@ mod group;
 mod join;
 mod nop;
 mod optim;
-mod pickle;
 mod pipe;
 mod python;
 mod rpc;
@@ -78,17 +78,16 @@ mod value;
 mod vectors;
 
 pub use context::{torch_context, torch_context_id};
-pub use exception::PyException;
+pub use farref_pickle::{Keywords, PickleError, PyException, Rest};
 pub use gloo::GlooError;
 pub use group::GroupError;
 pub use join::{JoinError, TorchGroup};
 pub use nop::NopError;
-pub use pickle::PickleError;
 pub use python::{PyCall, PyObject, py_async_method, py_call, py_method, py_remote};
 pub use rpc::RpcError;
 pub use rpc::tensors::Dtype;
 pub use transport::PipeError;
-pub use value::{Keywords, PyValue, RawTensor, Rest};
+pub use value::{PyValue, RawTensor};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]

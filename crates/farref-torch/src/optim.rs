@@ -7,8 +7,8 @@ use farref::{RRef, Worker};
 use farref_autograd::Parameter;
 use farref_autograd::optim::{Adagrad, Adam, AdamW, LocalOptimizer, OptimizerConfig, RmsProp, Sgd};
 
-use crate::value::{Keywords, PyValue, Rest};
-use crate::{PyException, torch_context};
+use crate::value::PyValue;
+use crate::{Keywords, PyException, Rest, torch_context};
 
 /// Declares a function that makes an optimizer, under a name of PyTorch's.
 macro_rules! makes_optimizers {

@@ -10,11 +10,11 @@ use super::messages::{exception_message, profiled, ready};
 use super::state::AgentShared;
 use super::state::links::{AnswerKind, Served};
 use super::{pickled, tensors};
-use crate::exception;
 use crate::pickle::Writer;
 use crate::rpc::{Kind, Message, RemoteException};
 use crate::transport::Outgoing;
 use crate::value::TOO_LARGE;
+use farref_pickle as exception;
 
 /// The longest text of an error that is sent.
 const MAX_TEXT: usize = 16 << 10;

@@ -306,9 +306,9 @@ mod tests {
         writer.mark();
         for &replacement in replacements {
             writer.text(b"before");
-            let at = writer.len();
+            let at = writer.written();
             writer.int(-1000).persistent();
-            let len = writer.len() - at;
+            let len = writer.written() - at;
             // What a placeholder is made of is the value's own business: here it is read as it is on the wire.
             let placeholder =
                 serde_json::json!({ "at": at, "len": len, "replacement": replacement });

@@ -3,11 +3,11 @@
 //! Everything is recognised by the names that Python would look up; nothing is looked up. What is written here
 //! need not be what Python itself would write, as long as Python reads it as the same.
 
-use std::borrow::Cow;
-
 use super::error::RpcError;
-use super::reference::{Fork, read_index, read_str, read_worker, utf8};
+use super::reference::{Fork, read_index, read_str, read_worker};
 use crate::pickle::{Shape, View, Writer};
+
+pub(crate) use farref_pickle::value::Named;
 
 const INTERNAL: &str = "torch.distributed.rpc.internal";
 const PICKLER: &str = "_InternalRPCPickler";
@@ -17,58 +17,6 @@ const UDF: &str = "PythonUDF";
 const EXCEPTION: &str = "RemoteException";
 const WORKERS: &str = "torch._C._distributed_rpc";
 const WORKER: &str = "WorkerInfo";
-
-/// Something that Python finds by its name: a function, a class, a method of a class.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Named<'a> {
-    pub(crate) module: &'a str,
-    /// With dots, if it is inside of a class.
-    pub(crate) name: Cow<'a, str>,
-}
-
-impl<'a> Named<'a> {
-    /// What the value names, if it is a name. Python has two forms for what is inside of a class: a name with
-    /// dots, and `getattr` of the class and the rest of the name.
-    pub(crate) fn read(view: View<'_, 'a>) -> Result<Option<Self>, RpcError> {
-        let (mut view, mut rest) = (view, Vec::new());
-        loop {
-            let (callee, arguments) = match view.shape()? {
-                Shape::Global(module, name) => {
-                    return Ok(Some(Self::new(utf8(module)?, utf8(name)?, rest)));
-                }
-                Shape::Call {
-                    callee,
-                    arguments,
-                    state: None,
-                    items: None,
-                } => (callee, arguments),
-                _ => return Ok(None),
-            };
-            // Python 2 had another name for the module; protocols up to 2 still write it.
-            let Shape::Global(b"builtins" | b"__builtin__", b"getattr") = callee.shape()? else {
-                return Ok(None);
-            };
-            let [object, name] = arguments.tuple_of()?;
-            rest.push(read_str(name)?);
-            view = object;
-        }
-    }
-
-    fn new(module: &'a str, name: &'a str, rest: Vec<&'a str>) -> Self {
-        let name = match rest.is_empty() {
-            true => Cow::Borrowed(name),
-            false => {
-                let parts = std::iter::once(name).chain(rest.into_iter().rev());
-                Cow::Owned(parts.collect::<Vec<_>>().join("."))
-            }
-        };
-        Self { module, name }
-    }
-
-    fn is(&self, module: &str, name: &str) -> bool {
-        self.module == module && self.name == name
-    }
-}
 
 /// What comes before the arguments of a method in a method of `rref.rpc_sync()`: the reference, `rpc_sync`, the name of
 /// the method, the time limit.

@@ -9,8 +9,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::error::ValueError;
 use crate::rpc::tensors::Dtype;
+use farref_pickle::value::ValueError;
 
 /// A value.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -1,4 +1,5 @@
-//! Rust values as Python data: a serde format whose bytes are pickles.
+//! Rust values as Python data on PyTorch's wire: the serde format of `farref-pickle`, with what PyTorch has besides plain
+//! data.
 //!
 //! | Rust | Python |
 //! | --- | --- |
@@ -19,29 +20,19 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`error`] | what is wrong with a value |
 //! | [`body`] | what the runtime sees of a value |
-//! | [`write`] | serde to pickle |
-//! | [`read`] | pickle to serde |
+//! | [`write`] | what of a value is no plain data, into a pickle |
+//! | [`read`] | the same out of a pickle; where in a message's pickle the value is |
 //! | [`arrivals`] | which tensors came that need gradients |
-//! | [`captured`] | what types of the runtime write of themselves |
 //! | [`tensor`] | tensors between both |
 //! | [`python`] | Python data as a Rust enum |
-//! | [`rest`] | `*args` and `**kwargs` |
 //!
-//! # Invariants
-//!
-//! - **VC-1** Reading takes in proportion to the bytes that came: walks of the pickle are paid for out of its
-//!   budget, and how deep values nest is limited.
-//! - **VC-2** A value that was written here is read here as what it was.
+//! The invariants VC-1 and VC-2 are `farref-pickle`'s.
 
 mod arrivals;
 mod body;
-mod captured;
-mod error;
 mod python;
 mod read;
-mod rest;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -53,10 +44,9 @@ use farref::{CodecError, ValueCodec};
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use body::{Body, Form, Received, Replacement, TensorData, TensorEntry};
-pub(crate) use error::TOO_LARGE;
+pub(crate) use farref_pickle::value::{TOO_LARGE, split_name};
 pub use python::PyValue;
-pub(crate) use python::{UDF, UDF_ASYNC, UdfCall, split_name};
-pub use rest::{Keywords, Rest};
+pub(crate) use python::{UDF, UDF_ASYNC, UdfCall};
 pub use tensor::RawTensor;
 pub(crate) use tensor::{element_of, tensor_of};
 

@@ -6,9 +6,8 @@ use farref_autograd::{Candle, Tensor, engine};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::body::{TensorData, TensorEntry};
-use super::captured::Captured;
-use super::error::ValueError;
 use crate::rpc::tensors::Dtype;
+use farref_pickle::value::{Captured, ValueError};
 
 /// What a tensor of candle's writes itself as.
 pub(super) const TENSOR: &str = "farref_autograd::Tensor";

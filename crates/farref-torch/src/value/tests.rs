@@ -11,7 +11,9 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::error::ValueError;
+use farref_pickle::value::ValueError;
+use farref_pickle::{Keywords, Rest};
+
 use super::*;
 use crate::pickle::{Pickle, Shape, View};
 
@@ -93,6 +95,7 @@ fn print(view: View<'_, '_>) -> String {
             callee, arguments, ..
         } => format!("{}{}", print(callee), print(arguments)),
         Shape::Persistent(id) => format!("<{}>", print(id)),
+        Shape::Buffer(number) => format!("<buffer {number}>"),
     }
 }
 

@@ -49,6 +49,7 @@ fn value(view: View<'_, '_>) -> Value {
             call
         }
         Shape::Persistent(id) => json!({"persid": value(id)}),
+        Shape::Buffer(number) => json!({"buffer": number}),
     }
 }
 

@@ -17,14 +17,15 @@ use super::outcome::{Outcome, ReturnedError};
 use super::peer::Peer;
 use super::pending::{Pending, PendingState, Prepared, Returned, awaited_before};
 use super::rref::RRef;
+use crate::agent::FunctionRef;
 use crate::codec::vectors::ArgumentList as _;
 use crate::codec::{Codec, CodecError};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
 use crate::runtime::current::{self, Current};
 use crate::runtime::function::Function;
-use crate::runtime::handle::Handle;
-use crate::runtime::registry::FunctionEntry;
+use crate::runtime::handle::{Handle, Held};
+use crate::runtime::registry::{BY_METHOD, FETCHED, FunctionEntry};
 use crate::runtime::{self, CallSpec, Core, trace, value_scope};
 use crate::support::blocking_pool::BlockedThread;
 use crate::values::{Access, NoReceiver};
@@ -93,6 +94,8 @@ struct Built {
     to: Result<(Arc<Core>, NodeId)>,
     /// What to call; none fetches the receiver's value.
     entry: Option<&'static FunctionEntry>,
+    /// In its place: one that is named as another language does.
+    foreign: Option<Box<FunctionRef>>,
     name: FunctionName,
     receiver: Option<Arc<Handle>>,
     encoded: Result<value_scope::Encoded>,
@@ -211,7 +214,8 @@ impl Built {
     #[track_caller]
     fn create<T: Send + Sync + 'static>(self) -> Result<Arc<Handle>> {
         let (location, now) = (Location::caller(), Instant::now());
-        let entry = self.entry.ok_or(Misuse::FetchedInPlace)?;
+        let function = self.function().filter(|function| function.id != FETCHED);
+        let function = function.ok_or(Misuse::FetchedInPlace)?;
         let deadline = match self.timeout {
             Timeout::Set(Some(limit)) => now.checked_add(limit),
             // R6: how long the value takes is nobody's business until it is used.
@@ -223,7 +227,7 @@ impl Built {
         let mut encoded = self.encoded?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
-            function: Some(entry.reference()),
+            function: Some(function),
             name: self.name,
             receiver: self.receiver,
             encoded,
@@ -236,7 +240,7 @@ impl Built {
         };
         let fingerprint = fingerprint::of_type::<T>();
         core.name_type(fingerprint, type_name::<T>());
-        core.create(to, request, entry, fingerprint, location)
+        core.create(to, request, self.entry, fingerprint, location)
     }
 }
 
@@ -308,6 +312,24 @@ impl<T> Call<T> {
         Self::with_encoded(core, to, receiver, entry, name, own_timeout, encoded)
     }
 
+    /// A call of a function that is named as another language does.
+    #[track_caller]
+    pub(super) fn foreign<A: Serialize + 'static>(
+        core: &Arc<Core>,
+        to: Result<NodeId>,
+        receiver: Option<Arc<Handle>>,
+        function: FunctionRef,
+        name: FunctionName,
+        arguments: &A,
+    ) -> Self {
+        let encoded = encode::<A>(core, &name, |codec| codec.of_foreigners().encode(arguments));
+        let mut call = Self::with_encoded(core, to, receiver, None, name, None, encoded);
+        if let CallStage::Built(built) = &mut call.stage {
+            built.foreign = Some(Box::new(function));
+        }
+        call
+    }
+
     #[track_caller]
     #[inline]
     fn with_encoded(
@@ -322,6 +344,7 @@ impl<T> Call<T> {
         Self::built(Built {
             to: to.map(|to| (Arc::clone(core), to)),
             entry,
+            foreign: None,
             name,
             receiver,
             encoded,
@@ -356,6 +379,7 @@ impl<T> Call<T> {
             Ok(held) => Self::built(Built {
                 to: Ok((Arc::clone(&held.core), held.owner)),
                 entry: None,
+                foreign: foreign_fetch(held).map(Box::new),
                 name: FETCH,
                 receiver: Some(Arc::clone(handle)),
                 encoded: Ok(value_scope::Encoded::default()),
@@ -373,6 +397,7 @@ impl<T> Call<T> {
         Self::built(Built {
             to: Err(error),
             entry: None,
+            foreign: None,
             name,
             receiver: None,
             encoded: Ok(value_scope::Encoded::default()),
@@ -381,6 +406,19 @@ impl<T> Call<T> {
             own_timeout: None,
             location: Location::caller(),
         })
+    }
+}
+
+/// How a value is fetched of whose type nothing is known: as another language has it.
+fn foreign_fetch(held: &Held) -> Option<FunctionRef> {
+    let is_foreign = held.fingerprint.foreign_label().is_some();
+    match held.core.agent().codec() {
+        Codec::Postcard if is_foreign => Some(FunctionRef {
+            id: FETCHED,
+            signature: BY_METHOD,
+            on_first_reference: false,
+        }),
+        _ => None,
     }
 }
 
@@ -467,6 +505,15 @@ impl<T, E> Call<T, E> {
 }
 
 impl Built {
+    /// How the call names what it calls; none fetches the receiver's value.
+    #[inline]
+    fn function(&self) -> Option<FunctionRef> {
+        match self.entry {
+            Some(entry) => Some(entry.reference()),
+            None => self.foreign.as_deref().copied(),
+        }
+    }
+
     fn limit(&self, core: &Core) -> Option<Duration> {
         match (self.timeout, self.own_timeout) {
             (Timeout::Set(limit), _) => limit,
@@ -515,7 +562,7 @@ impl Built {
         let mut encoded = std::mem::replace(&mut self.encoded, Err(awaited_before()))?;
         encoded.made_in(&core, context, to);
         let request = CallSpec {
-            function: self.entry.map(FunctionEntry::reference),
+            function: self.function(),
             name: self.name.clone(),
             receiver: self.receiver.take(),
             encoded,

@@ -21,6 +21,10 @@ use crate::runtime::current::{self, Current};
 use crate::runtime::registry::{BY_METHOD, FunctionEntry, Registry};
 use crate::support::blocking_pool::BlockedThread;
 
+pub use super::foreign::{
+    ForeignCodec, ForeignHandlers, ForeignType, OwnValues, Waits, call_foreign, call_foreign_method,
+};
+
 /// All remote functions of the program.
 ///
 /// ```

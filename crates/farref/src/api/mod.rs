@@ -1,6 +1,7 @@
 //! The types that programs work with: calls, references, peers.
 
 pub(crate) mod call;
+mod foreign;
 pub mod functions;
 pub(crate) mod generated;
 pub(crate) mod naming;

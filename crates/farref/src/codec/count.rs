@@ -20,11 +20,27 @@ impl FieldCounts {
         self.0 = (self.0 ^ fields as u32).wrapping_mul(0x0100_0193);
     }
 
-    /// As it travels: two bytes, and never [`DESCRIBED`](super::forms::DESCRIBED) or
-    /// [`VECTORS`](super::vectors::VECTORS).
+    /// As it travels: two bytes, and never [`DESCRIBED`](super::forms::DESCRIBED),
+    /// [`VECTORS`](super::vectors::VECTORS) or [`FOREIGN`](super::foreign::FOREIGN).
     #[inline]
     pub(super) fn bytes(self) -> [u8; 2] {
         let folded = (self.0 ^ (self.0 >> 16)) as u16;
-        folded.min(u16::MAX - 2).to_le_bytes()
+        folded.min(u16::MAX - 3).to_le_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::foreign::FOREIGN;
+    use super::super::forms::DESCRIBED;
+    use super::super::vectors::VECTORS;
+    use super::*;
+
+    #[test]
+    fn no_hash_is_taken_for_the_mark_of_a_form() {
+        for folded in 0..=u32::from(u16::MAX) {
+            let bytes = FieldCounts(folded).bytes();
+            assert!(![FOREIGN, VECTORS, DESCRIBED].contains(&bytes), "{bytes:?}");
+        }
     }
 }

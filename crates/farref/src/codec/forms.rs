@@ -1,4 +1,4 @@
-//! The encodings of values: farref's own, in its two forms, or somebody else's.
+//! The encodings of values: farref's own, in its forms, or somebody else's.
 
 use std::any::TypeId;
 use std::cell::Cell;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::depth::Limited;
 use super::error::CodecError;
 use super::fault::Fault;
+use super::foreign::{self, FOREIGN};
 use super::reader::Reader;
 use super::vectors::{Brought, Look, Outgoing, TakenOut, copy_of, each_in};
 use super::writer::Writer;
@@ -60,6 +60,8 @@ pub enum Codec {
     /// Farref's own: postcard for what that can carry, and with names and types for what it cannot.
     #[default]
     Postcard,
+    /// Farref's own, in the form that workers read and write whose functions are written in another language.
+    Foreign,
     /// Somebody else's.
     Custom(Arc<dyn ValueCodec>),
 }
@@ -68,6 +70,7 @@ impl fmt::Debug for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Postcard => "Codec::Postcard",
+            Self::Foreign => "Codec::Foreign",
             Self::Custom(_) => "Codec::Custom",
         })
     }
@@ -128,6 +131,14 @@ pub trait ValueCodec: Send + Sync + 'static {
 }
 
 impl Codec {
+    /// The same, for who asks in the form of another language. A foreign wire has but one.
+    pub(crate) fn of_foreigners(&self) -> &Self {
+        match self {
+            Self::Postcard | Self::Foreign => &Self::Foreign,
+            Self::Custom(_) => self,
+        }
+    }
+
     /// Writes a value. References and large buffers in it go to the scope of this thread.
     pub(crate) fn encode<T: Serialize + 'static>(&self, value: &T) -> Result<Vec<u8>, CodecError> {
         match self {
@@ -135,6 +146,7 @@ impl Codec {
                 Some(mut copy) => write_without_vectors(&mut copy, each_in),
                 None => write(value, &[]),
             },
+            Self::Foreign => foreign::write(value),
             Self::Custom(codec) => codec.encode(value),
         }
     }
@@ -147,6 +159,7 @@ impl Codec {
     ) -> Result<Vec<u8>, CodecError> {
         match self {
             Self::Postcard => write_without_vectors(value, each),
+            Self::Foreign => foreign::write(value),
             Self::Custom(codec) => codec.encode(value),
         }
     }
@@ -177,7 +190,7 @@ impl Codec {
         each: impl FnOnce(&mut T, Look<'_>),
     ) -> Result<T, CodecError> {
         match self {
-            Self::Postcard => {
+            Self::Postcard | Self::Foreign => {
                 let (vectors, body) = Brought::with(body)?;
                 let mut value = read(body)?;
                 if let Some(vectors) = vectors {
@@ -185,14 +198,7 @@ impl Codec {
                 }
                 Ok(value)
             }
-            Self::Custom(codec) => {
-                let mut value = None;
-                codec.decode(body, &mut |deserializer| {
-                    value = Some(T::deserialize(Limited::new(deserializer))?);
-                    Ok(())
-                })?;
-                value.ok_or_else(|| CodecError::new("the codec read nothing"))
-            }
+            Self::Custom(codec) => foreign::read_by(&**codec, body),
         }
     }
 }
@@ -223,6 +229,7 @@ fn write<T: Serialize + 'static>(value: &T, lead: &[u8]) -> Result<Vec<u8>, Code
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
     match body.split_first_chunk() {
         Some((&DESCRIBED, body)) => read_described(body),
+        Some((&FOREIGN, body)) => foreign::read(body),
         Some((counts, body)) => read_compact(Some(*counts), body),
         None if body.is_empty() => read_compact(None, body),
         None => Err(CodecError::new("its bytes end before the value begins")),

@@ -1,14 +1,15 @@
 //! How values become bytes and come back, with references and large buffers beside them.
 //!
 //! A [`Codec`] is a property of the wire. Another agent may bring its own through [`ValueCodec`]. Farref's
-//! own has two forms, and the first two bytes of a body say which one it has:
+//! own has three forms, and the first two bytes of a body say which one it has:
 //!
 //! - the compact one, which is postcard: no names, no types, only values. The two bytes are a hash by
 //!   which the reader notices a type that does not write all the fields it reads ([`count`]). A value that
 //!   takes no bytes has no bytes before it either.
-//! - the [`described`] one, for whatever else serde can write.
+//! - the [`described`] one, for whatever else serde can write;
+//! - the [`foreign`] one, for workers whose functions are written in another language. Who asks in it is answered in it.
 //!
-//! Which one it is decides the sender: described is what reads whatever comes, or may do so (known from the
+//! Which of the first two it is decides the sender: described is what reads whatever comes, or may do so (known from the
 //! tracing of its type, [`fingerprint`](crate::fingerprint)), and what turns out not to be compact while it is
 //! written.
 //! Large vectors of numbers are taken out of the value before either form is written, where they can be [found](vectors).
@@ -25,6 +26,7 @@ mod described;
 mod elements;
 mod error;
 mod fault;
+mod foreign;
 mod forms;
 pub(crate) mod items;
 #[cfg(test)]
@@ -46,6 +48,7 @@ pub use buffer::Buffer;
 pub(crate) use elements::Elements;
 pub use elements::Width;
 pub use error::{CodecError, CodecErrorKind};
+pub use foreign::{ForeignCodec, OwnValues};
 pub use forms::{Codec, ValueCodec};
 pub(crate) use part::{BadSource, BufferRecycler, Owned, PartBytes};
 pub use part::{Part, Source};

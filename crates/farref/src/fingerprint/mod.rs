@@ -18,6 +18,7 @@
 //! - **FP-4** A part that fails does not hide its neighbours. Tuples and maps are the exception: an
 //!   element that cannot be made hides those after it, and a key its value.
 
+pub(crate) mod foreign;
 mod found;
 mod hash;
 mod probe;
@@ -35,12 +36,16 @@ use farref_proto::Fingerprint;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use self::foreign::{FOREIGN_VALUE, is_foreign};
 use self::hash::Hash;
 use self::shape::{Shape, shape_of};
 
 /// The fingerprint of the type behind a reference: of its name only, as it need not be
-/// deserializable.
+/// deserializable. That of a type which stands for values of another language says nothing.
 pub(crate) fn of_type<T: 'static>() -> Fingerprint {
+    if is_foreign(TypeId::of::<T>()) {
+        return FOREIGN_VALUE;
+    }
     Hash::new()
         .part("type")
         .part(type_name::<T>())

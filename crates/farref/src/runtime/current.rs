@@ -11,6 +11,7 @@ use std::time::Instant;
 use farref_proto::{ContextId, MessageId, NodeId};
 
 use crate::agent::{Failure, TraceContext};
+use crate::codec::Codec;
 use crate::runtime::Core;
 use crate::runtime::callers::CallChain;
 use crate::runtime::job::Destination;
@@ -57,6 +58,8 @@ pub(crate) struct Current {
     pub(crate) chain: CallChain,
     /// What runs; none if a value is fetched.
     pub(crate) entry: Option<&'static FunctionEntry>,
+    /// Whether it was called as another language does.
+    pub(crate) foreign: bool,
     /// Tells it that nobody wants its answer any more.
     pub(crate) signal: CancelSignal,
 }
@@ -73,6 +76,15 @@ impl Current {
         match self.target {
             Destination::Answer(request) => Some(request),
             Destination::Stay { .. } => None,
+        }
+    }
+
+    /// How its answer is written: as it was asked for.
+    pub(crate) fn codec(&self) -> &Codec {
+        let codec = self.core.agent().codec();
+        match self.foreign {
+            true => codec.of_foreigners(),
+            false => codec,
         }
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct ArrivedCall {
     pub(crate) target: Destination,
     /// What to call; none only fetches the value.
     pub(crate) called: Option<Callee>,
+    /// Whether it is named as another language does, and to be answered so.
+    pub(crate) foreign: bool,
     /// The value that it is called on.
     pub(crate) on: Option<RRefId>,
     pub(crate) arguments: Payload,
@@ -108,6 +110,7 @@ impl Job {
                 arrived.on,
             ),
             entry,
+            foreign: arrived.foreign,
             signal: CancelSignal::default(),
         };
         Self {
@@ -126,7 +129,7 @@ impl Job {
         core: &Arc<Core>,
         from: NodeId,
         request: MessageId,
-        entry: &'static FunctionEntry,
+        (entry, foreign): (&'static FunctionEntry, bool),
         message: &mut CallMessage,
         began: Instant,
     ) -> Self {
@@ -141,6 +144,7 @@ impl Job {
             context: None,
             chain: CallChain::new(take(&mut message.callers), Some(entry.called()), None),
             entry: Some(entry),
+            foreign,
             signal: CancelSignal::default(),
         };
         Self {

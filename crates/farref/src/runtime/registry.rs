@@ -67,6 +67,27 @@ impl fmt::Debug for FunctionRegistration {
 
 inventory::collect!(FunctionRegistration);
 
+/// The functions of a program whose own functions are written in another language: by their names, those that
+/// [`#[farref::remote]`](crate::remote) gives to the worker that runs the other language.
+///
+/// Whoever calls one by a foreign name ([`call_foreign`](crate::functions::call_foreign)) that no Rust function has here
+/// calls these. Which function of the other language is meant is in the arguments. For crates that bring another
+/// language; submitted at link time.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignHandlers {
+    /// Calls a function.
+    pub function: &'static str,
+    /// The same for one that waits without a thread.
+    pub waiting: &'static str,
+    /// Calls a method of a value. The type that it is a method of is the one that stands for all values of the other
+    /// language.
+    pub method: &'static str,
+    /// Copies a value: a method as well.
+    pub fetch: &'static str,
+}
+
+inventory::collect!(ForeignHandlers);
+
 /// All functions of the program.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -75,6 +96,10 @@ pub(crate) struct Registry {
     by_foreign_name: HashMap<&'static str, u64>,
     /// Methods by the hash of what they are called on a value, and the type of the value.
     methods: HashMap<(u64, TypeId), u64, foldhash::fast::RandomState>,
+    /// Functions by the hash of what workers of another system call them.
+    foreign: HashMap<u64, u64, foldhash::fast::RandomState>,
+    /// Those that stand for functions which are not written in Rust.
+    handlers: Option<ForeignHandlers>,
     /// What the functions return, for reports about references.
     type_names: HashMap<Fingerprint, &'static str, foldhash::fast::RandomState>,
 }
@@ -95,12 +120,40 @@ pub(crate) struct FunctionEntry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Callee {
     Function(&'static FunctionEntry),
+    /// The same, by a name of another language: so are its arguments, and its answer.
+    Foreign(&'static FunctionEntry),
     /// A method of whatever the value turns out to be, by the hash of what it is called there.
     Method(u64),
 }
 
+impl Callee {
+    /// The function, if it is known.
+    pub(crate) fn entry(self) -> Option<&'static FunctionEntry> {
+        match self {
+            Self::Function(entry) | Self::Foreign(entry) => Some(entry),
+            Self::Method(_) => None,
+        }
+    }
+
+    /// Whether it only copies the value.
+    pub(crate) fn is_fetch(self) -> bool {
+        matches!(self, Self::Method(FETCHED))
+    }
+
+    /// Whether it is named as another language does.
+    pub(crate) fn is_foreign(self) -> bool {
+        !matches!(self, Self::Function(_))
+    }
+}
+
 /// In the place of a signature: the id is that of a method, by what it is called on a value.
 pub(crate) const BY_METHOD: Fingerprint = Fingerprint::foreign(1);
+/// In the place of a signature: the id is that of a function, by what it is called in another language.
+pub(crate) const BY_FOREIGN_NAME: Fingerprint = Fingerprint::foreign(2);
+/// The same for one that waits without a thread, as far as the caller knows.
+pub(crate) const BY_FOREIGN_NAME_WAITING: Fingerprint = Fingerprint::foreign(3);
+/// What copying a value is called among methods: no method has this name.
+pub(crate) const FETCHED: u64 = fingerprint::of_name("");
 
 impl FunctionEntry {
     pub(crate) fn name(&self) -> &'static str {
@@ -180,7 +233,12 @@ impl Registry {
     pub(crate) fn of_program() -> Result<&'static Self, Error> {
         static REGISTRY: OnceLock<Result<Registry, Error>> = OnceLock::new();
         REGISTRY
-            .get_or_init(|| Self::build(inventory::iter::<FunctionRegistration>()))
+            .get_or_init(|| {
+                let mut registry = Self::build(inventory::iter::<FunctionRegistration>())?;
+                let handlers = inventory::iter::<ForeignHandlers>();
+                registry.handlers = handlers.into_iter().next().copied();
+                Ok(registry)
+            })
             .as_ref()
             .map_err(Error::clone)
     }
@@ -210,6 +268,7 @@ impl Registry {
             }
         }
         let mut by_foreign_name = HashMap::new();
+        let mut foreign: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
         let mut methods: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
         for (&id, entry) in &by_id {
             let FunctionRegistration {
@@ -230,6 +289,9 @@ impl Registry {
                     second: entry.registration.to_string(),
                 });
             }
+            if let Some(name) = foreign_name {
+                foreign.insert(fingerprint::of_name(name), id);
+            }
             if let Some(method) = method {
                 methods.insert((fingerprint::of_name(method), receiver()), id);
             }
@@ -239,6 +301,8 @@ impl Registry {
             type_names: type_names.collect(),
             by_foreign_name,
             methods,
+            foreign,
+            handlers: None,
             by_id,
         })
     }
@@ -262,10 +326,36 @@ impl Registry {
 
     /// The function that a call names.
     pub(crate) fn find(&'static self, called: &FunctionRef) -> Result<Callee, Failure> {
-        if called.signature == BY_METHOD {
-            return Ok(Callee::Method(called.id));
+        match called.signature.foreign_label() {
+            None => self.find_entry(called).map(Callee::Function),
+            Some(_) => self.find_foreign(called),
         }
-        self.find_entry(called).map(Callee::Function)
+    }
+
+    #[cold]
+    fn find_foreign(&'static self, called: &FunctionRef) -> Result<Callee, Failure> {
+        let waits = match called.signature {
+            BY_METHOD => return Ok(Callee::Method(called.id)),
+            BY_FOREIGN_NAME => false,
+            BY_FOREIGN_NAME_WAITING => true,
+            _ => return Err(Failure::NoSuchFunction(None)),
+        };
+        let own = self.foreign.get(&called.id).and_then(|id| self.by_id(*id));
+        let handler = || {
+            let handlers = self.handlers.as_ref()?;
+            self.by_name(match waits {
+                true => handlers.waiting,
+                false => handlers.function,
+            })
+        };
+        let entry = own.or_else(handler);
+        entry
+            .map(Callee::Foreign)
+            .ok_or(Failure::NoSuchFunction(None))
+    }
+
+    fn by_name(&self, name: &str) -> Option<&FunctionEntry> {
+        self.by_id(fingerprint::of_name(name))
     }
 
     fn find_entry(&'static self, called: &FunctionRef) -> Result<&'static FunctionEntry, Failure> {
@@ -280,6 +370,16 @@ impl Registry {
 
     /// The method that is called so, hashed, on values of that type.
     pub(crate) fn method(&self, method: u64, of: TypeId) -> Option<&FunctionEntry> {
+        if let Some(handlers) = &self.handlers {
+            let name = match method {
+                FETCHED => handlers.fetch,
+                _ => handlers.method,
+            };
+            let handler = self.by_name(name)?;
+            if (handler.registration.receiver)() == of {
+                return Some(handler);
+            }
+        }
         self.by_id.get(self.methods.get(&(method, of))?)
     }
 
@@ -368,6 +468,64 @@ mod tests {
             Some("fn two()")
         );
         assert!(registry.by_foreign_name("two").is_none());
+    }
+
+    #[test]
+    fn a_call_may_name_a_function_as_another_language_does() {
+        let one = called("two", "fn two()", Some("maths.double"));
+        let registry: &'static Registry = Box::leak(Box::new(Registry::build([one]).unwrap()));
+        let find = |name, signature| {
+            registry.find(&FunctionRef {
+                id: fingerprint::of_name(name),
+                signature,
+                on_first_reference: false,
+            })
+        };
+        for signature in [BY_FOREIGN_NAME, BY_FOREIGN_NAME_WAITING] {
+            let found = find("maths.double", signature);
+            assert!(
+                matches!(found, Ok(Callee::Foreign(entry)) if entry.name() == "two"),
+                "{found:?}"
+            );
+            // Its own name is none of that language, and nobody stands for functions that are not there.
+            for unknown in ["two", "maths.triple"] {
+                let found = find(unknown, signature);
+                assert!(
+                    matches!(found, Err(Failure::NoSuchFunction(None))),
+                    "{found:?}"
+                );
+            }
+        }
+        // Labels that mean nothing here, as a peer may send them.
+        for label in [0, 4, u32::MAX] {
+            assert!(find("maths.double", Fingerprint::foreign(label)).is_err());
+        }
+    }
+
+    /// Whoever runs a language besides Rust serves all names that no Rust function has.
+    #[test]
+    fn handlers_stand_for_functions_that_are_not_written_in_rust() {
+        let own = called("own", "fn own()", Some("maths.double"));
+        let [call, coroutine] = ["call", "wait"].map(|name| called(name, "fn f()", None));
+        let mut registry = Registry::build([own, call, coroutine]).unwrap();
+        registry.handlers = Some(ForeignHandlers {
+            function: "call",
+            waiting: "wait",
+            method: "call",
+            fetch: "call",
+        });
+        let registry: &'static Registry = Box::leak(Box::new(registry));
+        let find = |name, signature| {
+            let found = registry.find(&FunctionRef {
+                id: fingerprint::of_name(name),
+                signature,
+                on_first_reference: false,
+            });
+            found.ok().and_then(Callee::entry).map(FunctionEntry::name)
+        };
+        assert_eq!(find("maths.double", BY_FOREIGN_NAME), Some("own"));
+        assert_eq!(find("maths.triple", BY_FOREIGN_NAME), Some("call"));
+        assert_eq!(find("maths.triple", BY_FOREIGN_NAME_WAITING), Some("wait"));
     }
 
     #[test]

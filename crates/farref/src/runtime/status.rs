@@ -158,7 +158,7 @@ impl ValueWaiter {
             Self::Local(rref, _) => (LOCAL, me, *rref, &[][..]),
             Self::Call(arrived) | Self::Receiver(arrived) => {
                 let function = match arrived.called {
-                    Some(Callee::Function(entry)) => entry.name(),
+                    Some(Callee::Function(entry) | Callee::Foreign(entry)) => entry.name(),
                     Some(Callee::Method(_)) => "a method",
                     None => FETCH,
                 };

@@ -11,7 +11,7 @@ use crate::runtime::core::{
     Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
 use crate::runtime::job::{ArrivedCall, Job};
-use crate::runtime::registry::{Callee, FunctionEntry};
+use crate::runtime::registry::{Callee, FETCHED, FunctionEntry};
 use crate::runtime::{FETCH, callers, failure};
 use crate::tables::extensions::ContextListener;
 use crate::values::queue::{ValueUser, WouldDeadlock};
@@ -312,13 +312,14 @@ impl Core {
     ) -> Result<Option<&'static FunctionEntry>, Failure> {
         let method = match called {
             None => return Ok(None),
-            Some(Callee::Function(entry)) => return Ok(Some(entry)),
+            Some(Callee::Function(entry) | Callee::Foreign(entry)) => return Ok(Some(entry)),
             Some(Callee::Method(method)) => method,
         };
         match value {
             Some(Value::Failed(failure)) => Err(Failure::clone(failure)),
             Some(Value::Ready(object)) => match self.registry.method(method, object.value_type()) {
                 Some(entry) => Ok(Some(entry)),
+                None if method == FETCHED => Ok(None),
                 None => Err(Failure::NoSuchFunction(None)),
             },
             None => Err(Failure::BadArguments(

@@ -208,11 +208,13 @@ impl Core {
             && message.head.carried.is_empty()
             && let Some(function) = message.function
             && !function.on_first_reference
-            && let Ok(Callee::Function(entry)) = self.registry.find(&function)
+            && let Ok(callee) = self.registry.find(&function)
+            && let Some(entry) = callee.entry()
             && !entry.needs_receiver()
             && (!state.refuses || from == self.me)
         {
-            return self.receive_plain_call(state, from, request, entry, message, work);
+            let called = (entry, callee.is_foreign());
+            return self.receive_plain_call(state, from, request, called, message, work);
         }
         let CallMessage {
             head,
@@ -256,6 +258,7 @@ impl Core {
             from,
             target,
             called: None,
+            foreign: false,
             on: match head.target {
                 Target::Fetch(_, rref, _) => Some(rref),
                 _ => None,
@@ -274,7 +277,7 @@ impl Core {
             return Ok(());
         }
         let receiver = match &entry {
-            Some(Ok(Callee::Function(entry))) => entry.name(),
+            Some(Ok(Callee::Function(entry) | Callee::Foreign(entry))) => entry.name(),
             _ => "a function that is not known here",
         };
         arrived.references = self.receive_references(
@@ -304,6 +307,7 @@ impl Core {
             }
             Ok(entry) => {
                 arrived.called = entry;
+                arrived.foreign = entry.is_some_and(Callee::is_foreign);
                 match arrival {
                     Arrival::Value(value) => {
                         self.admit(state, arrived, Some(value), work);
@@ -329,7 +333,7 @@ impl Core {
         state: &mut ProtocolState,
         from: NodeId,
         request: MessageId,
-        entry: &'static FunctionEntry,
+        (entry, foreign): (&'static FunctionEntry, bool),
         message: &mut CallMessage,
         work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
@@ -337,7 +341,7 @@ impl Core {
             node, out, peers, ..
         } = state;
         let began = work.now();
-        let job = Job::plain(self, from, request, entry, message, began);
+        let job = Job::plain(self, from, request, (entry, foreign), message, began);
         let running = IncomingCall::Running {
             call: job.cancellable(),
             taken: StartedCall {
@@ -488,10 +492,13 @@ fn checked(
     on_first: bool,
 ) -> Result<Option<Callee>, Failure> {
     let has_receiver = is_fetch || on_first;
-    let entry = match called.transpose()? {
-        Some(Callee::Function(entry)) => entry,
+    let called = called.transpose()?;
+    let entry = match called.map(Callee::entry) {
+        Some(Some(entry)) => entry,
         // Which one it is shows when the value is there.
-        Some(method) if has_receiver => return Ok(Some(method)),
+        Some(None) if is_fetch || (on_first && !called.is_some_and(Callee::is_fetch)) => {
+            return Ok(called);
+        }
         None if is_fetch => return Ok(None),
         _ => {
             return Err(Failure::BadArguments(
@@ -500,7 +507,7 @@ fn checked(
         }
     };
     match entry {
-        entry if entry.needs_receiver() == has_receiver => Ok(Some(Callee::Function(entry))),
+        entry if entry.needs_receiver() == has_receiver => Ok(called),
         entry if has_receiver => Err(Failure::BadArguments(format!(
             "`{}` is not a method",
             entry.name()
@@ -509,5 +516,25 @@ fn checked(
             "`{}` is a method and needs a value to be called on",
             entry.name()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::registry::FETCHED;
+
+    /// SV-1: a copy goes back to who asks. One that was to stay would have nobody to go to.
+    #[test]
+    fn a_value_that_is_copied_does_not_stay() {
+        let fetch = || Some(Ok(Callee::Method(FETCHED)));
+        assert!(matches!(checked(fetch(), true, false), Ok(Some(_))));
+        assert!(matches!(
+            checked(fetch(), false, true),
+            Err(Failure::BadArguments(_))
+        ));
+        let method = || Some(Ok(Callee::Method(1)));
+        assert!(matches!(checked(method(), false, true), Ok(Some(_))));
+        assert!(checked(method(), false, false).is_err());
     }
 }

@@ -14,7 +14,7 @@ use crate::runtime::core::{Core, IncomingCall, ProtocolState, ValueWaiter};
 use crate::runtime::failure;
 use crate::runtime::handle::Handle;
 use crate::runtime::job::{ArrivedCall, Destination};
-use crate::runtime::registry::{Callee, FunctionEntry};
+use crate::runtime::registry::Callee;
 use crate::values::Value;
 
 impl Core {
@@ -22,7 +22,7 @@ impl Core {
     pub(super) fn create_here(
         self: &Arc<Self>,
         call: CallSpec,
-        entry: &'static FunctionEntry,
+        called: Callee,
         output: Fingerprint,
         location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
@@ -51,12 +51,13 @@ impl Core {
                 rref,
                 context: call.context,
                 bytes: 0,
-                function: entry.id(),
+                function: call.function.map_or(0, |function| function.id),
                 limit: call
                     .deadline
                     .map(|at| at.saturating_duration_since(call.now)),
             },
-            called: Some(Callee::Function(entry)),
+            called: Some(called),
+            foreign: called.is_foreign(),
             on: receiver.map(|(rref, _)| rref),
             arguments: call.encoded.payload,
             references: call.encoded.references,

@@ -14,12 +14,13 @@ use tokio::sync::oneshot;
 use super::references::origins;
 use super::work::Work;
 use crate::agent::{
-    CallMessage, Caller, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
+    CallMessage, Caller, Failure, FunctionRef, Message, Origins, TraceContext, request_of, weigh,
 };
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::core::{Core, OutgoingCall, ProtocolState};
+use crate::runtime::failure;
 use crate::runtime::handle::Handle;
-use crate::runtime::registry::FunctionEntry;
+use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::reply::{ReplyReceiver, ReplySender, reply_channel};
 use crate::runtime::value_scope::Encoded;
 use crate::support::deadlines::HasDeadlines;
@@ -171,18 +172,26 @@ impl Core {
         to != self.me && peer.is_some_and(|peer| peer.flow.leaves_at_once(bytes))
     }
 
-    /// Makes a call whose result stays with the callee, and a handle on it.
+    /// Makes a call whose result stays with the callee, and a handle on it. `called` is known if it is not named as another
+    /// language does.
     pub(crate) fn create(
         self: &Arc<Self>,
         to: NodeId,
         mut call: CallSpec,
-        entry: &'static FunctionEntry,
+        called: Option<&'static FunctionEntry>,
         output: Fingerprint,
         location: &'static Location<'static>,
     ) -> Result<Arc<Handle>> {
         self.check_member()?;
         if to == self.me {
-            return self.create_here(call, entry, output, location);
+            let found = match (called, &call.function) {
+                (Some(entry), _) => Ok(Callee::Function(entry)),
+                (None, Some(function)) => self.registry.find(function),
+                (None, None) => Err(Failure::NoSuchFunction(None)),
+            };
+            let called =
+                found.map_err(|failure| failure::to_error(self, to, call.name.clone(), failure))?;
+            return self.create_here(call, called, output, location);
         }
         self.check_size(to, &call)?;
         let on_value = call.receiver.is_some();

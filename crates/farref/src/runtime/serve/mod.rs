@@ -65,14 +65,14 @@ impl Job {
                 }));
                 supervise(&responder.call, fetching).await
             };
-            let (context, from) = (responder.call.context, responder.call.caller);
+            let call = Arc::clone(&responder.call);
             responder.finish_with(fetched.map(|(guard, permit, expected, room)| {
                 let write = move |core: &Arc<Core>| {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
                     let encoded = value_scope::write(core, || {
-                        let bytes = guard.encode(core.agent().codec());
+                        let bytes = guard.encode(call.codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))
                     });
@@ -81,7 +81,7 @@ impl Job {
                             Err(Failure::NotSerializable(guard.type_name().to_owned()))
                         }
                         Ok(mut encoded) => {
-                            encoded.made_in(core, context, from);
+                            encoded.made_in(core, call.context, call.caller);
                             Ok(encoded)
                         }
                         Err(error) => Err(Failure::BadResult(error.to_string())),

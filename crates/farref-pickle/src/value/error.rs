@@ -3,17 +3,17 @@
 use std::fmt;
 
 /// What is wrong with a number that Python has and no type here.
-pub(crate) const TOO_LARGE: &str = "a number of more than 64 bits";
+pub const TOO_LARGE: &str = "a number of more than 64 bits";
 
 /// A value that cannot be written for Python, or read from it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct ValueError {
+pub struct ValueError {
     message: String,
 }
 
 impl ValueError {
-    pub(crate) fn new(message: impl fmt::Display) -> Self {
+    pub fn new(message: impl fmt::Display) -> Self {
         Self {
             message: message.to_string(),
         }
@@ -34,12 +34,6 @@ impl serde::de::Error for ValueError {
 
 impl From<crate::pickle::PickleError> for ValueError {
     fn from(error: crate::pickle::PickleError) -> Self {
-        Self::new(error)
-    }
-}
-
-impl From<crate::rpc::RpcError> for ValueError {
-    fn from(error: crate::rpc::RpcError) -> Self {
         Self::new(error)
     }
 }

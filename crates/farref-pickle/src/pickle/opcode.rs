@@ -60,6 +60,8 @@ opcodes! {
     MEMOIZE = 0x94,
     FRAME = 0x95,
     BYTEARRAY8 = 0x96,
+    NEXT_BUFFER = 0x97,
+    READONLY_BUFFER = 0x98,
 }
 
 /// The newest protocol that is read.

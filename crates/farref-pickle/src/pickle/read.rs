@@ -41,11 +41,13 @@ pub(super) enum Node<'a> {
     },
     /// Something that whoever loads the pickle would look up.
     Persistent(Id),
+    /// Memory that travels beside the pickle: which one of all.
+    Buffer(u32),
 }
 
 /// A pickle that has been read.
 #[derive(Clone, Debug)]
-pub(crate) struct Pickle<'a> {
+pub struct Pickle<'a> {
     pub(super) nodes: Vec<Node<'a>>,
     pub(super) root: Id,
     /// How many bytes it was read from.
@@ -54,12 +56,12 @@ pub(crate) struct Pickle<'a> {
 
 impl<'a> Pickle<'a> {
     /// Reads a pickle that is all of `bytes`.
-    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, PickleError> {
+    pub fn read(bytes: &'a [u8]) -> Result<Self, PickleError> {
         Self::read_within(bytes, MAX_PARTS)
     }
 
     /// Reads a pickle that is all of `bytes` and has so many parts at most.
-    pub(crate) fn read_within(bytes: &'a [u8], parts: u32) -> Result<Self, PickleError> {
+    pub fn read_within(bytes: &'a [u8], parts: u32) -> Result<Self, PickleError> {
         let (pickle, rest) = Self::read_some(bytes, parts)?;
         match rest.len() {
             0 => Ok(pickle),
@@ -68,14 +70,12 @@ impl<'a> Pickle<'a> {
     }
 
     /// How many values it is made of.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.nodes.len()
     }
 
     /// Reads a pickle, and says what follows it.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn read_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PickleError> {
+    pub fn read_first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PickleError> {
         Self::read_some(bytes, MAX_PARTS)
     }
 
@@ -87,6 +87,7 @@ impl<'a> Pickle<'a> {
             stack: Vec::new(),
             marks: Vec::new(),
             memo: HashMap::new(),
+            buffers: 0,
         };
         let root = machine.run()?;
         let pickle = Self {
@@ -107,6 +108,8 @@ struct Machine<'a> {
     /// How high the stack was at each mark.
     marks: Vec<u32>,
     memo: HashMap<u32, Id>,
+    /// How many buffers beside it there were so far.
+    buffers: u32,
 }
 
 impl<'a> Machine<'a> {
@@ -183,6 +186,12 @@ impl<'a> Machine<'a> {
                 let bytes = self.counted(opcode)?;
                 self.push(Node::Bytes(bytes))?;
             }
+            op::NEXT_BUFFER => {
+                self.push(Node::Buffer(self.buffers))?;
+                self.buffers += 1;
+            }
+            // What was made here is never written to.
+            op::READONLY_BUFFER => drop(self.top("a buffer")?),
             op::BINPUT => {
                 let number = self.byte()?;
                 self.memoize(number.into())?;

@@ -51,6 +51,7 @@ fn spelled(view: View<'_, '_>) -> Result<String, PickleError> {
             call
         }
         Shape::Persistent(id) => format!("<{}>", spelled(id)?),
+        Shape::Buffer(number) => format!("buffer {number}"),
     })
 }
 
@@ -136,6 +137,8 @@ const OPCODES: &[(u8, &[u8], &str)] = &[
     ),
     (op::LONG_BINGET, b"K\x01q\x05j\x05\0\0\0\x86.", "(1, 1)"),
     (op::MEMOIZE, b"K\x01\x94K\x02\x94h\x01h\0\x86.", "(2, 1)"),
+    (op::NEXT_BUFFER, b"\x97\x97\x86.", "(buffer 0, buffer 1)"),
+    (op::READONLY_BUFFER, b"\x97\x98.", "buffer 0"),
 ];
 
 #[test]

@@ -7,28 +7,19 @@ use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// What [`Rest`] reads itself as.
-pub(super) const REST: &str = "farref_torch::Rest";
+pub(super) const REST: &str = "farref_pickle::Rest";
 /// What [`Keywords`] reads itself as.
-pub(super) const KEYWORDS: &str = "farref_torch::Keywords";
+pub(super) const KEYWORDS: &str = "farref_pickle::Keywords";
 
 /// All arguments by place that are left, as `*args` in Python. As the type of a parameter of a function that Python
 /// calls, behind those that take one argument each.
 ///
 /// ```
-/// use farref::RRef;
-/// use farref_torch::{PyException, PyObject, PyValue, Rest, py_method};
+/// use farref_pickle::Rest;
 ///
-/// /// `_call_method(method, rref, *args)` of PyTorch's tutorials, for all methods that this program serves.
-/// #[farref::remote(python = "__main__._call_method")]
-/// async fn call_method(
-///     method: PyValue,
-///     rref: RRef<PyObject>,
-///     args: Rest<PyValue>,
-/// ) -> Result<PyValue, PyException> {
-///     let PyValue::Name(method) = method else {
-///         return Err(PyException::new("TypeError", "a method has a name"));
-///     };
-///     Ok(py_method(&rref, &method, args).await?)
+/// #[farref::remote(python = "tools.longest")]
+/// async fn longest(first: String, others: Rest<String>) -> String {
+///     others.into_iter().fold(first, |one, other| if other.len() > one.len() { other } else { one })
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,7 +29,7 @@ pub struct Rest<T>(pub Vec<T>);
 /// the last parameter of a function that Python calls.
 ///
 /// ```
-/// use farref_torch::{Keywords, Rest};
+/// use farref_pickle::{Keywords, Rest};
 ///
 /// #[farref::remote(python = "tools.describe")]
 /// async fn describe(given: Rest<f64>, named: Keywords<f64>) -> String {

@@ -9,11 +9,11 @@ use serde::de::{
 };
 
 use super::super::error::ValueError;
+use super::super::named::Named;
 use super::super::rest::{KEYWORDS, REST};
 use super::shapes::Pair;
 use super::{Value, What};
 use crate::pickle::View;
-use crate::rpc::Named;
 
 /// Items one after the other.
 pub(super) struct Sequence<'c, 'p, 'a> {

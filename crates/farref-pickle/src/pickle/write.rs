@@ -5,14 +5,14 @@ use super::opcode as op;
 
 /// A pickle under way: opcodes, one after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Writer {
+pub struct Writer {
     bytes: Vec<u8>,
     memo: u32,
 }
 
 impl Writer {
     /// Begins a pickle of this protocol: 2 for what PyTorch's C++ reads, 4 for what its Python reads.
-    pub(crate) fn new(protocol: u8) -> Self {
+    pub fn new(protocol: u8) -> Self {
         Self {
             bytes: vec![op::PROTO, protocol],
             memo: 0,
@@ -20,7 +20,7 @@ impl Writer {
     }
 
     /// Ends it.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    pub fn finish(mut self) -> Vec<u8> {
         self.bytes.push(op::STOP);
         self.bytes
     }
@@ -31,25 +31,25 @@ impl Writer {
     }
 
     /// How many bytes have been written.
-    pub(crate) fn len(&self) -> usize {
+    pub fn written(&self) -> usize {
         self.bytes.len()
     }
 
     /// Opcodes that were written before.
-    pub(crate) fn raw(&mut self, opcodes: &[u8]) -> &mut Self {
+    pub fn raw(&mut self, opcodes: &[u8]) -> &mut Self {
         self.put(opcodes)
     }
 
-    pub(crate) fn none(&mut self) -> &mut Self {
+    pub fn none(&mut self) -> &mut Self {
         self.put(&[op::NONE])
     }
 
-    pub(crate) fn bool(&mut self, value: bool) -> &mut Self {
+    pub fn bool(&mut self, value: bool) -> &mut Self {
         self.put(&[if value { op::NEWTRUE } else { op::NEWFALSE }])
     }
 
     /// In the shortest form that PyTorch's C++ writes it in.
-    pub(crate) fn int(&mut self, value: i64) -> &mut Self {
+    pub fn int(&mut self, value: i64) -> &mut Self {
         if let Ok(value) = u8::try_from(value) {
             self.put(&[op::BININT1, value])
         } else if let Ok(value) = u16::try_from(value) {
@@ -62,7 +62,7 @@ impl Writer {
     }
 
     /// A number of any size: little endian, two's complement.
-    pub(crate) fn long(&mut self, bytes: &[u8]) -> &mut Self {
+    pub fn long(&mut self, bytes: &[u8]) -> &mut Self {
         match u8::try_from(bytes.len()) {
             Ok(length) => self.put(&[op::LONG1, length]),
             Err(_) => {
@@ -73,16 +73,16 @@ impl Writer {
         self.put(bytes)
     }
 
-    pub(crate) fn float(&mut self, value: f64) -> &mut Self {
+    pub fn float(&mut self, value: f64) -> &mut Self {
         self.put(&[op::BINFLOAT]).put(&value.to_be_bytes())
     }
 
     /// A text, or what PyTorch keeps in one.
-    pub(crate) fn text(&mut self, text: &[u8]) -> &mut Self {
+    pub fn text(&mut self, text: &[u8]) -> &mut Self {
         self.counted([None, Some(op::BINUNICODE), Some(op::BINUNICODE8)], text)
     }
 
-    pub(crate) fn byte_string(&mut self, bytes: &[u8]) -> &mut Self {
+    pub fn byte_string(&mut self, bytes: &[u8]) -> &mut Self {
         let opcodes = [op::SHORT_BINBYTES, op::BINBYTES, op::BINBYTES8];
         self.counted(opcodes.map(Some), bytes)
     }
@@ -107,17 +107,17 @@ impl Writer {
         self.put(bytes)
     }
 
-    pub(crate) fn mark(&mut self) -> &mut Self {
+    pub fn mark(&mut self) -> &mut Self {
         self.put(&[op::MARK])
     }
 
     /// A tuple of what was written since the mark.
-    pub(crate) fn tuple(&mut self) -> &mut Self {
+    pub fn tuple(&mut self) -> &mut Self {
         self.put(&[op::TUPLE])
     }
 
     /// A tuple of the last so many values: none to three.
-    pub(crate) fn tuple_of(&mut self, values: usize) -> &mut Self {
+    pub fn tuple_of(&mut self, values: usize) -> &mut Self {
         match values {
             0 => self.put(&[op::EMPTY_TUPLE]),
             1 => self.put(&[op::TUPLE1]),
@@ -126,35 +126,35 @@ impl Writer {
         }
     }
 
-    pub(crate) fn empty_list(&mut self) -> &mut Self {
+    pub fn empty_list(&mut self) -> &mut Self {
         self.put(&[op::EMPTY_LIST])
     }
 
     /// What was written since the mark goes into the list before it.
-    pub(crate) fn appends(&mut self) -> &mut Self {
+    pub fn appends(&mut self) -> &mut Self {
         self.put(&[op::APPENDS])
     }
 
-    pub(crate) fn empty_dict(&mut self) -> &mut Self {
+    pub fn empty_dict(&mut self) -> &mut Self {
         self.put(&[op::EMPTY_DICT])
     }
 
     /// Keys and values since the mark go into the dict before it.
-    pub(crate) fn set_items(&mut self) -> &mut Self {
+    pub fn set_items(&mut self) -> &mut Self {
         self.put(&[op::SETITEMS])
     }
 
-    pub(crate) fn empty_set(&mut self) -> &mut Self {
+    pub fn empty_set(&mut self) -> &mut Self {
         self.put(&[op::EMPTY_SET])
     }
 
     /// What was written since the mark goes into the set before it.
-    pub(crate) fn add_items(&mut self) -> &mut Self {
+    pub fn add_items(&mut self) -> &mut Self {
         self.put(&[op::ADDITEMS])
     }
 
     /// Something to be imported. Names with line breaks have no meaning in any case.
-    pub(crate) fn global(&mut self, module: &str, name: &str) -> &mut Self {
+    pub fn global(&mut self, module: &str, name: &str) -> &mut Self {
         let line = |text: &str| text.replace('\n', " ");
         let (module, name) = (line(module), line(name));
         self.put(&[op::GLOBAL])
@@ -165,27 +165,32 @@ impl Writer {
     }
 
     /// Calls the value before the last with the last.
-    pub(crate) fn reduce(&mut self) -> &mut Self {
+    pub fn reduce(&mut self) -> &mut Self {
         self.put(&[op::REDUCE])
     }
 
     /// Makes an object of the class before the last, with the arguments that the last are.
-    pub(crate) fn new_object(&mut self) -> &mut Self {
+    pub fn new_object(&mut self) -> &mut Self {
         self.put(&[op::NEWOBJ])
     }
 
     /// Gives the object before the last the state that the last is.
-    pub(crate) fn build(&mut self) -> &mut Self {
+    pub fn build(&mut self) -> &mut Self {
         self.put(&[op::BUILD])
     }
 
+    /// The next of the buffers that travel beside the pickle.
+    pub fn next_buffer(&mut self) -> &mut Self {
+        self.put(&[op::NEXT_BUFFER])
+    }
+
     /// The last value is an id for whoever loads the pickle.
-    pub(crate) fn persistent(&mut self) -> &mut Self {
+    pub fn persistent(&mut self) -> &mut Self {
         self.put(&[op::BINPERSID])
     }
 
     /// Remembers the last value; returns its number.
-    pub(crate) fn memoize(&mut self) -> u32 {
+    pub fn memoize(&mut self) -> u32 {
         let number = self.memo;
         self.memo += 1;
         match u8::try_from(number) {
@@ -196,7 +201,7 @@ impl Writer {
     }
 
     /// A value that was remembered.
-    pub(crate) fn recall(&mut self, number: u32) -> &mut Self {
+    pub fn recall(&mut self, number: u32) -> &mut Self {
         match u8::try_from(number) {
             Ok(number) => self.put(&[op::BINGET, number]),
             Err(_) => self.put(&[op::LONG_BINGET]).put(&number.to_le_bytes()),

@@ -13,7 +13,7 @@ const MARK: &str = "Python's ";
 /// ```
 /// use std::collections::HashMap;
 ///
-/// use farref_torch::PyException;
+/// use farref_pickle::PyException;
 ///
 /// struct Table(HashMap<String, f64>);
 ///
@@ -67,7 +67,7 @@ impl PyException {
     }
 
     /// The messages of a remote error that is this.
-    pub(crate) fn into_messages(self) -> Vec<String> {
+    pub fn into_messages(self) -> Vec<String> {
         let class = self.class.to_string();
         vec![self.message, class]
     }
@@ -112,7 +112,7 @@ const BUILTIN: [&str; 34] = [
 ];
 
 /// A class that every Python has, and the text for it: one that is not known becomes part of the text.
-pub(crate) fn builtin(class: &str, text: &str) -> (&'static str, String) {
+pub fn builtin(class: &str, text: &str) -> (&'static str, String) {
     match BUILTIN.iter().find(|known| **known == class) {
         Some(known) => (known, text.to_owned()),
         None => ("RuntimeError", format!("{class}: {text}")),
@@ -120,7 +120,7 @@ pub(crate) fn builtin(class: &str, text: &str) -> (&'static str, String) {
 }
 
 /// The class that messages tell of, and what they say besides.
-pub(crate) fn split(messages: &[String]) -> (Option<&str>, String) {
+pub fn split(messages: &[String]) -> (Option<&str>, String) {
     let is_name = |name: &&str| {
         let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         !name.is_empty() && name.chars().all(letters)

@@ -1,17 +1,11 @@
 //! What Python and PyTorch's C++ make of plain things in pickles: wrappers that only tell a type, sequences made by
 //! calls, named tuples, large numbers.
 
-use std::collections::HashSet;
-
 use super::super::error::{TOO_LARGE, ValueError};
 use crate::pickle::{Shape, View};
-use crate::rpc::Udf;
 
 /// An item of a dict, or an attribute: its name and its value.
-pub(super) type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
-
-/// Arguments by place, and by name.
-type Given<'p, 'a> = (Vec<View<'p, 'a>>, Vec<Pair<'p, 'a>>);
+pub type Pair<'p, 'a> = (View<'p, 'a>, View<'p, 'a>);
 
 pub(super) fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueError> {
     Ok(match view.shape()? {
@@ -109,32 +103,9 @@ pub(super) fn sequence_of<'p, 'a>(
     })
 }
 
-/// The arguments and keywords of a call: what a partial has bound, but for the first so many of it, and what is given.
-pub(super) fn call<'p, 'a>(udf: &Udf<'p, 'a>, skipped: usize) -> Result<Given<'p, 'a>, ValueError> {
-    let (given, mut named) = (unpacked(udf.arguments)?, keywords(udf.keywords)?);
-    let Some(bound) = &udf.bound else {
-        return Ok((given, named));
-    };
-    let mut items: Vec<_> = bound.arguments.iter().skip(skipped).copied().collect();
-    items.extend(given);
-    if !matches!(bound.keywords.shape()?, Shape::None) {
-        // Those that are given go before.
-        let mut known = HashSet::new();
-        for (name, _) in &named {
-            known.insert(name.text()?);
-        }
-        for (name, value) in keywords(bound.keywords)? {
-            if known.insert(name.text()?) {
-                named.push((name, value));
-            }
-        }
-    }
-    Ok((items, named))
-}
-
 /// What Python would unpack for `f(*given)`: the items of a sequence, the keys of a dict. Callers of `rpc_sync` may
 /// give any of them as `args`.
-pub(super) fn unpacked<'p, 'a>(given: View<'p, 'a>) -> Result<Vec<View<'p, 'a>>, ValueError> {
+pub fn unpacked<'p, 'a>(given: View<'p, 'a>) -> Result<Vec<View<'p, 'a>>, ValueError> {
     let shape = given.shape()?;
     let inside = match shape {
         Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => return Ok(items),
@@ -156,7 +127,7 @@ pub(super) fn unpacked<'p, 'a>(given: View<'p, 'a>) -> Result<Vec<View<'p, 'a>>,
 }
 
 /// What Python would unpack for `f(**named)`.
-pub(super) fn keywords<'p, 'a>(named: View<'p, 'a>) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
+pub fn keywords<'p, 'a>(named: View<'p, 'a>) -> Result<Vec<Pair<'p, 'a>>, ValueError> {
     match named.shape()? {
         Shape::Dict(pairs) => Ok(pairs),
         Shape::Call {

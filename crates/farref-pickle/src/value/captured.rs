@@ -12,7 +12,7 @@ use super::error::ValueError;
 
 /// What a type of the runtime wrote, or is to read.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Captured {
+pub enum Captured {
     None,
     Bool(bool),
     Number(u64),
@@ -29,20 +29,20 @@ pub(super) enum Captured {
 
 impl Captured {
     /// What a value writes.
-    pub(super) fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, ValueError> {
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, ValueError> {
         value.serialize(Capture)
     }
 
-    pub(super) fn some(value: Option<Self>) -> Self {
+    pub fn some(value: Option<Self>) -> Self {
         value.map_or(Self::None, |value| Self::Some(Box::new(value)))
     }
 
-    pub(super) fn variant(name: &'static str, value: Self) -> Self {
+    pub fn variant(name: &'static str, value: Self) -> Self {
         Self::Variant(name, Box::new(value))
     }
 
     /// The same for those who keep values of any type, and know no variants: those are maps of one.
-    pub(super) fn plain(self) -> Self {
+    pub fn plain(self) -> Self {
         match self {
             Self::Variant(name, value) => Self::Fields(vec![(name, value.plain())]),
             Self::Some(value) => Self::Some(Box::new(value.plain())),
@@ -55,28 +55,28 @@ impl Captured {
         }
     }
 
-    pub(super) fn number(&self) -> Result<u64, ValueError> {
+    pub fn number(&self) -> Result<u64, ValueError> {
         match self {
             Self::Number(number) => Ok(*number),
             other => Err(ValueError::unexpected(other)),
         }
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, ValueError> {
+    pub fn boolean(&self) -> Result<bool, ValueError> {
         match self {
             Self::Bool(value) => Ok(*value),
             other => Err(ValueError::unexpected(other)),
         }
     }
 
-    pub(super) fn text(&self) -> Result<&'static str, ValueError> {
+    pub fn text(&self) -> Result<&'static str, ValueError> {
         match self {
             Self::Text(text) => Ok(text),
             other => Err(ValueError::unexpected(other)),
         }
     }
 
-    pub(super) fn list(&self) -> Result<&[Self], ValueError> {
+    pub fn list(&self) -> Result<&[Self], ValueError> {
         match self {
             Self::List(items) => Ok(items),
             other => Err(ValueError::unexpected(other)),
@@ -96,7 +96,7 @@ impl ValueError {
 struct Capture;
 
 /// The items of a sequence, or the fields of a struct.
-pub(super) struct Capturing<T> {
+pub struct Capturing<T> {
     caught: Vec<T>,
 }
 

@@ -23,7 +23,7 @@ const NAME: usize = 256;
 
 /// A value in a pickle. Looking into it costs one step of the walk's budget.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'p, 'a> {
+pub struct View<'p, 'a> {
     pickle: &'p Pickle<'a>,
     id: Id,
     depth: u32,
@@ -36,12 +36,12 @@ impl<'a> Pickle<'a> {
     /// A value that is part of another one was pushed by an opcode of its own, be it only to recall something from
     /// the memo. So there are not more parts than bytes. Each costs a step when it is looked at and a step
     /// when what it is part of is looked at.
-    pub(crate) fn budget(&self) -> Cell<usize> {
+    pub fn budget(&self) -> Cell<usize> {
         Cell::new(self.bytes.saturating_mul(2 * LOOKS).saturating_add(FLOOR))
     }
 
     /// The value, to be walked with this budget.
-    pub(crate) fn view<'p>(&'p self, budget: &'p Cell<usize>) -> View<'p, 'a> {
+    pub fn view<'p>(&'p self, budget: &'p Cell<usize>) -> View<'p, 'a> {
         View {
             pickle: self,
             id: self.root,
@@ -53,10 +53,7 @@ impl<'a> Pickle<'a> {
 
 impl<'a> Pickle<'a> {
     /// All calls that are in it, each of which Python would make, in the order in which it would.
-    pub(crate) fn calls<'p>(
-        &'p self,
-        budget: &'p Cell<usize>,
-    ) -> impl Iterator<Item = View<'p, 'a>> {
+    pub fn calls<'p>(&'p self, budget: &'p Cell<usize>) -> impl Iterator<Item = View<'p, 'a>> {
         (0..).zip(&self.nodes).filter_map(move |(id, node)| {
             let is_call = matches!(node, Node::Call { .. });
             is_call.then_some(View {
@@ -70,7 +67,7 @@ impl<'a> Pickle<'a> {
 }
 
 /// What a value is, one level deep.
-pub(crate) enum Shape<'p, 'a> {
+pub enum Shape<'p, 'a> {
     None,
     Bool(bool),
     Int(i64),
@@ -93,10 +90,12 @@ pub(crate) enum Shape<'p, 'a> {
         items: Option<View<'p, 'a>>,
     },
     Persistent(View<'p, 'a>),
+    /// Memory beside the pickle: which one of all.
+    Buffer(u32),
 }
 
 /// The items of a sequence.
-pub(crate) type Items<'p, 'a> = Vec<View<'p, 'a>>;
+pub(super) type Items<'p, 'a> = Vec<View<'p, 'a>>;
 
 impl<'p, 'a> View<'p, 'a> {
     fn inside(&self, id: Id) -> Self {
@@ -125,12 +124,12 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// Tells it from all others of its pickle. The same for a value that is used more than once.
-    pub(crate) fn key(&self) -> usize {
+    pub fn key(&self) -> usize {
         self.id as usize
     }
 
     /// Looks.
-    pub(crate) fn shape(&self) -> Result<Shape<'p, 'a>, PickleError> {
+    pub fn shape(&self) -> Result<Shape<'p, 'a>, PickleError> {
         if self.depth > MAX_DEPTH {
             return Err(PickleError::TooLarge);
         }
@@ -171,11 +170,12 @@ impl<'p, 'a> View<'p, 'a> {
                 items: items.map(|items| self.inside(items)),
             },
             Some(Node::Persistent(id)) => Shape::Persistent(self.inside(*id)),
+            Some(Node::Buffer(number)) => Shape::Buffer(*number),
         })
     }
 
     /// Whether it is a call. To find that out costs one step, however much there is in it.
-    pub(crate) fn is_call(&self) -> Result<bool, PickleError> {
+    pub fn is_call(&self) -> Result<bool, PickleError> {
         self.pay(1)?;
         Ok(matches!(
             self.pickle.nodes.get(self.id as usize),
@@ -184,7 +184,7 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// The same for a persistent id.
-    pub(crate) fn is_persistent(&self) -> Result<bool, PickleError> {
+    pub fn is_persistent(&self) -> Result<bool, PickleError> {
         self.pay(1)?;
         Ok(matches!(
             self.pickle.nodes.get(self.id as usize),
@@ -192,14 +192,23 @@ impl<'p, 'a> View<'p, 'a> {
         ))
     }
 
-    pub(crate) fn int(&self) -> Result<i64, PickleError> {
+    /// Which of the buffers beside the pickle it is, if it is one.
+    pub fn buffer(&self) -> Result<Option<u32>, PickleError> {
+        self.pay(1)?;
+        Ok(match self.pickle.nodes.get(self.id as usize) {
+            Some(Node::Buffer(number)) => Some(*number),
+            _ => None,
+        })
+    }
+
+    pub fn int(&self) -> Result<i64, PickleError> {
         match self.shape()? {
             Shape::Int(value) => Ok(value),
             other => Err(other.is_not("a number")),
         }
     }
 
-    pub(crate) fn bool(&self) -> Result<bool, PickleError> {
+    pub fn bool(&self) -> Result<bool, PickleError> {
         match self.shape()? {
             Shape::Bool(value) => Ok(value),
             other => Err(other.is_not("True or False")),
@@ -207,7 +216,7 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// A text as the bytes it came as.
-    pub(crate) fn text(&self) -> Result<&'a [u8], PickleError> {
+    pub fn text(&self) -> Result<&'a [u8], PickleError> {
         match self.shape()? {
             Shape::Text(text) => Ok(text),
             other => Err(other.is_not("a text")),
@@ -215,7 +224,7 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// The items of a tuple.
-    pub(crate) fn tuple(&self) -> Result<Items<'p, 'a>, PickleError> {
+    pub fn tuple(&self) -> Result<Items<'p, 'a>, PickleError> {
         match self.shape()? {
             Shape::Tuple(items) => Ok(items),
             other => Err(other.is_not("a tuple")),
@@ -223,7 +232,7 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// The items of a tuple of so many.
-    pub(crate) fn tuple_of<const N: usize>(&self) -> Result<[Self; N], PickleError> {
+    pub fn tuple_of<const N: usize>(&self) -> Result<[Self; N], PickleError> {
         let items = self.tuple()?;
         let found = items.len();
         items.try_into().map_err(|_| PickleError::Expected {
@@ -233,11 +242,7 @@ impl<'p, 'a> View<'p, 'a> {
     }
 
     /// The arguments, if this is a call of that global.
-    pub(crate) fn call_of(
-        &self,
-        module: &str,
-        name: &str,
-    ) -> Result<Option<Items<'p, 'a>>, PickleError> {
+    pub fn call_of(&self, module: &str, name: &str) -> Result<Option<Items<'p, 'a>>, PickleError> {
         let Shape::Call {
             callee, arguments, ..
         } = self.shape()?
@@ -257,7 +262,7 @@ impl<'p, 'a> View<'p, 'a> {
 
 impl Shape<'_, '_> {
     /// The error of whoever expected something else.
-    pub(crate) fn is_not(&self, expected: &'static str) -> PickleError {
+    pub fn is_not(&self, expected: &'static str) -> PickleError {
         PickleError::Expected {
             expected,
             found: self.to_string(),
@@ -288,6 +293,7 @@ impl fmt::Display for Shape<'_, '_> {
             }
             Self::Call { .. } => f.write_str("an object"),
             Self::Persistent(_) => f.write_str("a persistent id"),
+            Self::Buffer(_) => f.write_str("a buffer"),
         }
     }
 }

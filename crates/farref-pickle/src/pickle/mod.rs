@@ -26,12 +26,12 @@ mod tests;
 mod view;
 mod write;
 
-pub(crate) use read::Pickle;
-pub(crate) use view::{Shape, View};
-pub(crate) use write::Writer;
+pub use read::Pickle;
+pub use view::{Shape, View};
+pub use write::Writer;
 
 /// A pickle of nothing.
-pub(crate) const EMPTY_TUPLE_PICKLE: &[u8] = &[opcode::EMPTY_TUPLE, opcode::STOP];
+pub const EMPTY_TUPLE_PICKLE: &[u8] = &[opcode::EMPTY_TUPLE, opcode::STOP];
 
 /// Why bytes are no pickle that this crate understands.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -1,0 +1,63 @@
+//! Rust and Python workers in one group, on farref's own wire.
+//!
+//! A group may have workers of both kinds: Rust programs, and Python programs that use the package `farref`. Each calls
+//! the other's functions by their Python names. A Rust program needs this crate for it: with it, its values are written
+//! as the pickles that Python reads, and Python's pickles are read as data. **Nothing of a pickle is executed.**
+//!
+//! Python calls what Rust declares with `python = ".."`:
+//!
+//! ```
+//! use farref_pickle as _; // so that it is linked
+//!
+//! #[farref::remote(python = "maths.double")]
+//! async fn double(number: i64) -> i64 {
+//!     2 * number
+//! }
+//! ```
+//!
+//! ```python
+//! me.peer("rust").call("maths.double", 21)  # 42
+//! ```
+//!
+//! Rust calls Python's functions with [`py_call`], leaves their results there with [`py_remote`], and calls methods with
+//! [`py_method`]. The caller need not know which kind of worker it calls: `py_call` finds Rust functions as well.
+//!
+//! | Rust | Python |
+//! | --- | --- |
+//! | `()`, `None` | `None` |
+//! | `bool`, numbers, `String` | `bool`, `int`, `float`, `str` |
+//! | [`Blob`](farref::Blob) | `bytes`; read also from what lends its memory, as numpy's arrays do |
+//! | [`Buffer`](farref::Buffer) | `memoryview`, without a copy; read from the same |
+//! | `Vec<T>` and other sequences | `list` |
+//! | tuples | `tuple` |
+//! | maps | `dict` |
+//! | structs | `dict` of the fields; read also from objects with such attributes, and from tuples, named or not |
+//! | variants without values | their name, a `str` |
+//! | other variants | a `dict` of one: the name and the value |
+//! | [`RRef<T>`](farref::RRef) | `farref.RRef` |
+//! | [`Peer`](farref::Peer) | `farref.Peer` |
+//! | [`PyValue`] | any plain data |
+//!
+//! Python has one `None`: `Some(None)` and `Some(())` are read back as `None`.
+//!
+//! An exception that a function of Python raises is an [`Error::Remote`](farref::Error::Remote) here, and a
+//! [`PythonError`] if it is asked ([`Error::downcast_ref`](farref::Error::downcast_ref)). An error of a Rust function is
+//! a `farref.RemoteError` there, or of the class that [`PyException`] names.
+
+#![forbid(unsafe_code)]
+
+mod exception;
+mod native;
+#[doc(hidden)]
+#[expect(missing_debug_implementations, reason = "for farref's own crates")]
+pub mod pickle;
+#[doc(hidden)]
+#[expect(missing_debug_implementations, reason = "for farref's own crates")]
+pub mod value;
+
+pub use exception::PyException;
+#[doc(hidden)]
+pub use exception::{builtin, split};
+pub use native::{PyCall, PyObject, PyValue, PythonError, py_call, py_method, py_remote};
+pub use pickle::PickleError;
+pub use value::rest::{Keywords, Rest};

@@ -1,0 +1,220 @@
+//! The laws of values and calls in the foreign form, between Rust workers: what Python sees of it is told by
+//! `python/tests/test_mixed.py`.
+
+use std::collections::BTreeMap;
+
+use farref::testing::Cluster;
+use farref::{Blob, Buffer, CodecError, Error, Peer, RRef, ValueCodec, Worker};
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::codec::PickleCodec;
+use super::*;
+use crate::PyException;
+
+#[farref::remote(python = "laws.echo")]
+async fn echo(value: PyValue) -> PyValue {
+    value
+}
+
+#[farref::remote(python = "laws.sum")]
+async fn sum(first: i64, second: Option<i64>) -> i64 {
+    first + second.unwrap_or(100)
+}
+
+#[farref::remote(python = "laws.refuse")]
+async fn refuse(why: String) -> Result<(), PyException> {
+    Err(PyException::new("KeyError", why))
+}
+
+#[farref::remote(python = "laws.sizes")]
+async fn sizes(blob: Blob, buffer: Buffer) -> (usize, usize) {
+    (
+        blob.len(),
+        buffer.into_vec::<u64>().map_or(0, |numbers| numbers.len()),
+    )
+}
+
+#[farref::remote(python = "laws.who")]
+async fn who(peer: Peer) -> (String, Peer) {
+    (peer.name().to_owned(), peer)
+}
+
+#[derive(Serialize, Deserialize, PartialEq, Debug)]
+struct Till(u64);
+
+#[farref::remote(python = "laws.Till")]
+impl Till {
+    pub(super) fn new(coins: u64) -> Self {
+        Self(coins)
+    }
+
+    pub(super) fn put(&mut self, coins: u64) -> u64 {
+        self.0 += coins;
+        self.0
+    }
+}
+
+#[farref::remote(python = "laws.double")]
+async fn double(till: RRef<Till>) -> farref::Result<RRef<Till>> {
+    let coins = till.to_here().await?.0;
+    till.put(coins).await?;
+    Ok(till)
+}
+
+async fn two() -> Result<(Cluster, Peer), Error> {
+    let cluster = Cluster::start(2).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    Ok((cluster, peer))
+}
+
+#[tokio::test]
+async fn functions_are_called_by_their_python_names_with_arguments_by_place_and_by_name()
+-> Result<(), Error> {
+    let (cluster, peer) = two().await?;
+    assert_eq!(py_call::<i64>(&peer, "laws.sum", (1, 2)).await?, 3);
+    assert_eq!(py_call::<i64>(&peer, "laws.sum", (1,)).await?, 101);
+    let named = PyCall::new("laws.sum", ())
+        .keyword("second", 5)
+        .keyword("first", 6);
+    assert_eq!(named.on::<i64>(&peer).await?, 11);
+    // The worker itself is a peer as any other.
+    let me = cluster.worker(0).me();
+    assert_eq!(py_call::<i64>(&me, "laws.sum", (1, 2)).await?, 3);
+    for (name, arguments) in [("laws.none", 1), ("laws.Till.put", 1)] {
+        let call = py_call::<PyValue>(&peer, name, (arguments,));
+        let error = call.await.unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let too_many = py_call::<i64>(&peer, "laws.sum", (1, 2, 3)).await;
+    assert!(matches!(too_many, Err(Error::Codec { .. })), "{too_many:?}");
+    cluster.shutdown().await
+}
+
+#[tokio::test]
+async fn a_value_that_stays_keeps_its_type_and_answers_in_the_form_that_it_is_asked_in()
+-> Result<(), Error> {
+    let (cluster, peer) = two().await?;
+    let till = py_remote(&peer, "laws.Till", (3,));
+    assert_eq!(py_method::<_, u64>(&till, "put", (4,)).await?, 7);
+    // As Python gets it, and as Rust does.
+    assert_eq!(till.cast::<PyValue>()?.to_here().await?, PyValue::Int(7));
+    assert_eq!(till.cast::<Till>()?.put(1).await?, 8);
+    let doubled: RRef<Till> = py_call(&peer, "laws.double", (till.clone(),)).await?;
+    assert_eq!(doubled, till.cast::<Till>()?);
+    assert_eq!(doubled.to_here().await?, Till(16));
+    let unknown = py_method::<_, u64>(&till, "take", (4,)).await;
+    assert!(
+        matches!(unknown, Err(Error::NoSuchFunction { .. })),
+        "{unknown:?}"
+    );
+    // What a method returns may stay as well; and a value of this worker's own.
+    let coins: RRef<PyObject> = PyCall::new("put", (1,)).on_value(&till).remote();
+    assert_eq!(coins.cast::<u64>()?.to_here().await?, 17);
+    let own = py_remote(&cluster.worker(0).me(), "laws.Till", (1,));
+    assert_eq!(py_method::<_, u64>(&own, "put", (1,)).await?, 2);
+    drop((till, doubled, coins, own));
+    cluster.shutdown().await
+}
+
+#[tokio::test]
+async fn errors_name_their_class() -> Result<(), Error> {
+    let (cluster, peer) = two().await?;
+    let error = py_call::<()>(&peer, "laws.refuse", ("x",))
+        .await
+        .unwrap_err();
+    let exception =
+        PyException::of(&error).map(|it| (it.class().to_owned(), it.message().to_owned()));
+    assert_eq!(exception, Some(("KeyError".to_owned(), "x".to_owned())));
+    cluster.shutdown().await
+}
+
+#[tokio::test]
+async fn memory_and_peers_travel_beside_the_pickle() -> Result<(), Error> {
+    let (cluster, peer) = two().await?;
+    for size in [0, 10, 100_000_usize] {
+        let blob = Blob::from(vec![1; size]);
+        let buffer = Buffer::from_vec(vec![7_u64; size]);
+        let found: (usize, usize) = py_call(&peer, "laws.sizes", (blob.clone(), buffer)).await?;
+        assert_eq!(found, (size, size));
+        let back: PyValue = py_call(&peer, "laws.echo", (blob.clone(),)).await?;
+        assert_eq!(back, PyValue::Bytes(blob));
+    }
+    let me = cluster.worker(0).me();
+    let (name, back): (String, Peer) = py_call(&peer, "laws.who", (me,)).await?;
+    assert_eq!((&*name, back.is_me()), ("worker0", true));
+    cluster.shutdown().await
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+    let mut value = None;
+    PickleCodec.decode(body, &mut |deserializer| {
+        value = Some(erased_serde::deserialize(deserializer)?);
+        Ok(())
+    })?;
+    value.ok_or_else(|| CodecError::new("nothing was read"))
+}
+
+/// NP-2
+#[test]
+fn np_2_a_number_of_nothing_is_an_error() {
+    let pickles: [&[u8]; 5] = [
+        b"\x80\x05cfarref._core\n_reference\nK\x00\x85R.",
+        b"\x80\x05cfarref._core\n_peer\nK\x07\x85R.",
+        b"\x80\x05cfarref._core\n_peer\nJ\xff\xff\xff\xff\x85R.",
+        b"\x80\x05\x97.",
+        b"\x80\x05cbuiltins\nbytes\n\x97\x85R.",
+    ];
+    for pickle in pickles {
+        let wire = postcard::to_allocvec(&(
+            false,
+            Blob::from(pickle.to_vec()),
+            Vec::<u8>::new(),
+            Vec::<u32>::new(),
+            Vec::<u8>::new(),
+        ));
+        let found = read::<PyValue>(&wire.unwrap()).unwrap_err().to_string();
+        assert!(found.contains("did not come with the value"), "{found}");
+    }
+}
+
+proptest! {
+    /// NP-1: whatever comes is a value or an error.
+    #[test]
+    fn np_1_bytes_that_nobody_wrote_are_an_error_or_a_value(
+        change in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>(), cuts: bool,
+    ) {
+        let value: BTreeMap<String, (i64, Vec<Option<f64>>)> =
+            BTreeMap::from([("a".to_owned(), (1, vec![None, Some(0.5)])), ("b".to_owned(), (-7, vec![]))]);
+        let mut body = PickleCodec.encode(&value).unwrap();
+        let place = change.index(body.len());
+        body[place] = byte;
+        if cuts {
+            body.truncate(cut.index(body.len()));
+        }
+        drop(read::<PyValue>(&body));
+        drop(read::<BTreeMap<String, (i64, Vec<Option<f64>>)>>(&body));
+    }
+}
+
+/// A worker that gets a body which is none says so, and lives on.
+#[tokio::test]
+async fn a_call_with_bytes_that_are_no_pickle_is_refused() -> Result<(), Error> {
+    let (cluster, peer) = two().await?;
+    /// Writes what is no Python.
+    struct Depth(u32);
+    impl Serialize for Depth {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match self.0 {
+                0 => serializer.serialize_unit(),
+                depth => serializer.serialize_some(&[Self(depth - 1)]),
+            }
+        }
+    }
+    let deep = py_call::<PyValue>(&peer, "laws.echo", (Depth(1000),)).await;
+    assert!(matches!(deep, Err(Error::Codec { .. })), "{deep:?}");
+    assert_eq!(py_call::<i64>(&peer, "laws.sum", (1, 2)).await?, 3);
+    assert!(Worker::current().is_none());
+    cluster.shutdown().await
+}
