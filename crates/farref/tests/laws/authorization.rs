@@ -89,6 +89,18 @@ impl Safe {
     pub(crate) async fn put(&mut self, n: u64) {
         self.0 = n;
     }
+
+    pub(crate) async fn weigh(&self, _counted: Counted) {
+        RUN.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn weigh_plainly(&self, _counted: Counted) {
+        RUN.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn list(&self) -> String {
+        "x".repeat(MOST_OF_IT)
+    }
 }
 
 /// P1
@@ -149,7 +161,7 @@ static RUN: AtomicU64 = AtomicU64::new(0);
 
 /// Counts how often one is read.
 #[derive(Serialize)]
-struct Counted;
+pub(crate) struct Counted;
 
 impl<'de> Deserialize<'de> for Counted {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -173,10 +185,14 @@ fn count_plainly(_counted: Counted, _safe: Option<RRef<Safe>>) {
 async fn nothing_of_a_refused_call_is_read_or_run() -> Result<()> {
     let open = Arc::new(AtomicBool::new(false));
     let is_open = Arc::clone(&open);
-    let (cluster, _) = cluster(2, move |_| is_open.load(Ordering::Relaxed)).await?;
+    let is_allowed = move |call: &CallRequest| {
+        is_open.load(Ordering::Relaxed) || call.function() == "permitted::Safe::new"
+    };
+    let (cluster, _) = cluster(2, is_allowed).await?;
     let me = cluster.worker(0);
     let peer = me.peer("worker1")?;
     let safe = me.rref_to_object(Safe(1))?;
+    let there: RRef<Safe> = Safe::new_on(&peer, 1).remote();
     // The shape of the arguments is looked at in the beginning, by reading some.
     let before = READ.load(Ordering::Relaxed);
     let counts = || {
@@ -192,13 +208,65 @@ async fn nothing_of_a_refused_call_is_read_or_run() -> Result<()> {
         refused(called, "permitted::count_plainly");
         let left = count::on(&peer, Counted, Some(safe.clone())).remote();
         refused(left.to_here().await, "permitted::count");
+        refused(there.weigh(Counted).await, "permitted::Safe::weigh");
+        let called = there.weigh_plainly(Counted).await;
+        refused(called, "permitted::Safe::weigh_plainly");
     }
     assert_eq!(counts(), (0, 0));
     // What it goes by may change.
     open.store(true, Ordering::Relaxed);
     count::on(&peer, Counted, Some(safe.clone())).await?;
     count_plainly::on(&peer, Counted, Some(safe.clone())).await?;
-    assert_eq!(counts(), (2, 2));
+    there.weigh(Counted).await?;
+    there.weigh_plainly(Counted).await?;
+    assert_eq!(counts(), (4, 4));
+    drop((safe, there));
+    finish(cluster).await
+}
+
+/// Of what a worker keeps in answers for another. Two that are so large are not made at once.
+const LIMIT: u64 = 1 << 20;
+const MOST_OF_IT: usize = 700 << 10;
+
+#[farref::remote(name = "permitted::list_all")]
+fn list_all() -> String {
+    "x".repeat(MOST_OF_IT)
+}
+
+/// P1: also about those that wait, for their value, for a thread, or for room.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_call_that_is_let_through_is_asked_about_once() -> Result<()> {
+    let asked = Arc::new(AtomicU64::new(0));
+    let keep = Arc::clone(&asked);
+    let set_up = move |builder: WorkerBuilder| {
+        let keep = Arc::clone(&keep);
+        let counts = move |_: &CallRequest| keep.fetch_add(1, Ordering::Relaxed) < u64::MAX;
+        builder.max_answer_bytes_per_peer(LIMIT).authorize(counts)
+    };
+    let cluster = Cluster::start_with(2, set_up).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let times = |expected: u64| assert_eq!(asked.swap(0, Ordering::Relaxed), expected);
+
+    assert_eq!(secret::on(&peer).await?, 7);
+    assert_eq!(plain_secret::on(&peer).await?, 7);
+    times(2);
+    let safe: RRef<Safe> = Safe::new_on(&peer, 5).remote();
+    safe.put(6).await?;
+    assert_eq!(safe.look().await?, 6);
+    times(3);
+    assert_eq!(safe.look_plainly().await?, 6);
+    times(1);
+
+    // From then on it is known how large they are.
+    assert_eq!(list_all::on(&peer).await?.len(), MOST_OF_IT);
+    assert_eq!(safe.list().await?.len(), MOST_OF_IT);
+    times(2);
+    let listed: Vec<_> = (0..10).map(|_| list_all::on(&peer).start()).collect();
+    let in_safe: Vec<_> = (0..10).map(|_| safe.list().start()).collect();
+    for list in listed.into_iter().chain(in_safe) {
+        assert_eq!(list.await?.len(), MOST_OF_IT);
+    }
+    times(20);
     drop(safe);
     finish(cluster).await
 }

@@ -305,6 +305,25 @@ async fn without_unix_sockets_there_has_to_be_a_token() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Nobody walks in: who asks for a port is told what it takes, and does not go without it unawares.
+#[cfg(unix)]
+#[tokio::test]
+async fn who_asks_for_a_port_has_to_have_a_token() {
+    let ways: [fn(WorkerBuilder) -> WorkerBuilder; 3] = [
+        |builder| builder.bind(std::net::Ipv4Addr::LOCALHOST.into()),
+        |builder| builder.port(29_999),
+        |builder| builder.advertise_port(29_999),
+    ];
+    let place = Place::new("asks");
+    for ask in ways {
+        let error = ask(place.worker("alone")).join().await.err();
+        assert!(
+            matches!(error, Some(Error::Config(ConfigError::NoToken { .. }))),
+            "{error:?}"
+        );
+    }
+}
+
 /// Who can only be reached by TCP is not reached without a token, and that is said.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

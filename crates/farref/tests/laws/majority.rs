@@ -7,6 +7,7 @@ use farref::{Error, MemberEvent, Result, WorkerBuilder, WorkerEnd};
 use tokio::time::timeout;
 
 use crate::PATIENCE;
+use crate::cluster::eventually;
 
 #[farref::remote]
 async fn number() -> u64 {
@@ -63,6 +64,56 @@ async fn f7_a_worker_that_needs_a_majority_gives_up_without_one() -> anyhow::Res
         "{last:?}"
     );
     two_go_on(&cluster).await
+}
+
+/// F7, MJ-2: also where nobody has ever called anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn f7_a_majority_that_is_lost_in_silence_is_missed() -> anyhow::Result<()> {
+    let cluster = split(|builder| builder.require_majority(true)).await?;
+    let cut_off = cluster.worker(2);
+    eventually("it gives up", || !cut_off.is_member()).await?;
+    let ended = timeout(PATIENCE, cut_off.serve()).await?;
+    assert!(
+        matches!(ended, Err(Error::Minority { left: 1, of: 3, .. })),
+        "{ended:?}"
+    );
+    two_go_on(&cluster).await
+}
+
+/// F7, MJ-1: who has joined counts as those do who were there first.
+#[tokio::test(flavor = "multi_thread")]
+async fn f7_whoever_has_joined_later_is_missed_as_well() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start_with(1, |builder| builder.require_majority(true)).await?;
+    for name in ["second", "third"] {
+        cluster.join(name).await?;
+    }
+    cluster.crash(1).await;
+    cluster.crash(2).await;
+    let ended = timeout(PATIENCE, cluster.worker(0).serve()).await?;
+    assert!(
+        matches!(ended, Err(Error::Minority { left: 1, .. })),
+        "{ended:?}"
+    );
+    Ok(())
+}
+
+/// F7, MJ-1: what all who are left know is the group from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn f7_who_was_lost_long_ago_is_not_counted_with_who_is_lost_now() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start_with(3, |builder| builder.require_majority(true)).await?;
+    let [first, second] = ["worker1", "worker2"].map(|name| cluster.worker(0).peer(name));
+    cluster.crash(2).await;
+    timeout(PATIENCE, second?.gone()).await??;
+    // All have heard of that before somebody is let in.
+    cluster.join("newcomer").await?;
+    cluster.crash(1).await;
+    timeout(PATIENCE, first?.gone()).await??;
+    let (last, newcomer) = (cluster.worker(0), cluster.worker(3));
+    assert_eq!(number::on(&last.peer("newcomer")?).await?, 7);
+    let (one, other) = tokio::join!(last.shutdown(), newcomer.shutdown());
+    one?;
+    other?;
+    Ok(())
 }
 
 /// F6: by default each side goes on, even if it is one worker.

@@ -24,6 +24,8 @@ use crate::support::lock::lock;
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) cards: Mutex<HashMap<NodeId, Card>>,
+    /// What the agents know by themselves.
+    pub(super) names: Mutex<HashMap<NodeId, String>>,
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
     pub(super) rejected: Mutex<Vec<(NodeId, Rejection)>>,
     pub(super) starving: Mutex<Vec<Duration>>,
@@ -68,8 +70,9 @@ impl WireCallbacks for Book {
         })
     }
 
-    fn name(&self, _: NodeId) -> Option<Arc<str>> {
-        None
+    fn name(&self, node: NodeId) -> Option<Arc<str>> {
+        let names = lock(&self.names);
+        names.get(&node).map(|name| Arc::from(name.as_str()))
     }
 
     fn met(&self, card: &Card, max_calls: u32) {

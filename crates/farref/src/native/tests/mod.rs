@@ -5,6 +5,7 @@ mod delivery;
 mod failures;
 mod few_threads;
 mod fixture;
+mod impostors;
 mod memory;
 mod proxy;
 mod refusals;

@@ -26,7 +26,7 @@ const FIRST_ROOM: usize = 8 << 10;
 /// up to this.
 const MOST_ROOM: usize = 256 << 10;
 /// After so many reads that brought nothing, not a whole record or empty ones only, others get their turn.
-const READS_FOR_NOTHING: u32 = 32;
+pub(super) const READS_FOR_NOTHING: u32 = 32;
 /// So much room for what leaves is kept.
 const KEPT_ROOM: usize = 2 * AT_ONCE;
 
@@ -50,7 +50,7 @@ pub(crate) struct TlsReader {
 #[derive(Debug)]
 pub(crate) struct TlsWriter {
     write: tcp::OwnedWriteHalf,
-    session: Session,
+    pub(super) session: Session,
     unsent: Mutex<Unsent>,
 }
 
@@ -128,6 +128,22 @@ impl TlsReader {
         context: &mut Context<'_>,
         out: &mut impl BufMut,
     ) -> Poll<io::Result<usize>> {
+        self.poll_by(context, out, |socket, context, room| {
+            Pin::new(socket).poll_read(context, room)
+        })
+    }
+
+    /// The same, by `receive`.
+    pub(super) fn poll_by(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut impl BufMut,
+        receive: impl Fn(
+            &mut tcp::OwnedReadHalf,
+            &mut Context<'_>,
+            &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<usize>> {
         if out.chunk_mut().len() == 0 {
             return Poll::Ready(Ok(0));
         }
@@ -138,7 +154,7 @@ impl TlsReader {
             }
             self.make_room();
             let mut room = ReadBuf::new(&mut self.buffer);
-            let read = Pin::new(&mut self.read).poll_read(context, &mut room);
+            let read = receive(&mut self.read, context, &mut room);
             let come = room.filled().len();
             if read.is_pending() {
                 let waker = context.waker();

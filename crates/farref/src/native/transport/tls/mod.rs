@@ -27,6 +27,8 @@ mod bearer;
 mod halves;
 mod handshake;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod verifiers;
 
 pub(crate) use bearer::Bearer;

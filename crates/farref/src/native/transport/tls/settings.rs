@@ -1,5 +1,6 @@
 //! The three files of a worker's certificate, and reading them again when they have changed (TL-4).
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -9,6 +10,7 @@ use std::{fs, io};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier as _;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use tokio::time::timeout;
@@ -20,6 +22,10 @@ use super::verifiers::{ShortChains, SignedByAuthority};
 use crate::error::TlsError;
 use crate::rendezvous::CertificateTag;
 use crate::support::lock::lock;
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
 
 /// A worker's certificate, its key, and the authority that signed all certificates of the group: with it, what goes over TCP is
 /// encrypted, and both ends know whom they talk to.
@@ -123,8 +129,12 @@ impl Tls {
     /// # Ok::<(), farref::TlsError>(())
     /// ```
     pub fn from_env() -> Result<Option<Self>, TlsError> {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(value: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, TlsError> {
         let names = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
-        let values = names.map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
+        let values = names.map(|name| value(name).filter(|value| !value.is_empty()));
         let missing = names.iter().zip(&values).find(|(_, value)| value.is_none());
         match (&values, missing) {
             ([Some(certificate), Some(key), Some(authorities)], _) => {
@@ -271,6 +281,7 @@ impl Files {
         let others = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .build()
             .map_err(|error| unusable(error.to_string()))?;
+        let others = ShortChains(others);
         // Whoever dials shows it, and a worker is dialed, too.
         let (own, between) = chain.split_first().ok_or_else(|| unusable("none".into()))?;
         let untrusted = |error: rustls::Error| TlsError::Untrusted {
@@ -304,7 +315,7 @@ impl Files {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(unusable_tls)?
-            .with_client_cert_verifier(Arc::new(ShortChains(others)))
+            .with_client_cert_verifier(Arc::new(others))
             .with_single_cert(chain, key)
             .map_err(unusable_tls)?;
         server.send_tls13_tickets = 0;
