@@ -26,7 +26,7 @@ use super::output::Color;
   farref launch -n 4 --restarts 3 --restart all -- python3 train.py
       all ranks start afresh when one fails, as torchrun does it
   farref launch -n 4 --tls -- ./train
-      what goes over TCP is encrypted, and no rank can pose as another
+      what goes over TCP is encrypted; ranks on one host talk over Unix sockets unless the program says otherwise
   farref launch -n 8 --nnodes 2 --node-rank 0 --rendezvous host0:29500 -- ./train
   farref launch -n 8 --nnodes 2 --node-rank 1 --rendezvous host0:29500 -- ./train
       sixteen ranks on two hosts; the first command runs on host0
@@ -67,7 +67,8 @@ pub(crate) struct Arguments {
     pub(super) rendezvous: Option<String>,
 
     /// Encrypt what ranks say to each other over TCP: makes an authority for this run, and a certificate for each rank
-    /// with its name (`worker0`, .., or that of --names). On one node only
+    /// with its name (`worker0`, .., or that of --names). Ranks on one host talk over Unix sockets, which the system protects
+    /// by user, unless the program turns those off. On one node only
     #[arg(long)]
     pub(super) tls: bool,
 

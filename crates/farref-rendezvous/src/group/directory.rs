@@ -17,6 +17,8 @@ use crate::store::StoreError;
 
 /// How long a card is looked for in a store that does not answer.
 const LOOKUP: Duration = Duration::from_secs(10);
+/// How long a store may take to hear that a worker has not got in.
+const WITHDRAWN_WITHIN: Duration = Duration::from_secs(2);
 /// How often a card is looked for, and the pause after the first time; it doubles.
 const LOOKUPS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -246,6 +248,16 @@ impl Directory {
                 place: format!("{:?}", records.store),
             }),
             Err(error) => records.failed(error),
+        }
+    }
+
+    /// Takes this worker, which has not got into its group, off the list of those who are in it.
+    pub async fn withdraw(&self) {
+        let records = &self.inner.records;
+        records.begin("taking this worker off the list");
+        let withdrawing = timeout(WITHDRAWN_WITHIN, records.withdraw(&self.inner.me));
+        if !matches!(withdrawing.await, Ok(Ok(()))) {
+            tracing::debug!("this worker stays on the store's list");
         }
     }
 

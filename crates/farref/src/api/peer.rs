@@ -203,7 +203,7 @@ impl Peer {
     pub fn is_alive(&self) -> bool {
         self.core
             .as_ref()
-            .is_some_and(|core| core.current_life(self.worker).is_some())
+            .is_some_and(|core| self.present(core).is_some())
     }
 
     /// Ends when the life of the worker is over that this handle reaches now, and says whether it left or died; at
@@ -235,17 +235,28 @@ impl Peer {
     pub fn gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<> {
         let gone = self.core().map(|core| {
             let standing = core.look(|node| node.membership().view().standing(self.worker));
-            let life = match standing {
-                Some(standing) => Ok(NodeId {
-                    worker: self.worker,
-                    incarnation: standing.incarnation,
-                }),
+            let known = standing.map(|standing| NodeId {
+                worker: self.worker,
+                incarnation: standing.incarnation,
+            });
+            let is_over =
+                known.is_some_and(|life| core.look(|node| node.membership().view().is_gone(life)));
+            let followed = is_over.then(|| core.life_called(&self.name)).flatten();
+            let life = match followed.or(known) {
+                Some(life) => Ok(life),
                 // Nobody is to look for a worker that the group has never heard of: it would be declared dead.
                 None => self.life(core, FunctionName::ours("gone")),
             };
             watching::gone(core, life)
         });
         async { gone?.await }
+    }
+
+    /// The life that is there: of the number that the worker had, or else of its name. A worker that has taken the group's store
+    /// along with it when it died has another number when it comes back (F3).
+    pub(super) fn present(&self, core: &Core) -> Option<NodeId> {
+        core.current_life(self.worker)
+            .or_else(|| core.life_called(&self.name))
     }
 
     /// The life that a call would go to.
@@ -259,8 +270,8 @@ impl Peer {
                 incarnation: Incarnation(known as u32),
             });
         }
-        let found = core.current_life(self.worker);
-        if let Some(life) = found {
+        let found = self.present(core);
+        if let Some(life) = found.filter(|life| life.worker == self.worker) {
             let known = view | u64::from(life.incarnation.0);
             self.life.store(known, Ordering::Relaxed);
         }

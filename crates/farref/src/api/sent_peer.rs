@@ -30,9 +30,10 @@ impl Serialize for Peer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let core = self.core().map_err(serde::ser::Error::custom)?;
         value_scope::name_peer(core).map_err(serde::ser::Error::custom)?;
-        let worker = WorkerId(self.rank());
-        let life = core.current_life(worker).map(|life| life.incarnation.0);
-        serializer.serialize_newtype_struct(NAME, &(worker.0, life, self.name()))
+        let present = self.present(core);
+        let worker = present.map_or_else(|| self.rank(), |life| life.worker.0);
+        let life = present.map(|life| life.incarnation.0);
+        serializer.serialize_newtype_struct(NAME, &(worker, life, self.name()))
     }
 }
 

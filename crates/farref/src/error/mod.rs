@@ -551,6 +551,19 @@ impl From<RendezvousError> for Error {
     }
 }
 
+/// So that `?` does where a certificate is read.
+///
+/// ```no_run
+/// fn certificate() -> farref::Result<farref::Tls> {
+///     Ok(farref::Tls::from_files("worker.pem", "worker.key", "ca.pem")?)
+/// }
+/// ```
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        Self::Config(error.into())
+    }
+}
+
 impl From<BindError> for Error {
     fn from(error: BindError) -> Self {
         Self::Bind(Arc::new(error))

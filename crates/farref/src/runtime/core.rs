@@ -342,6 +342,15 @@ impl Core {
         })
     }
 
+    /// The member that has a name at present.
+    pub(crate) fn life_called(&self, name: &str) -> Option<NodeId> {
+        let lives = self.names.lives(name);
+        self.look(|node| {
+            let view = node.membership().view();
+            lives.into_iter().find(|life| view.is_member(*life))
+        })
+    }
+
     /// A number that changes whenever [`current_life`](Self::current_life) may have. Zero: do not remember any.
     pub(crate) fn view_number(&self) -> u64 {
         self.view_number.load(Ordering::Acquire)

@@ -62,8 +62,12 @@ impl Worker {
                 }
             }
             let is_late = Instant::now() >= deadline;
-            // Whoever was asked and has not said no may still say yes.
-            if (is_late || asked.keys().all(|sponsor| self.is_no_sponsor(*sponsor)))
+            // Whoever was asked and has not said no may still say yes. Not one that has come after this worker: it is not in
+            // itself, or it would not have taken as long.
+            let mut earlier = asked
+                .keys()
+                .filter(|sponsor| came_before(**sponsor, core.me));
+            if (is_late || earlier.all(|sponsor| self.is_no_sponsor(*sponsor)))
                 && let Some(why) = core.rejections.first()
             {
                 return Err(Error::Rendezvous(why));
@@ -109,6 +113,11 @@ impl Worker {
             }
         }
     }
+}
+
+/// Which of two lives began first, as far as their clocks say.
+fn came_before(one: NodeId, other: NodeId) -> bool {
+    (one.incarnation, one.worker) < (other.incarnation, other.worker)
 }
 
 /// Who was asked, and where: whoever reads of it has to find out what is in between.

@@ -167,6 +167,7 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
             over = directory.over() => Err(over.into()),
         };
         if let Err(error) = joined {
+            directory.withdraw().await;
             return give_up(worker, error, is_foreign).await;
         }
     }

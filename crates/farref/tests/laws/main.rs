@@ -22,6 +22,7 @@ mod macros;
 mod majority;
 mod naming;
 mod nested;
+mod newcomers;
 mod observing;
 mod origins;
 mod panics;

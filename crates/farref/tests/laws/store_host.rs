@@ -124,3 +124,32 @@ async fn a_member_whose_program_is_busy_takes_the_store_over() -> anyhow::Result
         .await?
         .expect("no panic")
 }
+
+/// F3, V1: the numbers that the store has given went with it, and the handles stand for the name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_a_held_peer_reaches_the_next_life_of_the_stores_host() -> anyhow::Result<()> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let place = format!("tcp://127.0.0.1:{port}");
+    let join = |name: &str| Worker::builder(name).rendezvous(&place).join();
+    let host = join("host").await?;
+    let member = join("member").await?;
+    let held = member.peer("host")?;
+    assert_eq!(double::on(&held, 1).await?, 2);
+
+    let gone = held.gone();
+    host.crash().await;
+    drop(host);
+    tokio::time::timeout(PATIENCE, gone).await??;
+    assert!(!held.is_alive());
+    let host = join("host").await.context("the host's next life")?;
+    member.wait_for_peer("host", PATIENCE).await?;
+    crate::cluster::eventually("the next life is there", || held.is_alive()).await?;
+    assert_eq!(double::on(&held, 2).await?, 4);
+    let gone = held.gone();
+    host.leave().await?;
+    tokio::time::timeout(PATIENCE, gone).await??;
+    member.shutdown().await?;
+    Ok(())
+}

@@ -266,3 +266,31 @@ async fn f4_who_is_lost_because_of_a_certificate_is_said_to_be() -> Result<()> {
     tokio::try_join!(zero.shutdown(), one.shutdown())?;
     Ok(())
 }
+
+/// Unix sockets are without TLS, and still nobody is let in by them whom the others would not take over TCP.
+#[tokio::test]
+async fn on_one_host_too_all_workers_have_a_certificate_or_none_has() -> Result<()> {
+    let authority = Authority::new();
+    for first_has_one in [true, false] {
+        let place = Place::new().await?;
+        let worker = |name: &str, has_one| {
+            let builder = place.worker(name).unix_sockets(true);
+            match has_one {
+                true => builder.tls(authority.worker(name)),
+                false => builder,
+            }
+        };
+        let first = worker("first", first_has_one).join().await?;
+        let error = refusal(worker("second", !first_has_one)).await;
+        let Error::Rendezvous(reason) = &error else {
+            panic!("{error:?}");
+        };
+        ensure!(
+            matches!(**reason, RendezvousError::Certificate { .. }),
+            "{error:?}"
+        );
+        let second = worker("third", first_has_one).join().await?;
+        tokio::try_join!(first.shutdown(), second.shutdown())?;
+    }
+    Ok(())
+}

@@ -108,7 +108,13 @@ impl Acceptor {
 
         let decision = match bearer {
             Some(bearer) if !self.is_its_own(&bearer, &claim.card).await => Err(Refusal::Name),
-            _ => decide(&self.links, &claim),
+            Some(_) => decide(&self.links, &claim),
+            // Where there is no TLS because all are on one host, whoever is started without its certificate is to hear of it.
+            None => match (&endpoint.identity.tls, &claim.card.certificate) {
+                (Some(_), None) => Err(Refusal::NeedsTls),
+                (None, Some(_)) => Err(Refusal::NoTls),
+                _ => decide(&self.links, &claim),
+            },
         };
         match decision {
             Err(refusal) => {

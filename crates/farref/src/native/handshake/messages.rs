@@ -113,7 +113,9 @@ pub(crate) enum Refusal {
     Crowded,
     #[error("it takes connections over Unix sockets from its own user only")]
     User,
-    #[error("it takes TCP connections with TLS only")]
+    #[error(
+        "it has a certificate, and takes only those who have one, and TCP connections with TLS only"
+    )]
     NeedsTls,
     #[error("it has no certificate, and speaks without TLS")]
     NoTls,

@@ -83,7 +83,7 @@ impl WorkerBuilder {
     }
 
     /// Whether workers on the same host use Unix sockets. They do by default, where there are any. Without them there has to
-    /// be a [token](Self::token): of a TCP port nobody knows who connects to it.
+    /// be a [token](Self::token) or a [certificate](Self::tls): of a TCP port nobody knows who connects to it.
     ///
     /// ```
     /// use farref::{StoreServer, Worker};
