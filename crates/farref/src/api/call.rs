@@ -22,6 +22,7 @@ use crate::codec::vectors::ArgumentList as _;
 use crate::codec::{Codec, CodecError};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::fingerprint;
+use crate::fingerprint::foreign::FOREIGN_VALUE;
 use crate::runtime::current::{self, Current};
 use crate::runtime::function::Function;
 use crate::runtime::handle::{Handle, Held};
@@ -411,7 +412,7 @@ impl<T> Call<T> {
 
 /// How a value is fetched of whose type nothing is known: as another language has it.
 fn foreign_fetch(held: &Held) -> Option<FunctionRef> {
-    let is_foreign = held.fingerprint.foreign_label().is_some();
+    let is_foreign = held.fingerprint == FOREIGN_VALUE;
     match held.core.agent().codec() {
         Codec::Postcard if is_foreign => Some(FunctionRef {
             id: FETCHED,

@@ -21,6 +21,11 @@ use super::writer::Writer;
 /// What a body in this form begins with. One in the compact form has the hash of its numbers of fields there.
 pub(super) const FOREIGN: [u8; 2] = [0xfd, 0xff];
 
+/// Whether a body is in this form.
+pub(crate) fn is_foreign(body: &[u8]) -> bool {
+    body.starts_with(&FOREIGN)
+}
+
 /// How Rust values are written for another language, and read from it, on farref's own wire.
 ///
 /// For crates that bring another language. Submitted at link time, as functions are; a program has one of them.

@@ -48,6 +48,7 @@ pub use buffer::Buffer;
 pub(crate) use elements::Elements;
 pub use elements::Width;
 pub use error::{CodecError, CodecErrorKind};
+pub(crate) use foreign::is_foreign;
 pub use foreign::{ForeignCodec, OwnValues};
 pub use forms::{Codec, ValueCodec};
 pub(crate) use part::{BadSource, BufferRecycler, Owned, PartBytes};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use farref_proto::Fingerprint;
 
 /// What a reference to such a value says of its type: nothing, so it agrees with every other.
-pub(super) const FOREIGN_VALUE: Fingerprint = Fingerprint::foreign(0);
+pub(crate) const FOREIGN_VALUE: Fingerprint = Fingerprint::foreign(0);
 
 /// A type that stands for all values of another language. References to it agree with those to any type; whoever uses the
 /// value finds out.

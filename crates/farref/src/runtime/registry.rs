@@ -17,6 +17,7 @@ use super::function::Function;
 use super::job::Job;
 use crate::agent::{Failure, FunctionRef};
 use crate::codec::vectors::Look;
+use crate::codec::{Payload, is_foreign};
 use crate::error::Error;
 use crate::fingerprint;
 use crate::fingerprint::signature::Signature;
@@ -140,9 +141,14 @@ impl Callee {
         matches!(self, Self::Method(FETCHED))
     }
 
-    /// Whether it is named as another language does.
-    pub(crate) fn is_foreign(self) -> bool {
-        !matches!(self, Self::Function(_))
+    /// Whether who calls it so asks in the form of another language, and is to be answered in it. Methods have names in every
+    /// language: there the arguments tell.
+    pub(crate) fn is_foreign(self, arguments: &Payload) -> bool {
+        match self {
+            Self::Function(_) => false,
+            Self::Foreign(_) | Self::Method(FETCHED) => true,
+            Self::Method(_) => is_foreign(&arguments.body),
+        }
     }
 }
 

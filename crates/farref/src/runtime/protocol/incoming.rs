@@ -213,7 +213,7 @@ impl Core {
             && !entry.needs_receiver()
             && (!state.refuses || from == self.me)
         {
-            let called = (entry, callee.is_foreign());
+            let called = (entry, callee.is_foreign(&message.arguments));
             return self.receive_plain_call(state, from, request, called, message, work);
         }
         let CallMessage {
@@ -307,7 +307,7 @@ impl Core {
             }
             Ok(entry) => {
                 arrived.called = entry;
-                arrived.foreign = entry.is_some_and(Callee::is_foreign);
+                arrived.foreign = entry.is_some_and(|callee| callee.is_foreign(&arrived.arguments));
                 match arrival {
                     Arrival::Value(value) => {
                         self.admit(state, arrived, Some(value), work);

@@ -57,7 +57,7 @@ impl Core {
                     .map(|at| at.saturating_duration_since(call.now)),
             },
             called: Some(called),
-            foreign: called.is_foreign(),
+            foreign: called.is_foreign(&call.encoded.payload),
             on: receiver.map(|(rref, _)| rref),
             arguments: call.encoded.payload,
             references: call.encoded.references,
