@@ -2,22 +2,22 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`opcode`] | the letters of the language |
-//! | [`read`] | a machine that builds [`read::Node`]s and calls nobody: what Python would look up or call stays a name |
-//! | [`view`] | walking what was read, with a budget |
-//! | [`mod@write`] | writing values so that Python reads them |
+//! | `opcode` | the letters of the language |
+//! | `read` | a machine that builds `read::Node`s and calls nobody: what Python would look up or call stays a name |
+//! | `view` | walking what was read, with a budget |
+//! | `write` | writing values so that Python reads them |
 //!
 //! # Invariants
 //!
 //! - **PK-1** Nothing is executed. A global is its name; a call is its callee and its arguments.
 //! - **PK-2** What reading takes is proportional to the bytes that are read, and bounded: every opcode makes at most one
-//!   node, none is made without an opcode, and there are at most [`read::MAX_PARTS`] of all that is kept while reading.
+//!   node, none is made without an opcode, and there are at most `read::MAX_PARTS` of all that is kept while reading.
 //! - **PK-3** Walking ends: nodes may be shared, so that a few bytes stand for a value without end, but every
 //!   step of a walk is paid for out of a budget, and depth is limited.
-//! - **PK-4** Honest values pass: each part of a value that shares nothing may be looked at [`view::LOOKS`]
+//! - **PK-4** Honest values pass: each part of a value that shares nothing may be looked at `view::LOOKS`
 //!   times, however large the value. Numbers, and texts of up to 480 bytes, may be shared without limit. Longer
 //!   texts, lists and the like that are shared count as often as they are used; what a value may come to that
-//!   way is in proportion to its bytes, and never less than [`view::FLOOR`] steps.
+//!   way is in proportion to its bytes, and never less than `view::FLOOR` steps.
 
 mod opcode;
 mod read;
