@@ -1,7 +1,7 @@
 """What calls, references and large arrays cost from Python, beside ``torch.distributed.rpc`` where there is a torch.
 
-``python -m farref.bench`` starts two processes of its own on this host, for farref and then for torch, and prints both in one
-table, with the ratio. Figures differ from minute to minute on a machine that does other things: only what is side by side is
+``python -m farref.bench`` starts two processes of its own on this host, for farref, for torch and for the same program of torch's on
+farref (``farref.torch``), and prints all in one table, with the ratios to torch. Figures differ from minute to minute on a machine that does other things: only what is side by side is
 worth comparing.
 """
 
@@ -129,7 +129,7 @@ def _of_torch(rank, place, rounds):
 def _run(what, rounds):
     """The figures of a pair of processes, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        if what == "torch":
+        if what != "farref":
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -145,6 +145,14 @@ def _run(what, rounds):
         return json.loads(said[0].splitlines()[-1])
 
 
+def _cell(figure):
+    return "-" if figure is None else f"{figure:,.1f}"
+
+
+def _ratio(ours, theirs):
+    return f"{ours / theirs:.2f}" if ours is not None and theirs else "-"
+
+
 def main():
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m farref.bench", description=__doc__.split("\n")[0])
@@ -155,7 +163,9 @@ def main():
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role is not None:
-        of = {"farref": _of_farref, "torch": _of_torch}[arguments.role]
+        if arguments.role == "farref.torch":
+            import farref.torch  # before torch's own is set up
+        of = _of_farref if arguments.role == "farref" else _of_torch
         print(json.dumps(of(arguments.rank, arguments.place, arguments.rounds)))
         return
     figures = {"farref": _run("farref", arguments.rounds)}
@@ -167,15 +177,15 @@ def main():
         has_torch = False
     if has_torch:
         figures["torch"] = _run("torch", arguments.rounds)
+        figures["farref.torch"] = _run("farref.torch", arguments.rounds)
     if arguments.json:
         print(json.dumps(figures))
         return
-    print(f"{'':34}{'farref':>12}{'torch':>12}{'ratio':>8}")
+    print(f"{'':40}{'torch':>12}{'farref':>12}{'ratio':>8}{'farref.torch':>14}{'ratio':>8}")
     for name, unit, _ in MEASURES:
-        ours, theirs = (figures.get(who, {}).get(name) for who in ("farref", "torch"))
-        cells = ["-" if figure is None else f"{figure:,.1f}" for figure in (ours, theirs)]
-        ratio = f"{ours / theirs:.2f}" if ours is not None and theirs else "-"
-        print(f"{name + ', ' + unit:34}{cells[0]:>12}{cells[1]:>12}{ratio:>8}")
+        theirs, ours, under = (figures.get(who, {}).get(name) for who in ("torch", "farref", "farref.torch"))
+        row = f"{name + ', ' + unit:40}{_cell(theirs):>12}{_cell(ours):>12}{_ratio(ours, theirs):>8}"
+        print(f"{row}{_cell(under):>14}{_ratio(under, theirs):>8}")
     if not has_torch:
         print("there is no torch with RPC in this Python: nothing to compare with")
 

@@ -1,0 +1,21 @@
+"""The benchmark runs, and measures what it says."""
+
+import json
+import os
+import subprocess
+import sys
+
+from farref import bench
+
+
+def test_the_benchmark_has_a_figure_for_each_measure():
+    paths = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "farref.bench", "--rounds", "20", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout.splitlines()[-1])
+    measured = [name for name, _, _ in bench.MEASURES]
+    # Arrays need numpy.
+    assert set(measured[:4]) <= set(figures["farref"]) <= set(measured)
+    assert all(figure > 0 for who in figures.values() for figure in who.values())
