@@ -30,16 +30,21 @@ def say(*words):
 PATIENCE = int(os.environ.get("FARREF_TEST_PATIENCE", "90"))
 
 
+def environment(*more):
+    """What processes of tests find their modules by, wherever they run: as this one does, and in these folders."""
+    paths = [*more, *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 class Process:
     """A worker's process."""
 
     def __init__(self, name, rank, workers, place, script, imports=""):
         code = _FIRST.format(patience=PATIENCE, imports=imports) + textwrap.dedent(script)
-        paths = [str(TESTS), *map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, name, str(rank), str(workers), place],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment(str(TESTS)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,18 +1,16 @@
 """The benchmark runs, and measures what it says."""
 
 import json
-import os
 import subprocess
 import sys
 
 from farref import bench
+from processes import environment
 
 
 def test_the_benchmark_has_a_figure_for_each_measure():
-    paths = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "farref.bench", "--rounds", "20", "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout.splitlines()[-1])
     measured = [name for name, _, _ in bench.MEASURES]

@@ -1,20 +1,18 @@
 """The examples run, and are short."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import environment
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_an_example_runs(example):
-    paths = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=300, env=environment)
+    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=300, env=environment())
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout and len(example.read_text().splitlines()) <= 150
 

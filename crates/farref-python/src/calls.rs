@@ -4,17 +4,15 @@ use std::time::Duration;
 
 use farref::functions::{self, Waits};
 use farref::{Call, Peer, RRef};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::deferred;
-use crate::errors::to_python;
+use crate::errors::{alive, to_python};
 use crate::futures::PyFuture;
-use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::references::PyRRef;
-use crate::runtime;
+use crate::runtime::{self, duration};
 use crate::scope;
 
 /// How long a call may take.
@@ -42,15 +40,6 @@ impl Limit {
             Self::None => call.0.timeout(None),
         })
     }
-}
-
-/// Seconds as Python has them.
-pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        PyValueError::new_err(format!(
-            "{seconds} is no time to wait: give seconds, zero or more, or None to wait for ever"
-        ))
-    })
 }
 
 /// A function of Python and its arguments, ready to be sent.
@@ -130,24 +119,6 @@ impl Building {
     pub(crate) fn remote(self) -> PyRRef {
         PyRRef::new(self.0.remote())
     }
-}
-
-/// IN-2: nothing is to be done in a process that was forked off.
-pub(crate) fn alive() -> PyResult<()> {
-    if interpreter::has_forked() {
-        return Err(Python::attach(|py| {
-            let class = py
-                .import("farref._errors")
-                .and_then(|errors| errors.getattr("Forked"));
-            let text = "this process was forked off from a worker, whose threads and connections it does not have: start \
-                        processes with multiprocessing's \"spawn\" or with `farref launch`, and let each join by itself";
-            match class.and_then(|class| class.call1((text,))) {
-                Ok(error) => PyErr::from_value(error),
-                Err(error) => error,
-            }
-        }));
-    }
-    Ok(())
 }
 
 /// `module.function`, for errors and traces.

@@ -11,9 +11,9 @@ use farref::{MemberEvent, Pending};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::calls::{self, Building, Limit, PythonCall, alive};
+use crate::calls::{self, Building, Limit, PythonCall};
 use crate::coroutines::{Answer, Completion};
-use crate::errors::{Raised, interpreter_ends, raised, to_python};
+use crate::errors::{Raised, alive, interpreter_ends, raised, to_python};
 use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::peers::PyPeer;

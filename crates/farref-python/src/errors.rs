@@ -6,6 +6,8 @@ use pyo3::exceptions::{PyException as PyBaseClass, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
+use crate::interpreter;
+
 /// An exception that a function raised, on its way to who called it.
 pub(crate) type Raised = PythonError;
 
@@ -65,22 +67,43 @@ pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
     if let Some(raised) = error.downcast_ref::<Raised>() {
         return rebuilt(py, raised, &text).unwrap_or_else(|failed| failed);
     }
-    let class = class_of(&error);
-    let made = || {
-        // A Rust function may say which class it means.
-        if let Some(exception) = PyException::of(&error) {
-            let class = py.import("builtins")?.getattr_opt(exception.class())?;
-            if let Some(class) = class.filter(is_exception) {
-                return class.call1((exception.message(),));
-            }
-        }
-        let class = py.import("farref._errors")?.getattr(class)?;
-        class.call1((text.as_str(),))
-    };
-    match made() {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(_) => PyRuntimeError::new_err(text),
+    // A Rust function may say which class it means.
+    if let Some(named) = PyException::of(&error)
+        && let Some(class) = builtin(py, named.class())
+    {
+        return instance(Ok(class), named.message(), &text);
     }
+    exception(py, class_of(&error), &text)
+}
+
+/// One of Python's own classes of exceptions.
+fn builtin<'py>(py: Python<'py>, name: &str) -> Option<Bound<'py, PyAny>> {
+    let class = py.import("builtins").ok()?.getattr_opt(name).ok()??;
+    is_exception(&class).then_some(class)
+}
+
+/// An exception of one of farref's own classes.
+pub(crate) fn exception(py: Python<'_>, class: &str, text: &str) -> PyErr {
+    let errors = py.import("farref._errors");
+    instance(errors.and_then(|errors| errors.getattr(class)), text, text)
+}
+
+/// An exception of a class; if there can be none, one that says as much.
+fn instance(class: PyResult<Bound<'_, PyAny>>, message: &str, text: &str) -> PyErr {
+    match class.and_then(|class| class.call1((message,))) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(_) => PyRuntimeError::new_err(text.to_owned()),
+    }
+}
+
+/// IN-2: nothing is to be done in a process that was forked off.
+pub(crate) fn alive() -> PyResult<()> {
+    if !interpreter::has_forked() {
+        return Ok(());
+    }
+    let text = "this process was forked off from a worker, whose threads and connections it does not have: start \
+                processes with multiprocessing's \"spawn\" or with `farref launch`, and let each join by itself";
+    Err(Python::attach(|py| exception(py, "Forked", text)))
 }
 
 /// Whether it is a class of exceptions, and none of those that end a program.

@@ -15,12 +15,11 @@ use farref::{Error, Pending};
 use pyo3::prelude::*;
 use tokio::sync::Notify;
 
-use crate::calls::{alive, duration};
 use crate::errands;
-use crate::errors::to_python;
+use crate::errors::{alive, exception, to_python};
 use crate::interpreter;
 use crate::objects::Object;
-use crate::runtime;
+use crate::runtime::{self, duration};
 
 type Outcome = Result<Object, Error>;
 
@@ -243,13 +242,7 @@ impl Shared {
 const OTHERS: Duration = Duration::from_millis(50);
 
 fn cancelled(py: Python<'_>) -> PyErr {
-    let class = py
-        .import("farref._errors")
-        .and_then(|errors| errors.getattr("Cancelled"));
-    match class.and_then(|class| class.call1(("the call was cancelled",))) {
-        Ok(error) => PyErr::from_value(error),
-        Err(error) => error,
-    }
+    exception(py, "Cancelled", "the call was cancelled")
 }
 
 #[pymethods]
@@ -290,7 +283,7 @@ impl PyFuture {
     /// Gives the call up: whoever waits for it gets Cancelled, and the worker that runs it is told. False if it has ended.
     fn cancel(&self) -> PyResult<bool> {
         alive()?;
-        let former = {
+        let (former, then) = {
             let mut inner = self.0.lock();
             match &inner.state {
                 State::Idle(_) | State::Waiting => {
@@ -301,7 +294,6 @@ impl PyFuture {
                 _ => return Ok(false),
             }
         };
-        let (former, then) = former;
         self.0.cancelled.notify_waiters();
         self.0.changed.notify_all();
         then.into_iter().for_each(errands::run);

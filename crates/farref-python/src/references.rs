@@ -7,8 +7,8 @@ use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::calls::{self, Building, Limit, alive};
-use crate::errors::to_python;
+use crate::calls::{self, Building, Limit};
+use crate::errors::{alive, to_python};
 use crate::interpreter;
 use crate::objects::{self, Object};
 use crate::peers::PyPeer;

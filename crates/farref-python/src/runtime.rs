@@ -5,7 +5,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use farref::functions;
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -90,4 +90,13 @@ where
             tokio::time::timeout(limit, future).await.ok()
         }),
     }))
+}
+
+/// Seconds as Python has them.
+pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!(
+            "{seconds} is no time to wait: give seconds, zero or more, or None to wait for ever"
+        ))
+    })
 }

@@ -8,8 +8,7 @@ use farref::functions::CallScope;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::calls::alive;
-use crate::errors::to_python;
+use crate::errors::{alive, to_python};
 use crate::runtime;
 use crate::worker::PyWorker;
 

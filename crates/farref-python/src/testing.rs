@@ -6,8 +6,7 @@ use farref::testing::Cluster;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::calls::alive;
-use crate::errors::to_python;
+use crate::errors::{alive, to_python};
 use crate::runtime;
 use crate::worker::PyWorker;
 

@@ -7,13 +7,12 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::calls::{alive, duration};
-use crate::errors::to_python;
+use crate::errors::{alive, to_python};
 use crate::interpreter;
 use crate::objects::Object;
 use crate::peers::PyPeer;
 use crate::references::PyRRef;
-use crate::runtime;
+use crate::runtime::{self, duration};
 
 /// A worker of a group: what `farref.join()` returns.
 ///
