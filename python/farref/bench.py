@@ -6,6 +6,7 @@ worth comparing.
 """
 
 import argparse
+import functools
 import json
 import os
 import socket
@@ -22,6 +23,7 @@ MEASURES = [
     ("256 calls at once", "calls/s", False),
     ("create, fetch, drop a reference", "us", True),
     ("16 MiB there and back", "ms", True),
+    ("autograd step, a remote layer", "us", True),
 ]
 
 
@@ -34,8 +36,29 @@ def same(value):
     return value
 
 
-def _measure(calls, pipelined, reference, large, rounds):
-    """The figures, of four functions that do what is measured once."""
+def layer(tensor):
+    """The layer that this worker has, of a model that is spread over two."""
+    return _layer()(tensor)
+
+
+@functools.lru_cache(maxsize=None)
+def _layer():
+    import torch
+
+    return torch.nn.Linear(64, 64)
+
+
+def _median(of, rounds):
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        of()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _measure(calls, pipelined, reference, large, step, rounds):
+    """The figures, of functions that do what is measured once; None where there is nothing to be measured."""
     for _ in range(100):
         calls()
     times = []
@@ -54,20 +77,13 @@ def _measure(calls, pipelined, reference, large, rounds):
     for _ in range(batches):
         pipelined(256)
     figures["256 calls at once"] = batches * 256 / (time.perf_counter() - began)
-    times = []
-    for _ in range(max(rounds // 5, 20)):
-        began = time.perf_counter()
-        reference()
-        times.append(time.perf_counter() - began)
-    figures["create, fetch, drop a reference"] = statistics.median(times) * 1e6
+    figures["create, fetch, drop a reference"] = _median(reference, max(rounds // 5, 20)) * 1e6
     if large is not None:
         large()
-        times = []
-        for _ in range(10):
-            began = time.perf_counter()
-            large()
-            times.append(time.perf_counter() - began)
-        figures["16 MiB there and back"] = statistics.median(times) * 1e3
+        figures["16 MiB there and back"] = _median(large, 10) * 1e3
+    if step is not None:
+        step()
+        figures["autograd step, a remote layer"] = _median(step, max(rounds // 5, 20)) * 1e6
     return figures
 
 
@@ -95,12 +111,14 @@ def _of_farref(rank, place, rounds):
             pipelined,
             lambda: peer.remote(there.nothing).to_here(),
             None if array is None else lambda: peer.call(there.same, array),
+            None,
             rounds,
         )
 
 
 def _of_torch(rank, place, rounds):
     import torch
+    import torch.distributed.autograd as dist_autograd
     import torch.distributed.rpc as rpc
     from farref import bench as there
 
@@ -115,11 +133,20 @@ def _of_torch(rank, place, rounds):
             for pending in [rpc.rpc_async("worker1", there.nothing) for _ in range(number)]:
                 pending.wait()
 
+        head, batch = torch.nn.Linear(64, 1), torch.ones(8, 64)
+
+        def step():
+            with dist_autograd.context() as context:
+                loss = head(rpc.rpc_sync("worker1", there.layer, args=(batch,))).sum()
+                dist_autograd.backward(context, [loss])
+                dist_autograd.get_gradients(context)
+
         figures = _measure(
             lambda: rpc.rpc_sync("worker1", there.nothing),
             pipelined,
             lambda: rpc.remote("worker1", there.nothing).to_here(),
             lambda: rpc.rpc_sync("worker1", there.same, args=(tensor,)),
+            step,
             rounds,
         )
     rpc.shutdown()

@@ -14,6 +14,7 @@ def test_the_benchmark_has_a_figure_for_each_measure():
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout.splitlines()[-1])
     measured = [name for name, _, _ in bench.MEASURES]
-    # Arrays need numpy.
-    assert set(measured[:4]) <= set(figures["farref"]) <= set(measured)
+    # Arrays need numpy, and autograd needs torch.
+    assert set(measured[:4]) <= set(figures["farref"]) <= set(measured[:5])
+    assert all(set(figures[who]) == set(measured) for who in set(figures) - {"farref"})
     assert all(figure > 0 for who in figures.values() for figure in who.values())
