@@ -15,8 +15,8 @@ use libtest_mimic::{Arguments, Trial};
 /// Says that this process is a worker, and whether it uses Unix sockets.
 const ROLE: &str = "FARREF_LARGE_VALUES_UNIX";
 
-/// The large value.
-const LARGE: usize = 1 << 30;
+/// The large value: so large that one copy more would be seen in the memory of the process.
+const LARGE: usize = 256 << 20;
 
 /// What a process may use beside it.
 const BESIDE: usize = 64 << 20;
@@ -539,7 +539,7 @@ fn vector(words: usize, seed: u64) -> Vec<u64> {
 
 /// It is copied by neither side: there would be no room for that. It is larger than what is kept to receive into.
 fn large_vector(_: &Worker, other: &Peer) -> Result<()> {
-    let words = LARGE / 4 / 8;
+    let words = LARGE / 8;
     let values = vector(words, 1);
     reset_peak()?;
     reset_peak::on(other).wait()?;

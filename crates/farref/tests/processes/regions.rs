@@ -106,7 +106,7 @@ fn read_in_place() -> anyhow::Result<()> {
     run(Options::default(), &["a", "b"], async |group| {
         acquaint(group, "a").await?;
         acquaint(group, "b").await?;
-        const SIZE: usize = 64 * MIB;
+        const SIZE: usize = 16 * MIB;
         let owner = group.peer("a")?;
         let kept: RRef<Blob> = keep::on(&owner, SIZE, 7).remote();
         let before = in_place(group, "a").await?;
