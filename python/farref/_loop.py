@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import inspect
+import logging
 import threading
 
 from . import _scope
@@ -16,8 +18,18 @@ def _running():
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="farref-asyncio", daemon=True).start()
+            threading.Thread(target=_for_ever, args=(_loop,), name="farref-asyncio", daemon=True).start()
         return _loop
+
+
+def _for_ever(loop):
+    """Whatever a task or a callback does: others have theirs on the same loop."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            # A task that a coroutine has begun. Of others asyncio says it by itself; these two it hands on.
+            logging.getLogger("farref").error("%s in a task of the event loop, which goes on", type(error).__name__)
 
 
 def start(coroutine, scope, completion):
@@ -30,18 +42,11 @@ def start(coroutine, scope, completion):
         if cancelled:
             coroutine.close()
             completion.raised(asyncio.CancelledError())
-            return
-        task = loop.create_task(coroutine)
-        tasks.append(task)
-        task.add_done_callback(ended)
-
-    def ended(task):
-        if task.cancelled():
-            completion.raised(asyncio.CancelledError("the call was cancelled"))
-        elif task.exception() is not None:
-            completion.raised(task.exception())
+        elif inspect.isawaitable(coroutine):
+            tasks.append(loop.create_task(_told(coroutine, completion)))
         else:
-            completion.returned(task.result())
+            # Its caller takes the function for a coroutine function, which it is not here.
+            completion.returned(coroutine)
 
     def cancel():
         nonlocal cancelled
@@ -53,6 +58,20 @@ def start(coroutine, scope, completion):
     context.run(_scope.current.set, scope)
     loop.call_soon_threadsafe(begin, context=context)
     return lambda: loop.call_soon_threadsafe(cancel)
+
+
+async def _told(coroutine, completion):
+    """Awaits it, and tells what became of it. No exception gets out: SystemExit and KeyboardInterrupt would end the loop."""
+    try:
+        value = await coroutine
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        # Without this function's own line.
+        trace = error.__traceback__
+        completion.raised(error.with_traceback(trace and trace.tb_next))
+    else:
+        completion.returned(value)
 
 
 async def wait_for(future):

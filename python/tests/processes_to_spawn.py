@@ -1,5 +1,9 @@
 """What processes do that tests spawn."""
 
+import os
+import signal
+import sys
+
 import remote_functions as there
 
 
@@ -10,3 +14,17 @@ def all_call_all(me, word):
 def one_fails(me):
     if me.rank == 1:
         raise LookupError("of worker1")
+
+
+def one_fails_at_length(me):
+    if me.rank == 1:
+        raise LookupError("of worker1, which has much to say: " + "x" * 300_000)
+
+
+def one_is_killed(me):
+    if me.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def all_exit(me, code):
+    sys.exit(code)

@@ -40,6 +40,24 @@ def exits():
     raise SystemExit(3)
 
 
+async def exits_later():
+    await asyncio.sleep(0)
+    raise SystemExit(3)
+
+
+async def begins_a_task_that_exits():
+    async def exits():
+        raise SystemExit(3)
+
+    task = asyncio.get_running_loop().create_task(exits())
+    await asyncio.wait([task])
+    return type(task.exception()).__name__
+
+
+async def cancels_itself():
+    raise asyncio.CancelledError("of its own")
+
+
 def process():
     return os.getpid()
 

@@ -7,6 +7,7 @@ import pytest
 import remote_functions as there
 
 import farref
+from farref._remote import find
 
 
 def test_the_value_comes_back(b):
@@ -40,6 +41,36 @@ def test_an_exception_that_cannot_be_rebuilt_is_a_remote_error_that_says_all_of_
 def test_an_exit_of_another_worker_is_none_of_this_one(b):
     with pytest.raises(farref.RemoteError, match="SystemExit"):
         b.call(there.exits)
+
+
+def test_an_exit_in_a_coroutine_is_its_callers_and_the_event_loop_goes_on(b):
+    b = b.timeout(60)
+    with pytest.raises(farref.RemoteError, match="SystemExit"):
+        b.call(there.exits_later)
+    assert b.call(there.double_later, 21) == 42
+    assert b.call(there.begins_a_task_that_exits) == "SystemExit"
+    assert b.call(there.double_later, 21) == 42
+
+
+def test_a_coroutine_that_cancels_itself_says_so_in_its_own_words(b):
+    with pytest.raises(farref.RemoteError, match="CancelledError: of its own") as raised:
+        b.call(there.cancels_itself)
+    assert "in cancels_itself" in str(raised.value.__cause__)
+    assert "_loop.py" not in str(raised.value.__cause__)
+
+
+def test_a_function_that_is_no_coroutine_function_where_it_runs_is_called_all_the_same(b):
+    assert b.timeout(60).call(TakenForACoroutine(), 1) == 1
+
+
+class TakenForACoroutine:
+    """Its caller's version of the program has a coroutine function in the place of `same`."""
+
+    __module__, __qualname__ = there.same.__module__, there.same.__qualname__
+    __code__ = there.double_later.__code__
+
+    def __reduce__(self):
+        return find, ("remote_functions.same",)
 
 
 def test_what_cannot_be_pickled_is_said_where_it_is(b):

@@ -3,7 +3,7 @@
 import pytest
 
 import farref
-from processes_to_spawn import all_call_all, one_fails
+from processes_to_spawn import all_call_all, all_exit, one_fails, one_fails_at_length, one_is_killed
 
 
 def test_spawned_processes_are_a_group():
@@ -11,11 +11,34 @@ def test_spawned_processes_are_a_group():
 
 
 def test_the_failure_of_one_ends_all_and_is_told_with_its_traceback():
-    with pytest.raises(farref.SpawnError, match="worker1") as raised:
+    with pytest.raises(farref.SpawnError, match="worker1.*LookupError: of worker1") as raised:
         farref.spawn(one_fails, 3)
+    assert isinstance(raised.value, farref.Error)
     assert "LookupError: of worker1" in str(raised.value.__cause__)
 
 
 def test_a_group_of_nobody_is_refused():
     with pytest.raises(ValueError, match="no group"):
         farref.spawn(all_call_all, 0, "hello")
+
+
+def test_a_failure_with_much_to_say_does_not_hold_up_the_end():
+    with pytest.raises(farref.SpawnError, match="worker1.*much to say") as raised:
+        farref.spawn(one_fails_at_length, 2)
+    assert len(str(raised.value)) < 2000
+
+
+def test_a_process_that_was_killed_is_said_to_be():
+    with pytest.raises(farref.SpawnError, match="worker1 was ended by SIGKILL"):
+        farref.spawn(one_is_killed, 2)
+
+
+def test_processes_that_exit_with_zero_have_not_failed():
+    farref.spawn(all_exit, 2, 0)
+    with pytest.raises(farref.SpawnError, match="exit code 5"):
+        farref.spawn(all_exit, 1, 5)
+
+
+def test_a_function_that_a_new_process_cannot_find_is_refused_at_once():
+    with pytest.raises(ValueError, match="top of a module"):
+        farref.spawn(lambda me: None, 1)
