@@ -76,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         all_are_started_again_when_asked_for,
         closed_output_is_closed_for_the_ranks_too,
         a_run_ends_when_told_to_although_nobody_reads_its_output,
+        programs_of_torch_are_started_on_farref,
         a_missing_program_is_one_clear_line,
         what_does_not_fit_together_is_one_clear_line,
         two_launchers_make_one_group,
@@ -847,6 +848,22 @@ fn a_run_ends_when_told_to_although_nobody_reads_its_output() -> anyhow::Result<
     launch.finish()
 }
 
+/// With a Python that only says how it was called; `python/tests/test_torch_launch.py` has a real one.
+fn programs_of_torch_are_started_on_farref() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let python = launch.directory.join("python3");
+    std::fs::write(&python, "#!/bin/sh\necho $RANK of $WORLD_SIZE: \"$@\"")?;
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755))?;
+    let program = ["./python3", "-u", "train.py", "--torch"];
+    let output = launch.command(&["-n", "2", "--torch"], &program).output()?;
+    assert_eq!(
+        sorted(&output.stdout),
+        [0, 1].map(|rank| format!("[{rank}] {rank} of 2: -u -m farref.torch train.py --torch"))
+    );
+    assert_eq!(output.status.code(), Some(0));
+    launch.finish()
+}
+
 fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     std::fs::write(launch.directory.join("plain"), "echo")?;
@@ -898,6 +915,7 @@ fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
         ("-n 1 --nnodes 2", "needs --node-rank"),
         ("-n 1 --node-rank 1", "--node-rank 1 is out of range"),
         ("-n 1 --rendezvous nowhere", "is not HOST:PORT"),
+        ("-n 1 --torch", "`sh` is not Python"),
         (&format!("-n 1 --rendezvous {taken}"), &in_use),
     ] {
         let options: Vec<&str> = options.split_whitespace().collect();

@@ -19,8 +19,31 @@ class NotSupported(NotImplementedError, RuntimeError):
     """Something of torch.distributed.rpc that farref does not have. It says what to do instead."""
 
 
-_OPTIMIZER = "torch.distributed.optim.optimizer"
 _REPLACED = ("torch.distributed.rpc", "torch.distributed.autograd")
+
+
+def _plain_optimizers(module):
+    """DistributedOptimizer has TorchScript for some classes of optimizers, which cannot ask for the gradients of farref's contexts;
+    the classes themselves can."""
+    if hasattr(module, "functional_optim_map"):
+        module.functional_optim_map = {}
+
+
+def _remote_train(module):
+    """RemoteModule.train() forgets what it was told."""
+
+    def train(self, mode=True):
+        """Whether the module is to train, told to it where it is."""
+        return self.module_rref.rpc_sync().train(mode)
+
+    module._RemoteModule.train = train
+
+
+# Modules of PyTorch's that something is changed in when they have been loaded.
+_AMENDED = {
+    "torch.distributed.optim.optimizer": _plain_optimizers,
+    "torch.distributed.nn.api.remote_module": _remote_train,
+}
 
 
 class _Before(_abc.MetaPathFinder):
@@ -29,28 +52,30 @@ class _Before(_abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name in _REPLACED:
             _replace()
-        elif name == _OPTIMIZER:
+        elif name in _AMENDED:
             spec = _machinery.PathFinder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _Optimizer(spec.loader)
+                spec.loader = _Amended(spec.loader, _AMENDED[name])
             return spec
         return None
 
 
-class _Optimizer(_abc.Loader):
-    """Loads the module of DistributedOptimizer. It has optimizers in TorchScript for some classes, which cannot ask for the
-    gradients of farref's contexts; the classes themselves can."""
+class _Amended(_abc.Loader):
+    """Loads a module, and changes something in it."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, amend):
         self._loader = loader
+        self._amend = amend
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)  # where its source is, say
 
     def create_module(self, spec):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
         self._loader.exec_module(module)
-        if hasattr(module, "functional_optim_map"):
-            module.functional_optim_map = {}
+        self._amend(module)
 
 
 def _replace():
@@ -69,6 +94,24 @@ def install():
             "import farref.torch first, or run the program with python -m farref.torch"
         )
     _sys.meta_path.insert(0, _Before())
+    _let_children_too()
+
+
+def _let_children_too():
+    """Processes that ``torch.multiprocessing.spawn`` starts import the program's modules anew: they run on what their parent's
+    run on."""
+    from multiprocessing import spawn
+
+    own = spawn.get_command_line
+
+    def get_command_line(**settings):
+        words = own(**settings)
+        if "-c" in words:
+            code = words.index("-c") + 1
+            words[code] = f"import farref.torch; {words[code]}"
+        return words
+
+    spawn.get_command_line = get_command_line
 
 
 def is_installed():

@@ -42,7 +42,8 @@ class TensorPipeAgent(RpcAgent):
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
         self._calls = self._served = self._served_later = 0
-        self._leaks = []
+        # Values that others refer to at the end, and who.
+        self._leaks = {}
         self._dead = set()
         self._started = threading.Event()
         self._ended = False
@@ -263,7 +264,9 @@ class TensorPipeAgent(RpcAgent):
             return
         from . import _rref
 
-        self._leaks = _rref.shared(self) if self._is_static else []
+        if self._is_static:
+            _rref.look_for_leaks()
+            _rref.tell_owners(self)
         _rref.release_all(self)
         try:
             if self._is_static:

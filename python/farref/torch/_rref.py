@@ -190,13 +190,19 @@ class PyRRef:
 
         return RRefProxy(self, getattr(rpc, name), timeout)
 
+    def _is_late(self):
+        """Whether the time to make it is over, and its owner has not said that it knows of it."""
+        if self._until is None or self._far is None or time.monotonic() < self._until:
+            return False
+        return not self._far.is_confirmed
+
     def _never_made(self):
         return RuntimeError(
             "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
         )
 
     def _check_there(self, use):
-        if self._failed:
+        if self._failed or self._is_late():
             raise self._never_made()
         if self._deleted:
             raise RuntimeError(f"{self} has been deleted. Cannot call {use} on it after deletion.")
@@ -323,6 +329,23 @@ def shared(agent):
     return found
 
 
+def look_for_leaks():
+    """Writes down which values of this worker others refer to. Called at the end, here and by those who do."""
+    agent = _agent.started()
+    agent._leaks.update(shared(agent))
+
+
+def tell_owners(agent):
+    """What is not dropped by the end is a leak: its owner gets to know of it before it is dropped for the program."""
+    with _shared_lock:
+        mine = [rref for rref in _shared if rref._agent is agent]
+    for owner in {rref._owner for rref in mine if not (rref.is_owner() or rref._deleted or rref._failed)}:
+        try:
+            agent._peer(owner).timeout(10.0).call(look_for_leaks)
+        except _errors.Error:
+            pass  # it is gone, and its values with it
+
+
 def release_all(agent):
     """Drops the references of this worker."""
     with _shared_lock:
@@ -344,9 +367,9 @@ def delete_all_user_and_unforked_owner_rrefs(timeout=timedelta(seconds=100)):
 def destroy_rref_context(ignore_leaks):
     """Says which values others still hold references to."""
     agent = _agent.get_current_rpc_agent()
-    leaks, agent._leaks = agent._leaks, []
+    leaks, agent._leaks = agent._leaks, {}
     if leaks and not ignore_leaks:
-        lines = "\n".join(f"Leaking RRef {number} with fork Id on {', '.join(holders)}" for number, holders in leaks)
+        lines = "\n".join(f"Leaking RRef {number} with fork Id on {', '.join(holders)}" for number, holders in leaks.items())
         raise RuntimeError(
             f"{lines}\n\nThis is likely because the application code still holds references to RRef instances."
         )

@@ -25,6 +25,8 @@ use super::output::Color;
       a rank that fails comes back, up to three times; the others go on
   farref launch -n 4 --restarts 3 --restart all -- python3 train.py
       all ranks start afresh when one fails, as torchrun does it
+  farref launch -n 4 --torch -- python3 train.py --epochs 3
+      a program of torch.distributed.rpc, unchanged, on farref (needs its Python package)
   farref launch -n 4 --tls -- ./train
       what goes over TCP is encrypted; ranks on one host talk over Unix sockets unless the program says otherwise
   farref launch -n 8 --nnodes 2 --node-rank 0 --rendezvous host0:29500 -- ./train
@@ -65,6 +67,11 @@ pub(crate) struct Arguments {
     /// Where the ranks meet; the launcher of node 0 listens there [default on one node: a free port]
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) rendezvous: Option<String>,
+
+    /// The program is one of torch.distributed.rpc, and is to run on farref: `python train.py` is started as
+    /// `python -m farref.torch train.py`. Needs farref's Python package
+    #[arg(long)]
+    pub(super) torch: bool,
 
     /// Encrypt what ranks say to each other over TCP: makes an authority for this run, and a certificate for each rank
     /// with its name (`worker0`, .., or that of --names). Ranks on one host talk over Unix sockets, which the system protects

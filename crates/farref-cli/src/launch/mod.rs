@@ -2,7 +2,7 @@
 //!
 //! The command line ([`arguments`]) becomes a [`Plan`]; the launcher of node 0 hosts the store where the ranks
 //! meet ([`meeting`]); the [`supervisor`] starts the ranks, watches them and decides what follows. Nothing
-//! here knows what the program does.
+//! here knows what the program does, but for `--torch` ([`torch`]).
 
 mod arguments;
 mod environment;
@@ -16,6 +16,7 @@ mod program;
 mod signals;
 mod supervisor;
 mod tether;
+mod torch;
 
 pub(crate) use arguments::Arguments;
 pub(crate) use environment::threads_to_limit;
@@ -49,7 +50,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return tether::become_program(parent, &arguments.program);
     }
     let plan = Plan::new(&arguments)?;
-    let program = Program::find(&arguments.program)?;
+    let program = match arguments.torch {
+        true => Program::find(&torch::on_farref(&arguments.program)?)?,
+        false => Program::find(&arguments.program)?,
+    };
     plan.allow_enough_files()?;
     let policy = Policy {
         restarts: arguments.restarts,
