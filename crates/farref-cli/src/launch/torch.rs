@@ -43,7 +43,11 @@ fn program_at(words: &[OsString]) -> Option<usize> {
     let mut place = 1;
     loop {
         let option = word(words.get(place)?);
-        if !option.starts_with('-') || option == "-" || option.starts_with("-m") || option.starts_with("-c") {
+        if !option.starts_with('-')
+            || option == "-"
+            || option.starts_with("-m")
+            || option.starts_with("-c")
+        {
             return Some(place);
         }
         place += match WITH_VALUE.contains(&&*option) {
@@ -71,9 +75,18 @@ mod tests {
     #[test]
     fn farref_comes_behind_the_options_of_python_and_before_the_program() {
         for (line, expected) in [
-            ("python train.py -m x", "python -m farref.torch train.py -m x"),
-            ("/a/python3.12 -u -X dev t.py", "/a/python3.12 -u -X dev -m farref.torch t.py"),
-            ("python3 -W ignore -m pkg.train 3", "python3 -W ignore -m farref.torch -m pkg.train 3"),
+            (
+                "python train.py -m x",
+                "python -m farref.torch train.py -m x",
+            ),
+            (
+                "/a/python3.12 -u -X dev t.py",
+                "/a/python3.12 -u -X dev -m farref.torch t.py",
+            ),
+            (
+                "python3 -W ignore -m pkg.train 3",
+                "python3 -W ignore -m farref.torch -m pkg.train 3",
+            ),
         ] {
             assert_eq!(rewritten(line).as_deref(), Ok(expected));
         }
@@ -81,7 +94,15 @@ mod tests {
 
     #[test]
     fn what_is_no_program_of_python_is_refused() {
-        for line in ["", "./train.py", "python3", "python3 -u", "python3 -W", "python3 -c pass", "python3 -"] {
+        for line in [
+            "",
+            "./train.py",
+            "python3",
+            "python3 -u",
+            "python3 -W",
+            "python3 -c pass",
+            "python3 -",
+        ] {
             assert!(rewritten(line).is_err(), "{line}");
         }
     }
