@@ -78,8 +78,16 @@ def value_of(message, sender):
 
 def raised_or(value):
     """Raises what a function has raised."""
-    _internal()._handle_exception(value)
-    return value
+    try:
+        _internal()._handle_exception(value)
+        return value
+    except Exception as error:
+        # PyTorch's function refers to what it raises: a circle, which would keep the frames of all who wait for this.
+        raised = error.with_traceback(None)
+    try:
+        raise raised
+    finally:
+        del raised
 
 
 def as_torch_says(error, seconds):
