@@ -141,10 +141,15 @@ class TensorPipeAgent(RpcAgent):
 
     def _departed(self, name, died):
         """Told by the group: a worker is gone."""
+        info = self._infos.get(name)
         if not self._is_static:
             self._forget(name)
         if died:
             _let_gatherings_end(self, name)
+        if info is not None:
+            from . import _grad
+
+            _grad.departed(self, info.id)
 
     def _forget(self, name):
         with self._lock:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import itertools
+import secrets
 import threading
 
 from farref import _core, _errors
@@ -15,8 +16,9 @@ _contexts = {}
 _over = collections.OrderedDict()
 _OVER = 1 << 14
 _worker = None
-_numbers = itertools.count()
-_messages = itertools.count()
+# Whoever had this worker's id before, in another group or before it was started again, had other numbers.
+_numbers = itertools.count(secrets.randbits(_BITS - 1))
+_messages = itertools.count(secrets.randbits(_BITS - 1))
 
 
 class DistAutogradContext:
@@ -28,8 +30,9 @@ class DistAutogradContext:
         self._received = {}
         self._known = set()
         self._gradients = {}
+        # Passes that come by here, by their numbers.
+        self._parts = {}
         self._lock = threading.Lock()
-        self._passes = 0
 
     def _context_id(self):
         """Which it is."""
@@ -59,16 +62,10 @@ class DistAutogradContext:
                 else:
                     self._gradients[leaf] = before + gradient
 
-    @contextlib.contextmanager
-    def passing(self):
-        """A backward pass goes through this worker."""
+    def is_passing(self):
+        """Whether a backward pass goes through this worker."""
         with self._lock:
-            self._passes += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._passes -= 1
+            return any(part.is_under_way for part in self._parts.values())
 
 
 # The context that code runs in
@@ -116,9 +113,8 @@ def leaving(tensors, to, forced):
     context_id = current_id()
     if context_id is None:
         return None
-    import torch
-
-    wanting = [tensor for tensor in tensors or () if tensor.requires_grad] if torch.is_grad_enabled() else []
+    # Whether or not it is computed without gradients here: what comes back was computed elsewhere.
+    wanting = [tensor for tensor in tensors or () if tensor.requires_grad]
     if not wanting and not forced:
         return None
     with _lock:
@@ -146,7 +142,7 @@ def arriving(tensors, grad, sender):
 
     wanting = [tensor for tensor in tensors if tensor.requires_grad]
     plain = [tensor.requires_grad_(False) for tensor in wanting]
-    entered, function = _graph.receive(_graph.Arrived(context_id, message, sender, plain))
+    entered, function = _graph.receive(_graph.Arrived(message, sender, plain))
     context._received[message] = function
     of = dict(zip(map(id, wanting), entered))
     return [of.get(id(tensor), tensor) for tensor in tensors]
@@ -161,6 +157,10 @@ def init(worker_id):
     if not 0 <= worker_id < 1 << 16:
         raise RuntimeError("worker_id needs to be in the range [0, 65535]")
     _worker = worker_id
+    with _lock:
+        # Those of a group that this process was in before.
+        _contexts.clear()
+        _over.clear()
 
 
 def new_context():
@@ -204,7 +204,7 @@ def _tell_of_end(context):
     if not _agent.is_current_rpc_agent_set():
         return
     agent = _agent.get_current_rpc_agent()
-    for known in context._known:
+    for known in list(context._known):
         try:
             peer = agent._peer(agent.get_worker_info(known))
             _core.start_deferred(peer, None, serve_end, (context._number,), _ignore)
@@ -214,10 +214,48 @@ def _tell_of_end(context):
 
 def serve_end(completion, context_id):
     """Told by another worker that a context is over."""
+    _end_here(context_id)
+    completion.sent(None)
+
+
+def departed(agent, worker):
+    """A worker is gone. Its contexts are over; and of those of others somebody else may know only through it that this worker has
+    taken part."""
+    with _lock:
+        contexts = list(_contexts.values())
+    for context in contexts:
+        opened_by = context._number >> _BITS
+        if opened_by == worker:
+            _end_here(context._number)
+        elif opened_by != agent._info.id:
+            _take_part(agent, opened_by, context._number)
+
+
+def _take_part(agent, opened_by, context_id):
+    def then(is_there, error):
+        if error is None and not is_there:
+            _end_here(context_id)
+
+    try:
+        peer = agent._peer(agent.get_worker_info(opened_by))
+        _core.start_deferred(peer, None, serve_part, (context_id, agent._info.id), then)
+    except (_errors.Error, RuntimeError):
+        pass  # it is gone too, and that is going to be told
+
+
+def serve_part(completion, context_id, worker):
+    """Told by another worker that it takes part in a context of this one's. Answers whether there is such a context."""
+    with _lock:
+        context = _contexts.get(context_id)
+        if context is not None:
+            context._known.add(worker)
+    completion.sent(context is not None)
+
+
+def _end_here(context_id):
     context = _end(context_id)
     if context is not None:
         _tell_of_end(context)
-    completion.sent(None)
 
 
 def _ignore(_, error):
@@ -258,7 +296,7 @@ def backward(context_id, roots, retain_graph=False):
     and returns when it is through; the gradients are in the context (:func:`get_gradients`)."""
     import torch
 
-    from . import _graph
+    from . import _passes
 
     if not isinstance(context_id, int) or not isinstance(roots, (list, tuple)):
         raise TypeError(
@@ -275,18 +313,19 @@ def backward(context_id, roots, retain_graph=False):
             raise RuntimeError(f"{root} is not a scalar, all roots need to be scalar")
         if root.grad_fn is None:
             raise RuntimeError(f"{root} does not have a valid gradient function.")
-    with within(context_id), context.passing():
-        _graph.Pass(context, retain_graph).run(roots, [torch.ones_like(root) for root in roots])
+    _passes.backward(context, roots, [torch.ones_like(root) for root in roots], retain_graph)
 
 
 def get_gradients(context_id):
     """Retrieves a map from Tensor to the appropriate gradient for that Tensor accumulated in the provided context."""
-    return dict(retrieve_context(context_id)._gradients)
+    context = retrieve_context(context_id)
+    with context._lock:
+        return dict(context._gradients)
 
 
 def debug_info():
     """Numbers, as PyTorch names them."""
     with _lock:
         contexts = list(_contexts.values())
-    passes = sum(context._passes > 0 for context in contexts)
+    passes = sum(context.is_passing() for context in contexts)
     return {"num_current_backward_passes": passes, "num_autograd_contexts": len(contexts)}

@@ -1,10 +1,17 @@
-"""Backward passes through the graphs of all workers that took part in a context.
+"""The graph of one worker in a backward pass: PyTorch's, run in as few parts as the gradients allow.
 
-Each worker has its own graph, PyTorch's. Where tensors have left it in a message there is a ``SendRpcBackward``, where they came
-in a ``RecvRpcBackward``. A pass runs on a worker from tensors whose gradients are known (roots, or what was sent) to the leaves;
-each ``RecvRpcBackward`` that it meets sends gradients on, to the worker that the tensors came from, which runs its pass and
-answers when it is through. Passes are linear in the gradients: those that arrive one after the other are added up, and nobody
-has to know beforehand how many will come. So results that were never used hold nothing up.
+Where tensors have left a worker in a message there is a ``SendRpcBackward``, where they came in a ``RecvRpcBackward``. Gradients
+come in for the loss and for what was sent, and go on for what was received, or stay with the leaves.
+
+Invariants:
+
+- **GR-1** What was sent is remembered as the edges of the graph that the tensors had then: changes in place since do not matter.
+- **GR-2** Nothing is run before all gradients that it can get in the pass are there: a function and a hook see sums, never parts of
+  them. ``sends`` whose gradients may still come block all that they reach; what no such send reaches is run.
+- **GR-3** What a run computes for functions that are blocked is kept, and goes on from there: each function is run once. PyTorch
+  can keep gradients at a function only if it leads to no other at which some are kept. Where skips and parameters cross so that it
+  does, functions are run twice, on the same sums: for what others wait for, and at the end for the leaves. And where PyTorch cannot
+  keep them at all (before 2.5 only at what was sent), they are run once for each message that others wait for.
 """
 
 import collections
@@ -12,11 +19,8 @@ import functools
 import threading
 
 import torch
-from farref import _core, _errors
 
-from . import _agent, _tensors
-
-_running = threading.local()
+running = threading.local()
 
 
 class _Names:
@@ -47,16 +51,18 @@ def _recv_forward(ctx, entrance, arrived):
 
 
 def _recv_backward(ctx, *gradients):
-    now = getattr(_running, "now", None)
+    now = getattr(running, "now", None)
     if now is None:
         raise RuntimeError(
             "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
         )
-    now.send_on(ctx.arrived, gradients)
+    now.received(ctx.arrived, gradients)
     return None, None
 
 
 def _send_forward(ctx, *tensors):
+    if not _begins_at_edges():
+        ctx.save_for_backward(*tensors)
     return torch.zeros(())
 
 
@@ -64,13 +70,27 @@ def _send_backward(ctx, *_):
     raise RuntimeError("tensors that were sent get their gradients from torch.distributed.autograd.backward()")
 
 
+@functools.lru_cache(maxsize=None)
+def _begins_at_edges():
+    """Whether PyTorch can begin at any edge of a graph, without a tensor that has it."""
+    try:
+        leaf = torch.ones((), requires_grad=True)
+        edge = torch.autograd.graph.GradientEdge((leaf * 1).grad_fn, 0)
+        torch.autograd.grad((edge,), (leaf,), (torch.ones(()),))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
 class Arrived:
     """Tensors that a message has brought, and where their gradients are to go."""
 
-    def __init__(self, context, message, sender, tensors):
-        self.context = context
+    def __init__(self, message, sender, tensors):
         self.message = message
         self.sender = sender
+        # The leaf behind them: a pass that has run up to it has run the function.
+        self.entrance = None
+        self.number = len(tensors)
         self._tensors = tensors
 
     def take(self):
@@ -78,64 +98,345 @@ class Arrived:
         return tensors
 
 
+def receive(arrived):
+    """The tensors, as outputs of a function of the graph; and that function."""
+    _Names.make()
+    with torch.enable_grad():
+        arrived.entrance = torch.zeros((), requires_grad=True)
+        outputs = _Names.recv.apply(arrived.entrance, arrived)
+    return list(outputs), outputs[0].grad_fn
+
+
+def _described(tensor):
+    return tensor.dtype, tensor.shape, tensor.layout
+
+
+def _empty(described):
+    """A tensor without memory of its own."""
+    dtype, shape, layout = described
+    if layout is not torch.strided:
+        return torch.zeros(shape, dtype=dtype).to_sparse() if layout is torch.sparse_coo else torch.zeros(shape, dtype=dtype)
+    return torch.empty((), dtype=dtype).expand(shape)
+
+
 class Sent:
-    """Tensors that have left in a message: a pass goes on here with the gradients that come back."""
+    """Tensors that have left in a message."""
+
+    __slots__ = ("_output",)
 
     def __init__(self, tensors):
         _Names.make()
         with torch.enable_grad():
             # Kept: the function lives as long as what it has returned.
-            self._output = _Names.send.apply(*tensors)
-        self.tensors = tensors
+            if _begins_at_edges():
+                self._output = _Names.send.apply(*tensors)
+            else:
+                # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
+                with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
+                    self._output = _Names.send.apply(*tensors)
 
     @property
     def node(self):
         """The function that they have left through."""
         return self._output.grad_fn
 
+    @property
+    def edges(self):
+        """Where their gradients go on: functions, and which of their outputs."""
+        return self.node.next_functions
 
-def receive(arrived):
-    """The tensors, as outputs of a function of the graph; and that function."""
-    _Names.make()
-    with torch.enable_grad():
-        entrance = torch.zeros((), requires_grad=True)
-        entrance._farref_entrance = True
-        outputs = _Names.recv.apply(entrance, arrived)
-    return list(outputs), outputs[0].grad_fn
+    def entries(self):
+        """What PyTorch begins at, for each."""
+        if _begins_at_edges():
+            return [torch.autograd.graph.GradientEdge(node, number) for node, number in self.edges]
+        return self.node.saved_tensors
 
 
-def _leaves(tensors):
-    """The tensors that these were computed from, and that want gradients."""
-    leaves, seen, left = {}, set(), []
-    for tensor in tensors:
-        if tensor.grad_fn is None:
-            leaves[id(tensor)] = tensor
-        else:
-            left.append(tensor.grad_fn)
+def _arrived(node):
+    """What came in through a function, if anything did."""
+    return node.arrived if isinstance(node, _Names.recv._backward_cls) else None
+
+
+def _leaf(node):
+    return node.variable if type(node).__name__ == "AccumulateGrad" else None
+
+
+def _before(node):
+    return [before for before, _ in node.next_functions if before is not None]
+
+
+def _leads_to_another(nodes):
+    """Whether one of these leads to another."""
+    seen, left = set(), [before for node in nodes for before in _before(node)]
     while left:
         node = left.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            leaves[id(variable)] = variable
-        left.extend(before for before, _ in node.next_functions if before is not None)
-    return list(leaves.values())
+        if node in nodes:
+            return True
+        if node not in seen:
+            seen.add(node)
+            left.extend(_before(node))
+    return False
+
+
+class Graph:
+    """The graph of this worker in one pass."""
+
+    def __init__(self, sends, retain):
+        _Names.make()
+        self._retain = retain
+        self._sends = sends
+        # Messages whose gradients may come.
+        self._unfed = dict(sends)
+        # Those of them whose gradients will come.
+        self._expected = set()
+        self._reached = set()
+        # How many edges of what is blocked lead to a function. Others are not blocked (GR-2).
+        self._blocked = None
+        # Gradients to go on with: what PyTorch begins at, the function there, the gradient.
+        self._pending = []
+        # The same for leaves, once they cannot be run together with the others (GR-3).
+        self._behind = None
+        # What was received, is reached and has not been run, by its function; and what of it is not blocked.
+        self._received = {}
+        self._ready = set()
+        self._told = set()
+        # Leaves that are reached and have not been run, by their functions.
+        self._leaves = {}
+        self._entries = {}
+        self._went_out = {}
+
+    @property
+    def waits(self):
+        """Whether there are gradients that it could not go on with."""
+        return bool(self._pending)
+
+    # Gradients come in
+
+    def begin(self, roots, gradients):
+        """The pass begins here. Returns what was received and will get gradients."""
+        for root, gradient in zip(roots, gradients):
+            self._goes_on(root, root.grad_fn, gradient)
+        return self._reach([root.grad_fn for root in roots])
+
+    def expect(self, messages):
+        """These will get gradients. Returns what was received and, because of that, will get some too."""
+        found = []
+        for message in messages:
+            sent = self._sends.get(message)
+            if sent is None:
+                raise RuntimeError(f"Could not find send function for autograd message id: {message}")
+            if message in self._unfed and message not in self._expected:
+                self._expected.add(message)
+                found += self._reach([node for node, _ in sent.edges])
+        return found
+
+    def feed(self, message, gradients):
+        """The gradients of a message that they were expected for."""
+        self._expected.remove(message)
+        sent = self._unfed.pop(message)
+        for entry, (node, _), gradient in zip(sent.entries(), sent.edges, gradients):
+            if gradient is not None:
+                self._goes_on(entry, node, gradient)
+        self._unblock(sent)
+
+    def _goes_on(self, *pending):
+        self._pending.append(pending)
+        if self._behind is not None:
+            self._behind.append(pending)
+
+    def expect_no_more(self):
+        """Gradients will come for nothing but what they are expected for."""
+        for message in [message for message in self._unfed if message not in self._expected]:
+            self._unblock(self._unfed.pop(message))
+
+    def _reach(self, left):
+        found = []
+        while left:
+            node = left.pop()
+            if node in self._reached:
+                continue
+            self._reached.add(node)
+            arrived = _arrived(node)
+            if arrived is not None:
+                self._received[node] = arrived
+                found.append(arrived)
+                if self._is_free(node):
+                    self._ready.add(node)
+                continue
+            leaf = _leaf(node)
+            if leaf is not None:
+                self._leaves[node] = leaf
+            left.extend(_before(node))
+        return found
+
+    # What is blocked
+
+    def _is_free(self, node):
+        return self._blocked is not None and node not in self._blocked
+
+    def _block(self):
+        """Looks at what is blocked, when the first gradients are here."""
+        blocked = self._blocked = collections.Counter()
+        left = [node for sent in self._unfed.values() for node, _ in sent.edges]
+        while left:
+            node = left.pop()
+            blocked[node] += 1
+            if blocked[node] == 1:
+                left.extend(_before(node))
+        if not _begins_at_edges():
+            for sent in self._sends.values():
+                self._entries.update((edge, (sent, index)) for index, edge in enumerate(sent.edges))
+        self._ready.update(node for node in self._received if node not in blocked)
+
+    def _unblock(self, sent):
+        if self._blocked is None:
+            return
+        left = [node for node, _ in sent.edges]
+        while left:
+            node = left.pop()
+            self._blocked[node] -= 1
+            if self._blocked[node] == 0:
+                del self._blocked[node]
+                if node in self._received:
+                    self._ready.add(node)
+                left.extend(_before(node))
+
+    # Runs
+
+    def advance(self):
+        """Runs what can be run, if that is of use to anybody: gradients of leaves, and of what was received."""
+        if self._unfed and self._blocked is None:
+            self._block()
+        if not self._unfed:
+            return self._run_all()
+        if self._ready:
+            return self._run_free()
+        return [], []
+
+    def _run_all(self):
+        """Nothing more comes."""
+        pending, self._pending = self._pending, []
+        behind, self._behind = self._behind, None
+        received = list(self._received.values())
+        self._received.clear()
+        leaves = list(self._leaves.values())
+        self._leaves.clear()
+        self._ready.clear()
+        if behind is None:
+            return self._run(pending, received, leaves, self._retain)
+        _, out = self._run(pending, received, (), True)
+        own, _ = self._run(behind, (), leaves, self._retain)
+        return own, out
+
+    def _run_free(self):
+        """Others wait for what is free; the rest of the graph may be blocked."""
+        ready, self._ready = self._ready, set()
+        kept = None
+        if self._behind is None:
+            ends = {node for node in self._leaves if node not in self._blocked}
+            region, needed = self._region(ready | ends)
+            kept = self._kept(needed)
+        if kept is None:
+            # GR-3
+            if self._behind is None:
+                self._behind = list(self._pending)
+            ends = set()
+            region, needed = self._region(ready)
+            kept = self._kept(needed)
+        received = [self._received.pop(node) for node in ready]
+        self._told |= ready
+        if kept is None:
+            free = [pending for pending in self._pending if pending[1] in region]
+            return self._run(free, received, (), True)
+        leaves = [self._leaves.pop(node) for node in ends & needed]
+        pending = [pending for pending in self._pending if pending[1] in needed]
+        self._pending = [pending for pending in self._pending if pending[1] not in needed]
+        retain = self._retain or self._behind is not None
+        return self._run(pending, received, leaves, retain, kept)
+
+    def _region(self, ends):
+        """What pending gradients reach and is not blocked; and those of it that lead to one of these."""
+        order, seen = [], set()
+        left = [(node, False) for _, node, _ in self._pending if node not in self._blocked]
+        while left:
+            node, is_through = left.pop()
+            if is_through:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                left.append((node, True))
+                left.extend((before, False) for before in _before(node) if before not in self._blocked and before not in seen)
+        needed = set()
+        for node in order:
+            if node in ends or any(before in needed for before in _before(node)):
+                needed.add(node)
+        return seen, needed
+
+    def _kept(self, needed):
+        """The edges by which gradients leave what is run: what PyTorch goes on at, and the function there. None: that cannot be."""
+        edges = {
+            edge
+            for node in needed
+            if _arrived(node) is None
+            for edge in node.next_functions
+            if edge[0] is not None and edge[0] not in needed and edge[0] not in self._told
+        }
+        if self._behind is not None:
+            edges = {edge for edge in edges if _leaf(edge[0]) is None}
+        if not edges:
+            return []
+        # PyTorch would run a function at which gradients are kept, if one leads to another; and in some versions its hooks.
+        if _hooks_have_run() or len(edges) > 1 and _leads_to_another({node for node, _ in edges}):
+            return None
+        kept = [(self._entry(edge), edge[0]) for edge in edges]
+        return None if any(entry is None for entry, _ in kept) else kept
+
+    def _entry(self, edge):
+        if _begins_at_edges():
+            return torch.autograd.graph.GradientEdge(*edge)
+        leaf = _leaf(edge[0])
+        if leaf is not None:
+            return leaf
+        sent, index = self._entries.get(edge, (None, None))
+        return None if sent is None else sent.entries()[index]
+
+    def _run(self, pending, received, leaves, retain, kept=()):
+        """Runs up to these. Returns leaves with gradients, and what was received with gradients."""
+        found = ()
+        if pending and (received or leaves):
+            before, running.now = getattr(running, "now", None), self
+            try:
+                found = torch.autograd.grad(
+                    [entry for entry, _, _ in pending],
+                    [*leaves, *(entry for entry, _ in kept), *(arrived.entrance for arrived in received)],
+                    [gradient for _, _, gradient in pending],
+                    retain_graph=retain,
+                    allow_unused=True,
+                )
+            finally:
+                running.now = before
+        for (entry, node), gradient in zip(kept, found[len(leaves) :]):
+            if gradient is not None:
+                self._pending.append((entry, node, gradient))
+        went_out, self._went_out = self._went_out, {}
+        out = [(arrived, went_out.get(arrived.message) or (None,) * arrived.number) for arrived in received]
+        return _own(leaves, found), out
+
+    def received(self, arrived, gradients):
+        """Called in a run: gradients of what was received."""
+        self._went_out[arrived.message] = gradients
 
 
 def _own(leaves, gradients):
-    """The gradients of leaves that are the program's, each with memory of its own."""
-    kept = [
-        (leaf, gradient)
-        for leaf, gradient in zip(leaves, gradients)
-        if gradient is not None and not hasattr(leaf, "_farref_entrance")
-    ]
+    """The gradients of leaves, each with memory of its own."""
+    kept = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients) if gradient is not None]
     memory = collections.Counter(_address(gradient) for _, gradient in kept)
+    own = []
     for leaf, gradient in kept:
         if not _is_contiguous(gradient) or memory[_address(gradient)] > 1:
             gradient = gradient.clone()
-        yield leaf, _hooked(leaf, gradient)
+        own.append((leaf, _hooked(leaf, gradient)))
+    return own
 
 
 def _address(gradient):
@@ -164,81 +465,3 @@ def _hooked(leaf, gradient):
             changed = hook(gradient)
             gradient = gradient if changed is None else changed
     return gradient
-
-
-class Pass:
-    """One worker's part of a backward pass, for gradients that have come together."""
-
-    def __init__(self, context, retain_graph):
-        self._context = context
-        self._retain = retain_graph
-        self._lock = threading.Lock()
-        # The worker's own part, and all that it has sent on.
-        self._left = 1
-        self._error = None
-        self._through = threading.Event()
-
-    def run(self, tensors, gradients):
-        """From these tensors to the leaves, here and on all workers that are reached. Returns when all are through."""
-        known = [(tensor, gradient) for tensor, gradient in zip(tensors, gradients) if gradient is not None]
-        if not known:
-            return
-        tensors, gradients = zip(*known)
-        leaves = _leaves(tensors)
-        before, _running.now = getattr(_running, "now", None), self
-        try:
-            found = torch.autograd.grad(tensors, leaves, gradients, retain_graph=True, allow_unused=True)
-        except Exception as error:
-            with self._lock:
-                self._error = self._error or error
-            found = ()
-        finally:
-            _running.now = before
-        self._context.add(_own(leaves, found))
-        self._ended(None)
-        self._through.wait()
-        if self._error is not None:
-            raise self._error
-
-    def send_on(self, arrived, gradients):
-        """Gradients of tensors that came from another worker."""
-        agent = _agent.get_current_rpc_agent()
-        to = agent.get_worker_info(arrived.sender)
-        packed = [None if gradient is None else _tensors.Packed(gradient) for gradient in gradients]
-        with self._lock:
-            self._left += 1
-        agent._count("_calls", 1)
-        message = (arrived.context, arrived.message, packed, self._retain)
-        try:
-            # However long it takes: a worker that is gone is noticed.
-            _core.start_deferred(agent._peer(to), None, serve, message, lambda _, error: self._answered(agent, to, error))
-        except _errors.Error as error:
-            self._answered(agent, to, error)
-
-    def _answered(self, agent, to, error):
-        agent._count("_calls", -1)
-        if error is not None:
-            # Each worker on the way says where it was.
-            error = RuntimeError(f"Error on Node {to.id}: {error}")
-        self._ended(error)
-
-    def _ended(self, error):
-        with self._lock:
-            self._error = self._error or error
-            self._left -= 1
-            if self._left == 0:
-                self._through.set()
-
-
-def serve(completion, context_id, message, gradients, retain_graph):
-    """Gradients of tensors that were sent from here."""
-    from . import _grad
-
-    _agent.started()
-    context = _grad.retrieve_context(context_id)
-    sent = context._tensors.get(message)
-    if sent is None:
-        raise RuntimeError(f"Could not find send function for autograd message id: {message}")
-    with _grad.within(context_id), context.passing():
-        Pass(context, retain_graph).run(sent.tensors, gradients)
-    completion.sent(None)

@@ -37,7 +37,7 @@ class Held:
 
     def backward(self, grad, context, retain_graph):
         """A backward pass that begins with it."""
-        with _grad.entered(grad):
+        with _grad.within(context):
             _backward_here(self.value, context, retain_graph)
 
 

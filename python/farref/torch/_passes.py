@@ -1,0 +1,244 @@
+"""Backward passes through the graphs of all workers that took part in a context.
+
+Workers tell each other, in one message, which of the tensors that came from there will get gradients, and the gradients that are
+known. From the loss on each looks how far its graph reaches, so that whoever sent something hears of it before its gradients come.
+Results that the loss does not depend on are heard of by nobody.
+
+Invariants:
+
+- **PS-1** A worker answers the message that draws it into a pass when it is at rest: when it neither computes nor has messages that
+  are not answered. All others it answers at once. So the one that began knows when all are at rest (Dijkstra and Scholten).
+- **PS-2** A part of a graph is run when the gradients are there of all that reaches it (GR-2). As long as it is not known which
+  sends get gradients, all may. When all workers are at rest it is known: those that nobody has heard of get none. Who waits for such
+  is told by the one that began, and every message says so from then on. So a pass is at rest twice at most.
+- **PS-3** A message has one gradient message, and to a worker there is one for all that become known together.
+- **PS-4** No thread waits for a pass but that of the program which began it.
+- **PS-5** The first error on any worker is that of the pass. A worker that is gone is an error if gradients go through it, and otherwise
+  is not noticed.
+"""
+
+import collections
+import itertools
+import threading
+
+from farref import _core
+
+from . import _agent, _graph, _tensors
+
+_numbers = itertools.count()
+_rests = itertools.count()
+# Passes that have begun here and are not over, by their numbers.
+_begun = set()
+
+# What a worker is told: whether no sends will be heard of but those that were, which will get gradients, and the gradients of
+# such by message. ``roots``: it begins here, with these and their gradients. ``tell``: these are to hear that no more will be.
+_Parcel = collections.namedtuple("_Parcel", "is_known expected gradients roots tell", defaults=((), ()))
+
+
+class Part:
+    """One worker's part in one pass. What is said of it holds under the context's lock."""
+
+    def __init__(self, context, number, retain, over_below):
+        self._context = context
+        self._number = number
+        self._retain = retain
+        # Passes of the same worker's with lower numbers are over.
+        self._over_below = over_below
+        self._agent = _agent.get_current_rpc_agent()
+        self._graph = _graph.Graph(dict(context._tensors), retain)
+        self._lock = context._lock
+        self._inbox = []
+        # Whether a thread is at the graph.
+        self._is_busy = False
+        self._unanswered = 0
+        # Whoever has drawn this worker in, until it is at rest.
+        self._parent = None
+        self._error = None
+        # Which workers behind had gradients, at their latest rest, that they could not go on with.
+        self._waiting = {}
+        self._has_waited = False
+        self._is_known = False
+
+    @property
+    def is_under_way(self):
+        """Whether somebody waits for it to be at rest."""
+        return self._parent is not None
+
+    def _work(self):
+        """Goes on as long as something has come."""
+        from . import _grad
+
+        with _grad.within(self._context._number):
+            while True:
+                with self._lock:
+                    parcels, self._inbox = self._inbox, []
+                    if not parcels:
+                        self._is_busy = False
+                        at_rest = self._at_rest()
+                        break
+                try:
+                    if self._error is None:
+                        self._advance(parcels)
+                except BaseException as error:
+                    # Of a hook, maybe. Whoever waits for this worker has to be told.
+                    self._error = self._error or error
+        at_rest()
+
+    def _advance(self, parcels):
+        graph = self._graph
+        expected, told = collections.defaultdict(list), set()
+        found = []
+        for parcel in parcels:
+            if parcel.roots:
+                found += graph.begin(*parcel.roots)
+            # Messages may be served in another order than they were sent in.
+            found += graph.expect([*parcel.expected, *(message for message, _ in parcel.gradients)])
+            told.update(parcel.tell)
+            self._is_known = self._is_known or parcel.is_known
+        for parcel in parcels:
+            for message, gradients in parcel.gradients:
+                graph.feed(message, gradients)
+        if self._is_known:
+            graph.expect_no_more()
+        leaves, out = graph.advance()
+        self._context.add(leaves)
+        gradients, now = collections.defaultdict(list), set()
+        for arrived, of in out:
+            gradients[arrived.sender].append((arrived.message, of))
+            now.add(arrived.message)
+        for arrived in found:
+            if arrived.message not in now:
+                expected[arrived.sender].append(arrived.message)
+        for to in told | expected.keys() | gradients.keys():
+            self._send(to, _Parcel(self._is_known, expected[to], gradients[to]))
+
+    def _send(self, to, parcel):
+        agent = self._agent
+        if to == agent._info.id:
+            with self._lock:
+                self._inbox.append(parcel)
+            return
+        with self._lock:
+            self._unanswered += 1
+        try:
+            info = agent.get_worker_info(to)
+            gradients = [
+                (message, [None if gradient is None else _tensors.Packed(gradient) for gradient in of])
+                for message, of in parcel.gradients
+            ]
+            said = self._number, self._retain, self._over_below, parcel.is_known, parcel.expected, gradients
+            # However long it takes: a worker that is gone is noticed.
+            _core.start_deferred(agent._peer(info), None, serve, (self._context._number, *said), lambda waiting, error: self._answered(to, waiting, error))
+        except Exception as error:
+            self._answered(to, None, error)
+
+    def _answered(self, by, waiting, error):
+        with self._lock:
+            self._unanswered -= 1
+            _merge(self._waiting, waiting or {})
+            if error is not None and self._error is None:
+                # Each worker on the way says where it was.
+                self._error = RuntimeError(f"Error on Node {by}: {error}")
+                self._error.__cause__ = error
+            at_rest = self._at_rest()
+        at_rest()
+
+    def _at_rest(self):
+        """What is to be done, without the lock, if it is (PS-1)."""
+        if self._is_busy or self._unanswered or self._inbox or self._parent is None:
+            return _nothing
+        parent, self._parent = self._parent, None
+        error, waiting = self._error, self._waiting
+        self._waiting = {}
+        if self._graph.waits or self._has_waited:
+            self._has_waited = True
+            _merge(waiting, {self._agent._info.id: (next(_rests), self._graph.waits)})
+        if error is not None:
+            return lambda: parent.raised(error)
+        return lambda: parent.sent(waiting)
+
+
+def _nothing():
+    pass
+
+
+def _merge(waiting, others):
+    """What workers have said at their rests: the latest of each counts."""
+    for worker, said in others.items():
+        waiting[worker] = max(said, waiting.get(worker, said))
+
+
+def _deliver(context, number, retain, over_below, parcel, parent):
+    with context._lock:
+        part = context._parts.get(number)
+        if part is None:
+            for former in [former for former in context._parts if former[0] == number[0] and former[1] < over_below]:
+                del context._parts[former]
+            part = context._parts[number] = Part(context, number, retain, over_below)
+        part._inbox.append(parcel)
+        is_first = part._parent is None
+        if is_first:
+            part._parent = parent
+        is_mine, part._is_busy = not part._is_busy, True
+    if not is_first:
+        parent.sent(None)
+    if is_mine:
+        part._work()
+
+
+def serve(completion, context_id, number, retain, over_below, is_known, expected, gradients):
+    """Told by another worker of a pass."""
+    from . import _grad
+
+    _agent.started()
+    context = _grad.retrieve_context(context_id)
+    _deliver(context, tuple(number), retain, over_below, _Parcel(is_known, expected, gradients), completion)
+
+
+class _Rest:
+    """What the program waits for."""
+
+    def __init__(self):
+        self._is_there = threading.Event()
+        self._error = self._waiting = None
+
+    def sent(self, waiting):
+        self._waiting = waiting
+        self._is_there.set()
+
+    def raised(self, error):
+        self._error = error
+        self._is_there.set()
+
+    def wait(self):
+        self._is_there.wait()
+        if self._error is not None:
+            raise self._error
+        return sorted(worker for worker, (_, waits) in (self._waiting or {}).items() if waits)
+
+
+def backward(context, roots, gradients, retain):
+    """From these roots to the leaves, here and on all workers that they depend on. Returns when all are through."""
+    me = _agent.get_current_rpc_agent()._info.id
+    number = next(_numbers)
+    _begun.add(number)
+    try:
+        waiting = _rest_of(context, (me, number), retain, _Parcel(False, (), (), roots=(roots, gradients)))
+        if waiting:
+            waiting = _rest_of(context, (me, number), retain, _Parcel(True, (), (), tell=waiting))
+        if waiting:
+            raise RuntimeError(f"the backward pass came to rest on workers {waiting} before all gradients were there")
+    except RuntimeError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"Error on Node {me}: {error}") from error
+    finally:
+        _begun.remove(number)
+        with context._lock:
+            context._parts.pop((me, number), None)
+
+
+def _rest_of(context, number, retain, parcel):
+    rest = _Rest()
+    _deliver(context, number, retain, min(_begun), parcel, rest)
+    return rest.wait()

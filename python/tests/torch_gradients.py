@@ -1,0 +1,526 @@
+"""Programs of distributed autograd, each of which is also run in one process, where PyTorch alone computes the gradients.
+
+``torch_gradients.py laws rank workers place`` runs one worker of them all: worker 0 says in JSON what came of each. The other names
+are programs of their own, in which workers die or change places. ``test_torch_autograd.py`` starts them.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+
+RANK, WORKERS, PLACE = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+LAWS = {}
+ALONE = threading.Lock()
+# Each worker has them all, and uses its own.
+WEIGHTS = [torch.linspace(0.5, 1.5, 3).add(rank / 4).requires_grad_() for rank in range(3)]
+
+
+def join(rank=RANK, part="", world_size=WORKERS):
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=60)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+
+
+def law(function):
+    LAWS[function.__name__] = function
+    return function
+
+
+def until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def far(rank, function, *args):
+    return rpc.rpc_sync(f"worker{rank}", function, args=args)
+
+
+def near(rank, function, *args):
+    return function(*args)
+
+
+def gradients_of(context, number):
+    return dist_autograd.get_gradients(context).get(WEIGHTS[number])
+
+
+def fresh():
+    return torch.linspace(1.0, 2.0, 3).requires_grad_()
+
+
+def agrees(program, passes=1):
+    """Runs a program in one process and over workers. Asserts that all gradients are the same; returns them."""
+    with ALONE:
+        leaf = fresh()
+        for weight in WEIGHTS:
+            weight.grad = None
+        program(near, leaf).backward()
+        wanted = [tensor.grad for tensor in (leaf, *WEIGHTS)]
+    leaf = fresh()
+    with dist_autograd.context() as context:
+        loss = program(far, leaf)
+        for left in reversed(range(passes)):
+            dist_autograd.backward(context, [loss], retain_graph=left > 0)
+        found = [dist_autograd.get_gradients(context).get(leaf)]
+        found += [far(rank, gradients_of, context, rank) for rank in range(WORKERS)]
+    for one, other in zip(wanted, found):
+        assert (one is None) == (other is None), (wanted, found)
+        assert one is None or torch.allclose(one * passes, other), (wanted, found)
+    return found
+
+
+def messages_of(program):
+    """How many messages a backward pass of it took, on all workers."""
+    for rank in range(WORKERS):
+        far(rank, count)
+    agrees(program)
+    return sum(far(rank, counted) for rank in range(WORKERS))
+
+
+class Counter:
+    messages = 0
+
+
+def count():
+    from farref.torch import _passes
+
+    Counter.messages = 0
+    if not hasattr(Counter, "start"):
+        core = _passes._core
+        Counter.start = staticmethod(core.start_deferred)
+
+        class Counted:
+            @staticmethod
+            def start_deferred(*args):
+                Counter.messages += args[2] is _passes.serve
+                return Counter.start(*args)
+
+        _passes._core = Counted
+
+
+def counted():
+    return Counter.messages
+
+
+# What workers compute
+
+
+def scale(rank, x):
+    return torch.tanh(x * WEIGHTS[rank])
+
+
+def same(x):
+    return x * 1
+
+
+def split(x):
+    return x * 2, x * 3, x.sum() * 4
+
+
+def onward(rank, to, x):
+    """Asks another worker, and goes on with what it says, and with what it was given."""
+    return scale(rank, rpc.rpc_sync(f"worker{to}", scale, args=(to, x))) + x
+
+
+def onward_alone(rank, to, x):
+    return scale(rank, scale(to, x)) + x
+
+
+class Halved(torch.autograd.Function):
+    """Not linear in its gradients: sees whether it gets all of them together."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Halved.calls += 1
+        return gradient.clamp(max=1.5) ** 2
+
+
+# The laws
+
+
+@law
+def skips_take_messages_that_grow_with_the_layers():
+    def layers(number):
+        def program(call, x):
+            for layer in range(number):
+                rank = 1 + layer % 2
+                x = x + call(rank, scale, rank, x)
+            return x.sum()
+
+        return program
+
+    # Two for a layer, and what the first and the last of each worker's are announced by.
+    assert messages_of(layers(4)) <= 2 * 4 + 4
+    assert messages_of(layers(12)) <= 2 * 12 + 4
+
+
+@law
+def skips_around_what_is_not_sent_itself_agree_too():
+    def program(call, x):
+        for layer in range(5):
+            x = x * 1.1 + call(1, scale, 1, x * 0.5).flip(0)
+        return x.sum()
+
+    assert messages_of(program) <= 2 * 5
+
+
+@law
+def diamonds_over_three_workers_agree():
+    def program(call, x):
+        top = call(1, scale, 1, x)
+        left, right = call(2, scale, 2, top), call(0, scale, 0, top)
+        between = onward if call is far else onward_alone
+        return (call(1, between, 1, 2, left * right) + top * left + call(2, between, 2, 1, right)).sum()
+
+    agrees(program)
+
+
+@law
+def a_loop_through_all_workers_back_to_the_first_agrees():
+    def program(call, x):
+        x = x * 2
+        for _ in range(3):
+            for rank in (1, 2, 0):
+                x = call(rank, scale, rank, x) + 0.1 * x
+        return x.sum()
+
+    agrees(program)
+
+
+@law
+def what_is_changed_in_place_after_it_was_sent_has_the_gradient_of_what_was_sent():
+    def program(call, w):
+        x = w * 1
+        sent = call(1, same, x.clone() if call is near else x)
+        x.mul_(10)
+        view = x.view(3, 1)
+        again = call(1, same, view.clone() if call is near else view)
+        x.relu_()
+        return (sent.sum() + again.sum() * x.sum()).sum()
+
+    agrees(program)
+
+
+@law
+def hooks_see_the_whole_gradient_once():
+    calls = []
+
+    def program(call, w):
+        def hook(gradient):
+            calls.append(gradient)
+            return gradient.clamp(max=1.5)
+
+        w.register_hook(hook)
+        x = w * 1
+        x.register_hook(hook)
+        came = call(1, same, x)
+        came.register_hook(hook)
+        ys = [call(rank % 3, same, came) for rank in range(4)]
+        return sum(y.sum() for y in ys) + x.sum() + came.sum() + w.sum()
+
+    agrees(program)
+    # Alone, and over workers.
+    assert len(calls) == 6, len(calls)
+
+
+@law
+def hooks_of_what_was_sent_see_it_once_where_a_skip_passes_by():
+    calls = []
+
+    def program(call, x):
+        for layer in range(4):
+            x = x * 1
+            x.register_hook(lambda gradient: calls.append(1) or gradient.clamp(max=1.5))
+            x = x + call(1, scale, 1, x)
+        return x.sum()
+
+    agrees(program)
+    assert len(calls) == 8, len(calls)
+
+
+@law
+def functions_that_are_not_linear_get_the_whole_gradient():
+    def program(call, w):
+        x = Halved.apply(w * 1)
+        ys = [call(1 + rank % 2, same, x * rank) for rank in range(4)]
+        return sum(y.sum() for y in ys) + x.sum()
+
+    Halved.calls = 0
+    agrees(program)
+    assert Halved.calls == 2, Halved.calls
+
+
+@law
+def calls_without_gradients_here_have_those_of_where_they_are_computed():
+    w = fresh()
+    with dist_autograd.context() as context:
+        with torch.no_grad():
+            y = far(1, scale, 1, w)
+        other = torch.ones(3, requires_grad=True)
+        dist_autograd.backward(context, [(y * other).sum()])
+        assert torch.allclose(dist_autograd.get_gradients(context)[other], y)
+
+
+@law
+def results_that_are_not_used_hold_nothing_up():
+    def program(call, w):
+        x = w * 2
+        call(2, scale, 2, x)
+        _, two, _ = call(1, split, x)
+        call(1, split, two)
+        y = call(1, scale, 1, x)
+        call(2, split, y)
+        return (y + two).sum()
+
+    # To worker 1, back to this one; and both once more, to say that nothing else will come.
+    assert messages_of(program) <= 4
+
+
+@law
+def a_chain_takes_one_message_for_each_step():
+    def program(call, x):
+        for rank in (1, 2, 1):
+            x = call(rank, scale, rank, x)
+        return x.sum()
+
+    assert messages_of(program) == 6
+
+
+@law
+def one_remote_layer_takes_one_message():
+    def program(call, _):
+        return (call(1, scale, 1, torch.ones(3)) * call(1, scale, 1, torch.ones(3) * 2)).sum()
+
+    assert messages_of(program) == 1
+
+
+@law
+def sparse_gradients_agree():
+    weight = torch.rand(5, 3, requires_grad=True)
+    index = torch.tensor([1, 3, 3])
+    loss = look_up(weight, index).sum() * 2 + look_up(weight, index[:1]).sum()
+    wanted = torch.autograd.grad(loss, weight)[0].to_dense()
+    with dist_autograd.context() as context:
+        loss = far(1, look_up, weight, index).sum() * 2 + far(2, look_up, weight, index[:1]).sum()
+        dist_autograd.backward(context, [loss])
+        found = dist_autograd.get_gradients(context)[weight]
+        assert found.is_sparse
+        assert torch.allclose(found.to_dense(), wanted)
+
+
+def look_up(weight, index):
+    return torch.nn.functional.embedding(index, weight, sparse=True)
+
+
+@law
+def contexts_side_by_side_do_not_mix():
+    failed = []
+
+    def one():
+        try:
+            for _ in range(5):
+                skips_around_what_is_not_sent_itself_agree_too_in_a_thread()
+        except BaseException:
+            failed.append(traceback.format_exc())
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+
+
+def skips_around_what_is_not_sent_itself_agree_too_in_a_thread():
+    def program(call, x):
+        for rank in (1, 2, 1):
+            x = x + call(rank, scale, rank, x * 0.5)
+        return x.sum()
+
+    agrees(program)
+
+
+@law
+def passes_over_a_graph_that_is_retained_add_up():
+    def program(call, x):
+        for rank in (1, 2, 1):
+            x = x + call(rank, scale, rank, x * 0.5)
+        return (x * x).sum()
+
+    agrees(program, passes=3)
+
+
+@law
+def a_graph_that_is_not_retained_is_freed_everywhere():
+    with dist_autograd.context() as context:
+        # Only the other worker has anything to free.
+        y = far(1, scale, 1, torch.ones(3)).sum()
+        dist_autograd.backward(context, [y])
+        try:
+            dist_autograd.backward(context, [y])
+        except RuntimeError as error:
+            assert "second time" in str(error), error
+        else:
+            raise AssertionError("it was run a second time")
+
+
+@law
+def an_error_in_the_middle_is_raised_and_the_next_pass_is_none_the_worse():
+    with dist_autograd.context() as context:
+        y = far(1, refused, fresh()) + far(2, scale, 2, fresh())
+        try:
+            dist_autograd.backward(context, [y.sum()])
+        except RuntimeError as error:
+            assert "Error on Node 1: not like this" in str(error), error
+        else:
+            raise AssertionError("no error")
+    diamonds_over_three_workers_agree()
+
+
+class Refused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("not like this")
+
+
+def refused(x):
+    return Refused.apply(x)
+
+
+@law
+def nothing_is_left_when_contexts_are_over():
+    for rank in range(WORKERS):
+        until(lambda: far(rank, contexts) == 0)
+
+
+def contexts():
+    return int(dist_autograd._get_debug_info()["num_autograd_contexts"])
+
+
+def laws():
+    join()
+    if RANK == 0:
+        said = {}
+        for name, function in LAWS.items():
+            try:
+                function()
+                said[name] = None
+            except Exception:
+                said[name] = traceback.format_exc()
+        print(json.dumps(said))
+    rpc.shutdown()
+
+
+# Programs of their own
+
+
+def dies(x):
+    return Dies.apply(x)
+
+
+class Dies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        os._exit(0)
+
+
+def through_the_dead(x):
+    return rpc.rpc_sync("worker2", dies, args=(x,))
+
+
+def killed():
+    """Worker 2 dies in the middle of a backward pass that worker 1 has led to it."""
+    join()
+    if RANK == 0:
+        with dist_autograd.context() as context:
+            x = fresh()
+            y = far(1, through_the_dead, x) + far(1, scale, 1, x)
+            try:
+                dist_autograd.backward(context, [y.sum()])
+            except RuntimeError as error:
+                assert "Error on Node 1: Error on Node 2:" in str(error), error
+            else:
+                raise AssertionError("no error")
+        until(lambda: contexts() == far(1, contexts) == 0)
+        with dist_autograd.context() as context:
+            dist_autograd.backward(context, [far(1, scale, 1, x).sum()])
+            assert x in dist_autograd.get_gradients(context)
+    rpc.shutdown()
+
+
+def exchanged():
+    """Two groups one after the other, in which the workers have changed places."""
+    for part, rank in enumerate((RANK, 1 - RANK)):
+        join(rank, str(part))
+        if rank == 0:
+            for _ in range(3):
+                w = torch.ones(2, requires_grad=True)
+                with dist_autograd.context() as context:
+                    dist_autograd.backward(context, [(far(1, same, w) * 2).sum()])
+                    assert dist_autograd.get_gradients(context)[w].tolist() == [2, 2]
+        rpc.shutdown()
+
+
+def begins_and_dies(x):
+    """Runs on a worker that opens a context, has others take part and dies."""
+    dist_autograd._new_context()
+    rpc.rpc_sync("worker1", scale, args=(1, x))
+    threading.Thread(target=lambda: (time.sleep(0.2), os._exit(0))).start()
+
+
+def hands_on(x):
+    return rpc.rpc_sync("worker2", scale, args=(2, x))
+
+
+def orphans():
+    """Contexts of a worker that has died, and those that only a dead one has told of."""
+    join()
+    if RANK == 0:
+        rpc.rpc_sync("worker3", begins_and_dies, args=(fresh(),))
+        until(lambda: far(1, contexts) == 0)
+        with dist_autograd.context():
+            far(1, hands_on, fresh())
+            assert far(2, contexts_besides) == 1
+            rpc.rpc_async("worker1", os._exit, args=(0,))
+            until(lambda: is_gone("worker1"))
+        until(lambda: rpc.rpc_sync("worker2", contexts) == 0)
+    rpc.shutdown()
+
+
+def contexts_besides():
+    """Asked in a context, which is one here."""
+    return contexts()
+
+
+def is_gone(name):
+    try:
+        rpc.rpc_sync(name, same, args=(1,))
+    except RuntimeError:
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
