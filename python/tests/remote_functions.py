@@ -103,6 +103,11 @@ def sleeps(seconds):
     return "awake"
 
 
+def begins_and_sleeps(seconds):
+    begun.set()
+    return sleeps(seconds)
+
+
 def nested(depth):
     """As many calls inside of each other, back and forth."""
     if depth == 0:

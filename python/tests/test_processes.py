@@ -168,6 +168,34 @@ def test_a_program_that_ends_while_functions_run_does_not_crash(group):
     assert "lost" in main.succeeds()
 
 
+def test_a_function_that_outlives_the_interpreter_does_not_crash(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        peer = me.peer("worker1")
+        call = peer.start(there.begins_and_sleeps, 4)
+        say("calling")
+        try:
+            call.result()
+        except farref.PeerLost:
+            say("lost")
+        me.shutdown()
+    """)
+    careless = pair.start("""
+        class TakesItsTime:
+            def __del__(self, sleep=there.time.sleep):
+                sleep(4)
+
+        me = join(peer_timeout=2)
+        there.begun.wait(60)
+        there.in_the_end = TakesItsTime()  # while the interpreter ends the function goes on, and cannot
+    """)
+    assert main.line() == "calling"
+    status, said, errors = careless.end()
+    assert status == 0 and "Fatal" not in errors and "panicked" not in errors, errors
+    assert "lost" in main.succeeds()
+
+
 def test_a_forked_process_gets_a_clear_error_and_harms_nobody(group):
     pair = group(2)
     main = pair.start("""

@@ -3,12 +3,16 @@
 Each test starts the workers of one program as real processes (``torch_scenarios.py``).
 """
 
+import contextlib
 import importlib.util
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import pytest
+from processes import environment
 
 SCENARIOS = pathlib.Path(__file__).parent / "torch_scenarios.py"
 PATIENCE = 120
@@ -20,23 +24,19 @@ pytestmark = pytest.mark.skipif(
 
 def run(scenario, workers, folder, dies=()):
     """Runs a program, and asserts that all of its workers end well; but for those that are to die."""
-    command = [sys.executable, "-m", "farref.torch", str(SCENARIOS), scenario]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(workers), str(folder / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(workers)
-    ]
+    command = [sys.executable, "-m", "farref.torch", str(SCENARIOS), scenario, str(workers), str(folder / "store")]
+    # Of its own session: whatever hangs ends with it.
+    program = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
-        printed = [worker.communicate(timeout=PATIENCE)[0] for worker in started]
+        printed, _ = program.communicate(timeout=PATIENCE)
     finally:
-        for worker in started:
-            worker.kill()
-    for rank, (worker, text) in enumerate(zip(started, printed)):
-        assert rank in dies or worker.returncode == 0, f"worker {rank}:\n{text}"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, printed
+    ends = list(map(int, printed.splitlines()[-1].split()))
+    assert len(ends) == workers and all(rank in dies or end == 0 for rank, end in enumerate(ends)), printed
 
 
 def test_calls_give_what_they_give_with_pytorch(tmp_path):

@@ -1,6 +1,7 @@
 """Programs of torch.distributed.rpc, as PyTorch's users write them: nothing here knows of farref.
 
-``torch_scenarios.py scenario rank workers place`` runs one worker of one of them; ``test_torch.py`` starts them.
+``torch_scenarios.py scenario workers place`` runs one of them, for ``test_torch.py``. Its workers are forked off from this process,
+which has imported torch and done nothing else; its last words are how they ended.
 """
 
 import os
@@ -13,7 +14,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from torch.distributed.optim import DistributedOptimizer
 
-RANK, WORKERS, PLACE = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 
 
 def join(name=None, part="", world_size=WORKERS):
@@ -210,5 +211,17 @@ def dynamic():
     rpc.shutdown()
 
 
+def main():
+    global RANK
+    workers = []
+    for rank in range(WORKERS):
+        worker = os.fork()
+        if worker == 0:
+            RANK = rank
+            return globals()[sys.argv[1]]()
+        workers.append(worker)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers))
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    main()

@@ -39,7 +39,7 @@ fn begin(py: Python<'_>, request: Pickled, answer: &Answer) -> PyResult<()> {
     let completion = Bound::new(py, Completion::new(answer.clone(), None))?.into_any();
     let args = std::iter::once(completion).chain(args.iter());
     let args = PyTuple::new(py, args.collect::<Vec<_>>())?;
-    function.call(args, kwargs.as_ref()).map(drop)
+    interpreter::call(&function, &args, kwargs.as_ref()).map(drop)
 }
 
 /// DE-1
@@ -61,9 +61,10 @@ fn tell(pending: Pending<Object>, then: Py<PyAny>) -> PyResult<()> {
                 Err(error) => Err(to_python(py, error)),
             };
             let told = match outcome {
-                Ok(value) => then.call1(py, (value, py.None())),
-                Err(error) => then.call1(py, (py.None(), error.into_value(py))),
+                Ok(value) => (value, py.None()).into_pyobject(py),
+                Err(error) => (py.None(), error.into_value(py)).into_pyobject(py),
             };
+            let told = told.and_then(|told| interpreter::call(then.bind(py), &told, None));
             if let Err(error) = told {
                 error.write_unraisable(py, Some(then.bind(py)));
             }

@@ -31,7 +31,7 @@ farref::__private::inventory::submit! {
 pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
     attached(|py| {
         let (function, args, kwargs) = read(py, request)?;
-        finished(function.call(args, kwargs.as_ref())?)
+        finished(interpreter::call(&function, &args, kwargs.as_ref())?)
     })
 }
 
@@ -53,7 +53,7 @@ impl Object {
         attached(|py| {
             let (method, args, kwargs): Read<'_> = request.unpickle(py)?.extract()?;
             let method = self.look(py)?.getattr(method.cast::<PyString>()?)?;
-            finished(method.call(args, kwargs.as_ref())?)
+            finished(interpreter::call(&method, &args, kwargs.as_ref())?)
         })
     }
 
