@@ -123,9 +123,9 @@ def leaving(tensors, to, forced):
         return None
     message = (_worker << _BITS) | next(_messages)
     if wanting:
-        from . import _graph
+        from . import _edges
 
-        context._tensors[message] = _graph.Sent(wanting)
+        context._tensors[message] = _edges.Sent(wanting)
     context._known.add(to)
     return context_id, message
 
@@ -138,11 +138,11 @@ def arriving(tensors, grad, sender):
     context = _known(context_id)
     if context is None:
         return tensors
-    from . import _graph
+    from . import _edges
 
     wanting = [tensor for tensor in tensors if tensor.requires_grad]
     plain = [tensor.requires_grad_(False) for tensor in wanting]
-    entered, function = _graph.receive(_graph.Arrived(message, sender, plain))
+    entered, function = _edges.receive(_edges.Arrived(message, sender, plain))
     context._received[message] = function
     of = dict(zip(map(id, wanting), entered))
     return [of.get(id(tensor), tensor) for tensor in tensors]
@@ -153,9 +153,12 @@ def arriving(tensors, grad, sender):
 
 def init(worker_id):
     """Called before the process joins a group."""
+    from . import _edges
+
     global _worker
     if not 0 <= worker_id < 1 << 16:
         raise RuntimeError("worker_id needs to be in the range [0, 65535]")
+    _edges.prepare()
     _worker = worker_id
     with _lock:
         # Those of a group that this process was in before.
@@ -198,24 +201,24 @@ def release_context(context_id):
     _tell_of_end(context)
 
 
-def _tell_of_end(context):
+def _tell_of_end(context, told_by=None):
     from . import _agent
 
     if not _agent.is_current_rpc_agent_set():
         return
     agent = _agent.get_current_rpc_agent()
-    for known in list(context._known):
+    for known in context._known - {agent._info.id, told_by}:
         try:
             peer = agent._peer(agent.get_worker_info(known))
-            _core.start_deferred(peer, None, serve_end, (context._number,), _ignore)
+            # Nobody waits for that.
+            peer.timeout(None).start(serve_end, context._number, agent._info.id)
         except (_errors.Error, RuntimeError):
             pass  # it is gone, and what it knew with it
 
 
-def serve_end(completion, context_id):
+def serve_end(context_id, told_by):
     """Told by another worker that a context is over."""
-    _end_here(context_id)
-    completion.sent(None)
+    _end_here(context_id, told_by)
 
 
 def departed(agent, worker):
@@ -252,14 +255,10 @@ def serve_part(completion, context_id, worker):
     completion.sent(context is not None)
 
 
-def _end_here(context_id):
+def _end_here(context_id, told_by=None):
     context = _end(context_id)
     if context is not None:
-        _tell_of_end(context)
-
-
-def _ignore(_, error):
-    """Whoever could not be told is gone."""
+        _tell_of_end(context, told_by)
 
 
 def get_max_id():

@@ -11,170 +11,27 @@ Invariants:
 - **GR-3** What a run computes for functions that are blocked is kept, and goes on from there: each function is run once. PyTorch
   can keep gradients at a function only if it leads to no other at which some are kept. Where skips and parameters cross so that it
   does, functions are run twice, on the same sums: for what others wait for, and at the end for the leaves. And where PyTorch cannot
-  keep them at all (before 2.5 only at what was sent), they are run once for each message that others wait for.
+  keep them at all (before 2.5 it can only at what was sent), they are run once for each message that others wait for.
 """
 
 import collections
-import functools
-import threading
 
 import torch
 
-running = threading.local()
-
-
-class _Names:
-    """Classes of functions by which tensors leave and enter a graph: their names are what PyTorch's have."""
-
-    send = recv = None
-
-    @classmethod
-    def make(cls):
-        if cls.send is None:
-            function = torch.autograd.Function
-            cls.recv = type(
-                "torch::distributed::autograd::RecvRpc",
-                (function,),
-                {"forward": staticmethod(_recv_forward), "backward": staticmethod(_recv_backward)},
-            )
-            cls.send = type(
-                "torch::distributed::autograd::SendRpc",
-                (function,),
-                {"forward": staticmethod(_send_forward), "backward": staticmethod(_send_backward)},
-            )
-
-
-def _recv_forward(ctx, entrance, arrived):
-    ctx.set_materialize_grads(False)
-    ctx.arrived = arrived
-    return tuple(arrived.take())
-
-
-def _recv_backward(ctx, *gradients):
-    now = getattr(running, "now", None)
-    if now is None:
-        raise RuntimeError(
-            "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
-        )
-    now.received(ctx.arrived, gradients)
-    return None, None
-
-
-def _send_forward(ctx, *tensors):
-    if not _begins_at_edges():
-        ctx.save_for_backward(*tensors)
-    return torch.zeros(())
-
-
-def _send_backward(ctx, *_):
-    raise RuntimeError("tensors that were sent get their gradients from torch.distributed.autograd.backward()")
-
-
-@functools.lru_cache(maxsize=None)
-def _begins_at_edges():
-    """Whether PyTorch can begin at any edge of a graph, without a tensor that has it."""
-    try:
-        leaf = torch.ones((), requires_grad=True)
-        edge = torch.autograd.graph.GradientEdge((leaf * 1).grad_fn, 0)
-        torch.autograd.grad((edge,), (leaf,), (torch.ones(()),))
-    except (AttributeError, TypeError, RuntimeError):
-        return False
-    return True
-
-
-class Arrived:
-    """Tensors that a message has brought, and where their gradients are to go."""
-
-    def __init__(self, message, sender, tensors):
-        self.message = message
-        self.sender = sender
-        # The leaf behind them: a pass that has run up to it has run the function.
-        self.entrance = None
-        self.number = len(tensors)
-        self._tensors = tensors
-
-    def take(self):
-        tensors, self._tensors = self._tensors, None
-        return tensors
-
-
-def receive(arrived):
-    """The tensors, as outputs of a function of the graph; and that function."""
-    _Names.make()
-    with torch.enable_grad():
-        arrived.entrance = torch.zeros((), requires_grad=True)
-        outputs = _Names.recv.apply(arrived.entrance, arrived)
-    return list(outputs), outputs[0].grad_fn
-
-
-def _described(tensor):
-    return tensor.dtype, tensor.shape, tensor.layout
-
-
-def _empty(described):
-    """A tensor without memory of its own."""
-    dtype, shape, layout = described
-    if layout is not torch.strided:
-        return torch.zeros(shape, dtype=dtype).to_sparse() if layout is torch.sparse_coo else torch.zeros(shape, dtype=dtype)
-    return torch.empty((), dtype=dtype).expand(shape)
-
-
-class Sent:
-    """Tensors that have left in a message."""
-
-    __slots__ = ("_output",)
-
-    def __init__(self, tensors):
-        _Names.make()
-        with torch.enable_grad():
-            # Kept: the function lives as long as what it has returned.
-            if _begins_at_edges():
-                self._output = _Names.send.apply(*tensors)
-            else:
-                # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
-                with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
-                    self._output = _Names.send.apply(*tensors)
-
-    @property
-    def node(self):
-        """The function that they have left through."""
-        return self._output.grad_fn
-
-    @property
-    def edges(self):
-        """Where their gradients go on: functions, and which of their outputs."""
-        return self.node.next_functions
-
-    def entries(self):
-        """What PyTorch begins at, for each."""
-        if _begins_at_edges():
-            return [torch.autograd.graph.GradientEdge(node, number) for node, number in self.edges]
-        return self.node.saved_tensors
-
-
-def _arrived(node):
-    """What came in through a function, if anything did."""
-    return node.arrived if isinstance(node, _Names.recv._backward_cls) else None
-
-
-def _leaf(node):
-    return node.variable if type(node).__name__ == "AccumulateGrad" else None
-
-
-def _before(node):
-    return [before for before, _ in node.next_functions if before is not None]
+from . import _edges
+from ._edges import before_of
 
 
 def _leads_to_another(nodes):
     """Whether one of these leads to another."""
-    seen, left = set(), [before for node in nodes for before in _before(node)]
+    seen, left = set(), [before for node in nodes for before in before_of(node)]
     while left:
         node = left.pop()
         if node in nodes:
             return True
         if node not in seen:
             seen.add(node)
-            left.extend(_before(node))
+            left.extend(before_of(node))
     return False
 
 
@@ -182,7 +39,6 @@ class Graph:
     """The graph of this worker in one pass."""
 
     def __init__(self, sends, retain):
-        _Names.make()
         self._retain = retain
         self._sends = sends
         # Messages whose gradients may come.
@@ -204,6 +60,8 @@ class Graph:
         self._leaves = {}
         self._entries = {}
         self._went_out = {}
+        # Functions at which this run keeps parts of gradients.
+        self._keeps_at = ()
 
     @property
     def waits(self):
@@ -256,17 +114,17 @@ class Graph:
             if node in self._reached:
                 continue
             self._reached.add(node)
-            arrived = _arrived(node)
+            arrived = _edges.arrived_of(node)
             if arrived is not None:
                 self._received[node] = arrived
                 found.append(arrived)
                 if self._is_free(node):
                     self._ready.add(node)
                 continue
-            leaf = _leaf(node)
+            leaf = _edges.leaf_of(node)
             if leaf is not None:
                 self._leaves[node] = leaf
-            left.extend(_before(node))
+            left.extend(before_of(node))
         return found
 
     # What is blocked
@@ -282,8 +140,8 @@ class Graph:
             node = left.pop()
             blocked[node] += 1
             if blocked[node] == 1:
-                left.extend(_before(node))
-        if not _begins_at_edges():
+                left.extend(before_of(node))
+        if not _edges.begins_at_edges():
             for sent in self._sends.values():
                 self._entries.update((edge, (sent, index)) for index, edge in enumerate(sent.edges))
         self._ready.update(node for node in self._received if node not in blocked)
@@ -299,7 +157,7 @@ class Graph:
                 del self._blocked[node]
                 if node in self._received:
                     self._ready.add(node)
-                left.extend(_before(node))
+                left.extend(before_of(node))
 
     # Runs
 
@@ -365,10 +223,10 @@ class Graph:
             elif node not in seen:
                 seen.add(node)
                 left.append((node, True))
-                left.extend((before, False) for before in _before(node) if before not in self._blocked and before not in seen)
+                left.extend((before, False) for before in before_of(node) if before not in self._blocked and before not in seen)
         needed = set()
         for node in order:
-            if node in ends or any(before in needed for before in _before(node)):
+            if node in ends or any(before in needed for before in before_of(node)):
                 needed.add(node)
         return seen, needed
 
@@ -377,24 +235,26 @@ class Graph:
         edges = {
             edge
             for node in needed
-            if _arrived(node) is None
+            if _edges.arrived_of(node) is None
             for edge in node.next_functions
             if edge[0] is not None and edge[0] not in needed and edge[0] not in self._told
         }
         if self._behind is not None:
-            edges = {edge for edge in edges if _leaf(edge[0]) is None}
+            edges = {edge for edge in edges if _edges.leaf_of(edge[0]) is None}
         if not edges:
             return []
-        # PyTorch would run a function at which gradients are kept, if one leads to another; and in some versions its hooks.
-        if _hooks_have_run() or len(edges) > 1 and _leads_to_another({node for node, _ in edges}):
+        # PyTorch would run a function at which gradients are kept, if one leads to another; and in some versions hooks of leaves.
+        if len(edges) > 1 and _leads_to_another({node for node, _ in edges}):
+            return None
+        if _edges.hooks_have_run() and any(_edges.has_hooks(_edges.leaf_of(node)) for node, _ in edges):
             return None
         kept = [(self._entry(edge), edge[0]) for edge in edges]
         return None if any(entry is None for entry, _ in kept) else kept
 
     def _entry(self, edge):
-        if _begins_at_edges():
+        if _edges.begins_at_edges():
             return torch.autograd.graph.GradientEdge(*edge)
-        leaf = _leaf(edge[0])
+        leaf = _edges.leaf_of(edge[0])
         if leaf is not None:
             return leaf
         sent, index = self._entries.get(edge, (None, None))
@@ -404,7 +264,8 @@ class Graph:
         """Runs up to these. Returns leaves with gradients, and what was received with gradients."""
         found = ()
         if pending and (received or leaves):
-            before, running.now = getattr(running, "now", None), self
+            before, _edges.running.now = getattr(_edges.running, "now", None), self
+            self._keeps_at = {node for _, node in kept}
             try:
                 found = torch.autograd.grad(
                     [entry for entry, _, _ in pending],
@@ -414,54 +275,19 @@ class Graph:
                     allow_unused=True,
                 )
             finally:
-                running.now = before
+                _edges.running.now = before
+                self._keeps_at = ()
         for (entry, node), gradient in zip(kept, found[len(leaves) :]):
             if gradient is not None:
                 self._pending.append((entry, node, gradient))
         went_out, self._went_out = self._went_out, {}
         out = [(arrived, went_out.get(arrived.message) or (None,) * arrived.number) for arrived in received]
-        return _own(leaves, found), out
+        return _edges.own(leaves, found), out
+
+    def keeps_at(self, node):
+        """Called in a run: whether only a part of a gradient has come to this function, and is kept."""
+        return node in self._keeps_at
 
     def received(self, arrived, gradients):
         """Called in a run: gradients of what was received."""
         self._went_out[arrived.message] = gradients
-
-
-def _own(leaves, gradients):
-    """The gradients of leaves, each with memory of its own."""
-    kept = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients) if gradient is not None]
-    memory = collections.Counter(_address(gradient) for _, gradient in kept)
-    own = []
-    for leaf, gradient in kept:
-        if not _is_contiguous(gradient) or memory[_address(gradient)] > 1:
-            gradient = gradient.clone()
-        own.append((leaf, _hooked(leaf, gradient)))
-    return own
-
-
-def _address(gradient):
-    return gradient._values().data_ptr() if gradient.layout is torch.sparse_coo else gradient.data_ptr()
-
-
-def _is_contiguous(gradient):
-    if gradient.layout is torch.sparse_coo:
-        return gradient._values().is_contiguous() and gradient._indices().is_contiguous()
-    return gradient.is_contiguous()
-
-
-@functools.lru_cache(maxsize=None)
-def _hooks_have_run():
-    """Whether torch.autograd.grad() runs the hooks of the leaves that it is asked for: versions of PyTorch differ."""
-    ran = []
-    leaf = torch.ones((), requires_grad=True)
-    leaf.register_hook(ran.append)
-    torch.autograd.grad(leaf * 1, leaf)
-    return bool(ran)
-
-
-def _hooked(leaf, gradient):
-    if leaf._backward_hooks and not _hooks_have_run():
-        for hook in list(leaf._backward_hooks.values()):
-            changed = hook(gradient)
-            gradient = gradient if changed is None else changed
-    return gradient

@@ -12,7 +12,8 @@ Invariants:
   sends get gradients, all may. When all workers are at rest it is known: those that nobody has heard of get none. Who waits for such
   is told by the one that began, and every message says so from then on. So a pass is at rest twice at most.
 - **PS-3** A message has one gradient message, and to a worker there is one for all that become known together.
-- **PS-4** No thread waits for a pass but that of the program which began it.
+- **PS-4** No thread waits for a pass but that of the program which began it, which waits for one of the workers that it has drawn in
+  instead of being told, and one there.
 - **PS-5** The first error on any worker is that of the pass. A worker that is gone is an error if gradients go through it, and otherwise
   is not noticed.
 """
@@ -57,6 +58,8 @@ class Part:
         # Which workers behind had gradients, at their latest rest, that they could not go on with.
         self._waiting = {}
         self._has_waited = False
+        # The program's thread, if the pass has begun here, and what it is going to send.
+        self._root = self._last = None
         self._is_known = False
 
     @property
@@ -121,16 +124,30 @@ class Part:
         with self._lock:
             self._unanswered += 1
         try:
-            info = agent.get_worker_info(to)
+            peer = agent._peer(agent.get_worker_info(to))
             gradients = [
                 (message, [None if gradient is None else _tensors.Packed(gradient) for gradient in of])
                 for message, of in parcel.gradients
             ]
             said = self._number, self._retain, self._over_below, parcel.is_known, parcel.expected, gradients
-            # However long it takes: a worker that is gone is noticed.
-            _core.start_deferred(agent._peer(info), None, serve, (self._context._number, *said), lambda waiting, error: self._answered(to, waiting, error))
+            said = self._context._number, *said
+            if threading.current_thread() is self._root and self._last is None:
+                self._last = to, peer, said
+                return
+            _core.start_deferred(peer, None, serve, said, lambda waiting, error: self._answered(to, waiting, error))
         except Exception as error:
             self._answered(to, None, error)
+
+    def wait_for_last(self):
+        """Called by the program's thread, which has nothing else to do: waits for one of the answers itself."""
+        while self._last is not None:
+            (to, peer, said), self._last = self._last, None
+            try:
+                # However long it takes: a worker that is gone is noticed.
+                waiting, error = peer.timeout(None).call(serve_and_wait, *said), None
+            except Exception as raised:
+                waiting, error = None, raised
+            self._answered(to, waiting, error)
 
     def _answered(self, by, waiting, error):
         with self._lock:
@@ -180,10 +197,13 @@ def _deliver(context, number, retain, over_below, parcel, parent):
         if is_first:
             part._parent = parent
         is_mine, part._is_busy = not part._is_busy, True
+        if parcel.roots or parcel.tell:
+            part._root = threading.current_thread()
     if not is_first:
         parent.sent(None)
     if is_mine:
         part._work()
+    return part
 
 
 def serve(completion, context_id, number, retain, over_below, is_known, expected, gradients):
@@ -193,6 +213,13 @@ def serve(completion, context_id, number, retain, over_below, is_known, expected
     _agent.started()
     context = _grad.retrieve_context(context_id)
     _deliver(context, tuple(number), retain, over_below, _Parcel(is_known, expected, gradients), completion)
+
+
+def serve_and_wait(*said):
+    """The same for whoever waits for it: this thread does, too."""
+    rest = _Rest()
+    serve(rest, *said)
+    return rest.wait()
 
 
 class _Rest:
@@ -214,7 +241,7 @@ class _Rest:
         self._is_there.wait()
         if self._error is not None:
             raise self._error
-        return sorted(worker for worker, (_, waits) in (self._waiting or {}).items() if waits)
+        return self._waiting
 
 
 def backward(context, roots, gradients, retain):
@@ -240,5 +267,6 @@ def backward(context, roots, gradients, retain):
 
 def _rest_of(context, number, retain, parcel):
     rest = _Rest()
-    _deliver(context, number, retain, min(_begun), parcel, rest)
-    return rest.wait()
+    _deliver(context, number, retain, min(_begun), parcel, rest).wait_for_last()
+    said = rest.wait() or {}
+    return sorted(worker for worker, (_, waits) in said.items() if waits)

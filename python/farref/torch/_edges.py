@@ -1,0 +1,221 @@
+"""Where tensors leave the graph of a worker and enter it, and what PyTorch does there: edges, leaves and their hooks."""
+
+import collections
+import functools
+import threading
+
+import torch
+
+# ``running.now``: the part of a pass that runs on a thread.
+running = threading.local()
+
+
+class Names:
+    """Classes of functions by which tensors leave and enter a graph: their names are what PyTorch's have."""
+
+    send = recv = None
+
+    @classmethod
+    def make(cls):
+        if cls.send is None:
+            function = torch.autograd.Function
+            cls.recv = type(
+                "torch::distributed::autograd::RecvRpc",
+                (function,),
+                {"forward": staticmethod(_recv_forward), "backward": staticmethod(_recv_backward)},
+            )
+            cls.send = type(
+                "torch::distributed::autograd::SendRpc",
+                (function,),
+                {"forward": staticmethod(_send_forward), "backward": staticmethod(_send_backward)},
+            )
+
+
+def _recv_forward(ctx, entrance, arrived):
+    ctx.set_materialize_grads(False)
+    ctx.arrived = arrived
+    return tuple(arrived.take())
+
+
+def _recv_backward(ctx, *gradients):
+    now = getattr(running, "now", None)
+    if now is None:
+        raise RuntimeError(
+            "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
+        )
+    now.received(ctx.arrived, gradients)
+    return None, None
+
+
+def _send_forward(ctx, *tensors):
+    if not begins_at_edges():
+        ctx.save_for_backward(*tensors)
+    return torch.zeros(())
+
+
+def _send_backward(ctx, *_):
+    raise RuntimeError("tensors that were sent get their gradients from torch.distributed.autograd.backward()")
+
+
+@functools.lru_cache(maxsize=None)
+def begins_at_edges():
+    """Whether PyTorch can begin at any edge of a graph, without a tensor that has it."""
+    try:
+        with torch.enable_grad():
+            leaf = torch.ones((), requires_grad=True)
+            edge = torch.autograd.graph.GradientEdge((leaf * 1).grad_fn, 0)
+            torch.autograd.grad((edge,), (leaf,), (torch.ones(()),))
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+class Arrived:
+    """Tensors that a message has brought, and where their gradients are to go."""
+
+    def __init__(self, message, sender, tensors):
+        self.message = message
+        self.sender = sender
+        # The leaf behind them: a pass that has run up to it has run the function.
+        self.entrance = None
+        self.number = len(tensors)
+        self._tensors = tensors
+
+    def take(self):
+        tensors, self._tensors = self._tensors, None
+        return tensors
+
+
+def receive(arrived):
+    """The tensors, as outputs of a function of the graph; and that function."""
+    with torch.enable_grad():
+        arrived.entrance = torch.zeros((), requires_grad=True)
+        outputs = Names.recv.apply(arrived.entrance, arrived)
+    return list(outputs), outputs[0].grad_fn
+
+
+def _described(tensor):
+    return tensor.dtype, tensor.shape, tensor.layout
+
+
+def _empty(described):
+    """A tensor without memory of its own."""
+    dtype, shape, layout = described
+    if layout is not torch.strided:
+        return torch.zeros(shape, dtype=dtype).to_sparse() if layout is torch.sparse_coo else torch.zeros(shape, dtype=dtype)
+    return torch.empty((), dtype=dtype).expand(shape)
+
+
+class Sent:
+    """Tensors that have left in a message."""
+
+    __slots__ = ("_output",)
+
+    def __init__(self, tensors):
+        with torch.enable_grad():
+            # Kept: the function lives as long as what it has returned.
+            if begins_at_edges():
+                self._output = Names.send.apply(*tensors)
+            else:
+                # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
+                with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
+                    self._output = Names.send.apply(*tensors)
+
+    @property
+    def node(self):
+        """The function that they have left through."""
+        return self._output.grad_fn
+
+    @property
+    def edges(self):
+        """Where their gradients go on: functions, and which of their outputs."""
+        return self.node.next_functions
+
+    def entries(self):
+        """What PyTorch begins at, for each."""
+        if begins_at_edges():
+            return [torch.autograd.graph.GradientEdge(node, number) for node, number in self.edges]
+        return self.node.saved_tensors
+
+
+def arrived_of(node):
+    """What came in through a function, if anything did."""
+    return node.arrived if isinstance(node, Names.recv._backward_cls) else None
+
+
+def leaf_of(node):
+    return node.variable if type(node).__name__ == "AccumulateGrad" else None
+
+
+def before_of(node):
+    return [before for before, _ in node.next_functions if before is not None]
+
+
+def own(leaves, gradients):
+    """The gradients of leaves, each with memory of its own."""
+    kept = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients) if gradient is not None]
+    memory = collections.Counter(_address(gradient) for _, gradient in kept)
+    own = []
+    for leaf, gradient in kept:
+        if not _is_contiguous(gradient) or memory[_address(gradient)] > 1:
+            gradient = gradient.clone()
+        own.append((leaf, _hooked(leaf, gradient)))
+    return own
+
+
+def _address(gradient):
+    return gradient._values().data_ptr() if gradient.layout is torch.sparse_coo else gradient.data_ptr()
+
+
+def _is_contiguous(gradient):
+    if gradient.layout is torch.sparse_coo:
+        return gradient._values().is_contiguous() and gradient._indices().is_contiguous()
+    return gradient.is_contiguous()
+
+
+@functools.lru_cache(maxsize=None)
+def hooks_have_run():
+    """Whether torch.autograd.grad() runs the hooks of the leaves that it is asked for: versions of PyTorch differ."""
+    ran = []
+    with torch.enable_grad():
+        leaf = torch.ones((), requires_grad=True)
+        leaf.register_hook(ran.append)
+        torch.autograd.grad(leaf * 1, leaf)
+    return bool(ran)
+
+
+def prepare():
+    """Called before the first message. From then on hooks of tensors do not run where a run ends with a part of a gradient, as in some
+    versions of PyTorch they would."""
+    Names.make()
+    begins_at_edges()
+    plain = torch.Tensor.register_hook
+    if not hooks_have_run() or hasattr(plain, "_farref"):
+        return
+
+    @functools.wraps(plain)
+    def register_hook(self, hook):
+        # Those of leaves are looked at when it comes to that.
+        return plain(self, hook if self.is_leaf else functools.partial(_unless_kept, hook))
+
+    register_hook._farref = True
+    torch.Tensor.register_hook = register_hook
+
+
+def _unless_kept(hook, gradient):
+    now = getattr(running, "now", None)
+    if now is not None and now.keeps_at(torch._C._current_autograd_node()):
+        return None
+    return hook(gradient)
+
+
+def has_hooks(leaf):
+    return leaf is not None and bool(leaf._backward_hooks)
+
+
+def _hooked(leaf, gradient):
+    if leaf._backward_hooks and not hooks_have_run():
+        for hook in list(leaf._backward_hooks.values()):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+    return gradient
