@@ -11,7 +11,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 _FIRST = """
-import faulthandler, os, sys
+import faulthandler, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that a shell has started in the background have it ignored
 faulthandler.dump_traceback_later({patience}, exit=True)  # a worker that hangs says where
 {imports}
 import farref
