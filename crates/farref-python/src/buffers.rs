@@ -92,17 +92,20 @@ impl View {
 }
 
 /// Memory that a Python object has lent, until this is dropped.
-struct Lent(Option<View>);
+struct Lent {
+    view: Option<View>,
+    width: Width,
+}
 
 impl Lent {
     fn bytes(&self) -> &[u8] {
-        self.0.as_ref().map_or(&[], View::bytes)
+        self.view.as_ref().map_or(&[], View::bytes)
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(view) = self.0.take() {
+        if let Some(view) = self.view.take() {
             errands::run(move |py| view.release(py));
         }
     }
@@ -113,12 +116,9 @@ impl Source for Lent {
         self.bytes().len()
     }
 
-    /// Whoever receives it has memory on whose alignment numbers of up to eight bytes can rely.
+    /// Whoever receives it has memory of that, on whose alignment the elements can rely.
     fn width(&self) -> Width {
-        match self.bytes().len().is_multiple_of(8) {
-            true => Width::Eight,
-            false => Width::One,
-        }
+        self.width
     }
 
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
@@ -130,18 +130,49 @@ impl Source for Lent {
     }
 }
 
-/// The memory of an object, which is not copied: it belongs to the message until that has arrived.
-pub(crate) fn lend(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-    Ok(Buffer::from_source(Arc::new(Lent(Some(View::of(object)?)))))
+/// The memory of an object, which is not copied: it belongs to the message until that has arrived. `item`: how many bytes an
+/// element of it has.
+pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize) -> PyResult<Buffer> {
+    let view = View::of(object)?;
+    let width = match item {
+        // Numbers of more bytes consist of such, as complex ones do.
+        item if item.is_multiple_of(8) => Width::Eight,
+        4 => Width::Four,
+        2 => Width::Two,
+        _ => Width::One,
+    };
+    let width = match view.bytes().len().is_multiple_of(width.bytes()) {
+        true => width,
+        false => Width::One,
+    };
+    let lent = Lent {
+        view: Some(view),
+        width,
+    };
+    Ok(Buffer::from_source(Arc::new(lent)))
 }
 
 /// Memory that came with a message, and belongs to a Python object now.
 #[pyclass(frozen, module = "farref._core")]
 pub(crate) struct Received(Numbers);
 
+/// As vectors of elements of the width that they came with: so they need not be copied.
 enum Numbers {
-    Bytes(Vec<u8>),
-    Words(Vec<u64>),
+    One(Vec<u8>),
+    Two(Vec<u16>),
+    Four(Vec<u32>),
+    Eight(Vec<u64>),
+}
+
+impl Numbers {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::One(numbers) => numbers,
+            Self::Two(numbers) => bytemuck::cast_slice(numbers),
+            Self::Four(numbers) => bytemuck::cast_slice(numbers),
+            Self::Eight(numbers) => bytemuck::cast_slice(numbers),
+        }
+    }
 }
 
 impl Received {
@@ -149,8 +180,10 @@ impl Received {
         let no_memory =
             |error| PyMemoryError::new_err(format!("a buffer that came cannot be kept: {error}"));
         Ok(Self(match buffer.width() {
-            Width::Eight => Numbers::Words(buffer.into_vec().map_err(no_memory)?),
-            _ => Numbers::Bytes(buffer.into_vec().map_err(no_memory)?),
+            Width::One => Numbers::One(buffer.into_vec().map_err(no_memory)?),
+            Width::Two => Numbers::Two(buffer.into_vec().map_err(no_memory)?),
+            Width::Four => Numbers::Four(buffer.into_vec().map_err(no_memory)?),
+            Width::Eight => Numbers::Eight(buffer.into_vec().map_err(no_memory)?),
         }))
     }
 }
@@ -160,18 +193,12 @@ impl Received {
     /// Where it begins. Python makes an array of it that keeps this object.
     #[getter]
     fn address(&self) -> usize {
-        match &self.0 {
-            Numbers::Bytes(bytes) => bytes.as_ptr().addr(),
-            Numbers::Words(words) => words.as_ptr().addr(),
-        }
+        self.0.bytes().as_ptr().addr()
     }
 
     /// How many bytes it has.
     #[getter]
     fn nbytes(&self) -> usize {
-        match &self.0 {
-            Numbers::Bytes(bytes) => bytes.len(),
-            Numbers::Words(words) => size_of_val(&**words),
-        }
+        self.0.bytes().len()
     }
 }

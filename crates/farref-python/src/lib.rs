@@ -85,6 +85,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(scope::context_id, module)?)?;
     module.add_function(wrap_pyfunction!(objects::received_reference, module)?)?;
     module.add_function(wrap_pyfunction!(objects::received_peer, module)?)?;
+    module.add_function(wrap_pyfunction!(objects::came_in_context, module)?)?;
     module.add_class::<worker::StoreHost>()?;
     module.add_function(wrap_pyfunction!(deferred::start_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::remote_deferred, module)?)?;

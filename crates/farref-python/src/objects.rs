@@ -10,7 +10,7 @@ use farref::{Blob, Buffer, Peer, RRef};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -48,6 +48,13 @@ pub(crate) struct Pickled {
     buffers: Vec<Buffer>,
     references: Vec<RRef<Object>>,
     peers: Vec<Peer>,
+    /// Whether it came in a message that was made in a context.
+    #[serde(skip, default = "comes_in_context")]
+    in_context: bool,
+}
+
+fn comes_in_context() -> bool {
+    farref::context::incoming().is_some()
 }
 
 /// References and peers that are in the value that is being pickled or unpickled.
@@ -55,6 +62,7 @@ pub(crate) struct Pickled {
 struct Beside {
     references: Vec<RRef<Object>>,
     peers: Vec<Peer>,
+    in_context: bool,
 }
 
 thread_local! {
@@ -85,6 +93,16 @@ impl Drop for Scope {
     }
 }
 
+/// Whether there can be no tensor in it: it is pickled faster then.
+fn is_plain(value: &Bound<'_, PyAny>) -> bool {
+    value.is_none()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyBytes>()
+        || value.is_exact_instance_of::<PyBool>()
+}
+
 /// A function of `farref._pickling`.
 fn helper<'py>(
     py: Python<'py>,
@@ -100,7 +118,7 @@ fn helper<'py>(
 impl Pickled {
     /// Pickles an object. Its large buffers and its references go beside.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::dumped(value, false)
+        Self::dumped(value, false, is_plain(value))
     }
 
     /// What to call, its arguments, and those that have names.
@@ -109,24 +127,32 @@ impl Pickled {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let is_plain = kwargs.is_none() && args.iter().all(|arg| is_plain(&arg));
         let call = (called, args, kwargs).into_pyobject(called.py())?;
-        Self::dumped(call.as_any(), true)
+        Self::dumped(call.as_any(), true, is_plain)
     }
 
-    fn dumped(value: &Bound<'_, PyAny>, is_call: bool) -> PyResult<Self> {
+    fn dumped(value: &Bound<'_, PyAny>, is_call: bool, is_plain: bool) -> PyResult<Self> {
         static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = value.py();
         let scope = Scope::enter(&SENDING, Beside::default());
-        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) =
-            helper(py, &DUMPS, "dumps")?.call1((value,))?.extract()?;
-        let Beside { references, peers } = scope.leave();
-        let buffers = lent.iter().map(|buffer| buffers::lend(&buffer));
+        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) = helper(py, &DUMPS, "dumps")?
+            .call1((value, is_plain))?
+            .extract()?;
+        let Beside {
+            references, peers, ..
+        } = scope.leave();
+        let buffers = lent.iter().map(|lent| {
+            let (memory, item): (Bound<'_, PyAny>, usize) = lent.extract()?;
+            buffers::lend(&memory, item)
+        });
         Ok(Self {
             is_call,
             buffers: buffers.collect::<PyResult<_>>()?,
             pickle: pickle.as_bytes().to_vec().into(),
             references,
             peers,
+            in_context: false,
         })
     }
 
@@ -135,14 +161,18 @@ impl Pickled {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = helper(py, &LOADS, "loads")?;
         let pickle = PyBytes::new(py, &self.pickle);
-        let (references, peers) = (self.references, self.peers);
+        let beside = Beside {
+            references: self.references,
+            peers: self.peers,
+            in_context: self.in_context,
+        };
         if self.buffers.is_empty() {
-            let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
+            let _scope = Scope::enter(&RECEIVING, beside);
             return loads.call1((pickle,));
         }
         let received = self.buffers.into_iter().map(Received::new);
         let received = PyList::new(py, received.collect::<PyResult<Vec<_>>>()?)?;
-        let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
+        let _scope = Scope::enter(&RECEIVING, beside);
         loads.call1((pickle, received))
     }
 }
@@ -252,6 +282,13 @@ fn not_in_a_call(what: &str) -> PyErr {
         "{what} cannot be pickled by itself, only sent in the arguments or the result of a call: the worker that gets it has \
          to know who holds it"
     ))
+}
+
+/// Whether the value that is being unpickled came inside of a context.
+#[pyfunction]
+#[pyo3(name = "_came_in_context")]
+pub(crate) fn came_in_context() -> bool {
+    RECEIVING.with_borrow(|stack| stack.last().is_some_and(|beside| beside.in_context))
 }
 
 /// The reference that a pickle has at this place.
