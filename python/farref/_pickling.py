@@ -38,7 +38,9 @@ def dumps(value, is_plain=False):
 
 
 def loads(pickled, received=None):
-    """The value of a pickle. ``received``: memory that came beside it, which belongs to the value from now on."""
+    """The value of a pickle, bytes or memory. ``received``: memory that came beside it, which belongs to the value from now on."""
+    if not isinstance(pickled, bytes):
+        pickled = _array(pickled)
     if received is None:
         return pickle.loads(pickled)
     return pickle.loads(pickled, buffers=[_array(memory) for memory in received])

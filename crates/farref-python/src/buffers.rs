@@ -13,10 +13,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use farref::{Buffer, Source, Width};
+use bytes::Bytes;
+use farref::{Blob, Buffer, Source, Width};
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::errands;
 
@@ -152,6 +154,21 @@ pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize) -> PyResult<Buffer> {
     Ok(Buffer::from_source(Arc::new(lent)))
 }
 
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// The bytes of an object, which nobody can change, in the same way.
+pub(crate) fn lend_bytes(object: &Bound<'_, PyBytes>) -> PyResult<Blob> {
+    let lent = Lent {
+        view: Some(View::of(object)?),
+        width: Width::One,
+    };
+    Ok(Bytes::from_owner(lent).into())
+}
+
 /// Memory that came with a message, and belongs to a Python object now.
 #[pyclass(frozen, module = "farref._core")]
 pub(crate) struct Received(Numbers);
@@ -162,6 +179,8 @@ enum Numbers {
     Two(Vec<u16>),
     Four(Vec<u32>),
     Eight(Vec<u64>),
+    /// Bytes that are only read.
+    Kept(Bytes),
 }
 
 impl Numbers {
@@ -171,11 +190,17 @@ impl Numbers {
             Self::Two(numbers) => bytemuck::cast_slice(numbers),
             Self::Four(numbers) => bytemuck::cast_slice(numbers),
             Self::Eight(numbers) => bytemuck::cast_slice(numbers),
+            Self::Kept(bytes) => bytes,
         }
     }
 }
 
 impl Received {
+    /// Bytes that are only read.
+    pub(crate) fn kept(blob: Blob) -> Self {
+        Self(Numbers::Kept(blob.into_bytes()))
+    }
+
     pub(crate) fn new(buffer: Buffer) -> PyResult<Self> {
         let no_memory =
             |error| PyMemoryError::new_err(format!("a buffer that came cannot be kept: {error}"));

@@ -9,7 +9,7 @@
 //!   begun and not waited for is to be made.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farref::{Error, Pending};
 use pyo3::prelude::*;
@@ -188,11 +188,15 @@ impl Shared {
                     }
                 }
                 None => {
-                    let most = left.map_or(OTHERS, |left| left.min(OTHERS));
+                    let most = [runtime::until_signals(), left].into_iter().flatten().min();
                     py.detach(|| {
                         let inner = self.lock();
-                        if matches!(inner.state, State::Waiting) {
-                            drop(self.changed.wait_timeout(inner, most));
+                        match (&inner.state, most) {
+                            (State::Waiting, Some(most)) => {
+                                drop(self.changed.wait_timeout(inner, most));
+                            }
+                            (State::Waiting, None) => drop(self.changed.wait(inner)),
+                            _ => {}
                         }
                     });
                 }
@@ -237,9 +241,6 @@ impl Shared {
         outcome
     }
 }
-
-/// How long who waits for another's waiting sleeps before it looks whether Ctrl-C was pressed.
-const OTHERS: Duration = Duration::from_millis(50);
 
 fn cancelled(py: Python<'_>) -> PyErr {
     exception(py, "Cancelled", "the call was cancelled")

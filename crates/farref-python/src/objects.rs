@@ -93,6 +93,10 @@ impl Drop for Scope {
     }
 }
 
+/// Pickles of so many bytes are copied neither before they are sent nor when they have come. With smaller ones it is not worth
+/// what it takes.
+const LARGE: usize = 1 << 16;
+
 /// Whether there can be no tensor in it: it is pickled faster then.
 fn is_plain(value: &Bound<'_, PyAny>) -> bool {
     value.is_none()
@@ -149,7 +153,10 @@ impl Pickled {
         Ok(Self {
             is_call,
             buffers: buffers.collect::<PyResult<_>>()?,
-            pickle: pickle.as_bytes().to_vec().into(),
+            pickle: match pickle.as_bytes() {
+                small if small.len() < LARGE => small.to_vec().into(),
+                _ => buffers::lend_bytes(&pickle)?,
+            },
             references,
             peers,
             in_context: false,
@@ -160,7 +167,10 @@ impl Pickled {
     pub(crate) fn unpickle(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = helper(py, &LOADS, "loads")?;
-        let pickle = PyBytes::new(py, &self.pickle);
+        let pickle = match self.pickle.len() {
+            0..LARGE => PyBytes::new(py, &self.pickle).into_any(),
+            _ => Bound::new(py, Received::kept(self.pickle))?.into_any(),
+        };
         let beside = Beside {
             references: self.references,
             peers: self.peers,

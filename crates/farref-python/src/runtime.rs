@@ -67,6 +67,15 @@ where
     }
 }
 
+/// How long this thread may wait before it has to look for signals, if it has to.
+pub(crate) fn until_signals() -> Option<Duration> {
+    // Where it is not known which thread gets them, any may.
+    let is_main = MAIN
+        .get()
+        .is_none_or(|main| *main == std::thread::current().id());
+    is_main.then_some(SIGNALS)
+}
+
 /// Waits until the future is over, or the time; on the main thread also no longer than until it has to look for signals.
 pub(crate) fn wait_a_while<F>(
     py: Python<'_>,
@@ -78,12 +87,7 @@ where
     F::Output: Send,
 {
     let handle = handle()?;
-    // Where it is not known which thread gets them, any may.
-    let is_main = MAIN
-        .get()
-        .is_none_or(|main| *main == std::thread::current().id());
-    let slice = is_main.then_some(SIGNALS);
-    let limit = [slice, at_most].into_iter().flatten().min();
+    let limit = [until_signals(), at_most].into_iter().flatten().min();
     Ok(py.detach(|| match limit {
         None => Some(functions::block_on(handle, future)),
         Some(limit) => functions::block_on(handle, async move {
