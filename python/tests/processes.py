@@ -37,6 +37,15 @@ def environment(*more):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+def rust_program(name):
+    """A Rust worker, built if it has not been (`cargo test --workspace` builds it, too)."""
+    root = TESTS.parents[1]
+    program = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"), "debug", "examples", name)
+    if not program.exists():
+        subprocess.run(["cargo", "build", "-p", "farref-pickle", "--example", name], cwd=root, check=True)
+    return str(program.resolve())
+
+
 class Process:
     """A worker's process."""
 

@@ -1,16 +1,14 @@
-"""Rust and Python workers in one group: `crates/farref-pickle/examples/mixed_worker.rs` is the Rust one."""
+"""Rust and Python workers in one group: `crates/farref-pickle/examples/mixed_worker` is the Rust one."""
 
 import collections
 import dataclasses
 import os
-import pathlib
 import subprocess
 import sys
 
 import farref
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from processes import rust_program
 
 
 @dataclasses.dataclass
@@ -19,25 +17,14 @@ class Point:
     y: float
 
 
-@pytest.fixture(scope="module")
-def rust_program():
-    """The Rust worker, built if it has not been (`cargo test --workspace` builds it, too)."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    program = target / "debug" / "examples" / "mixed_worker"
-    if not program.exists():
-        build = ["cargo", "build", "-p", "farref-pickle", "--example", "mixed_worker"]
-        subprocess.run(build, cwd=ROOT, check=True)
-    return str(program.resolve())
-
-
 @pytest.fixture
-def group(rust_program, tmp_path):
+def group(tmp_path):
     """A Rust worker, a Python worker, and this one."""
     common = {"WORLD_SIZE": "3", "FARREF_RENDEZVOUS": f"file://{tmp_path}/store", "FARREF_INSECURE": "1"}
     serve = "import farref; farref.join().serve()"
     environment = {**os.environ, **common, "PYTHONPATH": os.pathsep.join(sys.path)}
     others = [
-        subprocess.Popen([rust_program], env={**environment, "RANK": "1", "FARREF_NAME": "rust"}),
+        subprocess.Popen([rust_program("mixed_worker")], env={**environment, "RANK": "1", "FARREF_NAME": "rust"}),
         subprocess.Popen([sys.executable, "-c", serve], env={**environment, "RANK": "2", "FARREF_NAME": "python"}),
     ]
     try:
@@ -145,3 +132,109 @@ def test_a_name_reaches_python_functions_as_well(group):
         python.call("no_such_module.function")
     with pytest.raises(AttributeError):
         python.call("math.no_such_function")
+
+
+# What elements are called by torch, by numpy if it has them, and by candle.
+ELEMENTS = [
+    ("float32", "F32"), ("float64", "F64"), ("float16", "F16"), ("bfloat16", "BF16"), ("int64", "I64"), ("int32", "I32"),
+    ("int16", "I16"), ("uint8", "U8"),
+]
+SHAPES = [(), (0,), (3,), (2, 0, 5), (7, 11), (40, 50), (3, 20, 100)]
+
+
+def test_tensors_of_torch_cross_both_ways(group):
+    torch = pytest.importorskip("torch")
+    rust = group.peer("rust", wait=60)
+    for name, candle in ELEMENTS:
+        dtype = getattr(torch, name)
+        for shape in SHAPES:
+            sent = (torch.arange(torch.Size(shape).numel()) % 100).reshape(shape).to(dtype)
+            described = rust.call("tensors.describe", sent)
+            assert described == (candle, list(shape), False, sent.to(torch.float64).sum().item())
+            back = rust.call("tensors.echo", sent)
+            assert type(back) is torch.Tensor and back.dtype == dtype and torch.equal(back, sent)
+        made = rust.call("tensors.made", candle.lower(), 3, 2)
+        assert made.dtype == dtype and made.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert rust.call("tensors.describe", torch.tensor([True, False, True])) == ("U8", [3], False, 2.0)
+
+
+def test_tensors_are_contiguous_and_writable_where_they_arrive(group):
+    torch = pytest.importorskip("torch")
+    rust = group.peer("rust", wait=60)
+    whole = torch.arange(60_000.0).reshape(200, 300)
+    for sent in [whole.t(), whole[::3, ::7], whole[5], whole.expand(2, 200, 300), torch.ones(3).expand(4, 3)]:
+        back = rust.call("tensors.echo", sent)
+        assert torch.equal(back, sent) and back.is_contiguous()
+        back += 1
+        assert torch.equal(back, sent + 1)
+
+
+def test_a_tensor_that_needs_gradients_crosses_as_data_and_not_at_all_inside_of_a_context(group):
+    torch = pytest.importorskip("torch")
+    rust, python = group.peer("rust", wait=60), group.peer("python", wait=60)
+    weights = torch.nn.Linear(3, 2).weight
+    assert rust.call("tensors.describe", weights)[:3] == ("F32", [2, 3], False)
+    assert not rust.call("tensors.parameter").requires_grad
+    assert python.call("operator.neg", weights.detach().requires_grad_()).requires_grad
+    with farref.context(group):
+        assert rust.call("tensors.describe", weights.detach())[:3] == ("F32", [2, 3], False)
+        with pytest.raises(farref.CannotBeSent, match="contexts do not cross languages"):
+            rust.call("tensors.describe", weights)
+        with pytest.raises(farref.Error, match="contexts do not cross languages"):
+            rust.call("tensors.parameter")
+    for peer in [python, group.me]:
+        added, refused = rust.call("tensors.visit", peer)
+        assert added.tolist() == [2, 2, 2] and "contexts do not cross languages" in refused
+
+
+def test_arrays_of_numpy_are_tensors_and_vectors_in_rust(group):
+    numpy = pytest.importorskip("numpy")
+    rust = group.peer("rust", wait=60)
+    for name, candle in ELEMENTS:
+        if name == "bfloat16":
+            continue
+        for shape in SHAPES:
+            sent = (numpy.arange(int(numpy.prod(shape))) % 100).reshape(shape).astype(name)
+            assert rust.call("tensors.describe", sent) == (candle, list(shape), False, float(sent.astype(float).sum()))
+            back = numpy.asarray(rust.call("tensors.echo", sent).tolist()).reshape(shape)
+            assert (back == sent).all()
+            if len(shape) == 1:
+                assert rust.call("tensors.sum", sent) == sent.sum()
+    whole = numpy.arange(60_000, dtype=numpy.float32).reshape(200, 300)
+    for sent in [whole.T, whole[::3, ::7], whole.reshape(20, 30, 100).transpose(2, 0, 1), numpy.asfortranarray(whole)]:
+        back = rust.call("tensors.echo", sent)
+        assert (numpy.asarray(back) == sent).all()
+    assert rust.call("tensors.sums", whole.T) == whole.T.sum(axis=1).tolist()
+    assert rust.call("tensors.sums", numpy.zeros((3, 0))) == [0, 0, 0]
+    # Numbers of numpy's are numbers, and so is an array of none dimensions.
+    assert rust.call("tensors.twice", numpy.float32(1.5), numpy.int64(21)) == (3.0, 42)
+    assert rust.call("tensors.twice", numpy.array(1.5), numpy.uint8(21)) == (3.0, 42)
+    assert rust.call("tools.echo", [numpy.float64(2.5), numpy.bool_(True)]) == [2.5, True]
+
+
+def test_one_tensor_may_be_in_a_value_more_than_once(group):
+    numpy = pytest.importorskip("numpy")
+    rust = group.peer("rust", wait=60)
+    for size in [3, 10_000]:
+        one, other = numpy.full(size, 1.5), numpy.full(size, 2.5)
+        pair = ("one", one)
+        back = rust.call("tensors.echo_all", [pair, ("two", other), ("none", None), ("three", one), pair])
+        assert [name for name, _ in back] == ["one", "two", "none", "three", "one"]
+        assert [None if it is None else float(it.sum()) / size for _, it in back] == [1.5, 2.5, None, 1.5, 1.5]
+
+
+def test_what_is_no_tensor_is_refused_with_a_reason(group):
+    numpy = pytest.importorskip("numpy")
+    rust = group.peer("rust", wait=60)
+    for wrong, why in [
+        (numpy.zeros(3, dtype=numpy.complex64), "complex64 has no counterpart"),
+        (numpy.zeros(3, dtype=">f4"), "expected a tensor"),
+        (numpy.array(["text"]), "expected a tensor"),
+        ([1.0, 2.0], "expected a tensor"),
+        (b"bytes", "expected a tensor"),
+    ]:
+        with pytest.raises(farref.CannotBeSent, match=why):
+            rust.call("tensors.describe", wrong)
+    with pytest.raises(farref.CannotBeSent):
+        rust.call("tensors.sum", numpy.zeros((2, 2)))
+    assert rust.call("maths.double", 1) == 2

@@ -282,10 +282,13 @@ impl Wire {
     /// The tensor; a leaf, if it needs gradients.
     fn read(self) -> Result<Tensor, String> {
         let dtype = self.element.dtype();
-        let count = self
-            .shape
-            .iter()
-            .try_fold(1_usize, |count, &length| count.checked_mul(length));
+        // candle multiplies dimensions to know how far apart elements are, whether or not there are any.
+        let mut lengths = self.shape.iter();
+        let spread = lengths.try_fold(1_usize, |spread, &length| spread.checked_mul(length.max(1)));
+        let count = match self.shape.contains(&0) {
+            true => spread.map(|_| 0),
+            false => spread,
+        };
         if !count.is_some_and(|count| fits(dtype, count, self.data.len())) {
             return Err(format!(
                 "a tensor of shape {:?} and type {dtype:?} does not have {} bytes",

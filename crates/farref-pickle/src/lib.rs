@@ -36,7 +36,13 @@
 //! | other variants | a `dict` of one: the name and the value |
 //! | [`RRef<T>`](farref::RRef) | `farref.RRef` |
 //! | [`Peer`](farref::Peer) | `farref.Peer` |
+//! | `farref_autograd::Tensor` | `torch.Tensor`, without a copy; of numpy where there is no torch. Read from either |
+//! | `Vec<f32>`, `Vec<Vec<i64>>`, .. | read also from tensors and arrays of so many dimensions |
+//! | `f64`, `i64`, `bool`, .. | read also from numbers of numpy's, and tensors that are one number |
 //! | [`PyValue`] | any plain data |
+//!
+//! Tensors are data on this way. Contexts of autograd do not cross languages: inside of one, a tensor that needs gradients is
+//! refused in either direction with an error that says so, and one that is detached goes.
 //!
 //! Python has one `None`: `Some(None)` and `Some(())` are read back as `None`.
 //!
@@ -47,6 +53,8 @@
 #![forbid(unsafe_code)]
 
 mod exception;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod native;
 #[doc(hidden)]
 #[expect(missing_debug_implementations, reason = "for farref's own crates")]
@@ -61,3 +69,10 @@ pub use exception::{builtin, split};
 pub use native::{PyCall, PyObject, PyValue, PythonError, py_call, py_method, py_remote};
 pub use pickle::PickleError;
 pub use value::rest::{Keywords, Rest};
+
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::fuzzing::values;
+}

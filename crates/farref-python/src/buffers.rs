@@ -1,6 +1,6 @@
 //! Memory of Python's objects as buffers of messages, and the other way round.
 //!
-//! Python's buffer protocol is in the stable interface of Python 3.11 and later;
+//! All `unsafe` of the package is here. Python's buffer protocol is in the stable interface of Python 3.11 and later;
 //! what is used of it here has the same layout in 3.10, so it is declared by hand.
 //!
 //! # Invariants
@@ -13,10 +13,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use farref::{Buffer, Source, Width};
+use bytes::Bytes;
+use farref::{Blob, Buffer, Source, Width};
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::errands;
 
@@ -92,17 +94,20 @@ impl View {
 }
 
 /// Memory that a Python object has lent, until this is dropped.
-struct Lent(Option<View>);
+struct Lent {
+    view: Option<View>,
+    width: Width,
+}
 
 impl Lent {
     fn bytes(&self) -> &[u8] {
-        self.0.as_ref().map_or(&[], View::bytes)
+        self.view.as_ref().map_or(&[], View::bytes)
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(view) = self.0.take() {
+        if let Some(view) = self.view.take() {
             errands::run(move |py| view.release(py));
         }
     }
@@ -113,12 +118,9 @@ impl Source for Lent {
         self.bytes().len()
     }
 
-    /// Whoever receives it has memory on whose alignment numbers of up to eight bytes can rely.
+    /// Whoever receives it has memory of that, on whose alignment the elements can rely.
     fn width(&self) -> Width {
-        match self.bytes().len().is_multiple_of(8) {
-            true => Width::Eight,
-            false => Width::One,
-        }
+        self.width
     }
 
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
@@ -130,50 +132,83 @@ impl Source for Lent {
     }
 }
 
-/// Smaller ones are copied: that takes less time than giving them back.
-const LARGE: usize = 64 << 10;
-
-/// The memory of an object. If it is large and does not change it is not copied: it belongs to the message until that has
-/// arrived.
-pub(crate) fn lend(object: &Bound<'_, PyAny>, may_change: bool) -> PyResult<Buffer> {
+/// The memory of an object, which is not copied: it belongs to the message until that has arrived. `item`: how many bytes an
+/// element of it has.
+pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize) -> PyResult<Buffer> {
     let view = View::of(object)?;
-    if !may_change && view.bytes().len() >= LARGE {
-        return Ok(Buffer::from_source(Arc::new(Lent(Some(view)))));
-    }
-    let (words, rest) = view.bytes().as_chunks::<8>();
-    let copied = match rest.is_empty() {
-        true => {
-            let words = words.iter().map(|word| u64::from_ne_bytes(*word));
-            words.collect::<Vec<_>>().into()
-        }
-        false => view.bytes().to_vec().into(),
+    let width = match item {
+        // Numbers of more bytes consist of such, as complex ones do.
+        item if item.is_multiple_of(8) => Width::Eight,
+        4 => Width::Four,
+        2 => Width::Two,
+        _ => Width::One,
     };
-    view.release(object.py());
-    Ok(copied)
+    let width = match view.bytes().len().is_multiple_of(width.bytes()) {
+        true => width,
+        false => Width::One,
+    };
+    let lent = Lent {
+        view: Some(view),
+        width,
+    };
+    Ok(Buffer::from_source(Arc::new(lent)))
 }
 
-/// How many references there are to an object.
-pub(crate) fn references(object: &Bound<'_, PyAny>) -> isize {
-    // SAFETY: The object is alive, and the interpreter attached.
-    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) }
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// The bytes of an object, which nobody can change, in the same way.
+pub(crate) fn lend_bytes(object: &Bound<'_, PyBytes>) -> PyResult<Blob> {
+    let lent = Lent {
+        view: Some(View::of(object)?),
+        width: Width::One,
+    };
+    Ok(Bytes::from_owner(lent).into())
 }
 
 /// Memory that came with a message, and belongs to a Python object now.
 #[pyclass(frozen, module = "farref._core")]
 pub(crate) struct Received(Numbers);
 
+/// As vectors of elements of the width that they came with: so they need not be copied.
 enum Numbers {
-    Bytes(Vec<u8>),
-    Words(Vec<u64>),
+    One(Vec<u8>),
+    Two(Vec<u16>),
+    Four(Vec<u32>),
+    Eight(Vec<u64>),
+    /// Bytes that are only read.
+    Kept(Bytes),
+}
+
+impl Numbers {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::One(numbers) => numbers,
+            Self::Two(numbers) => bytemuck::cast_slice(numbers),
+            Self::Four(numbers) => bytemuck::cast_slice(numbers),
+            Self::Eight(numbers) => bytemuck::cast_slice(numbers),
+            Self::Kept(bytes) => bytes,
+        }
+    }
 }
 
 impl Received {
+    /// Bytes that are only read.
+    pub(crate) fn kept(blob: Blob) -> Self {
+        Self(Numbers::Kept(blob.into_bytes()))
+    }
+
     pub(crate) fn new(buffer: Buffer) -> PyResult<Self> {
         let no_memory =
             |error| PyMemoryError::new_err(format!("a buffer that came cannot be kept: {error}"));
         Ok(Self(match buffer.width() {
-            Width::Eight => Numbers::Words(buffer.into_vec().map_err(no_memory)?),
-            _ => Numbers::Bytes(buffer.into_vec().map_err(no_memory)?),
+            Width::One => Numbers::One(buffer.into_vec().map_err(no_memory)?),
+            Width::Two => Numbers::Two(buffer.into_vec().map_err(no_memory)?),
+            Width::Four => Numbers::Four(buffer.into_vec().map_err(no_memory)?),
+            Width::Eight => Numbers::Eight(buffer.into_vec().map_err(no_memory)?),
         }))
     }
 }
@@ -183,18 +218,12 @@ impl Received {
     /// Where it begins. Python makes an array of it that keeps this object.
     #[getter]
     fn address(&self) -> usize {
-        match &self.0 {
-            Numbers::Bytes(bytes) => bytes.as_ptr().addr(),
-            Numbers::Words(words) => words.as_ptr().addr(),
-        }
+        self.0.bytes().as_ptr().addr()
     }
 
     /// How many bytes it has.
     #[getter]
     fn nbytes(&self) -> usize {
-        match &self.0 {
-            Numbers::Bytes(bytes) => bytes.len(),
-            Numbers::Words(words) => size_of_val(&**words),
-        }
+        self.0.bytes().len()
     }
 }

@@ -10,17 +10,15 @@ use farref::{Blob, Buffer, Peer, RRef};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::buffers::{self, Received};
 use crate::errors;
 use crate::interpreter;
-use crate::ownership::Owned;
 use crate::peers::PyPeer;
 use crate::references::PyRRef;
-use crate::user_code;
 
 /// An object of Python.
 #[derive(Debug)]
@@ -29,8 +27,6 @@ pub(crate) enum Object {
     Here(Live),
     /// On its way, or just arrived.
     Pickled(Pickled),
-    /// It was to be sent, and cannot be pickled: why.
-    Unsendable(String),
 }
 
 // A reference to it is one to anything: a Rust value, too.
@@ -52,6 +48,13 @@ pub(crate) struct Pickled {
     buffers: Vec<Buffer>,
     references: Vec<RRef<Object>>,
     peers: Vec<Peer>,
+    /// Whether it came in a message that was made in a context.
+    #[serde(skip, default = "comes_in_context")]
+    in_context: bool,
+}
+
+fn comes_in_context() -> bool {
+    farref::context::incoming().is_some()
 }
 
 /// References and peers that are in the value that is being pickled or unpickled.
@@ -59,6 +62,7 @@ pub(crate) struct Pickled {
 struct Beside {
     references: Vec<RRef<Object>>,
     peers: Vec<Peer>,
+    in_context: bool,
 }
 
 thread_local! {
@@ -89,6 +93,20 @@ impl Drop for Scope {
     }
 }
 
+/// Pickles of so many bytes are copied neither before they are sent nor when they have come. With smaller ones it is not worth
+/// what it takes.
+const LARGE: usize = 1 << 16;
+
+/// Whether there can be no tensor in it: it is pickled faster then.
+fn is_plain(value: &Bound<'_, PyAny>) -> bool {
+    value.is_none()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyBytes>()
+        || value.is_exact_instance_of::<PyBool>()
+}
+
 /// A function of `farref._pickling`.
 fn helper<'py>(
     py: Python<'py>,
@@ -104,12 +122,7 @@ fn helper<'py>(
 impl Pickled {
     /// Pickles an object. Its large buffers and its references go beside.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::dumped(value, false, None)
-    }
-
-    /// The same of what a function has returned, and what may go on changing: memory that is not its own is copied.
-    fn of_result(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::dumped(value, false, Some(&Owned::of(value)))
+        Self::dumped(value, false, is_plain(value))
     }
 
     /// What to call, its arguments, and those that have names.
@@ -118,37 +131,35 @@ impl Pickled {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        let is_plain = kwargs.is_none() && args.iter().all(|arg| is_plain(&arg));
         let call = (called, args, kwargs).into_pyobject(called.py())?;
-        Self::dumped(call.as_any(), true, None)
+        Self::dumped(call.as_any(), true, is_plain)
     }
 
-    fn dumped(value: &Bound<'_, PyAny>, is_call: bool, owned: Option<&Owned>) -> PyResult<Self> {
+    fn dumped(value: &Bound<'_, PyAny>, is_call: bool, is_plain: bool) -> PyResult<Self> {
         static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = value.py();
         let scope = Scope::enter(&SENDING, Beside::default());
-        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) = user_code::call(
-            helper(py, &DUMPS, "dumps")?,
-            &PyTuple::new(py, [value])?,
-            None,
-        )?
-        .extract()?;
-        let Beside { references, peers } = scope.leave();
-        let buffers = lent.iter().map(|buffer| {
-            let may_change = match owned {
-                None => false,
-                Some(owned) => {
-                    let shows = buffer.getattr("obj")?;
-                    !shows.is_exact_instance_of::<PyBytes>() && !owned.has(&shows)
-                }
-            };
-            buffers::lend(&buffer, may_change)
+        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) = helper(py, &DUMPS, "dumps")?
+            .call1((value, is_plain))?
+            .extract()?;
+        let Beside {
+            references, peers, ..
+        } = scope.leave();
+        let buffers = lent.iter().map(|lent| {
+            let (memory, item): (Bound<'_, PyAny>, usize) = lent.extract()?;
+            buffers::lend(&memory, item)
         });
         Ok(Self {
             is_call,
             buffers: buffers.collect::<PyResult<_>>()?,
-            pickle: pickle.as_bytes().to_vec().into(),
+            pickle: match pickle.as_bytes() {
+                small if small.len() < LARGE => small.to_vec().into(),
+                _ => buffers::lend_bytes(&pickle)?,
+            },
             references,
             peers,
+            in_context: false,
         })
     }
 
@@ -156,17 +167,23 @@ impl Pickled {
     pub(crate) fn unpickle(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = helper(py, &LOADS, "loads")?;
-        let pickle = PyBytes::new(py, &self.pickle);
-        let (references, peers) = (self.references, self.peers);
+        let pickle = match self.pickle.len() {
+            0..LARGE => PyBytes::new(py, &self.pickle).into_any(),
+            _ => Bound::new(py, Received::kept(self.pickle))?.into_any(),
+        };
+        let beside = Beside {
+            references: self.references,
+            peers: self.peers,
+            in_context: self.in_context,
+        };
         if self.buffers.is_empty() {
-            let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
-            return user_code::call(loads, &PyTuple::new(py, [pickle])?, None);
+            let _scope = Scope::enter(&RECEIVING, beside);
+            return loads.call1((pickle,));
         }
         let received = self.buffers.into_iter().map(Received::new);
         let received = PyList::new(py, received.collect::<PyResult<Vec<_>>>()?)?;
-        let _scope = Scope::enter(&RECEIVING, Beside { references, peers });
-        let args = PyTuple::new(py, [pickle.into_any(), received.into_any()])?;
-        user_code::call(loads, &args, None)
+        let _scope = Scope::enter(&RECEIVING, beside);
+        loads.call1((pickle, received))
     }
 }
 
@@ -180,10 +197,10 @@ impl Object {
         if scope.is_none_or(CallScope::result_stays) {
             return Self::here(value);
         }
-        match Pickled::of_result(&value) {
+        match Pickled::of(&value) {
             Ok(pickled) => Self::Pickled(pickled),
-            // Told to the caller by who sends it.
-            Err(error) => Self::Unsendable(errors::one_line(value.py(), &error)),
+            // It is tried again by who sends it, and told to the caller from there.
+            Err(_) => Self::here(value),
         }
     }
 
@@ -191,11 +208,7 @@ impl Object {
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
             Self::Here(live) => Ok(live.bind(py)),
-            Self::Pickled(pickled) => {
-                let read = pickled.unpickle(py);
-                read.map_err(|error| errors::unreadable(py, error, "the result of the call"))
-            }
-            Self::Unsendable(why) => Err(errors::exception(py, "CannotBeSent", &why)),
+            Self::Pickled(pickled) => pickled.unpickle(py),
         }
     }
 }
@@ -212,11 +225,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         // Destructors of the program run here, where the runtime lets them run, and not whenever somebody comes by.
-        interpreter::attach(|py| {
-            if let Some(object) = self.0.take() {
-                user_code::release(py, object);
-            }
-        });
+        interpreter::attach(|_| drop(self.0.take()));
         // The interpreter is gone, and the object with it.
         std::mem::forget(self.0.take());
     }
@@ -226,7 +235,6 @@ impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Pickled(pickled) => pickled.serialize(serializer),
-            Self::Unsendable(why) => Err(S::Error::custom(why)),
             Self::Here(value) => {
                 let pickled = interpreter::attach(|py| {
                     Pickled::of(&value.bind(py)).map_err(|error| errors::one_line(py, &error))
@@ -284,6 +292,13 @@ fn not_in_a_call(what: &str) -> PyErr {
         "{what} cannot be pickled by itself, only sent in the arguments or the result of a call: the worker that gets it has \
          to know who holds it"
     ))
+}
+
+/// Whether the value that is being unpickled came inside of a context.
+#[pyfunction]
+#[pyo3(name = "_came_in_context")]
+pub(crate) fn came_in_context() -> bool {
+    RECEIVING.with_borrow(|stack| stack.last().is_some_and(|beside| beside.in_context))
 }
 
 /// The reference that a pickle has at this place.

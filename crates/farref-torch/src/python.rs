@@ -4,6 +4,7 @@ use std::fmt;
 
 use farref::functions::{self, Functions};
 use farref::{Call, Misuse, Peer, RRef};
+use farref_pickle::value::Tuple;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -236,17 +237,5 @@ where
     match object.owner() {
         Ok(owner) => functions::named(call.on::<R>(&owner), method),
         Err(error) => functions::failed(method, error),
-    }
-}
-
-/// Arguments that are a tuple, even if there are none.
-struct Tuple<T>(T);
-
-impl<T: Serialize> Serialize for Tuple<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if size_of::<T>() == 0 {
-            return serde::ser::SerializeTuple::end(serializer.serialize_tuple(0)?);
-        }
-        self.0.serialize(serializer)
     }
 }

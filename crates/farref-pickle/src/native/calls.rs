@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::ser::{SerializeTuple, Serializer};
 
 use super::codec::CALL;
+use crate::value::Tuple;
 
 /// An object that lives in another process and stays there, be it one of Python's or a Rust value.
 ///
@@ -199,17 +200,5 @@ struct Keywords<'a>(&'a [(String, Box<dyn erased_serde::Serialize + Send + Sync>
 impl Serialize for Keywords<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-/// Arguments that are a tuple, even if there are none.
-struct Tuple<T>(T);
-
-impl<T: Serialize> Serialize for Tuple<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if size_of::<T>() == 0 {
-            return serializer.serialize_tuple(0)?.end();
-        }
-        self.0.serialize(serializer)
     }
 }

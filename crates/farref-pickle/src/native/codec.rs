@@ -2,17 +2,20 @@
 //!
 //! # Invariants
 //!
-//! - **NP-1** Nothing of a pickle is executed, and reading one takes in proportion to its bytes (PK-1 to PK-4, VC-1).
-//! - **NP-2** What is beside a pickle is named in it by a number. A number of nothing is an error.
+//! - **NP-1** Nothing of a pickle is executed, and reading one takes in proportion to its bytes (PK-1 to PK-4, VC-1). What is in
+//!   the body beside it, and not in parts of the message, is paid for each time that it is looked at, as texts are.
+//! - **NP-2** What is beside a pickle is named in it by a number. A number of nothing is an error. What is in the pickle more than
+//!   once can be read more than once, a few times: that bounds what copies of it take.
 
 use farref::functions::ForeignCodec;
 use farref::{Blob, CodecError, ValueCodec};
 
+use super::arrays;
 use super::wire::{Memory, SentPeer, Wire};
 use crate::pickle::{Pickle, Shape, View, Writer};
 use crate::value::{
-    Beside, Captured, Outward, Special, ValueError, keywords, read_arguments, read_value, unpacked,
-    write_value,
+    Beside, Captured, Fields, Outward, Special, TENSOR, ValueError, keywords, read_arguments,
+    read_value, unpacked, write_value,
 };
 
 /// The module of the Python package that makes references and peers of their numbers.
@@ -25,7 +28,7 @@ pub(super) const CALL: &str = "farref_pickle::Call";
 
 /// The codec.
 #[derive(Debug)]
-pub(super) struct PickleCodec;
+pub(crate) struct PickleCodec;
 
 farref::__private::inventory::submit! {
     ForeignCodec::new(&PickleCodec)
@@ -69,8 +72,16 @@ fn decode(
 ) -> Result<(), ValueError> {
     let pickle = Pickle::read(&wire.pickle)?;
     let budget = pickle.budget();
+    budget.set(budget.get().saturating_add(wire.inline()));
     let root = pickle.view(&budget);
     let special = In(wire);
+    if !wire.buffers.is_empty() {
+        for number in pickle.shared_buffers() {
+            if let Some(Memory::Part(part)) = wire.buffers.get(number as usize) {
+                farref::agent::read_again(*part);
+            }
+        }
+    }
     if !wire.is_call {
         return read_value(root, &special, |value| {
             read(&mut <dyn erased_serde::Deserializer<'_>>::erase(value))
@@ -92,33 +103,49 @@ fn decode(
 struct In<'w>(&'w Wire);
 
 impl Special for In<'_> {
+    fn fields(&self, name: &'static str, view: View<'_, '_>) -> Result<Option<Fields>, ValueError> {
+        if name != TENSOR {
+            return Ok(None);
+        }
+        match self.beside(view)? {
+            Some(Beside::Array(array)) => array.fields().map(Some),
+            _ => Err(view
+                .shape()?
+                .is_not("a tensor or an array of numbers")
+                .into()),
+        }
+    }
+
+    fn unknown(&self, view: View<'_, '_>) -> Result<Option<Fields>, ValueError> {
+        match arrays::is_tensor(view)? {
+            true => self.fields(TENSOR, view),
+            false => Ok(None),
+        }
+    }
+
     fn beside(&self, view: View<'_, '_>) -> Result<Option<Beside>, ValueError> {
         if let Some(number) = view.buffer()? {
-            return self.memory(number).map(Some);
+            return self.memory(view, number).map(Beside::Memory).map(Some);
         }
-        if !view.is_call()? {
-            return Ok(None);
-        }
-        let Shape::Call {
-            callee, arguments, ..
-        } = view.shape()?
-        else {
+        let Some(called) = view.call()? else {
             return Ok(None);
         };
-        let Shape::Global(module, name) = callee.shape()? else {
-            return Ok(None);
-        };
-        match (module, name) {
+        let arguments = called.arguments;
+        if let Some(array) = arrays::read(&called, &|view| self.lent(view))? {
+            return Ok(Some(Beside::Array(array)));
+        }
+        match called.name {
             (b"farref._core", b"_reference") => {
                 let number = numbered(&self.0.references, arguments, "reference")?;
                 Ok(Some(Beside::Reference((*number).into())))
             }
             (b"farref._core", b"_peer") => {
                 let peer = numbered(&self.0.peers, arguments, "peer")?;
+                view.pay_for(peer.inline())?;
                 Ok(Some(Beside::Peer(peer.captured())))
             }
-            _ if lends_memory(module, name) => match arguments.tuple()?.first() {
-                Some(memory) => self.lent(*memory),
+            name if lends_memory(name) => match arguments.tuple()?.first() {
+                Some(memory) => Ok(self.lent(*memory)?.map(Beside::Memory)),
                 None => Ok(None),
             },
             _ => Ok(None),
@@ -127,26 +154,27 @@ impl Special for In<'_> {
 }
 
 impl In<'_> {
-    fn memory(&self, number: u32) -> Result<Beside, ValueError> {
+    fn memory(&self, view: View<'_, '_>, number: u32) -> Result<Captured, ValueError> {
         let memory = self.0.buffers.get(number as usize);
         let memory = memory.ok_or_else(|| missing("buffer", number))?;
-        Ok(Beside::Memory(memory.captured()))
+        view.pay_for(memory.inline())?;
+        Ok(memory.captured())
     }
 
     /// The memory that something is made of.
-    fn lent(&self, memory: View<'_, '_>) -> Result<Option<Beside>, ValueError> {
+    fn lent(&self, memory: View<'_, '_>) -> Result<Option<Captured>, ValueError> {
         match memory.shape()? {
-            Shape::Buffer(number) => self.memory(number).map(Some),
-            Shape::Bytes(bytes) => Ok(Some(Beside::Memory(Memory::of(bytes).captured()))),
+            Shape::Buffer(number) => self.memory(memory, number).map(Some),
+            Shape::Bytes(bytes) => Ok(Some(Memory::of(bytes).captured())),
             _ => Ok(None),
         }
     }
 }
 
 /// Whether Python, or numpy, makes something of memory by calling this: what comes first is the memory.
-fn lends_memory(module: &[u8], name: &[u8]) -> bool {
+fn lends_memory(name: (&[u8], &[u8])) -> bool {
     matches!(
-        (module, name),
+        name,
         (b"builtins", b"bytes" | b"bytearray" | b"memoryview")
             | (
                 b"numpy.core.numeric" | b"numpy._core.numeric",
@@ -212,6 +240,20 @@ impl Outward for Out {
 
     fn knows_peers(&self) -> bool {
         true
+    }
+
+    fn catches(&self, name: &'static str) -> bool {
+        name == TENSOR
+    }
+
+    fn caught(
+        &mut self,
+        writer: &mut Writer,
+        _: &'static str,
+        fields: Fields,
+    ) -> Result<(), ValueError> {
+        let buffers = &mut self.buffers;
+        arrays::write(writer, &fields, |part| buffers.push(Memory::Part(part)))
     }
 
     fn note(&mut self, name: &'static str) {

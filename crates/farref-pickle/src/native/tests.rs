@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use farref::testing::Cluster;
 use farref::{Blob, Buffer, CodecError, Error, Peer, RRef, ValueCodec, Worker};
 use proptest::prelude::*;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::codec::PickleCodec;
+use super::wire::Memory;
 use super::*;
 use crate::PyException;
+use crate::pickle::Writer;
 
 #[farref::remote(python = "laws.echo")]
 async fn echo(value: PyValue) -> PyValue {
@@ -147,7 +149,7 @@ async fn memory_and_peers_travel_beside_the_pickle() -> Result<(), Error> {
     cluster.shutdown().await
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
+pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
     let mut value = None;
     PickleCodec.decode(body, &mut |deserializer| {
         value = Some(erased_serde::deserialize(deserializer)?);
@@ -177,6 +179,55 @@ fn np_2_a_number_of_nothing_is_an_error() {
         let found = read::<PyValue>(&wire.unwrap()).unwrap_err().to_string();
         assert!(found.contains("did not come with the value"), "{found}");
     }
+}
+
+/// NP-1
+#[test]
+fn np_1_what_is_beside_a_pickle_is_paid_for_each_time_that_it_is_recalled() {
+    /// Reads itself as whatever it is.
+    #[derive(Debug, Deserialize)]
+    #[serde(untagged)]
+    enum Any {
+        #[expect(dead_code, reason = "only read")]
+        Memory(Blob),
+        Other(IgnoredAny),
+    }
+    let often = |begin: &dyn Fn(&mut Writer), times: usize| {
+        let mut writer = Writer::new(5);
+        writer.empty_list().mark();
+        begin(&mut writer);
+        let number = writer.memoize();
+        for _ in 1..times {
+            writer.recall(number);
+        }
+        writer.appends();
+        Blob::from(writer.finish())
+    };
+    let memory = |writer: &mut Writer| {
+        writer.next_buffer();
+    };
+    let peer = |writer: &mut Writer| {
+        writer.global("farref._core", "_peer");
+        writer.int(0).tuple_of(1).reduce();
+    };
+    let text = "x".repeat(1 << 14);
+    let of = |pickle: &Blob| {
+        let buffers = [Memory::of(text.as_bytes())];
+        let peers = [(0_u32, None::<u32>, &text)];
+        postcard::to_allocvec(&(false, pickle, &buffers[..], [0_u8; 0], 0_u8, &peers[..])).unwrap()
+    };
+    let (memories, peers) = (of(&often(&memory, 100_000)), of(&often(&peer, 100_000)));
+    for refused in [
+        read::<Vec<Any>>(&memories).map(drop),
+        read::<PyValue>(&memories).map(drop),
+        read::<Vec<Any>>(&peers).map(drop),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("too large"), "{refused}");
+    }
+    // A few times is fine.
+    let few = read::<Vec<Blob>>(&of(&often(&memory, 3))).unwrap();
+    assert!(few.iter().all(|blob| blob.len() == 1 << 14) && few.len() == 3);
 }
 
 proptest! {

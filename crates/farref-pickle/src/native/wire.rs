@@ -19,6 +19,14 @@ pub(super) struct Wire {
     pub(super) peers: Vec<SentPeer>,
 }
 
+impl Wire {
+    /// How many bytes are beside the pickle, and in no part of the message.
+    pub(super) fn inline(&self) -> usize {
+        let memory = self.buffers.iter().map(Memory::inline);
+        memory.chain(self.peers.iter().map(SentPeer::inline)).sum()
+    }
+}
+
 /// What a buffer writes of itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Memory {
@@ -31,6 +39,14 @@ pub(super) enum Memory {
 pub(super) struct SentPeer(u32, Option<u32>, String);
 
 impl Memory {
+    /// How many bytes of it are here.
+    pub(super) fn inline(&self) -> usize {
+        match self {
+            Self::Here(_, Bytes(bytes)) => bytes.len(),
+            Self::Part(_) => 0,
+        }
+    }
+
     /// For who reads it.
     pub(super) fn captured(&self) -> Captured {
         match self {
@@ -55,6 +71,11 @@ impl Memory {
 }
 
 impl SentPeer {
+    /// How many bytes its name has.
+    pub(super) fn inline(&self) -> usize {
+        self.2.len()
+    }
+
     /// What a peer has written.
     pub(super) fn of(inside: &Captured) -> Result<Self, ValueError> {
         let small = |number: &Captured| u32::try_from(number.number()?).map_err(ValueError::new);
@@ -85,6 +106,13 @@ impl SentPeer {
 /// Bytes as bytes, and not one by one.
 #[derive(Debug)]
 pub(super) struct Bytes(Vec<u8>);
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Bytes {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
 
 impl Serialize for Bytes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -5,6 +5,7 @@
 //! | `opcode` | the letters of the language |
 //! | `read` | a machine that builds `read::Node`s and calls nobody: what Python would look up or call stays a name |
 //! | `view` | walking what was read, with a budget |
+//! | `sharing` | what is in a value more than once |
 //! | `write` | writing values so that Python reads them |
 //!
 //! # Invariants
@@ -21,13 +22,14 @@
 
 mod opcode;
 mod read;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod view;
 mod write;
 
 pub use read::Pickle;
-pub use view::{Shape, View};
+pub use view::{Called, Shape, View};
 pub use write::Writer;
 
 /// A pickle of nothing.

@@ -94,6 +94,16 @@ pub enum Shape<'p, 'a> {
     Buffer(u32),
 }
 
+/// A call of a global.
+pub struct Called<'p, 'a> {
+    /// Its module, and its name there.
+    pub name: (&'a [u8], &'a [u8]),
+    pub arguments: View<'p, 'a>,
+    pub state: Option<View<'p, 'a>>,
+    /// A list or a dict, that the object is filled with.
+    pub items: Option<View<'p, 'a>>,
+}
+
 /// The items of a sequence.
 pub(super) type Items<'p, 'a> = Vec<View<'p, 'a>>;
 
@@ -111,15 +121,21 @@ impl<'p, 'a> View<'p, 'a> {
         Ok(ids.iter().map(|id| self.inside(*id)).collect())
     }
 
-    fn pay(&self, steps: usize) -> Result<(), PickleError> {
+    /// Pays for what is made of this value besides what came.
+    pub fn pay(&self, steps: usize) -> Result<(), PickleError> {
         let left = self.budget.get().checked_sub(steps);
         self.budget.set(left.ok_or(PickleError::TooLarge)?);
         Ok(())
     }
 
+    /// Pays for so many bytes that are not in the pickle, and are copied.
+    pub fn pay_for(&self, bytes: usize) -> Result<(), PickleError> {
+        self.pay(bytes / TEXT)
+    }
+
     /// Bytes, for which somebody may make room.
     fn paid(&self, bytes: &'a [u8]) -> Result<&'a [u8], PickleError> {
-        self.pay(bytes.len() / TEXT)?;
+        self.pay_for(bytes.len())?;
         Ok(bytes)
     }
 
@@ -241,19 +257,36 @@ impl<'p, 'a> View<'p, 'a> {
         })
     }
 
-    /// The arguments, if this is a call of that global.
-    pub fn call_of(&self, module: &str, name: &str) -> Result<Option<Items<'p, 'a>>, PickleError> {
+    /// What is called and the arguments, if this is a call of a global.
+    pub fn call(&self) -> Result<Option<Called<'p, 'a>>, PickleError> {
+        if !self.is_call()? {
+            return Ok(None);
+        }
         let Shape::Call {
-            callee, arguments, ..
+            callee,
+            arguments,
+            state,
+            items,
         } = self.shape()?
         else {
             return Ok(None);
         };
-        match callee.shape()? {
-            Shape::Global(its_module, its_name)
-                if (its_module, its_name) == (module.as_bytes(), name.as_bytes()) =>
-            {
-                arguments.tuple().map(Some)
+        Ok(match callee.shape()? {
+            Shape::Global(module, name) => Some(Called {
+                name: (module, name),
+                arguments,
+                state,
+                items,
+            }),
+            _ => None,
+        })
+    }
+
+    /// The arguments, if this is a call of that global.
+    pub fn call_of(&self, module: &str, name: &str) -> Result<Option<Items<'p, 'a>>, PickleError> {
+        match self.call()? {
+            Some(called) if called.name == (module.as_bytes(), name.as_bytes()) => {
+                called.arguments.tuple().map(Some)
             }
             _ => Ok(None),
         }

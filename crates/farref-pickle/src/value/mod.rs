@@ -9,6 +9,7 @@
 //! | [`write`](mod@write) | serde to pickle |
 //! | [`read`] | pickle to serde |
 //! | [`captured`] | what types of the runtime write of themselves |
+//! | [`array`] | tensors and arrays of numbers |
 //! | [`named`], [`names`] | what Python finds by its name |
 //! | [`rest`] | `*args` and `**kwargs` |
 //!
@@ -18,6 +19,7 @@
 //!   budget, and how deep values nest is limited.
 //! - **VC-2** A value that was written here is read here as what it was.
 
+pub mod array;
 pub mod captured;
 pub mod error;
 pub mod named;
@@ -26,6 +28,7 @@ pub mod read;
 pub mod rest;
 pub mod write;
 
+pub use array::{Array, Element, TENSOR};
 pub use captured::Captured;
 pub use error::{TOO_LARGE, ValueError};
 pub use named::Named;
@@ -33,4 +36,5 @@ pub use names::{split_name, text_of, write_name};
 pub use read::{
     Beside, Fields, Pair, Special, Value, keywords, read_arguments, read_value, unpacked,
 };
+pub use rest::Tuple;
 pub use write::{Outward, write_value};

@@ -10,6 +10,7 @@ use shapes::{is_builtin, long, named_tuple, sequence_of, text, typed};
 
 pub use shapes::{Pair, keywords, unpacked};
 
+use super::array::Array;
 use super::captured::Captured;
 use super::error::{TOO_LARGE, ValueError};
 use super::named::Named;
@@ -54,6 +55,8 @@ pub enum Beside {
     Memory(Captured),
     /// A worker: what a peer reads of itself.
     Peer(Captured),
+    /// Memory of which it is known what is in it.
+    Array(Array),
 }
 
 /// Reads a value: calls `read` with a deserializer over it.
@@ -121,6 +124,21 @@ impl<'c, 'p, 'a> Value<'c, 'p, 'a> {
     /// What it is, if it travels beside the pickle.
     fn beside(self) -> Result<Option<Beside>, ValueError> {
         self.special.beside(self.view()?)
+    }
+
+    /// The array that it is, if it is one: of several numbers, and somebody is about to read them.
+    fn array(self) -> Result<Option<Array>, ValueError> {
+        let view = self.view()?;
+        if !view.is_call()? {
+            return Ok(None);
+        }
+        match self.special.beside(view)? {
+            Some(Beside::Array(array)) if !array.is_number() => {
+                view.pay(array.rows())?;
+                Ok(Some(array))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The bytes that it is, if it is some. Python makes a `bytearray` by a call.
@@ -218,10 +236,13 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
             return Captured::Fields(fields).plain().deserialize_any(visitor);
         }
         if let Some(beside) = self.beside()? {
-            return visitor.visit_newtype_struct(match beside {
+            let inside = match beside {
+                Beside::Array(array) if array.is_number() => return array.read(visitor),
+                Beside::Array(array) => array.memory.plain(),
                 Beside::Reference(number) => Captured::Number(number),
                 Beside::Memory(inside) | Beside::Peer(inside) => inside.plain(),
-            });
+            };
+            return visitor.visit_newtype_struct(inside);
         }
         match self.shape()? {
             Shape::None => visitor.visit_unit(),
@@ -366,6 +387,9 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
                 visitor.visit_seq(Sequence::new(self, self.items()?))
             }
             Shape::Call { .. } => {
+                if let Some(array) = self.array()? {
+                    return array.read(visitor);
+                }
                 if let Some(bytes) = self.bytes()? {
                     let bytes = bytes.iter().copied();
                     return visitor.visit_seq(de::value::SeqDeserializer::new(bytes));
@@ -388,6 +412,9 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
         visitor: V,
     ) -> Result<V::Value, ValueError> {
         let What::Arguments(items, keywords, parameters) = self.what else {
+            if let Some(array) = self.array()? {
+                return array.read(visitor);
+            }
             return visitor.visit_seq(Sequence::new(self, self.tuple()?));
         };
         let taken = Taken::default();
@@ -486,6 +513,7 @@ impl<'de, 'c, 'p, 'a> Deserializer<'de> for Value<'c, 'p, 'a> {
             "farref::Blob" | "farref::Buffer" => {
                 let inside = match self.beside()? {
                     Some(Beside::Memory(inside)) => as_memory(name, inside),
+                    Some(Beside::Array(array)) => as_memory(name, array.memory),
                     _ => {
                         let bytes = match (self.bytes()?, self.shape()?) {
                             (Some(bytes), _) | (None, Shape::Text(bytes)) => bytes.to_vec(),
@@ -567,7 +595,8 @@ impl Value<'_, '_, '_> {
         }
         match self.beside()? {
             Some(Beside::Reference(_)) => return Ok("Reference"),
-            Some(Beside::Memory(_)) => return Ok("Bytes"),
+            Some(Beside::Array(array)) if array.is_number() => return Ok(array.kind_of_number()),
+            Some(Beside::Memory(_) | Beside::Array(_)) => return Ok("Bytes"),
             Some(Beside::Peer(_)) | None => {}
         }
         Ok(match self.shape()? {

@@ -1,4 +1,4 @@
-//! Parameters that take what is left of the arguments, as `*args` and `**kwargs` do.
+//! Arguments of calls: parameters that take what is left of them, as `*args` and `**kwargs` do, and all of them as a tuple.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -94,6 +94,20 @@ impl<T: Serialize> Serialize for Rest<T> {
 impl<T: Serialize> Serialize for Keywords<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Arguments that are a tuple, even if there are none.
+pub struct Tuple<T>(pub T);
+
+impl<T: Serialize> Serialize for Tuple<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeTuple;
+
+        if size_of::<T>() == 0 {
+            return serializer.serialize_tuple(0)?.end();
+        }
+        self.0.serialize(serializer)
     }
 }
 

@@ -139,7 +139,7 @@ pub use statistics::LinkStatistics;
 
 pub use crate::error::ErrorValue;
 
-pub use crate::codec::scope::parameters;
+pub use crate::codec::scope::{parameters, read_again};
 use crate::codec::{Codec, CodecError, Payload};
 
 /// Brings messages to peers.

@@ -231,6 +231,23 @@ pub(super) fn may_read_again() {
     });
 }
 
+/// The value being read on this thread has the buffer with this number in it more than once: it is lent some times, and
+/// copied by those who want to own it. For codecs that see so.
+///
+/// ```
+/// farref::agent::read_again(0); // outside of a value there is none
+/// ```
+pub fn read_again(index: u32) {
+    innermost_mut(&SCOPES, |scope| {
+        if let Scope::Reading { parts, lent, .. } = scope
+            && (index as usize) < parts.len()
+        {
+            lent.resize(parts.len(), 0);
+            lent[index as usize] = READ_AGAIN;
+        }
+    });
+}
+
 /// The buffer with this number for the value being read: taken out, so that its elements can be had without a
 /// copy right now, unless somebody else may ask for it, too.
 pub(super) fn attached(index: u32) -> Result<Part, String> {
@@ -253,7 +270,7 @@ pub(super) fn take_attached(index: u32) -> Result<Part, String> {
     });
     taken
         .flatten()
-        .ok_or_else(|| format!("part {index} did not come with the value"))
+        .ok_or_else(|| format!("part {index} did not come with the value, or is in it too often"))
 }
 
 /// Leaves a buffer that was taken out for whoever asks for the same number.

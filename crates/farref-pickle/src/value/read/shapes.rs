@@ -18,60 +18,35 @@ pub(super) fn is_builtin(view: View<'_, '_>, name: &[u8]) -> Result<bool, ValueE
 pub(super) fn named_tuple<'p, 'a>(
     view: View<'p, 'a>,
 ) -> Result<Option<Vec<View<'p, 'a>>>, ValueError> {
-    if !view.is_call()? {
+    let Some(called) = view.call()? else {
+        return Ok(None);
+    };
+    if called.state.is_some() || called.items.is_some() {
         return Ok(None);
     }
-    let shape = view.shape()?;
-    let Shape::Call {
-        callee,
-        arguments,
-        state: None,
-        items: None,
-    } = shape
-    else {
-        return Ok(None);
-    };
     // What Python, or PyTorch, makes by a call is something else.
-    let own = match callee.shape()? {
-        Shape::Global(module, _) => {
-            let first = module.split(|byte| *byte == b'.').next();
-            !matches!(
-                first,
-                Some(
-                    b"builtins"
-                        | b"__builtin__"
-                        | b"collections"
-                        | b"_codecs"
-                        | b"copyreg"
-                        | b"torch"
-                )
-            )
-        }
-        _ => false,
-    };
-    Ok(match own {
-        true => Some(arguments.tuple()?),
-        false => None,
+    let first = called.name.0.split(|byte| *byte == b'.').next();
+    let is_other = matches!(
+        first,
+        Some(b"builtins" | b"__builtin__" | b"collections" | b"_codecs" | b"copyreg" | b"torch")
+    );
+    Ok(match is_other {
+        true => None,
+        false => Some(called.arguments.tuple()?),
     })
 }
 
 /// What is inside, where PyTorch's C++ only tells the type of a list or a dict.
 pub(super) fn typed<'p, 'a>(view: View<'p, 'a>) -> Result<Option<View<'p, 'a>>, ValueError> {
-    if !view.is_call()? {
-        return Ok(None);
-    }
-    let Shape::Call {
-        callee, arguments, ..
-    } = view.shape()?
-    else {
+    let Some(called) = view.call()? else {
         return Ok(None);
     };
-    match callee.shape()? {
-        Shape::Global(b"torch.jit._pickle", name)
+    match called.name {
+        (b"torch.jit._pickle", name)
             if name == b"restore_type_tag"
                 || (name.starts_with(b"build_") && name.ends_with(b"list")) =>
         {
-            Ok(arguments.tuple()?.first().copied())
+            Ok(called.arguments.tuple()?.first().copied())
         }
         _ => Ok(None),
     }

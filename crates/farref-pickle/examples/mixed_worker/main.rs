@@ -5,6 +5,8 @@
 //! farref launch -n 1 -- target/debug/examples/mixed_worker : -n 1 -- python worker.py
 //! ```
 
+mod tensors;
+
 use std::collections::BTreeMap;
 
 use farref::{Blob, Buffer, Peer, RRef, Worker};
