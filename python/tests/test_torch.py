@@ -47,6 +47,10 @@ def test_values_live_as_long_as_somebody_refers_to_them(tmp_path):
     run("references", 3, tmp_path)
 
 
+def test_arguments_arrive_as_they_are_whatever_form_they_have(tmp_path):
+    run("forms", 2, tmp_path)
+
+
 def test_a_killed_worker_does_not_hang_the_shutdown(tmp_path):
     run("killed", 3, tmp_path, dies=[2])
 

@@ -199,6 +199,42 @@ def not_there():
     rpc.shutdown()
 
 
+def is_one(a, b, also=None):
+    return a is b, a is also
+
+
+def given(*args, **kwargs):
+    return args, kwargs
+
+
+def forms():
+    join()
+    if RANK == 0:
+        global only_here
+
+        def only_here(number):
+            return number
+
+        tensor = torch.arange(12.0).reshape(3, 4)
+        large = torch.arange(1 << 16)
+        empty = torch.empty(0, 3)
+        sent = (tensor, tensor.t(), tensor[:, ::2], large, large[::3], empty, torch.tensor(True), 7, None, "text")
+        args, kwargs = rpc.rpc_sync("worker1", given, args=sent, kwargs={"b": tensor, "c": [tensor, {"d": 1}]})
+        for there, back in zip(sent, args):
+            assert type(there) is type(back)
+            assert torch.equal(there, back) if isinstance(there, torch.Tensor) else there == back
+        assert torch.equal(kwargs["b"], tensor) and torch.equal(kwargs["c"][0], tensor) and kwargs["c"][1] == {"d": 1}
+        args, kwargs = rpc.rpc_sync("worker1", given, args=(tensor, 1), kwargs={"wants": tensor.clone().requires_grad_()})
+        assert torch.equal(args[0], tensor) and args[1] == 1 and kwargs["wants"].requires_grad and not args[0].requires_grad
+        args[0].add_(1)  # what came can be written to
+        # One tensor that is there twice arrives as one.
+        assert rpc.rpc_sync("worker1", is_one, args=(tensor, tensor), kwargs={"also": tensor}) == (True, True)
+        assert rpc.rpc_sync("worker1", is_one, args=(tensor, tensor.clone())) == (False, False)
+        assert torch.equal(rpc.rpc_sync("worker1", Till.put, args=(Till(), tensor)), tensor)
+        raises(Exception, "only_here", rpc.rpc_sync, "worker1", only_here, args=(1,))
+    rpc.shutdown()
+
+
 def dynamic():
     # A dash is legal in a name.
     join(name=f"worker-{RANK}", world_size=None)

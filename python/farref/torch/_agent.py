@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 
 from farref import _core, _errors
 
+from . import _pickles
 from ._options import UNSET_RPC_TIMEOUT, RpcBackendOptions, WorkerInfo
 
 _log = logging.getLogger("farref.torch")
@@ -376,6 +377,9 @@ def set_and_start_rpc_agent(agent):
     if not isinstance(agent, RpcAgent):
         raise TypeError(f"{agent!r} is no RpcAgent")
     _current = agent
+    from torch.distributed.rpc import internal
+
+    _pickles.install(internal)
     _gatherings(agent)
     agent._started.set()
 

@@ -66,8 +66,7 @@ def message_of(value, to):
 def value_of(message, sender):
     """The value in a message."""
     pickle, tensors, forks, grad = message
-    tensors = [tensor.tensor.clone() if isinstance(tensor, _tensors.Packed) else tensor for tensor in tensors]
-    tensors = _grad.arriving(tensors, grad, sender)
+    tensors = _grad.arriving(_tensors.unpack(tensors), grad, sender)
     before = getattr(_local, "arrived", None)
     _local.arrived = forks
     try:

@@ -1,6 +1,7 @@
 """Tensors on their way: what describes them is pickled, their memory travels beside the pickle."""
 
 import ctypes
+import functools
 import pickle
 
 import torch
@@ -32,16 +33,63 @@ class Packed:
         raise RuntimeError(f"tensors of layout {tensor.layout} cannot be sent: make them strided or sparse_coo")
 
 
+# Smaller ones are copied into the message: that is cheaper than lending their memory.
+_SMALL = 4096
+
+
 def pack(tensors, to):
-    """Tensors for a worker."""
-    for tensor in tensors:
-        if tensor.device.type != "cpu":
-            raise RuntimeError(
-                "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before "
-                "sending them over RPC, or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure "
-                f"device mapping. Request device mapping is not available for destination {to}"
-            )
-    return [Packed(tensor) for tensor in tensors]
+    """Tensors for a worker: plain values, and memory that is lent."""
+    return [_packed(tensor, to) for tensor in tensors]
+
+
+def _packed(tensor, to):
+    if tensor.device.type != "cpu":
+        raise RuntimeError(
+            "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before "
+            "sending them over RPC, or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure "
+            f"device mapping. Request device mapping is not available for destination {to}"
+        )
+    if tensor.layout is not torch.strided:
+        return Packed(tensor)
+    if not tensor.is_contiguous() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        dtype, size, stride, wants, memory = _described(tensor.detach(), tensor.requires_grad)
+        return _name(dtype), size, stride, wants, memory
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes == 0:
+        memory = None
+    elif nbytes < _SMALL:
+        memory = ctypes.string_at(tensor.data_ptr(), nbytes)
+    else:
+        memory = pickle.PickleBuffer(_memory(tensor, nbytes))
+    return _name(tensor.dtype), tuple(tensor.shape), None, tensor.requires_grad, memory
+
+
+def unpack(packed):
+    """The tensors again."""
+    return [_unpacked(*tensor) if type(tensor) is tuple else tensor for tensor in packed]
+
+
+def _unpacked(name, size, stride, wants, memory):
+    dtype = getattr(torch, name)
+    if stride is not None or memory is None:
+        return _dense(dtype, size, stride, wants, memory)
+    if type(memory) is bytes:
+        memory = bytearray(memory)
+    tensor = torch.frombuffer(memory, dtype=dtype)
+    if len(size) != 1:
+        tensor = tensor.view(size)
+    return tensor.requires_grad_() if wants else tensor
+
+
+@functools.lru_cache(maxsize=None)
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _memory(tensor, nbytes):
+    memory = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
+    memory._tensor = tensor.detach()  # kept as long as its memory is lent
+    return memory
 
 
 def _described(tensor, wants):
@@ -58,14 +106,12 @@ def _described(tensor, wants):
     if (extent - tensor.numel()) * width >= _SPARED and extent >= 2 * tensor.numel():
         tensor = tensor.contiguous()
         stride, extent = tensor.stride(), tensor.numel()
-    memory = (ctypes.c_ubyte * (extent * width)).from_address(tensor.data_ptr())
-    memory._tensor = tensor  # kept as long as its memory is lent
-    return tensor.dtype, size, stride, wants, pickle.PickleBuffer(memory)
+    return tensor.dtype, size, stride, wants, pickle.PickleBuffer(_memory(tensor, extent * width))
 
 
 def _dense(dtype, size, stride, wants, memory):
     if memory is None:
-        tensor = torch.empty_strided(size, stride, dtype=dtype)
+        tensor = torch.empty(size, dtype=dtype) if stride is None else torch.empty_strided(size, stride, dtype=dtype)
     else:
         tensor = torch.frombuffer(memory, dtype=dtype).as_strided(size, stride)
     return tensor.requires_grad_() if wants else tensor
