@@ -209,6 +209,20 @@ pub enum PeerMisbehaved {
         /// How many were known before.
         known: usize,
     },
+    /// It told of more lives than a group has: there cannot be so many.
+    #[error("peer tells of more workers than a group has at one time (the limit is {limit})")]
+    TooManyLives {
+        /// How many may be told of.
+        limit: usize,
+    },
+    /// It told of more changes of the group than happen before all know of them: it makes them up.
+    #[error(
+        "peer tells of more changes of the group than are open at one time (the limit is {limit})"
+    )]
+    TooMuchUnsettled {
+        /// How many it may tell of.
+        limit: usize,
+    },
     /// It made more calls at once than it was told are accepted.
     #[error("peer has more calls open than the {limit} that are accepted")]
     TooManyCalls {

@@ -71,6 +71,14 @@ pub enum Event<V> {
     },
     /// Everyone knows that the node is gone; what it held has been released.
     Settled(NodeId),
+    /// A member that we have asked does not let us in: its group has as many members as it may have
+    /// ([`NodeConfig::max_members`](crate::NodeConfig::max_members)).
+    NoRoom {
+        /// The member.
+        node: NodeId,
+        /// How many it lets in.
+        limit: u32,
+    },
     /// We were let in: calls may be made.
     Welcomed,
     /// We no longer see most of our group, need that ([`NodeConfig::require_majority`](crate::NodeConfig::require_majority)),

@@ -198,6 +198,12 @@ pub enum Control {
     },
     /// Leader → all: everything is at rest, go.
     Finish,
+
+    /// Answer to `Join`: there is no room for another member.
+    NoRoom {
+        /// For how many there is.
+        limit: u32,
+    },
 }
 
 impl Control {
@@ -257,6 +263,7 @@ impl Control {
             Self::Probe { .. } => "probe",
             Self::Report { .. } => "report",
             Self::Finish => "finish",
+            Self::NoRoom { .. } => "no-room",
         }
     }
 }

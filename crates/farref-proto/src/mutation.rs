@@ -82,7 +82,7 @@ pub enum Mutation {
     AccusedAlwaysStays,
     /// A leader that has begun to ask goes on when somebody departs, without that one (breaks ME-5).
     RoundGoesOn,
-    /// Two groups that meet after a split tell each other nothing (breaks ME-8).
+    /// A leader that was never heard is told only what is open, as any other (breaks ME-8).
     StrangersToldNothing,
     /// Who speaks as a member, or welcomes this one once more, is not taken for one (breaks ME-8).
     MembersUnmet,
@@ -110,12 +110,20 @@ pub enum Mutation {
     OneselfUncounted,
     /// What a node has not sent yet when it gives up is sent (breaks MJ-3).
     GiveUpAloud,
+    /// What peers have told counts against them when it is settled, too (breaks ME-10).
+    TellersUnforgiven,
+    /// Everybody is told again what is open whenever something changes (breaks ME-11).
+    ToldAgain,
+    /// The word of one that was told nothing counts, because it was never heard (breaks ME-11).
+    KnockCounts,
+    /// Who was told nothing because it was never heard is told nothing when it is heard (breaks ME-11).
+    HeardUnasked,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 55] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -167,6 +175,10 @@ impl Mutation {
         Self::JoiningUncounted,
         Self::OneselfUncounted,
         Self::GiveUpAloud,
+        Self::TellersUnforgiven,
+        Self::ToldAgain,
+        Self::KnockCounts,
+        Self::HeardUnasked,
     ];
 }
 

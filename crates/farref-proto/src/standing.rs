@@ -54,6 +54,9 @@ impl Standing {
 pub struct Digest(pub u128);
 
 impl Digest {
+    /// That of no standings at all, which nobody has: whoever knows anything knows itself.
+    pub(crate) const NOTHING: Self = Self(0);
+
     /// With one standing more.
     pub(crate) fn with(self, worker: WorkerId, standing: Standing) -> Self {
         Self(self.0.wrapping_add(number_of(worker, standing)))

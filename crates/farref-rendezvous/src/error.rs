@@ -237,6 +237,17 @@ pub enum RendezvousError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The group has as many workers as it may have.
+    #[error(
+        "worker {name:?} is not let in: the group may have {limit} workers at one time, and it has; end some of them, or \
+         start all with a higher `max_members`"
+    )]
+    GroupFull {
+        /// This worker's name.
+        name: String,
+        /// How many workers the group may have.
+        limit: u32,
+    },
     /// The store, or somebody who was waited for, took too long.
     #[error(
         "{doing} did not come to an end within {waited:.1?}; are the store's host and the other \

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farref_proto::{Session, SessionConfig};
+use farref_proto::{NodeConfig, Session, SessionConfig};
 
 use crate::process::Process;
 
@@ -126,10 +126,18 @@ pub(crate) struct Conditions {
     pub(crate) ref_shards: u32,
     /// Sessions so impatient that partitions and stalls get workers declared dead that are not.
     pub(crate) impatient: bool,
+    /// How many members a group lets in, if there may be too many.
+    pub(crate) max_members: Option<usize>,
+    /// How many changes one worker may tell of before they are settled.
+    pub(crate) max_unsettled: usize,
+    /// How many standings are told to a worker that was never heard.
+    pub(crate) max_unheard: usize,
 }
 
 impl Conditions {
     pub(crate) fn new(config: &Config, rng: &mut fastrand::Rng) -> Self {
+        // Drawn apart, so that all else stays as it was before there were these.
+        let mut limits = fastrand::Rng::with_seed(rng.clone().u64(..));
         let workers = rng.u32(config.min_workers..=config.max_workers.max(config.min_workers));
         let mut some = |chance: f64, range: std::ops::RangeInclusive<u32>| {
             let drawn = rng.u32(range);
@@ -180,6 +188,12 @@ impl Conditions {
             contexts: rng.bool(),
             ref_shards: rng.u32(1..=3),
             impatient: rng.u32(0..4) == 0,
+            max_members: (limits.u32(0..4) == 0).then(|| workers as usize + limits.usize(0..3)),
+            max_unsettled: 32 + 4 * workers as usize,
+            max_unheard: match limits.bool() {
+                true => limits.usize(0..3),
+                false => NodeConfig::default().max_unheard,
+            },
         };
         if config.require_majority && config.faults {
             conditions.partitions = rng.u32(1..=4);

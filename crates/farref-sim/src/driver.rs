@@ -166,6 +166,8 @@ impl World {
                     self.close_link(node, peer);
                 }
             }
+            // It asks another, and again: somebody may leave.
+            Event::NoRoom { .. } => self.stats.faults.no_room += 1,
             Event::Minority(too_few) => self.check_minority(node, too_few),
             Event::Evicted => {
                 self.stats.faults.evictions += 1;

@@ -21,6 +21,7 @@ pub struct Faults {
     pub joins: u64,
     pub evictions: u64,
     pub minorities: u64,
+    pub no_room: u64,
     pub calls_undone: u64,
     pub calls_cancelled: u64,
     pub calls_parked: u64,
@@ -69,7 +70,7 @@ macro_rules! add_fields {
 add_fields! {
     Faults {
         frames_lost, frames_duplicated, frames_reordered, connections_cut, partitions, stalls,
-        crashes, restarts, leaves, joins, evictions, minorities, calls_undone,
+        crashes, restarts, leaves, joins, evictions, minorities, no_room, calls_undone,
         calls_cancelled, calls_parked,
     }
     Stats {

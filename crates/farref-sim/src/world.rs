@@ -129,6 +129,13 @@ impl World {
         if let Some(quota) = self.conditions.pending_quota {
             config.max_pending_owners = quota;
         }
+        if let Some(most) = self.conditions.max_members {
+            config.max_members = most;
+            // As many again, should groups meet.
+            config.max_lives = 2 * most + 4;
+        }
+        config.max_unsettled = self.conditions.max_unsettled;
+        config.max_unheard = self.conditions.max_unheard;
         let mut process = Process::new(Node::new(me, membership, config));
         self.config.break_process(&mut process);
         process

@@ -35,6 +35,9 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::LetInAtRest,
     Mutation::AdoptWithinQuota,
     Mutation::GiveUpAloud,
+    Mutation::TellersUnforgiven,
+    Mutation::ToldAgain,
+    Mutation::KnockCounts,
 ];
 
 /// Broken rules that it takes a relay's death to notice.
@@ -320,15 +323,16 @@ fn a_leader_that_goes_on_without_whoever_departs_is_noticed() {
     assert!(!waits(Some(Mutation::RoundGoesOn)));
 }
 
-/// ME-8: one that is in, and of which this node has not heard that it joined, is of another group.
+/// ME-8: whoever leads now is of another group, and has never heard of this node.
 #[test]
-fn groups_that_meet_and_tell_each_other_nothing_are_noticed() {
+fn a_leader_of_another_group_that_is_told_nothing_is_noticed() {
     let tells = |mutation| {
-        let mut node = member(MEMBER, &[SPONSOR, MEMBER], mutation);
-        let out = tell(&mut node, [(SPONSOR, view(NEXT, Status::Alive))]);
-        let own = (MEMBER.worker, Standing::of(MEMBER, Status::Alive));
+        let mut node = member(ME, &[ME, NEXT], mutation);
+        let out = tell(&mut node, [(NEXT, view(SPONSOR, Status::Alive))]);
+        let own = (ME.worker, Standing::of(ME, Status::Alive));
         let told = |(to, control): (NodeId, Control)| {
-            to == NEXT && matches!(control, Control::View { entries, .. } if entries.contains(&own))
+            to == SPONSOR
+                && matches!(control, Control::View { entries, .. } if entries.contains(&own))
         };
         controls(out).into_iter().any(told)
     };
@@ -381,6 +385,72 @@ fn a_group_at_rest_that_lets_somebody_in_is_noticed() {
     };
     assert!(refuses(None));
     assert!(!refuses(Some(Mutation::LetInAtRest)));
+}
+
+/// ME-10: a member that tells now and then of some who have died is not blamed for all of them.
+#[test]
+fn a_member_that_is_blamed_for_what_is_settled_is_noticed() {
+    let blames = |mutation: Option<Mutation>| {
+        let mut config = NodeConfig::default();
+        config.max_unsettled = 4;
+        let group = [SPONSOR, MEMBER];
+        let mut node = Node::<()>::new(SPONSOR, Membership::founding(SPONSOR, group), config);
+        if let Some(mutation) = mutation {
+            node.mutate(mutation);
+        }
+        (10..30).any(|worker| {
+            let dead = view(NodeId::new(worker, 1), Status::Dead);
+            let told = node.handle(MEMBER, dead, &mut Outbox::new());
+            give_word(&mut node, &[MEMBER]);
+            told.is_err()
+        })
+    };
+    assert!(!blames(None));
+    assert!(blames(Some(Mutation::TellersUnforgiven)));
+}
+
+/// ME-11: a newcomer that was never heard is told nothing of a death at first, and so its word on that does not count.
+#[test]
+fn a_newcomer_whose_word_counts_though_it_was_told_nothing_is_noticed() {
+    let settles = |mutation: Option<Mutation>| {
+        let mut config = NodeConfig::default();
+        config.max_unheard = 0;
+        let group = [SPONSOR, MEMBER, DEAD];
+        let mut node = Node::<()>::new(SPONSOR, Membership::founding(SPONSOR, group), config);
+        if let Some(mutation) = mutation {
+            node.mutate(mutation);
+        }
+        let told = [view(DEAD, Status::Dead), view(NEXT, Status::Joining)];
+        let said = controls(tell(&mut node, told.map(|told| (MEMBER, told))));
+        let asked = said.into_iter().find_map(|(to, control)| match control {
+            Control::View { entries, ask } if to == NEXT && entries.is_empty() => ask,
+            _ => None,
+        });
+        let asked = asked.expect("it is asked, and told nothing");
+        // It says that it knows what it is asked, as all do who are joining.
+        tell(&mut node, [(NEXT, Control::Known(asked))]);
+        give_word(&mut node, &[MEMBER]);
+        node.membership().is_settled()
+    };
+    assert!(!settles(None));
+    assert!(settles(Some(Mutation::KnockCounts)));
+}
+
+/// ME-11: a member that does not answer is not told the same again and again.
+#[test]
+fn a_leader_that_repeats_itself_is_noticed() {
+    let told = |mutation| {
+        let mut node = member(SPONSOR, &[SPONSOR, MEMBER], mutation);
+        let dead = (10..30).map(|worker| view(NodeId::new(worker, 1), Status::Dead));
+        let said = controls(tell(&mut node, dead.map(|dead| (MEMBER, dead))));
+        let entries = said.iter().map(|(_, control)| match control {
+            Control::View { entries, .. } => entries.len(),
+            _ => 0,
+        });
+        entries.sum::<usize>()
+    };
+    assert_eq!(told(None), 20);
+    assert!(told(Some(Mutation::ToldAgain)) > 200);
 }
 
 /// MJ-3: a worker that has lost half of its group tells nobody that the others are dead: they may well be alive.

@@ -36,11 +36,10 @@ impl Membership {
     pub(crate) fn on_leaving(&mut self, from: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
         if !self.view.is_gone(from) {
-            let told = self.told;
-            let left = Standing::of(from, Status::Left);
-            self.learn(&[(from.worker, left)], Some(from), &mut outcome);
-            if told == Some(self.leader()) {
-                self.told = told;
+            let left = (from.worker, Standing::of(from, Status::Left));
+            self.learn(&[left], Some(from), &mut outcome);
+            if self.told == Some(self.leader()) {
+                self.leader_knows(&[left]);
             }
         }
         outcome.messages.push((from, Control::Farewell));

@@ -27,18 +27,23 @@
 //! - **ME-7** A member that ranks before the judge, and that the judge can reach, is not declared dead:
 //!   it is told who accuses it. One that the judge alone cannot reach is not either, while there is
 //!   another to ask. What one message says is known as a whole before anybody is declared dead.
-//! - **ME-8** A member that hears of another that is in, and has not heard that it was joining, tells it all
-//!   that it knows. By ME-4 this happens only where two groups meet that a split has made of one, through a
-//!   newcomer that both have heard of; each tells the other whom it has seen come and go. Whoever says what
-//!   only members say is in, and a second welcome is heard, too.
+//! - **ME-8** A member tells a leader that it has never heard all that it knows, and not only what is open. A leader shows all it
+//!   knows to whoever knows something else, and is shown the same. So groups that a split has made of one come to know the
+//!   same when they meet, through a newcomer that both have heard of. Whoever says what only members say is in, and a second
+//!   welcome is heard, too.
 //! - **ME-9** Whoever says of a worker what this member knows to be outdated is told what it knows, unless that is not
 //!   settled: then all are being told.
+//! - **ME-10** A peer misbehaves that tells of more lives than a group can have, or of more changes than are ever open at
+//!   one time ([`tellers`]).
+//! - **ME-11** A leader tells each what is open once, and a life that it has never heard little: one short question, and the rest
+//!   when that one is heard. To the short question no answer counts as the word of whoever gives it.
 
 mod leaving;
 mod majority;
 mod quiesce;
 mod settling;
 mod suspicion;
+mod tellers;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -48,15 +53,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use majority::Majority;
 pub use majority::TooFew;
 pub use quiesce::Quiescence;
+pub(crate) use tellers::Limits;
 pub use view::View;
 
 use crate::error::PeerMisbehaved;
 use crate::ids::{Incarnation, NodeId, WorkerId};
-use crate::limits::{MAX_BATCH, MAX_WORKERS};
+use crate::limits::{MAX_BATCH, MAX_LIVES, MAX_MEMBERS, MAX_UNHEARD, MAX_WORKERS};
 use crate::message::Control;
 use crate::mutation::{Mutant, mutated};
 use crate::standing::{Departure, Digest, Phase, Standing, Status};
 use settling::{Asked, Open, Round};
+use tellers::Tellers;
 
 /// Something that the tables and the program have to know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,6 +74,8 @@ pub(crate) enum Change {
     /// node joined, or it was never let in (ME-4).
     NeverMet(NodeId),
     Settled(NodeId),
+    /// This member lets nobody in: the group has so many lives.
+    NoRoom(NodeId, u32),
     Welcomed,
     Departed,
     Evicted,
@@ -93,6 +102,8 @@ pub struct Membership {
     /// Let in by this node, to be welcomed when their joining is settled.
     newcomers: BTreeSet<NodeId>,
     suspects: BTreeSet<NodeId>,
+    /// Those who live, as others say, and have never said a word to this node (ME-11).
+    unheard: BTreeSet<NodeId>,
     /// To whom the suspects were reported.
     reported_to: Option<NodeId>,
     /// The leader that has been told what is open.
@@ -103,6 +114,8 @@ pub struct Membership {
     asked: BTreeMap<NodeId, Asked>,
     /// Who has not said farewell to this node yet, if it is leaving.
     farewells: BTreeSet<NodeId>,
+    tellers: Tellers,
+    limits: Limits,
     pub(crate) mutant: Mutant,
 }
 
@@ -135,13 +148,32 @@ impl Membership {
             departed: Vec::new(),
             newcomers: BTreeSet::new(),
             suspects: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             reported_to: None,
             told: None,
             round: None,
             asked: BTreeMap::new(),
             farewells: BTreeSet::new(),
+            tellers: Tellers::default(),
+            limits: Limits {
+                members: MAX_MEMBERS,
+                lives: MAX_LIVES,
+                unsettled: MAX_MEMBERS,
+                unheard: MAX_UNHEARD,
+            },
             mutant: Mutant::default(),
         }
+    }
+
+    /// How much this node takes in of what others say.
+    pub(crate) fn limit(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(crate) fn mutate(&mut self, mutation: crate::mutation::Mutation) {
+        self.mutant.broken = Some(mutation);
+        self.tellers.mutant.broken = Some(mutation);
     }
 
     /// Whose membership this is.
@@ -185,6 +217,9 @@ impl Membership {
         }
         if let Some(node) = self.suspects.iter().chain(&self.newcomers).find(gone) {
             return Some(format!("{node} is a matter of concern, and gone"));
+        }
+        if let Some(node) = self.unheard.iter().find(|node| !self.view.is_live(**node)) {
+            return Some(format!("{node} is waited for to say a word, and gone"));
         }
         let lives = self.departed.iter().find(|node| !self.view.is_gone(**node));
         lives.map(|node| format!("{node} is counted as departed, and lives"))
@@ -233,14 +268,38 @@ impl Membership {
             tell(from, entries, None, &mut outcome);
             return outcome;
         }
-        // D5: there is no room for one more, and there never will be.
-        if self.view.standing(from.worker).is_none() && self.view.len() >= MAX_WORKERS {
+        if let Some(limit) = self.is_full_for(from) {
+            outcome.messages.push((from, Control::NoRoom { limit }));
             return outcome;
         }
         if !self.view.is_member(from) {
             self.newcomers.insert(from);
             let joining = Standing::of(from, Status::Joining);
             self.learn(&[(from.worker, joining)], None, &mut outcome);
+        }
+        outcome
+    }
+
+    /// D5: whether there is no room for one more, and for how many there is.
+    fn is_full_for(&self, node: NodeId) -> Option<u32> {
+        let before = self.view.standing(node.worker);
+        // A former life makes room for it.
+        let is_one_more = !before.is_some_and(Standing::is_live);
+        let limit = if before.is_none() && self.view.len() >= MAX_WORKERS {
+            MAX_WORKERS
+        } else if is_one_more && self.view.live_count() >= self.limits.members {
+            self.limits.members
+        } else {
+            return None;
+        };
+        Some(u32::try_from(limit).unwrap_or(u32::MAX))
+    }
+
+    /// A member lets this node in no more than anybody else: there are enough. Another group may have room.
+    pub(crate) fn on_no_room(&self, from: NodeId, limit: u32) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.phase == Phase::Joining {
+            outcome.changes.push(Change::NoRoom(from, limit));
         }
         outcome
     }
@@ -287,20 +346,51 @@ impl Membership {
         outcome
     }
 
-    /// Whether a list of standings can be what a correct node knows.
+    /// Whether a list of standings can be what a correct node knows (ME-10). It is remembered who has told so much.
     pub(crate) fn check_entries(
-        &self,
+        &mut self,
+        from: NodeId,
         entries: &[(WorkerId, Standing)],
     ) -> Result<(), PeerMisbehaved> {
         if entries.len() > MAX_BATCH {
             return Err(PeerMisbehaved::BatchTooLong { len: entries.len() });
         }
-        let unknown = |(worker, _): &&(WorkerId, Standing)| self.view.standing(*worker).is_none();
+        let is_joining = self.phase == Phase::Joining;
+        let [mut unknown, mut live, mut changes] = [0; 3];
+        for &(worker, standing) in entries {
+            let known = self.view.standing(worker);
+            if worker == self.me.worker || known >= Some(standing) {
+                continue;
+            }
+            unknown += usize::from(known.is_none());
+            let was_live = known.is_some_and(Standing::is_live);
+            live += usize::from(standing.is_live() && !was_live);
+            // A newcomer is told of all who ever were.
+            changes += usize::from(known.is_some() || !is_joining);
+        }
         let known = self.view.len();
-        if known + entries.iter().filter(unknown).count() > MAX_WORKERS {
+        if known + unknown > MAX_WORKERS {
             return Err(PeerMisbehaved::TooManyWorkers { known });
         }
+        let limit = self.limits.lives;
+        if live > 0 && self.view.live_count() + live > limit {
+            return Err(PeerMisbehaved::TooManyLives { limit });
+        }
+        let limit = self.limits.unsettled_of(from, self.leader(), self.me);
+        if changes > 0 && self.tellers.told_by(from) + changes > limit {
+            return Err(PeerMisbehaved::TooMuchUnsettled { limit });
+        }
+        self.tellers.add(from, changes);
         Ok(())
+    }
+
+    /// The same of what a suspicion may lead to.
+    pub(crate) fn check_suspicion(
+        &mut self,
+        from: NodeId,
+        of: NodeId,
+    ) -> Result<(), PeerMisbehaved> {
+        self.check_entries(from, &[(of.worker, Standing::of(of, Status::Dead))])
     }
 
     /// ME-8: another node says what only members say. This node may not have heard that it is one.
@@ -311,6 +401,7 @@ impl Membership {
             || from == self.me
             || self.view.is_member(from)
             || unknown && self.view.len() >= MAX_WORKERS
+            || self.view.live_count() >= self.limits.lives
             || mutated!(self.mutant, MembersUnmet)
         {
             return outcome;
@@ -365,23 +456,13 @@ impl Membership {
         from: Option<NodeId>,
         outcome: &mut Outcome,
     ) {
-        let mut strangers = Vec::new();
         let mut news = false;
         let nothing_open = self.open.is_empty();
         let departed = self.departed.len();
         for &(worker, standing) in entries {
-            let incarnation = standing.incarnation;
-            let node = NodeId {
-                worker,
-                incarnation,
-            };
-            let known = self.view.is_live(node);
             if self.install(worker, standing, outcome) {
                 news = true;
                 self.open.insert(worker, Open::news(standing));
-                if !known && standing.status == Status::Alive {
-                    strangers.push(node);
-                }
             }
         }
         // The one who was asked may be gone. Whom to ask now is known only when all entries are: one that
@@ -392,17 +473,11 @@ impl Membership {
         }
         // What the leader has said it need not be told.
         let leader = self.leader();
-        if news && from != Some(leader) {
-            self.told = None;
-        } else if news && nothing_open {
-            self.told = Some(leader);
-        }
-        // ME-8: it is a member of another group, which this one has been split from.
-        if self.phase == Phase::Member && !mutated!(self.mutant, StrangersToldNothing) {
-            strangers.retain(|&node| self.view.is_live(node));
-            for node in strangers {
-                self.tell_all_known(node, None, outcome);
+        if news && from == Some(leader) {
+            if nothing_open {
+                self.told = Some(leader);
             }
+            self.leader_knows(entries);
         }
     }
 
@@ -450,12 +525,17 @@ impl Membership {
             // It settles with all others: an earlier life of the same worker may not be settled yet.
             self.departed.push(never_met);
         }
+        let incarnation = standing.incarnation;
+        let life = NodeId {
+            worker,
+            incarnation,
+        };
+        let is_new = before.is_none_or(|before| before.incarnation < incarnation);
+        if is_new && standing.is_live() {
+            self.unheard.insert(life);
+        }
         if standing.status == Status::Alive {
-            let incarnation = standing.incarnation;
-            outcome.changes.push(Change::Joined(NodeId {
-                worker,
-                incarnation,
-            }));
+            outcome.changes.push(Change::Joined(life));
         }
         true
     }
@@ -465,8 +545,10 @@ impl Membership {
         self.departed.push(node);
         self.newcomers.remove(&node);
         self.suspects.remove(&node);
+        self.unheard.remove(&node);
         self.asked.remove(&node);
         self.farewells.remove(&node);
+        self.tellers.forget(node);
     }
 
     /// Tells a node all that this one knows.

@@ -25,6 +25,10 @@ pub(super) struct Open {
     standing: Standing,
     /// Whether the others are told without having asked. This node was welcomed with the rest, which most of them know.
     is_news: bool,
+    /// Whether it was among what this node, as the leader, has told last.
+    is_told: bool,
+    /// Whether the leader knows it from this node, or this node from the leader.
+    is_passed_on: bool,
 }
 
 impl Open {
@@ -32,6 +36,8 @@ impl Open {
         Self {
             standing,
             is_news: true,
+            is_told: false,
+            is_passed_on: false,
         }
     }
 
@@ -39,23 +45,53 @@ impl Open {
         Self {
             standing,
             is_news: false,
+            is_told: false,
+            is_passed_on: false,
         }
     }
 }
 
 /// What a leader asks.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Round {
     digest: Digest,
     /// Who has not said that it knows.
     waiting: BTreeSet<NodeId>,
     /// Who was shown all that the leader knows.
     shown: BTreeSet<NodeId>,
+    /// Who was told all that was open, in this round and those that it follows. It is told what has come since.
+    told: BTreeSet<NodeId>,
+    /// Who has been sent something, was never heard, and is asked when it is (ME-11).
+    later: BTreeSet<NodeId>,
+    /// Who of those has been heard.
+    due: BTreeSet<NodeId>,
 }
 
 impl Round {
     pub(super) fn waiting(&self) -> &BTreeSet<NodeId> {
         &self.waiting
+    }
+
+    /// How many are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        [
+            &self.waiting,
+            &self.shown,
+            &self.told,
+            &self.later,
+            &self.due,
+        ]
+        .iter()
+        .map(|set| set.len())
+        .sum()
+    }
+
+    /// It has been heard for the first time.
+    pub(super) fn heard(&mut self, node: NodeId) {
+        if self.later.remove(&node) {
+            self.due.insert(node);
+        }
     }
 }
 
@@ -110,13 +146,30 @@ impl Membership {
     /// Tells the leader what is open, once.
     pub(super) fn pass_on(&mut self, outcome: &mut Outcome) {
         let leader = self.leader();
-        if leader == self.me || self.told == Some(leader) {
+        if leader == self.me {
             return;
         }
-        let news = self.news(|open| open.is_news);
-        if !news.is_empty() {
-            self.told = Some(leader);
-            tell(leader, news, None, outcome);
+        let was_told = self.told == Some(leader);
+        let news = self.news(|open| open.is_news && !(was_told && open.is_passed_on));
+        if news.is_empty() {
+            return;
+        }
+        self.told = Some(leader);
+        let open = self.open.values_mut();
+        open.for_each(|open| open.is_passed_on = true);
+        // ME-8: it may be of another group, and never have heard of this node.
+        match self.unheard.contains(&leader) && !mutated!(self.mutant, StrangersToldNothing) {
+            true => self.tell_all_known(leader, None, outcome),
+            false => tell(leader, news, None, outcome),
+        }
+    }
+
+    /// What is open of these need not be passed on.
+    pub(super) fn leader_knows(&mut self, entries: &[(WorkerId, Standing)]) {
+        for (worker, standing) in entries {
+            if let Some(open) = self.open.get_mut(worker) {
+                open.is_passed_on |= open.standing == *standing;
+            }
         }
     }
 
@@ -142,40 +195,91 @@ impl Membership {
             .as_ref()
             .is_none_or(|round| round.digest != digest)
         {
-            self.round = Some(self.ask_all(digest, outcome));
+            let before = self.round.take().unwrap_or_default();
+            self.round = Some(self.ask_all(digest, before, outcome));
+            if !mutated!(self.mutant, ToldAgain) {
+                self.open.values_mut().for_each(|open| open.is_told = true);
+            }
         }
+        self.ask_heard(outcome);
         let done = |round: &mut Round| round.waiting.is_empty() && registered;
         if let Some(round) = self.round.take_if(done) {
             let others = self.view.live().filter(|&node| node != self.me);
             let settled = |node| (node, Control::Settled(round.digest));
             outcome.messages.extend(others.map(settled));
             let open = self.open_now();
-            self.on_all_know(&open, outcome);
+            self.on_all_know(self.me, &open, outcome);
         }
     }
 
     /// Tells all that live what is open, and asks each of them.
-    fn ask_all(&self, digest: Digest, outcome: &mut Outcome) -> Round {
+    fn ask_all(&self, digest: Digest, before: Round, outcome: &mut Outcome) -> Round {
         let members_only = mutated!(self.mutant, JoiningNotAwaited);
         let asked =
             |node: &NodeId| *node != self.me && (self.view.is_member(*node) || !members_only);
-        let waiting: BTreeSet<NodeId> = self.view.live().filter(asked).collect();
-        let news = self.news(|open| open.is_news);
-        for &node in &waiting {
-            // ME-4: whoever is joining cannot say that it lacks something.
-            let mut entries = match self.view.is_member(node) {
-                true => news.clone(),
-                false => self.news(|_| true),
-            };
-            // Nobody is told of itself.
-            entries.retain(|(worker, _)| *worker != node.worker);
-            tell(node, entries, Some(digest), outcome);
-        }
-        Round {
+        let mut round = Round {
             digest,
-            waiting,
-            shown: BTreeSet::new(),
+            waiting: self.view.live().filter(asked).collect(),
+            ..Round::default()
+        };
+        for &node in &round.waiting {
+            let was_told = before.told.contains(&node);
+            let entries = self.open_for(node, was_told);
+            // ME-11: there may be no such life.
+            if self.unheard.contains(&node) {
+                let was_asked = was_told || before.later.contains(&node);
+                if was_asked || entries.len() > self.limits.unheard {
+                    round.later.insert(node);
+                    if !was_asked {
+                        tell(node, Vec::new(), Some(self.knock(digest)), outcome);
+                    }
+                    continue;
+                }
+            }
+            tell(node, entries, Some(digest), outcome);
+            round.told.insert(node);
         }
+        round
+    }
+
+    /// ME-11: what is asked of a life that is told nothing. Nobody knows exactly that, and one that is joining, which says that it
+    /// knows whatever it is asked, says nothing by it.
+    fn knock(&self, digest: Digest) -> Digest {
+        match mutated!(self.mutant, KnockCounts) {
+            true => digest,
+            false => Digest::NOTHING,
+        }
+    }
+
+    /// ME-11: those who have been heard exist, and are asked like all others.
+    fn ask_heard(&mut self, outcome: &mut Outcome) {
+        let due = match &mut self.round {
+            Some(round) => std::mem::take(&mut round.due),
+            None => return,
+        };
+        if mutated!(self.mutant, HeardUnasked) {
+            return;
+        }
+        for node in due {
+            let entries = self.open_for(node, false);
+            if let Some(round) = &mut self.round
+                && round.waiting.contains(&node)
+            {
+                round.told.insert(node);
+                tell(node, entries, Some(round.digest), outcome);
+            }
+        }
+    }
+
+    /// What a node is told of what is open: all, or what was not told before.
+    fn open_for(&self, node: NodeId, was_told: bool) -> Vec<(WorkerId, Standing)> {
+        // ME-4: whoever is joining cannot say that it lacks something.
+        let is_member = self.view.is_member(node);
+        let mut entries =
+            self.news(|open| (open.is_news || !is_member) && !(was_told && open.is_told));
+        // Nobody is told of itself.
+        entries.retain(|(worker, _)| *worker != node.worker);
+        entries
     }
 
     /// Another node asks whether this one knows what it knows.
@@ -272,7 +376,7 @@ impl Membership {
         if let Some(asked) = self.asked.remove(&from) {
             match asked.answer {
                 Answer::Known(open) if asked.digest == digest => {
-                    self.on_all_know(&open, &mut outcome);
+                    self.on_all_know(from, &open, &mut outcome);
                 }
                 answer => {
                     let asked = Asked { answer, ..asked };
@@ -284,7 +388,13 @@ impl Membership {
     }
 
     /// All know what was open when this node gave its word.
-    fn on_all_know(&mut self, open: &BTreeMap<WorkerId, Standing>, outcome: &mut Outcome) {
+    fn on_all_know(
+        &mut self,
+        by: NodeId,
+        open: &BTreeMap<WorkerId, Standing>,
+        outcome: &mut Outcome,
+    ) {
+        self.tellers.settled(by, self.leader());
         self.open
             .retain(|worker, now| open.get(worker) != Some(&now.standing));
         let all = mutated!(self.mutant, SettleWhatCameSince);

@@ -37,6 +37,15 @@ impl Membership {
         }
     }
 
+    /// What a node has said is taken in, and was perhaps the first that this one has heard of it or about it.
+    pub(crate) fn met(&mut self, node: NodeId) {
+        if self.unheard.remove(&node)
+            && let Some(round) = &mut self.round
+        {
+            round.heard(node);
+        }
+    }
+
     /// Another node cannot reach `node` and takes this one for the leader. If `node` ranks before
     /// this one, it is asked first: should it be dead, this node will find out soon enough.
     pub(crate) fn on_suspect(&mut self, from: NodeId, node: NodeId) -> Outcome {

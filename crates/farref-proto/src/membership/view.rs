@@ -14,6 +14,8 @@ use crate::standing::{Digest, Standing, Status};
 pub struct View {
     /// Shared with copies until either changes: a simulator has a view for each worker of a large group.
     standings: Arc<BTreeMap<WorkerId, Standing>>,
+    /// How many of them are members or joining.
+    live: usize,
     number: u64,
     digest: Digest,
 }
@@ -46,6 +48,11 @@ impl View {
     /// How many workers were ever members.
     pub(super) fn len(&self) -> usize {
         self.standings.len()
+    }
+
+    /// How many are members or joining.
+    pub fn live_count(&self) -> usize {
+        self.live
     }
 
     /// All standings, by worker.
@@ -103,6 +110,8 @@ impl View {
         self.number = self.number - before.map_or(0, height) + height(to);
         let rest = before.map_or(self.digest, |before| self.digest.without(worker, before));
         self.digest = rest.with(worker, to);
+        self.live += usize::from(to.is_live());
+        self.live -= usize::from(before.is_some_and(Standing::is_live));
         Arc::make_mut(&mut self.standings).insert(worker, to);
         Some(before)
     }
@@ -154,6 +163,7 @@ mod tests {
                 let before = view.number();
                 let news = view.raise(worker, standing).is_some();
                 prop_assert_eq!(view.number() > before, news);
+                prop_assert_eq!(view.live_count(), view.live().count());
             }
         }
     }

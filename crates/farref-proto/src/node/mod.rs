@@ -24,8 +24,8 @@ use crate::context::{CONTEXT_SHARDS, ContextTable};
 use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
 use crate::event::Event;
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
-use crate::limits::MAX_BATCH;
-use crate::membership::{Change, Majority, Membership, Outcome, Quiescence, TooFew};
+use crate::limits::{MAX_BATCH, MAX_LIVES, MAX_MEMBERS, MAX_UNHEARD};
+use crate::membership::{Change, Limits, Majority, Membership, Outcome, Quiescence, TooFew};
 use crate::message::Control;
 #[cfg(feature = "mutations")]
 use crate::mutation::Mutation;
@@ -52,6 +52,16 @@ pub struct NodeConfig {
     pub max_pending_owners: usize,
     /// Whether the node gives its group up ([`Event::Minority`]) when it no longer sees more than half of it. Default false.
     pub require_majority: bool,
+    /// How many members a group has before it lets nobody in any more ([`Event::NoRoom`]). Default 16,384.
+    pub max_members: usize,
+    /// How many lives there may be at one time, members or joining, before a peer misbehaves that tells of more. It has to be
+    /// more than are let in, since groups may meet that have grown apart. Default 65,536.
+    pub max_lives: usize,
+    /// How many changes of the group one peer may tell of before they are settled. Twice as many if this node leads the group,
+    /// and eight times if the peer does: they pass on what others tell. Default 16,384.
+    pub max_unsettled: usize,
+    /// How many standings are told to a life before it was heard; if there are more, it is only asked to say something. Default 64.
+    pub max_unheard: usize,
 }
 
 impl Default for NodeConfig {
@@ -62,6 +72,10 @@ impl Default for NodeConfig {
             probe_interval: Duration::from_millis(50),
             max_pending_owners: RefTableConfig::default().max_pending_owners,
             require_majority: false,
+            max_members: MAX_MEMBERS,
+            max_lives: MAX_LIVES,
+            max_unsettled: MAX_MEMBERS,
+            max_unheard: MAX_UNHEARD,
         }
     }
 }
@@ -119,7 +133,13 @@ impl<V: Clone> Node<V> {
 
 impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// A node with the given place in its group.
-    pub fn with_records(me: NodeId, membership: Membership, config: NodeConfig) -> Self {
+    pub fn with_records(me: NodeId, mut membership: Membership, config: NodeConfig) -> Self {
+        membership.limit(Limits {
+            members: config.max_members,
+            lives: config.max_lives,
+            unsettled: config.max_unsettled,
+            unheard: config.max_unheard,
+        });
         let shards = config.ref_shards.max(1);
         let table = |shard| {
             RefTable::new(
@@ -159,7 +179,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.contexts
             .iter_mut()
             .for_each(|table| table.mutate(mutation));
-        self.membership.mutant.broken = Some(mutation);
+        self.membership.mutate(mutation);
         self.quiescence.mutant.broken = Some(mutation);
         if let Some(majority) = &mut self.majority {
             majority.mutant.broken = Some(mutation);
@@ -518,6 +538,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
         let result = self.dispatch(from, control, out);
+        self.membership.met(from);
         self.loop_back(out);
         self.proceed(out);
         result
@@ -629,13 +650,17 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                 self.apply(outcome, out);
             }
             Control::Welcome(entries) => {
-                self.membership.check_entries(&entries)?;
+                self.membership.check_entries(from, &entries)?;
                 let outcome = self.membership.on_welcome(from, entries);
                 self.apply(outcome, out);
             }
             Control::View { entries, ask } => {
-                self.membership.check_entries(&entries)?;
+                self.membership.check_entries(from, &entries)?;
                 let outcome = self.membership.on_view(from, entries, ask);
+                self.apply(outcome, out);
+            }
+            Control::NoRoom { limit } => {
+                let outcome = self.membership.on_no_room(from, limit);
                 self.apply(outcome, out);
             }
             Control::Known(digest) => self.membership.on_known(from, digest),
@@ -656,10 +681,12 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                 self.apply(outcome, out);
             }
             Control::Suspect(node) => {
+                self.membership.check_suspicion(from, node)?;
                 let outcome = self.membership.on_suspect(from, node);
                 self.apply(outcome, out);
             }
             Control::Accused(by) => {
+                self.membership.check_suspicion(from, by)?;
                 let outcome = self.membership.on_accused(from, by);
                 self.apply(outcome, out);
             }
@@ -798,6 +825,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
                     .for_each(|table| table.on_settled(node, out));
                 out.event(Event::Settled(node));
             }
+            Change::NoRoom(node, limit) => out.event(Event::NoRoom { node, limit }),
             Change::Welcomed => out.event(Event::Welcomed),
             Change::Departed => out.event(Event::Departed),
             Change::Evicted => {

@@ -50,6 +50,9 @@ use crate::values::queue::Queues;
 /// How many shards the reference table has: enough that growing one never takes long.
 const REF_SHARDS: u32 = 16;
 
+/// So many changes of a group any peer may tell of before they are settled, however small the group is to be.
+const FEW_CHANGES: usize = 1024;
+
 /// One worker's protocol, and all that it needs to act.
 pub(crate) struct Core {
     pub(crate) me: NodeId,
@@ -218,6 +221,9 @@ impl Core {
         config.ref_shards = REF_SHARDS;
         config.seed = seed;
         config.require_majority = settings.require_majority;
+        config.max_members = settings.max_members;
+        config.max_lives = config.max_lives.max(settings.max_members.saturating_mul(4));
+        config.max_unsettled = settings.max_members.max(FEW_CHANGES);
         let stage = match membership.phase() {
             farref_proto::Phase::Member => WorkerStage::Member,
             _ => WorkerStage::Joining,

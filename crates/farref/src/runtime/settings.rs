@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) fail_on_leaks: bool,
     /// Whether the worker gives its group up when it no longer sees more than half of it.
     pub(crate) require_majority: bool,
+    /// How many workers the group has before this one lets nobody in any more.
+    pub(crate) max_members: usize,
     /// Threads for plain functions that are not waiting for calls of their own.
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.

@@ -5,12 +5,15 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use farref_proto::NodeId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::rendezvous::{Card, Directory};
 
 /// Of how many lives that are over the names are kept, so that errors can name them.
 const REMEMBERED: usize = 1024;
+
+/// How many are looked up at one time. A peer can tell of many who do not exist, and the store has others to serve.
+const LOOKUPS: usize = 64;
 
 /// The names of the workers that this one has heard of.
 pub(crate) struct Names {
@@ -19,6 +22,8 @@ pub(crate) struct Names {
     known: RwLock<KnownNames>,
     /// Wakes those who wait for a name.
     pub(crate) changed: Notify,
+    /// Turns of those who look names up.
+    pub(crate) lookups: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -40,6 +45,7 @@ impl Names {
             directory,
             known: RwLock::default(),
             changed: Notify::new(),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
         }
     }
 

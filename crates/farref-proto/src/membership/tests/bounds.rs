@@ -2,6 +2,7 @@
 
 use super::group::*;
 use super::*;
+use crate::node::NodeConfig;
 use crate::residue::Residue;
 
 /// Standings of workers that nobody has heard of.
@@ -85,7 +86,11 @@ fn a_list_of_standings_beyond_the_limit_is_refused() {
 /// D5: a view remembers every worker, so their number is bounded, too.
 #[test]
 fn more_workers_than_a_group_can_have_are_refused() {
-    let mut group = Group::new(1);
+    let config = NodeConfig {
+        max_lives: MAX_WORKERS,
+        ..NodeConfig::default()
+    };
+    let mut group = Group::with(1, config);
     let newcomer = group.join(id(B), A);
     let joining = Standing::of(NodeId::new(0, 0), Status::Joining);
     let mut known = group.view(newcomer).len();
@@ -99,6 +104,10 @@ fn more_workers_than_a_group_can_have_are_refused() {
     let entries = strangers(1 + known, 1, joining);
     let told = group.on(newcomer, |node, out| node.handle(id(A), view(entries), out));
     assert_eq!(told, Err(PeerMisbehaved::TooManyWorkers { known }));
+    // Nor by a suspicion of one more.
+    let suspicion = Control::Suspect(NodeId::new(1 + known as u32, 1));
+    let told = group.on(newcomer, |node, out| node.handle(id(A), suspicion, out));
+    assert_eq!(told, Err(PeerMisbehaved::TooManyWorkers { known }));
     assert_eq!(group.view(newcomer).len(), MAX_WORKERS);
 }
 
@@ -107,8 +116,11 @@ fn more_workers_than_a_group_can_have_are_refused() {
 fn a_group_that_has_had_all_the_workers_it_can_have_takes_no_new_one_in() {
     let node = |worker: usize| NodeId::new(worker as u32, 0);
     let mut full = Membership::founding(node(0), (0..MAX_WORKERS).map(node));
-    let outcome = full.on_join(node(MAX_WORKERS));
-    assert!(outcome.messages.is_empty() && outcome.changes.is_empty());
+    let newcomer = node(MAX_WORKERS);
+    let outcome = full.on_join(newcomer);
+    let limit = MAX_WORKERS as u32;
+    assert_eq!(outcome.messages, [(newcomer, Control::NoRoom { limit })]);
+    assert!(outcome.changes.is_empty());
     assert_eq!(full.view().len(), MAX_WORKERS);
     assert!(full.is_settled());
 }

@@ -18,6 +18,7 @@ pub(super) fn id(n: usize) -> NodeId {
 
 /// Nodes joined by queues, first in, first out for each pair. Slots may be taken by later lives.
 pub(super) struct Group {
+    config: NodeConfig,
     pub(super) nodes: Vec<Node<()>>,
     outs: Vec<Outbox<()>>,
     wires: BTreeMap<(NodeId, NodeId), VecDeque<Control>>,
@@ -28,9 +29,15 @@ pub(super) struct Group {
 impl Group {
     /// A founding group of `members` workers, with room for later ones.
     pub(super) fn new(members: usize) -> Self {
+        Self::with(members, NodeConfig::default())
+    }
+
+    /// The same of workers that are set up so.
+    pub(super) fn with(members: usize, config: NodeConfig) -> Self {
         let founding = |n| Membership::founding(id(n), (0..members).map(id));
-        let node = |n| Node::new(id(n), founding(n), NodeConfig::default());
+        let node = |n| Node::new(id(n), founding(n), config);
         Self {
+            config,
             nodes: (0..members).map(node).collect(),
             outs: (0..members).map(|_| Outbox::new()).collect(),
             wires: BTreeMap::new(),
@@ -42,7 +49,7 @@ impl Group {
     /// A newcomer in the next free slot, or a new life in its old one, asks to be let in.
     pub(super) fn join(&mut self, me: NodeId, sponsor: usize) -> usize {
         let n = me.worker.0 as usize;
-        let node = Node::new(me, Membership::joining(me), NodeConfig::default());
+        let node = Node::new(me, Membership::joining(me), self.config);
         if n == self.nodes.len() {
             self.nodes.push(node);
             self.outs.push(Outbox::new());

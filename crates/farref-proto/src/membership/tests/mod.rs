@@ -4,6 +4,7 @@
 mod bounds;
 mod group;
 mod hostile;
+mod made_up;
 mod splits;
 
 use proptest::prelude::*;

@@ -138,14 +138,8 @@ fn whoever_says_what_is_outdated_is_told() {
     group.lose(member, A);
     let_in(&mut group, B, newcomer);
     assert!(group.view(newcomer).is_member(id(B)));
-    // It hears of the member of the other group from somebody who has died since.
-    tell(
-        &mut group,
-        newcomer,
-        NodeId::new(9, 1),
-        id(C),
-        Status::Alive,
-    );
+    // It tells the member of the other group whom it takes for alive.
+    tell(&mut group, member, id(D), id(B), Status::Alive);
     group.deliver_all_but(|from, _| from == id(B));
     assert!(
         group.view(newcomer).is_gone(id(B)),

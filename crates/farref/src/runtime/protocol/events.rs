@@ -7,6 +7,7 @@ use farref_proto::{Departure, Event, MessageId, NodeId, RefError, TooFew, Waiter
 use super::work::Work;
 use crate::agent::Failure;
 use crate::error::{Error, FunctionName};
+use crate::rendezvous::RendezvousError;
 use crate::runtime::core::{
     Core, IncomingCall, PeerState, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
 };
@@ -103,6 +104,12 @@ impl Core {
                     work.woken
                         .push(Box::new(|core| core.store_lost.notify_one()));
                 }
+            }
+            Event::NoRoom { node, limit } => {
+                let name = self.name.to_string();
+                let why = RendezvousError::GroupFull { name, limit };
+                work.woken
+                    .push(Box::new(move |core| core.rejections.insert(node, why)));
             }
             Event::Welcomed => self.reach(WorkerStage::Member, work),
             // W4: nothing is said of those who are not gone but out of sight.

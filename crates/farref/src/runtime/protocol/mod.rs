@@ -7,6 +7,8 @@ mod events;
 mod incoming;
 mod input;
 mod local_calls;
+#[cfg(test)]
+mod made_up;
 mod name_lookup;
 mod naming;
 mod outgoing;

@@ -19,15 +19,23 @@ impl Core {
             return self.names.changed.notify_waiters();
         };
         let weak = Arc::downgrade(self);
+        let lookups = Arc::clone(&self.names.lookups);
         self.runtime.spawn(async move {
             let mut pause = FIRST_PAUSE;
             loop {
-                let found = directory.lookup(node).await;
+                // Nobody closes it.
+                let turn = lookups.acquire().await;
                 // Its own greeting may have said who it is, and it may be gone again.
-                let Some(core) = weak.upgrade().filter(|core| {
+                let is_wanted = |core: &Arc<Self>| {
                     core.names.of(node).is_none()
                         && core.look(|own| own.membership().view().is_member(node))
-                }) else {
+                };
+                if weak.upgrade().filter(is_wanted).is_none() {
+                    return;
+                }
+                let found = directory.lookup(node).await;
+                drop(turn);
+                let Some(core) = weak.upgrade().filter(is_wanted) else {
                     return;
                 };
                 match found {

@@ -206,6 +206,29 @@ impl WorkerBuilder {
         self
     }
 
+    /// How many workers the group may have at one time, 16,384 by default. Who would be one more is not let in
+    /// ([`RendezvousError::GroupFull`](crate::RendezvousError::GroupFull)); those who found a group together are not counted. Let all
+    /// workers have the same setting.
+    ///
+    /// It also bounds what a worker that does not keep to the protocol can make others believe: who tells of far more workers
+    /// than that is cut off.
+    ///
+    /// ```
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let mut cluster = Cluster::start_with(2, |builder| builder.max_members(2)).await?;
+    /// let one_more = cluster.join("latecomer").await;
+    /// assert!(one_more.is_err(), "the group is full");
+    /// cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn max_members(mut self, most: usize) -> Self {
+        self.settings.max_members = most;
+        self
+    }
+
     /// How long to wait for the group to come together. 60 s by default.
     ///
     /// ```

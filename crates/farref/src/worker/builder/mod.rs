@@ -161,6 +161,7 @@ impl WorkerBuilder {
                 leak_grace: Duration::from_secs(1),
                 fail_on_leaks: false,
                 require_majority: false,
+                max_members: farref_proto::NodeConfig::default().max_members,
                 blocking_threads: 64,
                 max_calls: DEFAULT_MAX_CALLS,
                 max_parked_calls: DEFAULT_MAX_PARKED,
