@@ -3,14 +3,18 @@
 One group of real processes runs the programs of ``torch_gradients.py``; each is a test here.
 """
 
+import contextlib
 import importlib.util
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
+from processes import environment
 
 PROGRAMS = pathlib.Path(__file__).parent / "torch_gradients.py"
 LAWS = re.findall(r"^@law\ndef (\w+)", PROGRAMS.read_text(), re.MULTILINE)
@@ -22,31 +26,27 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(program, workers, folder, dies=()):
-    """Runs a program, and asserts that all of its workers end well, but for those that are to die. What worker 0 said."""
-    command = [sys.executable, "-m", "farref.torch", str(PROGRAMS), program]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(workers), str(folder / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(workers)
-    ]
+    """Runs a program, and asserts that all of its workers end well; but for those that are to die. What they said."""
+    command = [sys.executable, "-m", "farref.torch", str(PROGRAMS), program, str(workers), str(folder / "store")]
+    # Of its own session: whatever hangs ends with it.
+    started = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
-        printed = [worker.communicate(timeout=PATIENCE)[0] for worker in started]
+        printed, _ = started.communicate(timeout=PATIENCE)
     finally:
-        for worker in started:
-            worker.kill()
-    for rank, (worker, text) in enumerate(zip(started, printed)):
-        assert rank in dies or worker.returncode == 0, f"worker {rank}:\n{text}"
-    return printed[0]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == 0, printed
+    ends = list(map(int, printed.splitlines()[-1].split()))
+    assert len(ends) == workers and all(rank in dies or end == 0 for rank, end in enumerate(ends)), printed
+    return printed
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     printed = run("laws", 3, tmp_path_factory.mktemp("laws"))
-    return json.loads(printed.splitlines()[-1])
+    return json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
 
 
 @pytest.mark.parametrize("law", LAWS)

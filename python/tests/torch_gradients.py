@@ -1,7 +1,8 @@
 """Programs of distributed autograd, each of which is also run in one process, where PyTorch alone computes the gradients.
 
-``torch_gradients.py laws rank workers place`` runs one worker of them all: worker 0 says in JSON what came of each. The other names
-are programs of their own, in which workers die or change places. ``test_torch_autograd.py`` starts them.
+``torch_gradients.py laws workers place`` runs them all: worker 0 says in JSON what came of each. The other names are programs of
+their own, in which workers die or change places. ``test_torch_autograd.py`` starts them. The workers are forked off from a process
+that has imported torch and done nothing else; its last words are how they ended.
 """
 
 import json
@@ -15,16 +16,17 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 
-RANK, WORKERS, PLACE = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 LAWS = {}
 ALONE = threading.Lock()
 # Each worker has them all, and uses its own.
 WEIGHTS = [torch.linspace(0.5, 1.5, 3).add(rank / 4).requires_grad_() for rank in range(3)]
 
 
-def join(rank=RANK, part="", world_size=WORKERS):
+def join(rank=None, part=""):
+    rank = RANK if rank is None else rank
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=60)
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=WORKERS, rpc_backend_options=options)
 
 
 def law(function):
@@ -450,7 +452,7 @@ def laws():
                 said[name] = None
             except Exception:
                 said[name] = traceback.format_exc()
-        print(json.dumps(said))
+        print(json.dumps(said), flush=True)
     rpc.shutdown()
 
 
@@ -547,5 +549,17 @@ def is_gone(name):
     return False
 
 
+def main():
+    global RANK
+    workers = []
+    for rank in range(WORKERS):
+        worker = os.fork()
+        if worker == 0:
+            RANK = rank
+            return globals()[sys.argv[1]]()
+        workers.append(worker)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers))
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    main()

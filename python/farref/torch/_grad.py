@@ -15,10 +15,7 @@ _contexts = {}
 # Contexts that are over: a message of theirs that is late does not bring them back. The latest so many.
 _over = collections.OrderedDict()
 _OVER = 1 << 14
-_worker = None
-# Whoever had this worker's id before, in another group or before it was started again, had other numbers.
-_numbers = itertools.count(secrets.randbits(_BITS - 1))
-_messages = itertools.count(secrets.randbits(_BITS - 1))
+_worker = _numbers = _messages = None
 
 
 class DistAutogradContext:
@@ -155,11 +152,13 @@ def init(worker_id):
     """Called before the process joins a group."""
     from . import _edges
 
-    global _worker
+    global _worker, _numbers, _messages
     if not 0 <= worker_id < 1 << 16:
         raise RuntimeError("worker_id needs to be in the range [0, 65535]")
     _edges.prepare()
     _worker = worker_id
+    # Whoever had this id before, in another group or another process, had other numbers.
+    _numbers, _messages = (itertools.count(secrets.randbits(_BITS - 1)) for _ in range(2))
     with _lock:
         # Those of a group that this process was in before.
         _contexts.clear()
