@@ -116,10 +116,10 @@ class Sent:
             # Kept: the function lives as long as what it has returned.
             if begins_at_edges():
                 self._output = Names.send.apply(*tensors)
-            else:
-                # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
-                with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
-                    self._output = Names.send.apply(*tensors)
+                return
+            # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
+            with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
+                self._output = Names.send.apply(*tensors)
 
     @property
     def node(self):

@@ -15,7 +15,7 @@ _contexts = {}
 # Contexts that are over: a message of theirs that is late does not bring them back. The latest so many.
 _over = collections.OrderedDict()
 _OVER = 1 << 14
-_worker = _numbers = _messages = None
+_worker = _numbers = _messages = _ends = None
 
 
 class DistAutogradContext:
@@ -151,14 +151,18 @@ def arriving(tensors, grad, sender):
 def init(worker_id):
     """Called before the process joins a group."""
     from . import _edges
+    from ._ends import Ends
 
-    global _worker, _numbers, _messages
+    global _worker, _numbers, _messages, _ends
     if not 0 <= worker_id < 1 << 16:
         raise RuntimeError("worker_id needs to be in the range [0, 65535]")
     _edges.prepare()
     _worker = worker_id
     # Whoever had this id before, in another group or another process, had other numbers.
     _numbers, _messages = (itertools.count(secrets.randbits(_BITS - 1)) for _ in range(2))
+    if _ends is not None:
+        _ends.close()
+    _ends = Ends()
     with _lock:
         # Those of a group that this process was in before.
         _contexts.clear()
@@ -201,23 +205,14 @@ def release_context(context_id):
 
 
 def _tell_of_end(context, told_by=None):
-    from . import _agent
-
-    if not _agent.is_current_rpc_agent_set():
-        return
-    agent = _agent.get_current_rpc_agent()
-    for known in context._known - {agent._info.id, told_by}:
-        try:
-            peer = agent._peer(agent.get_worker_info(known))
-            # Nobody waits for that.
-            peer.timeout(None).start(serve_end, context._number, agent._info.id)
-        except (_errors.Error, RuntimeError):
-            pass  # it is gone, and what it knew with it
+    for known in context._known - {_worker, told_by}:
+        _ends.tell(known, context._number)
 
 
-def serve_end(context_id, told_by):
-    """Told by another worker that a context is over."""
-    _end_here(context_id, told_by)
+def serve_ends(context_ids, told_by):
+    """Told by another worker that contexts are over."""
+    for context_id in context_ids:
+        _end_here(context_id, told_by)
 
 
 def departed(agent, worker):

@@ -267,12 +267,15 @@ class Graph:
             before, _edges.running.now = getattr(_edges.running, "now", None), self
             self._keeps_at = {node for _, node in kept}
             try:
-                found = torch.autograd.grad(
-                    [entry for entry, _, _ in pending],
-                    [*leaves, *(entry for entry, _ in kept), *(arrived.entrance for arrived in received)],
-                    [gradient for _, _, gradient in pending],
-                    retain_graph=retain,
-                    allow_unused=True,
+                # What torch.autograd.grad() calls when it has looked at its arguments.
+                found = torch.autograd.Variable._execution_engine.run_backward(
+                    tuple(entry for entry, _, _ in pending),
+                    tuple(gradient for _, _, gradient in pending),
+                    retain,
+                    False,  # create_graph
+                    (*leaves, *(entry for entry, _ in kept), *(arrived.entrance for arrived in received)),
+                    True,  # allow_unreachable
+                    accumulate_grad=False,
                 )
             finally:
                 _edges.running.now = before
