@@ -25,7 +25,7 @@ import atexit as _atexit
 import os as _os
 
 from . import _core, testing
-from ._core import Future, Peer, RRef, Worker, caller
+from ._core import Context, Future, Peer, RRef, Worker, caller
 from ._errors import (
     Cancelled,
     CannotBeSent,
@@ -63,6 +63,7 @@ __all__ = [
     "Cancelled",
     "CannotBeSent",
     "ConfigError",
+    "Context",
     "ContextLost",
     "ContextReleased",
     "CreatorLost",

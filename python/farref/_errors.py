@@ -14,7 +14,12 @@ class Error(Exception):
 
 
 class RemoteError(Error):
-    """The function that was called raised an exception that cannot be rebuilt here. Its text and traceback are told."""
+    """The function that was called raised an exception that cannot be rebuilt here. Its text and traceback are told:
+    ``class_name`` and ``message`` are those of the exception, ``traceback`` is the remote one as a text."""
+
+    class_name: str = ""
+    message: str = ""
+    traceback: str = ""
 
 
 class PeerLost(Error, ConnectionError):
@@ -46,7 +51,8 @@ class Cancelled(Error):
 
 
 class Deadlock(Error):
-    """The call would have waited for ever, for a value that one of its own callers uses."""
+    """The call would have waited for ever, for a value that one of its own callers uses; or, in a coroutine, it would have kept the
+    event loop from going on."""
 
 
 class NotAuthorized(Error, PermissionError):
@@ -112,15 +118,15 @@ class Forked(Error):
 class RemoteTraceback(Exception):
     """What an exception looked like on the worker that raised it. It is the cause of the one that is raised here."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n" + self.text
 
 
-def describe(error):
+def describe(error: BaseException) -> tuple[str, str, str, bytes | None]:
     """An exception as what travels: its class, its message, its traceback, a pickle of it if there can be one."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -129,17 +135,24 @@ def describe(error):
     except Exception as failed:
         message = f"(its text cannot be had: {failed!r})"
     text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    text, pickled = text[-_TRACEBACK:], None
     try:
-        pickled = pickle.dumps(error, protocol=5)
         # One that cannot be made again is found out here, and not by who called.
-        if len(pickled) > _PICKLE or type(pickle.loads(pickled)) is not kind:
-            pickled = None
-    except Exception:
+        pickled = pickle.dumps(error, protocol=5)
+        if type(pickle.loads(pickled)) is not kind:
+            raise TypeError(f"reading it gives another class than {kind.__qualname__}")
+        if len(pickled) > _PICKLE:
+            raise ValueError(f"it has {len(pickled)} bytes, and no more than {_PICKLE} are sent")
+    except Exception as failed:
         pickled = None
-    return name, message[:_MESSAGE], text[-_TRACEBACK:], pickled
+        text += (
+            f"\n{name} is told as a RemoteError, because pickle cannot make it again: {type(failed).__name__}: {failed}. "
+            "An exception whose __init__ has arguments of its own needs a __reduce__.\n"
+        )
+    return name, message[:_MESSAGE], text, pickled
 
 
-def rebuild(text, name, message, trace, pickled):
+def rebuild(text: str, name: str, message: str, trace: str, pickled: bytes | None) -> Exception:
     """The exception that was described, or a RemoteError in its place."""
     error = None
     if pickled is not None:
@@ -150,5 +163,6 @@ def rebuild(text, name, message, trace, pickled):
     # SystemExit and the like end the program that they are raised in, and that was another.
     if not isinstance(error, Exception):
         error = RemoteError(text)
+        error.class_name, error.message, error.traceback = name, message, trace
     error.__cause__ = RemoteTraceback(trace) if trace else None
     return error

@@ -6,7 +6,7 @@ import inspect
 import logging
 import threading
 
-from . import _scope
+from . import _core, _scope
 
 _loop = None
 _lock = threading.Lock()
@@ -24,6 +24,7 @@ def _running():
 
 def _for_ever(loop):
     """Whatever a task or a callback does: others have theirs on the same loop."""
+    _core.is_event_loop()
     while not loop.is_closed():
         try:
             loop.run_forever()
@@ -32,21 +33,33 @@ def _for_ever(loop):
             logging.getLogger("farref").error("%s in a task of the event loop, which goes on", type(error).__name__)
 
 
-def start(coroutine, scope, completion):
-    """Begins a coroutine. Returns what cancels it."""
+def start(coming, scope, completion):
+    """Begins a coroutine, or what makes one when it is called. Returns what cancels it."""
     loop = _running()
     tasks = []
     cancelled = False
 
     def begin():
         if cancelled:
-            coroutine.close()
+            if inspect.iscoroutine(coming):
+                coming.close()
             completion.raised(asyncio.CancelledError())
-        elif inspect.isawaitable(coroutine):
-            tasks.append(loop.create_task(_told(coroutine, completion)))
+        elif inspect.iscoroutine(coming):
+            tasks.append(loop.create_task(_told(coming, completion)))
+        else:
+            make()
+
+    def make():
+        try:
+            made = coming()
+        except BaseException as error:
+            completion.raised(error.with_traceback(_below(error)))
+            return
+        if inspect.isawaitable(made):
+            tasks.append(loop.create_task(_told(made, completion)))
         else:
             # Its caller takes the function for a coroutine function, which it is not here.
-            completion.returned(coroutine)
+            completion.returned(made)
 
     def cancel():
         nonlocal cancelled
@@ -67,27 +80,36 @@ async def _told(coroutine, completion):
     except GeneratorExit:
         raise
     except BaseException as error:
-        # Without this function's own line.
-        trace = error.__traceback__
-        completion.raised(error.with_traceback(trace and trace.tb_next))
+        completion.raised(error.with_traceback(_below(error)))
     else:
         completion.returned(value)
 
 
+def _below(error):
+    """Its traceback, without the line of who has caught it."""
+    return error.__traceback__ and error.__traceback__.tb_next
+
+
+def running():
+    """The loop that runs this code, if there is one."""
+    return asyncio._get_running_loop()
+
+
+def tell(loop, function, future):
+    """Calls the function on its loop."""
+    try:
+        loop.call_soon_threadsafe(function, future)
+    except RuntimeError:  # it was closed: nobody waits any more
+        pass
+
+
 async def wait_for(future):
     """Waits for a call in a coroutine, of any loop."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def tell():
-        if not done.done():
-            done.set_result(None)
+    done = asyncio.get_running_loop().create_future()
 
     def ended(_):
-        try:
-            loop.call_soon_threadsafe(tell)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            pass
+        if not done.done():
+            done.set_result(None)
 
     future.add_done_callback(ended)
     try:
@@ -95,4 +117,8 @@ async def wait_for(future):
     except asyncio.CancelledError:
         future.cancel()
         raise
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        # What it raises has this frame, and it has what it raises.
+        del future

@@ -10,7 +10,8 @@ class RemoteFunction:
 
     def __init__(self, function, timeout):
         functools.update_wrapper(self, function)
-        self._timeout = timeout
+        # None, or seconds in a tuple: what a peer without a limit of its own takes.
+        self._limit = None if timeout is _UNSET else (timeout,)
         # Whoever calls it sees so whether it needs a thread while it waits.
         self.__code__ = getattr(function, "__code__", None)
 
@@ -25,30 +26,29 @@ class RemoteFunction:
             return self
         return self.__wrapped__.__get__(instance, owner)
 
-    def _of(self, peer):
-        return peer if self._timeout is _UNSET else peer.timeout(self._timeout)
-
     def on(self, peer, /, *args, **kwargs):
         """Calls it there, and waits for what it returns."""
-        return self._of(peer).call(self, *args, **kwargs)
+        return peer.call(self, *args, **kwargs)
 
     def start_on(self, peer, /, *args, **kwargs):
         """Begins it there. Returns a Future."""
-        return self._of(peer).start(self, *args, **kwargs)
+        return peer.start(self, *args, **kwargs)
 
     def remote_on(self, peer, /, *args, **kwargs):
         """Calls it there, and leaves what it returns there. Returns an RRef."""
-        return self._of(peer).remote(self, *args, **kwargs)
+        return peer.remote(self, *args, **kwargs)
 
 
 _UNSET = object()
 
 
 def remote(function=None, *, timeout=_UNSET):
-    """Marks a function or a class as one that other workers call. ``timeout``: how many seconds a call of it may take.
+    """Marks a function or a class as one that other workers call. ``timeout``: how many seconds a call of it may take, unless
+    the peer has a limit of its own (``peer.timeout(..)``).
 
-    Any function that can be imported can be called with ``peer.call(function, ..)``, marked or not. What is marked can be
-    called with ``function.on(peer, ..)`` too, ``function.start_on`` and ``function.remote_on``, and has its own time limit.
+    Any function that can be imported can be called with ``peer.call(function, ..)``, marked or not. A function that is marked
+    can be called with ``function.on(peer, ..)`` too, ``function.start_on`` and ``function.remote_on``; of a class that is marked
+    an object is made with ``Class.remote_on(peer, ..)``.
 
     >>> import farref
     >>> @farref.remote(timeout=5)
@@ -61,12 +61,12 @@ def remote(function=None, *, timeout=_UNSET):
     def mark(marked):
         if inspect.isclass(marked):
 
-            def made_on(peer, /, *args, **kwargs):
+            def made_on(cls, peer, /, *args, **kwargs):
                 """Makes an object of the class on that worker. Returns an RRef."""
-                limited = peer if timeout is _UNSET else peer.timeout(timeout)
-                return limited.remote(marked, *args, **kwargs)
+                limited = peer if timeout is _UNSET or peer._is_limited else peer.timeout(timeout)
+                return limited.remote(cls, *args, **kwargs)
 
-            marked.remote_on = staticmethod(made_on)
+            marked.remote_on = classmethod(made_on)
             return marked
         if not callable(marked):
             raise TypeError(f"{marked!r} cannot be called: mark functions and classes")

@@ -25,7 +25,7 @@ def context(worker=None):
     """
     from ._worker import worker as this_worker
 
-    opened = _core.PyContext(worker if worker is not None else this_worker())
+    opened = _core.Context(worker if worker is not None else this_worker())
     token = current.set(opened.scope())
     try:
         yield opened

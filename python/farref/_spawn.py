@@ -20,17 +20,12 @@ class SpawnError(Error, RuntimeError):
     """A process that was spawned has failed. Its traceback is the cause."""
 
 
-def _run(function, rank, workers, place, token, args, result):
+def _run(function, rank, workers, place, token, args, kwargs, result):
     try:
         with _worker.join(
             name=f"worker{rank}", rank=rank, world_size=workers, rendezvous=place, token=token
         ) as me:
-            try:
-                function(me, *args)
-            except SystemExit as exit:
-                # As where a program ends so: with the group if all is well.
-                if exit.code not in (None, 0):
-                    raise
+            function(me, *args, **kwargs)
     except SystemExit:
         raise
     except BaseException as error:
@@ -40,8 +35,8 @@ def _run(function, rank, workers, place, token, args, result):
         sys.exit(1)
 
 
-def spawn(function, workers, *args):
-    """Starts so many processes that are a group, and calls ``function(worker, *args)`` in each.
+def spawn(function, workers, *args, **kwargs):
+    """Starts so many processes that are a group, and calls ``function(worker, *args, **kwargs)`` in each.
 
     Returns when all have ended. If one fails the others are killed, and SpawnError is raised with its traceback. As always
     with multiprocessing's ``spawn``, the function is found by its name, and a script calls this behind
@@ -59,7 +54,7 @@ def spawn(function, workers, *args):
                 result, sender = context.Pipe(duplex=False)
                 process = context.Process(
                     target=_run,
-                    args=(function, rank, workers, f"file://{folder}/store", token, args, sender),
+                    args=(function, rank, workers, f"file://{folder}/store", token, args, kwargs, sender),
                     name=f"worker{rank}",
                 )
                 process.start()

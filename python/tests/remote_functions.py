@@ -83,6 +83,18 @@ cancelled = threading.Event()
 begun = threading.Event()
 
 
+released = threading.Event()
+
+
+def waits_to_be_released():
+    assert released.wait(60)
+    return "made"
+
+
+def has_begun():
+    return begun.is_set()
+
+
 async def waits_for_ever():
     begun.set()
     try:
@@ -96,6 +108,43 @@ async def begun_soon():
     """Late enough for a cancellation to come in between, if there is one."""
     await asyncio.sleep(0.2)
     begun.set()
+
+
+async def calls_and_blocks(peer):
+    return peer.call(same, 1)
+
+
+async def copies_and_blocks(rref):
+    return rref.to_here()
+
+
+async def copies(rref):
+    return await rref.owner.start(farref.RRef.to_here, rref)
+
+
+async def waits_for_what_has_ended(peer):
+    call = peer.start(same, 1)
+    done, waiting = await asyncio.wait([call])
+    assert done == {call} and not waiting
+    return call.done(), call.result(), call.exception()
+
+
+async def has_a_context():
+    with farref.context(farref.worker()) as context:
+        return context.id == farref.context_id()
+
+
+def busy():
+    """For ever, with and without the interpreter."""
+    begun.set()
+    while True:
+        time.sleep(0.001)
+
+
+def busier():
+    begun.set()
+    while True:
+        pass
 
 
 def sleeps(seconds):
@@ -134,6 +183,9 @@ class Counter:
         self.value += number
         return self.value
 
+    async def wait_for_ever(self):
+        return await waits_for_ever()
+
     async def add_later(self, number):
         await asyncio.sleep(0)
         return self.add(number)
@@ -168,6 +220,70 @@ def add_to(counter, number):
 def make_here(start):
     """A reference comes back to a value of whoever is called."""
     return farref.worker().rref(Counter(start))
+
+
+class BadlyPickled:
+    def __reduce__(self):
+        raise RuntimeError("of its own")
+
+
+class BadlyRead:
+    """Can be pickled, and not be read."""
+
+    def __reduce__(self):
+        return fails, ("of its own",)
+
+
+def make_badly_read():
+    return BadlyRead()
+
+
+class SlowlyRead:
+    """Reading it takes until it is told to go on."""
+
+    reading = threading.Event()
+    go_on = threading.Event()
+
+    def __reduce__(self):
+        return SlowlyRead.read, ()
+
+    @staticmethod
+    def read():
+        SlowlyRead.reading.set()
+        assert SlowlyRead.go_on.wait(60)
+        return "read"
+
+
+def make_slowly_read():
+    return SlowlyRead()
+
+
+class Weights:
+    """Arrays that are read and changed under a lock, as a parameter server does."""
+
+    def __init__(self, size):
+        import numpy
+
+        self.lock = threading.Lock()
+        self.array = numpy.zeros(size)
+        self.pair = [numpy.zeros(size), numpy.zeros(size)]
+
+    def read(self, part):
+        with self.lock:
+            return {"array": self.array, "view": self.array[1:], "list": self.pair}[part]
+
+    def step(self):
+        with self.lock:
+            for array in [self.array, *self.pair]:
+                array += 1
+
+    def __getstate__(self):
+        with self.lock:
+            return {"array": self.array}
+
+
+def first_of(value):
+    return value[0] if isinstance(value, list) else value
 
 
 def raises_in_destructor():

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import threading
 import weakref
 
 import pytest
@@ -30,6 +31,51 @@ def test_an_array_that_arrived_belongs_to_who_got_it(b):
     back = b.call(there.same, array)
     back += 1
     assert (back == 2).all() and (array == 1).all()
+
+
+def ended(call):
+    """The call, which has ended; nobody has read its result."""
+    event = threading.Event()
+    call.add_done_callback(lambda _: event.set())
+    assert event.wait(60)
+    return call
+
+
+made = []
+
+
+def fresh(size):
+    """Arrays that are the result's own."""
+    arrays = [np.ones(size) for _ in range(3)]
+    made[:] = [weakref.ref(array) for array in arrays]
+    first, second, third = arrays
+    return {"list": [first], "tuple": (second,), "itself": third}
+
+
+def same_array(array):
+    made[:] = [weakref.ref(array)]
+    return array
+
+
+def kept_array(size):
+    kept[:] = [np.ones(size)]
+    made[:] = [weakref.ref(kept[0])]
+    return {"of somebody's": kept}
+
+
+kept = []
+
+
+def test_a_result_is_copied_unless_it_is_nobody_elses(b):
+    for function, argument in ((fresh, 100_000), (same_array, np.ones(100_000))):
+        call = ended(b.start(function, argument))
+        # What is lent to the message is there until that has gone.
+        assert made and all(array() is not None for array in made)
+        call.result()
+    call = ended(b.start(kept_array, 100_000))
+    kept.clear()
+    assert made and made[0]() is None
+    call.result()
 
 
 def test_several_arrays_of_one_value_arrive(b):

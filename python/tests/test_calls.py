@@ -1,7 +1,10 @@
 """Calls: values and exceptions come back, whoever runs them and wherever."""
 
 import asyncio
+import gc
+import operator
 import threading
+import weakref
 
 import pytest
 import remote_functions as there
@@ -36,6 +39,11 @@ def test_an_exception_that_cannot_be_rebuilt_is_a_remote_error_that_says_all_of_
     with pytest.raises(farref.RemoteError, match="1 and 2") as raised:
         b.call(there.fails_oddly)
     assert "in fails_oddly" in str(raised.value.__cause__)
+    # Why it could not be.
+    assert "__init__() missing 1 required positional argument" in str(raised.value.__cause__)
+    assert "__reduce__" in str(raised.value.__cause__)
+    error = raised.value
+    assert (error.class_name, error.message) == ("remote_functions.Odd", "1 and 2") and "in fails_oddly" in error.traceback
 
 
 def test_an_exit_of_another_worker_is_none_of_this_one(b):
@@ -74,10 +82,53 @@ class TakenForACoroutine:
 
 
 def test_what_cannot_be_pickled_is_said_where_it_is(b):
-    with pytest.raises(Exception, match="pickle"):
+    with pytest.raises(farref.CannotBeSent, match="remote_functions.same.*pickle.*lock") as raised:
         b.call(there.same, threading.Lock())
+    assert isinstance(raised.value.__cause__, TypeError)
+    with pytest.raises(farref.CannotBeSent, match="of its own"):
+        b.start(there.same, there.BadlyPickled())
     with pytest.raises(farref.CannotBeSent, match="pickle"):
         b.call(threading.Lock)
+    with pytest.raises(farref.CannotBeSent, match="top of a module"):
+        b.call(lambda: 1)
+
+
+def test_what_cannot_be_read_is_no_exception_of_the_function(b):
+    with pytest.raises(farref.CannotBeSent, match="result.*cannot be read: ValueError: of its own") as raised:
+        b.call(there.make_badly_read)
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(farref.CannotBeSent, match="result.*cannot be read"):
+        b.start(there.make_badly_read).result()
+    with pytest.raises(farref.CannotBeSent, match="call to `b` cannot be read: ValueError: of its own"):
+        b.call(there.same, there.BadlyRead())
+
+
+def test_what_only_one_of_the_workers_has_is_a_mismatch_that_names_the_other(b):
+    with pytest.raises(farref.Mismatch, match="call to `b` cannot be read.*no_such_name.*in a module that both can import"):
+        b.call(NotThere())
+
+
+class NotThere:
+    """A function that the other worker's version of the module lacks."""
+
+    __qualname__ = "no_such_name"
+
+    def __reduce__(self):
+        return operator.attrgetter("no_such_name"), (there.add,)
+
+
+def test_a_result_that_is_being_read_has_come(b):
+    future = b.start(there.make_slowly_read)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(future.result())) for _ in range(2)]
+    [thread.start() for thread in threads]
+    try:
+        assert there.SlowlyRead.reading.wait(60)
+        assert future.done() and not future.cancel() and not future.cancelled()
+    finally:
+        there.SlowlyRead.go_on.set()
+    [thread.join(60) for thread in threads]
+    assert results == ["read", "read"]
 
 
 def test_a_function_knows_who_calls_it_and_where_it_runs(b):
@@ -106,6 +157,63 @@ def test_an_awaited_call_that_fails_raises(b):
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(main())
+
+
+def test_calls_are_waited_for_as_asyncio_waits_for_others(b):
+    async def main():
+        never = b.start(there.waits_for_ever)
+        done, waiting = await asyncio.wait([b.start(there.same, 1), never], return_when=asyncio.FIRST_COMPLETED)
+        assert [call.result() for call in done] == [1] and waiting == {never}
+        assert not never.cancelled() and never.cancel() and never.cancelled()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_coroutine_that_would_stop_the_event_loop_is_told_to_wait_otherwise(cluster, b):
+    b = b.timeout(60)
+    with pytest.raises(farref.Deadlock, match="await peer.start"):
+        b.call(there.calls_and_blocks, cluster["a"].me)
+    kept = cluster["a"].rref([1])
+    with pytest.raises(farref.Deadlock, match="farref.RRef.to_here"):
+        b.call(there.copies_and_blocks, kept)
+    assert b.call(there.copies, kept) == [1]
+    assert b.call(there.waits_for_what_has_ended, cluster["a"].me) == (True, 1, None)
+    assert b.call(there.has_a_context)
+
+
+@pytest.mark.parametrize("wait", ["result", "await"])
+def test_a_call_that_failed_keeps_nothing_of_who_waited_for_it(b, wait):
+    class Large:
+        pass
+
+    def waits():
+        large = Large()
+        held.append(weakref.ref(large))
+        future = b.start(there.fails, "no")
+        with pytest.raises(ValueError):
+            future.result()
+
+    async def awaits():
+        large = Large()
+        held.append(weakref.ref(large))
+        with pytest.raises(ValueError):
+            await b.start(there.fails, "no")
+
+    held = []
+    for _ in range(10):
+        waits() if wait == "result" else asyncio.run(awaits())
+    gc.collect()
+    assert [large() for large in held] == [None] * 10
+
+
+def test_a_value_that_has_its_own_future_goes_with_it(b):
+    future = b.start(there.Counter)
+    counter = future.result()
+    counter.future = future
+    gone = weakref.ref(counter)
+    del counter, future
+    gc.collect()
+    assert gone() is None
 
 
 def test_nested_calls_do_not_use_threads_up(b):
@@ -138,6 +246,19 @@ def test_whoever_cancels_a_call_cancels_its_coroutine(b):
     assert there.cancelled.wait(60)
     with pytest.raises(farref.Cancelled):
         call.result()
+
+
+def test_whoever_cancels_a_call_of_a_method_cancels_its_coroutine(b):
+    for cancels in ("cancel", "timeout"):
+        there.begun.clear()
+        there.cancelled.clear()
+        counter = b.remote(there.Counter)
+        call = counter.timeout(0.05 if cancels == "timeout" else None).start.wait_for_ever()
+        if cancels == "cancel":
+            assert there.begun.wait(60) and call.cancel()
+        assert there.begun.wait(60)
+        assert there.cancelled.wait(60), cancels
+        del counter
 
 
 def test_a_call_whose_future_nobody_keeps_is_made(b):
@@ -178,6 +299,46 @@ def test_callbacks_are_called_once_whether_the_call_is_over_or_not(b):
     future.add_done_callback(ended)
     assert twice.acquire(timeout=60)
     assert seen == [6, 6]
+
+
+def test_callbacks_may_wait_and_come_one_after_the_other(b):
+    seen = []
+    over = threading.Event()
+    begin = threading.Event()
+
+    def waits(future):
+        begin.wait(60)
+        seen.append(b.timeout(60).call(there.double_later, future.result()))
+
+    future = b.start(there.same, 3)
+    assert future.remove_done_callback(print) == 0
+    future.add_done_callback(waits)
+    future.add_done_callback(lambda future: seen.append("after"))
+    future.add_done_callback(lambda _: over.set())
+    # None of them holds up others, or coroutines.
+    assert b.timeout(60).call(there.double_later, 1) == 2
+    begin.set()
+    assert over.wait(60)
+    assert seen == [6, "after"]
+
+
+def test_callbacks_of_a_coroutine_come_on_its_event_loop(b):
+    async def main():
+        future = b.start(there.same, 3)
+        called = asyncio.Event()
+        threads = []
+
+        def ended(_):
+            threads.append(threading.current_thread())
+            called.set()
+
+        future.add_done_callback(print)
+        assert future.remove_done_callback(print) == 1
+        future.add_done_callback(ended)
+        await called.wait()
+        return threads
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [threading.current_thread()]
 
 
 def test_eight_threads_call_at_once(b):
@@ -223,3 +384,17 @@ def test_marked_functions_say_where_they_are_called(b):
 @farref.remote(timeout=60)
 def marked(number):
     return 2 * number
+
+
+def test_marked_functions_have_their_own_limit_unless_the_peer_has_one(b):
+    with pytest.raises(farref.Timeout, match="50"):
+        b.call(limited)
+    with pytest.raises(farref.Timeout, match="50"):
+        limited.on(b)
+    with pytest.raises(farref.Timeout, match="70"):
+        limited.on(b.timeout(0.07))
+
+
+@farref.remote(timeout=0.05)
+async def limited():
+    await there.waits_for_ever()

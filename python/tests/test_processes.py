@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 SERVE = """
 with join() as me:
     say("joined")
@@ -196,6 +198,39 @@ def test_a_function_that_outlives_the_interpreter_does_not_crash(group):
     assert "lost" in main.succeeds()
 
 
+@pytest.mark.parametrize("function", ["busy", "busier"])
+def test_a_program_that_ends_while_functions_run_for_ever_ends_with_its_own_exit_code(group, function):
+    alone = group(1)
+    careless = alone.start(f"""
+        me = join()
+        for _ in range(3):
+            me.me.start(there.{function})
+        assert there.begun.wait(60)
+        sys.exit(5)
+    """)
+    status, said, errors = careless.end()
+    assert status == 5 and "Fatal" not in errors and "panicked" not in errors, (status, errors)
+
+
+def test_a_block_that_ends_by_an_exit_with_zero_ends_with_the_group(group):
+    pair = group(2)
+    main = pair.start("""
+        import time
+        with join() as me:
+            peer = me.peer("worker1")
+            while not peer.call(there.has_begun): time.sleep(0.01)
+            for number in range(500):  # meanwhile it ends, in its way
+                assert peer.call(there.add, number, 2) == number + 2
+    """)
+    other = pair.start("""
+        with join() as me:
+            there.begun.set()
+            sys.exit(0)
+    """)
+    main.succeeds()
+    other.succeeds()
+
+
 def test_a_forked_process_gets_a_clear_error_and_harms_nobody(group):
     pair = group(2)
     main = pair.start("""
@@ -279,6 +314,28 @@ def test_ten_thousand_calls_and_references_leave_no_object_and_no_value_behind(g
             import time
             while peer.call(there.counters) > 0: time.sleep(0.01)
             while me.snapshot()["references_in_all"] > 0: time.sleep(0.01)
+    """)
+    other = pair.start(SERVE)
+    main.succeeds()
+    other.succeeds()
+
+
+def test_a_result_that_its_owner_goes_on_changing_arrives_as_it_was_returned(group):
+    pytest.importorskip("numpy")
+    pair = group(2)
+    main = pair.start("""
+        with join() as me:
+            weights = me.peer("worker1").remote(there.Weights, 4_000_000)
+            for number in range(10):
+                # It is on its way, or is being read by this process, when it is changed.
+                reads = [weights.start.read(part) for part in ("array", "view", "list")]
+                weights.call.step()
+                for read in reads:
+                    array = there.first_of(read.result())
+                    assert (array == array[0]).all(), (number, set(array))
+            copy = weights.start.step() and weights.to_here()
+            assert (copy.array == copy.array[0]).all()
+            del weights
     """)
     other = pair.start(SERVE)
     main.succeeds()

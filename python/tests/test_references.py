@@ -37,6 +37,21 @@ def test_a_value_stays_where_it_was_made_and_its_methods_are_called_there(b):
     assert counter.owner == b and not counter.is_owner
 
 
+def test_objects_of_marked_classes_and_of_their_subclasses_are_made_there(b):
+    assert Marked.remote_on(b).call.who() == "Marked"
+    assert Derived.remote_on(b).call.who() == "Derived"
+
+
+@farref.remote(timeout=60)
+class Marked:
+    def who(self):
+        return type(self).__name__
+
+
+class Derived(Marked):
+    pass
+
+
 def test_a_copy_comes_here_and_the_value_stays(b):
     counter = b.remote(there.Counter, 1)
     copy = counter.to_here()
@@ -72,6 +87,21 @@ def test_whoever_owns_the_value_has_it_and_not_a_copy(cluster, b):
     theirs = b.remote(there.Counter)
     with pytest.raises(farref.NotOwner):
         theirs.local_value()
+
+
+def test_a_value_of_ones_own_that_is_not_there_yet_is_waited_for_within_the_limit(cluster):
+    me = cluster["a"].me
+    there.released.clear()
+    value = me.remote(there.waits_to_be_released)
+    try:
+        for wait in (value.timeout(0).local_value, value.timeout(0.01).to_here):
+            with pytest.raises(farref.Timeout, match="still being made"):
+                wait()
+    finally:
+        there.released.set()
+    assert value.timeout(60).local_value() == "made"
+    ready = cluster["a"].rref(there.Counter(5))
+    assert ready.timeout(0).local_value().value == 5
 
 
 def test_a_value_whose_constructor_failed_fails_all_its_uses(b):

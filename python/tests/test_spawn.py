@@ -7,7 +7,7 @@ from processes_to_spawn import all_call_all, all_exit, one_fails, one_fails_at_l
 
 
 def test_spawned_processes_are_a_group():
-    farref.spawn(all_call_all, 3, "hello")
+    farref.spawn(all_call_all, 3, "hello", times=1)
 
 
 def test_the_failure_of_one_ends_all_and_is_told_with_its_traceback():

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 
@@ -22,12 +23,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(scenario, workers, folder, dies=()):
+def run(scenario, workers, folder, dies=(), **variables):
     """Runs a program, and asserts that all of its workers end well; but for those that are to die."""
     command = [sys.executable, "-m", "farref.torch", str(SCENARIOS), scenario, str(workers), str(folder / "store")]
     # Of its own session: whatever hangs ends with it.
     program = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env={**environment(), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         printed, _ = program.communicate(timeout=PATIENCE)
@@ -73,6 +79,26 @@ def test_what_is_not_supported_says_so_by_its_name(tmp_path):
 
 def test_workers_join_and_leave_a_group_of_no_fixed_size(tmp_path):
     run("dynamic", 3, tmp_path)
+
+
+def test_what_the_environment_says_of_ranks_is_not_for_groups_of_no_fixed_size(tmp_path):
+    run("dynamic", 2, tmp_path, FARREF_TOKEN="swordfish", RANK="0", WORLD_SIZE="9")
+
+
+def test_groups_meet_at_addresses_of_the_network_if_that_is_said_to_be_safe(tmp_path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as seen:
+        try:
+            seen.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            pytest.skip("this host has no address but its own")
+        address = seen.getsockname()[0]
+    with socket.create_server((address, 0)) as free:
+        place = f"tcp://{address}:{free.getsockname()[1]}"
+    run("calls", 2, tmp_path, SCENARIO_PLACE=place, FARREF_INSECURE="1")
+
+
+def test_ddp_in_a_context_is_refused_and_not_left_out(tmp_path):
+    run("ddp_in_a_context", 2, tmp_path)
 
 
 def test_an_import_that_comes_too_late_says_so():

@@ -18,7 +18,8 @@ RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 
 
 def join(name=None, part="", world_size=WORKERS):
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=30)
+    place = os.environ.get("SCENARIO_PLACE", f"file://{PLACE}{part}")
+    options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=30)
     rpc.init_rpc(name or f"worker{RANK}", rank=RANK, world_size=world_size, rpc_backend_options=options)
 
 
@@ -232,6 +233,18 @@ def forms():
         assert rpc.rpc_sync("worker1", is_one, args=(tensor, tensor.clone())) == (False, False)
         assert torch.equal(rpc.rpc_sync("worker1", Till.put, args=(Till(), tensor)), tensor)
         raises(Exception, "only_here", rpc.rpc_sync, "worker1", only_here, args=(1,))
+    rpc.shutdown()
+
+
+def ddp_in_a_context():
+    join()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{PLACE}.gloo", rank=RANK, world_size=WORKERS)
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    layer(torch.ones(1, 2)).sum().backward()
+    with dist_autograd.context():
+        raises(NotImplementedError, "not be reduced", layer, torch.ones(1, 2))
+        with torch.no_grad():
+            layer(torch.ones(1, 2))
     rpc.shutdown()
 
 

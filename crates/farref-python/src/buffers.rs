@@ -1,6 +1,6 @@
 //! Memory of Python's objects as buffers of messages, and the other way round.
 //!
-//! All `unsafe` of the package is here. Python's buffer protocol is in the stable interface of Python 3.11 and later;
+//! Python's buffer protocol is in the stable interface of Python 3.11 and later;
 //! what is used of it here has the same layout in 3.10, so it is declared by hand.
 //!
 //! # Invariants
@@ -132,9 +132,12 @@ impl Source for Lent {
     }
 }
 
-/// The memory of an object, which is not copied: it belongs to the message until that has arrived. `item`: how many bytes an
-/// element of it has.
-pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize) -> PyResult<Buffer> {
+/// Smaller ones are copied: that takes less time than giving them back.
+const LARGE: usize = 64 << 10;
+
+/// The memory of an object. If it is large and does not change it is not copied: it belongs to the message until that has
+/// arrived. `item`: how many bytes an element of it has.
+pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize, may_change: bool) -> PyResult<Buffer> {
     let view = View::of(object)?;
     let width = match item {
         // Numbers of more bytes consist of such, as complex ones do.
@@ -147,11 +150,32 @@ pub(crate) fn lend(object: &Bound<'_, PyAny>, item: usize) -> PyResult<Buffer> {
         true => width,
         false => Width::One,
     };
+    if may_change || view.bytes().len() < LARGE {
+        let copied = copied(view.bytes(), width);
+        view.release(object.py());
+        return Ok(copied);
+    }
     let lent = Lent {
         view: Some(view),
         width,
     };
     Ok(Buffer::from_source(Arc::new(lent)))
+}
+
+fn copied(bytes: &[u8], width: Width) -> Buffer {
+    macro_rules! numbers {
+        ($number:ty) => {{
+            let mut numbers: Vec<$number> = vec![0; bytes.len() / size_of::<$number>()];
+            bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(bytes);
+            numbers.into()
+        }};
+    }
+    match width {
+        Width::One => bytes.to_vec().into(),
+        Width::Two => numbers!(u16),
+        Width::Four => numbers!(u32),
+        Width::Eight => numbers!(u64),
+    }
 }
 
 impl AsRef<[u8]> for Lent {
@@ -167,6 +191,12 @@ pub(crate) fn lend_bytes(object: &Bound<'_, PyBytes>) -> PyResult<Blob> {
         width: Width::One,
     };
     Ok(Bytes::from_owner(lent).into())
+}
+
+/// How many references there are to an object.
+pub(crate) fn references(object: &Bound<'_, PyAny>) -> isize {
+    // SAFETY: The object is alive, and the interpreter attached.
+    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) }
 }
 
 /// Memory that came with a message, and belongs to a Python object now.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use farref::functions::{self, Waits};
 use farref::{Call, Peer, RRef};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::deferred;
-use crate::errors::{alive, to_python};
+use crate::errors::{alive, to_python, unsendable};
 use crate::futures::PyFuture;
 use crate::objects::{Object, Pickled};
 use crate::references::PyRRef;
@@ -30,6 +31,34 @@ impl Limit {
         match seconds {
             None => Ok(Self::None),
             Some(seconds) => Ok(Self::Seconds(duration(seconds)?)),
+        }
+    }
+
+    /// If it is one of its own.
+    pub(crate) fn duration(self) -> Option<Duration> {
+        match self {
+            Self::Seconds(limit) => Some(limit),
+            Self::OfTheWorker | Self::None => None,
+        }
+    }
+
+    /// That of a function that has one of its own, unless there is another.
+    pub(crate) fn or_of(self, function: &Bound<'_, PyAny>) -> PyResult<Self> {
+        static MARKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = function.py();
+        let marked = MARKED.get_or_try_init(py, || {
+            let class = py.import("farref._remote")?.getattr("RemoteFunction")?;
+            Ok::<_, PyErr>(class.unbind())
+        })?;
+        if !matches!(self, Self::OfTheWorker) || !function.get_type().is(marked.bind(py)) {
+            return Ok(self);
+        }
+        match function
+            .getattr("_limit")?
+            .extract::<Option<(Option<f64>,)>>()?
+        {
+            Some((seconds,)) => Self::seconds(seconds),
+            None => Ok(self),
         }
     }
 
@@ -58,9 +87,11 @@ impl PythonCall {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         alive()?;
-        let arguments = Pickled::of_call(function, args, kwargs)?;
+        let name = name_of(function);
+        let arguments = Pickled::of_call(function, args, kwargs)
+            .map_err(|error| not_sent(args.py(), error, &name))?;
         Ok(Self {
-            name: name_of(function),
+            name,
             waits: is_coroutine_function(function),
             arguments,
         })
@@ -92,10 +123,22 @@ pub(crate) fn method(
 ) -> PyResult<Building> {
     alive()?;
     let method = PyString::new(args.py(), name);
-    let arguments = Pickled::of_call(method.as_any(), args, kwargs)?;
+    let arguments = Pickled::of_call(method.as_any(), args, kwargs)
+        .map_err(|error| not_sent(args.py(), error, name))?;
     Ok(Building(scope::enter(|| {
         functions::call_foreign_method(on, name, &arguments)
     })))
+}
+
+/// A call cannot be sent: what of it is the trouble.
+fn not_sent(py: Python<'_>, error: PyErr, name: &str) -> PyErr {
+    let what = match name.contains("<lambda>") || name.contains("<locals>") {
+        true => format!(
+            "a call of `{name}`, which has no name that another worker could find it by (define it at the top of a module),"
+        ),
+        false => format!("a call of `{name}`"),
+    };
+    unsendable(py, error, &what)
 }
 
 /// A call that has been built, and not made yet.
@@ -105,6 +148,7 @@ pub(crate) struct Building(pub(crate) Call<Object>);
 impl Building {
     /// Makes it and waits for what it returns.
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        runtime::may_wait(py)?;
         let outcome = runtime::wait(py, self.0)?;
         match outcome {
             Ok(object) => object.into_python(py),

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use farref::functions::CallScope;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tokio::sync::oneshot;
@@ -16,6 +17,8 @@ use crate::errands;
 use crate::errors::{Raised, interpreter_ends, raised};
 use crate::objects::{Object, Pickled};
 use crate::scope::PyScope;
+use crate::serving::read;
+use crate::user_code;
 
 type Sender = oneshot::Sender<Result<Object, Raised>>;
 
@@ -29,20 +32,40 @@ pub(crate) fn is_one(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(value.get_type().is(class.bind(py)))
 }
 
-/// Begins a coroutine on the event loop: `make` makes it there. What it returns, once it is awaited.
+/// A coroutine that is to be begun.
+pub(crate) enum Coming {
+    /// It is made by this call, on the event loop: reading arguments and calling functions is code of the program's, and the
+    /// thread for errands waits for none.
+    Call(Pickled),
+    /// It has been made.
+    Coroutine(Py<PyAny>),
+}
+
+/// Makes a coroutine, once.
+#[pyclass(frozen, module = "farref._core")]
+struct Maker(Mutex<Option<Pickled>>);
+
+#[pymethods]
+impl Maker {
+    fn __call__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let request = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let request = request.ok_or_else(|| PyRuntimeError::new_err("it has been made"))?;
+        let (function, args, kwargs) = read(py, request)?;
+        user_code::call(&function, &args, kwargs.as_ref())
+    }
+}
+
+/// Begins a coroutine on the event loop. What it returns, once it is awaited.
 pub(crate) fn begin(
     scope: Option<CallScope>,
-    make: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send + 'static,
+    coming: Coming,
 ) -> impl Future<Output = Result<Object, Raised>> + Send {
     let (answer, ended) = Answer::new();
     let running = Arc::new(Mutex::new(Running::NotYet));
     let cancel = CancelOnDrop(Arc::clone(&running));
-    errands::run(move |py| {
-        let begun = make(py).and_then(|coroutine| start(py, coroutine, scope, &answer));
-        match begun {
-            Ok(task) => Running::begun(&running, py, task),
-            Err(error) => answer.give(Err(raised(py, &error))),
-        }
+    errands::run(move |py| match start(py, coming, scope, &answer) {
+        Ok(task) => Running::begun(&running, py, task),
+        Err(error) => answer.give(Err(raised(py, &error))),
     });
     async move {
         let outcome = ended.await;
@@ -53,14 +76,18 @@ pub(crate) fn begin(
 
 fn start(
     py: Python<'_>,
-    coroutine: Bound<'_, PyAny>,
+    coming: Coming,
     scope: Option<CallScope>,
     answer: &Answer,
 ) -> PyResult<Py<PyAny>> {
     let completion = Completion::new(answer.clone(), scope.clone());
     let scope = scope.map(PyScope::of_call);
+    let coming = match coming {
+        Coming::Call(request) => Bound::new(py, Maker(Mutex::new(Some(request))))?.into_any(),
+        Coming::Coroutine(coroutine) => coroutine.into_bound(py),
+    };
     let start = py.import("farref._loop")?.getattr("start")?;
-    Ok(start.call1((coroutine, scope, completion))?.unbind())
+    Ok(start.call1((coming, scope, completion))?.unbind())
 }
 
 /// Where the outcome of a call goes, once.

@@ -20,6 +20,7 @@ use crate::peers::PyPeer;
 use crate::references::PyRRef;
 use crate::runtime;
 use crate::serving::read;
+use crate::user_code;
 use crate::worker::PyWorker;
 
 /// Calls a function of Python with something that takes its answer, and with its arguments.
@@ -39,11 +40,11 @@ fn begin(py: Python<'_>, request: Pickled, answer: &Answer) -> PyResult<()> {
     let completion = Bound::new(py, Completion::new(answer.clone(), None))?.into_any();
     let args = std::iter::once(completion).chain(args.iter());
     let args = PyTuple::new(py, args.collect::<Vec<_>>())?;
-    interpreter::call(&function, &args, kwargs.as_ref()).map(drop)
+    user_code::call(&function, &args, kwargs.as_ref()).map(drop)
 }
 
 /// DE-1
-fn on_a_thread(f: impl FnOnce(Python<'_>) + Send + 'static) {
+pub(crate) fn on_a_thread<F: FnOnce(Python<'_>) + Send + 'static>(f: F) {
     match runtime::handle() {
         Ok(handle) => drop(handle.spawn_blocking(move || interpreter::attach(f))),
         // There is a call, so there is a runtime.
@@ -60,11 +61,14 @@ fn tell(pending: Pending<Object>, then: Py<PyAny>) -> PyResult<()> {
                 Ok(object) => object.into_python(py),
                 Err(error) => Err(to_python(py, error)),
             };
+            let none = py.None().into_bound(py);
             let told = match outcome {
-                Ok(value) => (value, py.None()).into_pyobject(py),
-                Err(error) => (py.None(), error.into_value(py)).into_pyobject(py),
+                Ok(value) => PyTuple::new(py, [value, none]),
+                Err(error) => {
+                    PyTuple::new(py, [none, error.into_value(py).into_bound(py).into_any()])
+                }
             };
-            let told = told.and_then(|told| interpreter::call(then.bind(py), &told, None));
+            let told = told.and_then(|told| user_code::call(then.bind(py), &told, None));
             if let Err(error) = told {
                 error.write_unraisable(py, Some(then.bind(py)));
             }

@@ -2,7 +2,9 @@
 
 use farref::{Error, Misuse};
 use farref_pickle::{PyException, PythonError};
-use pyo3::exceptions::{PyException as PyBaseClass, PyRuntimeError};
+use pyo3::exceptions::{
+    PyAttributeError, PyException as PyBaseClass, PyImportError, PyRuntimeError,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
@@ -50,6 +52,43 @@ fn rebuilt(py: Python<'_>, raised: &Raised, text: &str) -> PyResult<PyErr> {
     let parts = (raised.class(), raised.message(), raised.traceback());
     let exception = rebuild.call1((text, parts.0, parts.1, parts.2, pickle))?;
     Ok(PyErr::from_value(exception))
+}
+
+/// Something that came cannot be read: what reading it raised is the cause. What is to end a program does so.
+pub(crate) fn unreadable(py: Python<'_>, error: PyErr, what: &str) -> PyErr {
+    let is_missing =
+        error.is_instance_of::<PyImportError>(py) || error.is_instance_of::<PyAttributeError>(py);
+    if !is_missing {
+        return not_sent(py, error, "CannotBeSent", |why| {
+            format!("{what} cannot be read: {why}")
+        });
+    }
+    not_sent(py, error, "Mismatch", |why| {
+        format!(
+            "{what} cannot be read: {why}. Functions and classes travel by their names: both workers need them, in a module \
+             that both can import"
+        )
+    })
+}
+
+/// Something cannot be pickled.
+pub(crate) fn unsendable(py: Python<'_>, error: PyErr, what: &str) -> PyErr {
+    not_sent(py, error, "CannotBeSent", |why| {
+        format!("{what} cannot be pickled: {why}")
+    })
+}
+
+fn not_sent(py: Python<'_>, error: PyErr, class: &str, text: impl FnOnce(&str) -> String) -> PyErr {
+    let is_ours = || {
+        let ours = py.import("farref._errors")?.getattr("Error")?;
+        error.value(py).is_instance(&ours)
+    };
+    if !error.is_instance_of::<PyBaseClass>(py) || is_ours().unwrap_or(false) {
+        return error;
+    }
+    let told = exception(py, class, &text(&one_line(py, &error)));
+    told.set_cause(py, Some(error));
+    told
 }
 
 /// An exception as its class and message.

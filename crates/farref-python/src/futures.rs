@@ -7,19 +7,29 @@
 //! - **FU-2** It ends once: with what the call ended with, or as cancelled. Everybody sees the same.
 //! - **FU-3** A future that nobody keeps does not cancel its call: in Python nobody sees when an object goes, and a call that is
 //!   begun and not waited for is to be made.
+//! - **FU-4** Callbacks are the program's: they run on threads that may wait, those of one future in the order in which they
+//!   were added; one that was added in a coroutine runs on its event loop.
+//! - **FU-5** Python's collector sees what a future has: an exception has the frames that it was raised through, and one of
+//!   those may have the future.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::ThreadId;
 use std::time::Instant;
 
 use farref::{Error, Pending};
+use pyo3::exceptions::{PyBaseException, PyException};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use tokio::sync::Notify;
 
+use crate::deferred::on_a_thread;
 use crate::errands;
 use crate::errors::{alive, exception, to_python};
 use crate::interpreter;
 use crate::objects::Object;
 use crate::runtime::{self, duration};
+use crate::user_code;
 
 type Outcome = Result<Object, Error>;
 
@@ -50,7 +60,41 @@ struct Inner {
     then: Vec<Then>,
 }
 
-type Then = Box<dyn FnOnce(Python<'_>) + Send>;
+/// A callback: FU-4.
+struct Then {
+    function: Py<PyAny>,
+    future: Py<PyFuture>,
+    /// Of the coroutine that has added it.
+    event_loop: Option<Py<PyAny>>,
+}
+
+impl Then {
+    fn call(self, py: Python<'_>) {
+        let called = PyTuple::new(py, [self.future]);
+        let called = called.and_then(|future| match &self.event_loop {
+            None => user_code::call(self.function.bind(py), &future, None),
+            Some(event_loop) => {
+                let tell = py.import("farref._loop")?.getattr("tell")?;
+                tell.call1((event_loop, self.function.bind(py), future.get_item(0)?))
+            }
+        });
+        if let Err(error) = called {
+            error.write_unraisable(py, Some(self.function.bind(py)));
+        }
+    }
+}
+
+/// Those of a future that has ended.
+fn call_all(then: Vec<Then>) {
+    let (here, there): (Vec<_>, Vec<_>) =
+        then.into_iter().partition(|then| then.event_loop.is_none());
+    if !there.is_empty() {
+        errands::run(move |py| there.into_iter().for_each(|then| then.call(py)));
+    }
+    if !here.is_empty() {
+        on_a_thread(move |py| here.into_iter().for_each(|then| then.call(py)));
+    }
+}
 
 enum State {
     /// Nobody waits for it.
@@ -59,8 +103,10 @@ enum State {
     Waiting,
     /// It has ended, and nobody has looked.
     Ended(Outcome),
+    /// Somebody reads what it ended with.
+    Reading(ThreadId),
     Returned(Py<PyAny>),
-    Raised(PyErr),
+    Raised(Py<PyBaseException>),
     Cancelled,
 }
 
@@ -130,7 +176,7 @@ impl Shared {
         };
         drop(inner);
         self.changed.notify_all();
-        then.into_iter().for_each(errands::run);
+        call_all(then);
         if let Some(pending) = waited_for {
             self.watch(pending);
         }
@@ -212,16 +258,41 @@ impl Shared {
         self.lock().state.is_over()
     }
 
-    /// What it ended with.
-    fn outcome(self: &Arc<Self>, py: Python<'_>) -> Result<Py<PyAny>, PyErr> {
-        let ended = {
+    /// What it ended with, once it has. An error if that cannot be known: Ctrl-C.
+    fn outcome(self: &Arc<Self>, py: Python<'_>) -> PyResult<Result<Py<PyAny>, PyErr>> {
+        let here = std::thread::current().id();
+        let ended = loop {
             let mut inner = self.lock();
             match &inner.state {
-                State::Returned(value) => return Ok(value.clone_ref(py)),
-                State::Raised(error) => return Err(error.clone_ref(py)),
-                State::Cancelled | State::Idle(_) => return Err(cancelled(py)),
-                State::Waiting | State::Ended(_) => {
-                    std::mem::replace(&mut inner.state, State::Waiting)
+                State::Returned(value) => return Ok(Ok(value.clone_ref(py))),
+                State::Raised(error) => {
+                    let error = error.clone_ref(py).into_bound(py).into_any();
+                    return Ok(Err(PyErr::from_value(error)));
+                }
+                State::Cancelled | State::Idle(_) | State::Waiting => {
+                    return Ok(Err(cancelled(py)));
+                }
+                State::Reading(thread) if *thread == here => {
+                    let text = "reading the result of the call asks for the result of the call";
+                    return Err(exception(py, "Deadlock", text));
+                }
+                State::Reading(_) => {
+                    drop(inner);
+                    let most = runtime::until_signals();
+                    py.detach(|| {
+                        let inner = self.lock();
+                        match (&inner.state, most) {
+                            (State::Reading(_), Some(most)) => {
+                                drop(self.changed.wait_timeout(inner, most));
+                            }
+                            (State::Reading(_), None) => drop(self.changed.wait(inner)),
+                            _ => {}
+                        }
+                    });
+                    py.check_signals()?;
+                }
+                State::Ended(_) => {
+                    break std::mem::replace(&mut inner.state, State::Reading(here));
                 }
             }
         };
@@ -229,16 +300,25 @@ impl Shared {
         let outcome = match ended {
             State::Ended(Ok(object)) => object.into_python(py).map(Bound::unbind),
             State::Ended(Err(error)) => Err(to_python(py, error)),
-            _ => {
-                self.wait(py, None)?;
-                return self.outcome(py);
+            _ => Err(cancelled(py)),
+        };
+        let read = match &outcome {
+            Ok(value) => State::Returned(value.clone_ref(py)),
+            Err(error) if error.is_instance_of::<PyException>(py) => {
+                State::Raised(error.clone_ref(py).into_value(py))
+            }
+            Err(_) => {
+                let text =
+                    "the result of the call was not read to its end: reading it was interrupted";
+                State::Raised(exception(py, "CannotBeSent", text).into_value(py))
             }
         };
-        self.leave(match &outcome {
-            Ok(value) => State::Returned(value.clone_ref(py)),
-            Err(error) => State::Raised(error.clone_ref(py)),
-        });
-        outcome
+        self.lock().state = read;
+        self.changed.notify_all();
+        match outcome {
+            Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
+            outcome => Ok(outcome),
+        }
     }
 }
 
@@ -253,24 +333,17 @@ impl PyFuture {
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         alive()?;
-        let until = match timeout {
-            Some(seconds) => Instant::now().checked_add(duration(seconds)?),
-            None => None,
-        };
-        if !self.0.wait(py, until)? {
-            return Err(pyo3::exceptions::PyTimeoutError::new_err(
-                "the call has not ended yet: wait for it again, or cancel() it",
-            ));
-        }
-        self.0.outcome(py)
+        self.ended(py, timeout)?;
+        self.0.outcome(py)?
     }
 
     /// The exception that the call ended with, or None.
     #[pyo3(signature = (timeout=None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        match self.result(py, timeout) {
+        alive()?;
+        self.ended(py, timeout)?;
+        match self.0.outcome(py)? {
             Ok(_) => Ok(None),
-            Err(error) if !self.0.is_over() => Err(error),
             Err(error) => Ok(Some(error.into_value(py).into_any())),
         }
     }
@@ -297,21 +370,52 @@ impl PyFuture {
         };
         self.0.cancelled.notify_waiters();
         self.0.changed.notify_all();
-        then.into_iter().for_each(errands::run);
+        call_all(then);
         drop(former);
         Ok(true)
     }
 
-    /// Calls `function` with this future when it has ended, on a thread of farref's: it is to be short.
+    /// Whether it was cancelled, here: by `cancel()`.
+    fn cancelled(&self) -> bool {
+        matches!(self.0.lock().state, State::Cancelled)
+    }
+
+    /// Calls `function` with this future when it has ended: on a thread of farref's, or if it is added in a coroutine, on its
+    /// event loop. It may wait, on a thread.
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>) -> PyResult<()> {
         alive()?;
-        let future = slf.clone().unbind();
-        slf.get().when_over(move |py| {
-            if let Err(error) = function.call1(py, (future,)) {
-                error.write_unraisable(py, Some(function.bind(py)));
-            }
+        let running = slf.py().import("farref._loop")?.getattr("running")?;
+        let event_loop = running.call0()?;
+        slf.get().when_over(Then {
+            function,
+            future: slf.clone().unbind(),
+            event_loop: (!event_loop.is_none()).then(|| event_loop.unbind()),
         });
         Ok(())
+    }
+
+    /// Takes a callback back, if it has not been called yet. Returns how often it had been added.
+    fn remove_done_callback(&self, function: &Bound<'_, PyAny>) -> PyResult<usize> {
+        alive()?;
+        let py = function.py();
+        let then = std::mem::take(&mut self.0.lock().then);
+        let (mut kept, mut removed) = (Vec::new(), Vec::new());
+        // Comparing is the program's code: without the lock.
+        for then in then {
+            match then.function.bind(py).eq(function)? {
+                true => removed.push(then),
+                false => kept.push(then),
+            }
+        }
+        let mut inner = self.0.lock();
+        kept.append(&mut inner.then);
+        if inner.state.is_over() {
+            drop(inner);
+            call_all(kept);
+        } else {
+            inner.then = kept;
+        }
+        Ok(removed.len())
     }
 
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -322,21 +426,60 @@ impl PyFuture {
     fn __repr__(&self) -> &'static str {
         match self.0.lock().state {
             State::Idle(_) | State::Waiting => "<farref.Future pending>",
-            State::Ended(_) | State::Returned(_) | State::Raised(_) => "<farref.Future ended>",
             State::Cancelled => "<farref.Future cancelled>",
+            _ => "<farref.Future ended>",
         }
+    }
+
+    /// FU-5. Callbacks are not his to see: a call that is under way has them, too.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let inner = match self.0.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        match &inner.state {
+            State::Returned(value) => visit.call(value),
+            State::Raised(error) => visit.call(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        let former = std::mem::replace(&mut self.0.lock().state, State::Cancelled);
+        drop(former);
     }
 }
 
 impl PyFuture {
-    /// Runs `then` when it has ended, on the thread for errands.
-    fn when_over(&self, then: impl FnOnce(Python<'_>) + Send + 'static) {
+    /// Waits until it has ended; the wait may have a limit.
+    fn ended(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let until = match timeout {
+            Some(seconds) => Instant::now().checked_add(duration(seconds)?),
+            None => None,
+        };
+        if let Err(refused) = runtime::may_wait(py)
+            && timeout != Some(0.0)
+            && !self.0.wait(py, Some(Instant::now()))?
+        {
+            return Err(refused);
+        }
+        match self.0.wait(py, until)? {
+            true => Ok(()),
+            false => Err(pyo3::exceptions::PyTimeoutError::new_err(
+                "the call has not ended yet: wait for it again, or cancel() it",
+            )),
+        }
+    }
+
+    /// Calls it when the call has ended.
+    fn when_over(&self, then: Then) {
         let mut inner = self.0.lock();
         if inner.state.is_over() {
             drop(inner);
-            return errands::run(then);
+            return call_all(vec![then]);
         }
-        inner.then.push(Box::new(then));
+        inner.then.push(then);
         let pending = inner.state.take();
         drop(inner);
         if let Some(pending) = pending {

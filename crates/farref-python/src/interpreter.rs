@@ -3,10 +3,8 @@
 //! # Invariants
 //!
 //! - **IN-1** When the interpreter ends, no thread of this package has it or asks for it: [`close`] shuts the door, and
-//!   waits for those who are inside. A thread that asks an ending interpreter for anything is ended by it, in the middle of
-//!   Rust code.
-//! - **IN-3** A function of the program's may take longer than [`close`] waits. The interpreter then ends its thread inside of
-//!   it (until Python 3.14, by unwinding), and that thread goes no further: whatever Rust would drop on the way is Python's.
+//!   waits for those who are inside, but not for ever. A thread that asks an ending interpreter for anything is ended by it, in
+//!   the middle of Rust code: what becomes of those is in [`user_code`](crate::user_code).
 //! - **IN-2** In a process that was forked off from a worker nothing of the worker is touched: its threads are not there, and
 //!   its connections belong to the other process.
 
@@ -15,7 +13,6 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 
 use crate::thread_state;
 
@@ -69,30 +66,6 @@ pub(crate) fn attach_for_once<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
         Guest
     };
     Python::try_attach(f)
-}
-
-/// Calls a function of the program's, on a thread of this package's (IN-3).
-pub(crate) fn call<'py>(
-    function: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    kwargs: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    // Nothing that is dropped may stand between this and the call.
-    let no_further = NoFurther;
-    let outcome = function.call(args, kwargs);
-    std::mem::forget(no_further);
-    outcome
-}
-
-/// Dropped only where a thread is unwound. If no panic does that, the interpreter has ended it.
-struct NoFurther;
-
-impl Drop for NoFurther {
-    fn drop(&mut self) {
-        while !std::thread::panicking() {
-            std::thread::park();
-        }
-    }
 }
 
 /// Whether nothing can be done with the interpreter any more, or with a worker.

@@ -6,9 +6,10 @@
 //! | `worker`, `peers`, `references`, `futures`, `testing` | what programs see |
 //! | `calls`, `scope` | building calls, as part of what the code runs for |
 //! | `serving`, `coroutines`, `deferred` | carrying out calls |
-//! | `objects`, `buffers` | values on their way: pickles, and memory beside them |
+//! | `objects`, `buffers`, `ownership` | values on their way: pickles, and memory beside them |
 //! | `errors` | exceptions |
 //! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
+//! | `user_code` | running what the program has to run |
 //!
 //! The Python part is in `python/farref`.
 
@@ -21,6 +22,7 @@ mod errors;
 mod futures;
 mod interpreter;
 mod objects;
+mod ownership;
 mod peers;
 mod references;
 mod runtime;
@@ -28,6 +30,7 @@ mod scope;
 mod serving;
 mod testing;
 mod thread_state;
+mod user_code;
 mod worker;
 
 use std::time::Duration;
@@ -91,6 +94,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(deferred::remote_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::invoke_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::watch_departures, module)?)?;
+    module.add_function(wrap_pyfunction!(runtime::is_event_loop, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)?;
     module.add_function(wrap_pyfunction!(has_forked, module)?)?;

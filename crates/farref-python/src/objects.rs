@@ -17,8 +17,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::buffers::{self, Received};
 use crate::errors;
 use crate::interpreter;
+use crate::ownership::Owned;
 use crate::peers::PyPeer;
 use crate::references::PyRRef;
+use crate::user_code;
 
 /// An object of Python.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) enum Object {
     Here(Live),
     /// On its way, or just arrived.
     Pickled(Pickled),
+    /// It was to be sent, and cannot be pickled: why.
+    Unsendable(String),
 }
 
 // A reference to it is one to anything: a Rust value, too.
@@ -122,7 +126,15 @@ fn helper<'py>(
 impl Pickled {
     /// Pickles an object. Its large buffers and its references go beside.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::dumped(value, false, is_plain(value))
+        Self::dumped(value, false, is_plain(value), None)
+    }
+
+    /// The same of what a function has returned, and what may go on changing: memory that is not its own is copied.
+    fn of_result(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match is_plain(value) {
+            true => Self::dumped(value, false, true, None),
+            false => Self::dumped(value, false, false, Some(&Owned::of(value))),
+        }
     }
 
     /// What to call, its arguments, and those that have names.
@@ -133,22 +145,37 @@ impl Pickled {
     ) -> PyResult<Self> {
         let is_plain = kwargs.is_none() && args.iter().all(|arg| is_plain(&arg));
         let call = (called, args, kwargs).into_pyobject(called.py())?;
-        Self::dumped(call.as_any(), true, is_plain)
+        Self::dumped(call.as_any(), true, is_plain, None)
     }
 
-    fn dumped(value: &Bound<'_, PyAny>, is_call: bool, is_plain: bool) -> PyResult<Self> {
+    fn dumped(
+        value: &Bound<'_, PyAny>,
+        is_call: bool,
+        is_plain: bool,
+        owned: Option<&Owned>,
+    ) -> PyResult<Self> {
         static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = value.py();
         let scope = Scope::enter(&SENDING, Beside::default());
-        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) = helper(py, &DUMPS, "dumps")?
-            .call1((value, is_plain))?
-            .extract()?;
+        let (pickle, lent): (Bound<'_, PyBytes>, Bound<'_, PyList>) = user_code::call(
+            helper(py, &DUMPS, "dumps")?,
+            &(value, is_plain).into_pyobject(py)?,
+            None,
+        )?
+        .extract()?;
         let Beside {
             references, peers, ..
         } = scope.leave();
         let buffers = lent.iter().map(|lent| {
             let (memory, item): (Bound<'_, PyAny>, usize) = lent.extract()?;
-            buffers::lend(&memory, item)
+            let may_change = match owned {
+                None => false,
+                Some(owned) => {
+                    let shows = memory.getattr("obj")?;
+                    !shows.is_exact_instance_of::<PyBytes>() && !owned.has(&shows)
+                }
+            };
+            buffers::lend(&memory, item, may_change)
         });
         Ok(Self {
             is_call,
@@ -178,12 +205,13 @@ impl Pickled {
         };
         if self.buffers.is_empty() {
             let _scope = Scope::enter(&RECEIVING, beside);
-            return loads.call1((pickle,));
+            return user_code::call(loads, &PyTuple::new(py, [pickle])?, None);
         }
         let received = self.buffers.into_iter().map(Received::new);
         let received = PyList::new(py, received.collect::<PyResult<Vec<_>>>()?)?;
         let _scope = Scope::enter(&RECEIVING, beside);
-        loads.call1((pickle, received))
+        let args = PyTuple::new(py, [pickle, received.into_any()])?;
+        user_code::call(loads, &args, None)
     }
 }
 
@@ -197,10 +225,10 @@ impl Object {
         if scope.is_none_or(CallScope::result_stays) {
             return Self::here(value);
         }
-        match Pickled::of(&value) {
+        match Pickled::of_result(&value) {
             Ok(pickled) => Self::Pickled(pickled),
-            // It is tried again by who sends it, and told to the caller from there.
-            Err(_) => Self::here(value),
+            // Told to the caller by who sends it.
+            Err(error) => Self::Unsendable(errors::one_line(value.py(), &error)),
         }
     }
 
@@ -208,7 +236,11 @@ impl Object {
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
             Self::Here(live) => Ok(live.bind(py)),
-            Self::Pickled(pickled) => pickled.unpickle(py),
+            Self::Pickled(pickled) => {
+                let read = pickled.unpickle(py);
+                read.map_err(|error| errors::unreadable(py, error, "the result of the call"))
+            }
+            Self::Unsendable(why) => Err(errors::exception(py, "CannotBeSent", &why)),
         }
     }
 }
@@ -225,7 +257,11 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         // Destructors of the program run here, where the runtime lets them run, and not whenever somebody comes by.
-        interpreter::attach(|_| drop(self.0.take()));
+        interpreter::attach(|py| {
+            if let Some(object) = self.0.take() {
+                user_code::release(py, object);
+            }
+        });
         // The interpreter is gone, and the object with it.
         std::mem::forget(self.0.take());
     }
@@ -235,6 +271,7 @@ impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Pickled(pickled) => pickled.serialize(serializer),
+            Self::Unsendable(why) => Err(S::Error::custom(why)),
             Self::Here(value) => {
                 let pickled = interpreter::attach(|py| {
                     Pickled::of(&value.bind(py)).map_err(|error| errors::one_line(py, &error))

@@ -77,6 +77,12 @@ impl PyPeer {
         self.peer.is_alive()
     }
 
+    /// Whether it has a time limit of its own.
+    #[getter]
+    fn _is_limited(&self) -> bool {
+        !matches!(self.limit, Limit::OfTheWorker)
+    }
+
     /// The same worker, whose calls may take so many seconds; None: as long as they like.
     ///
     /// ```pycon
@@ -110,7 +116,10 @@ impl PyPeer {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = function.py();
         let call = PythonCall::new(function, args, kwargs)?;
-        self.limit.apply(call.on(&self.peer)).wait(py)
+        self.limit
+            .or_of(function)?
+            .apply(call.on(&self.peer))
+            .wait(py)
     }
 
     /// Begins a call, and returns a Future of what it returns.
@@ -122,7 +131,11 @@ impl PyPeer {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyFuture> {
         let call = PythonCall::new(function, args, kwargs)?;
-        Ok(self.limit.apply(call.on(&self.peer)).start())
+        Ok(self
+            .limit
+            .or_of(function)?
+            .apply(call.on(&self.peer))
+            .start())
     }
 
     /// Calls a function there, and leaves what it returns there: an RRef to it comes back at once.
@@ -134,7 +147,11 @@ impl PyPeer {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyRRef> {
         let call = PythonCall::new(function, args, kwargs)?;
-        Ok(self.limit.apply(call.on(&self.peer)).remote())
+        Ok(self
+            .limit
+            .or_of(function)?
+            .apply(call.on(&self.peer))
+            .remote())
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

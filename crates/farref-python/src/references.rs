@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::calls::{self, Building, Limit};
-use crate::errors::{alive, to_python};
+use crate::errors::{alive, exception, to_python};
 use crate::interpreter;
 use crate::objects::{self, Object};
 use crate::peers::PyPeer;
@@ -106,10 +106,21 @@ impl PyRRef {
     /// The value itself, on the worker that has it. Waits until it is there.
     fn local_value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         alive()?;
-        match runtime::wait(py, self.rref.local())? {
+        let there = match self.limit.duration() {
+            None => runtime::wait_if_allowed(py, self.rref.local())?,
+            Some(limit) => match runtime::wait_at_most(py, self.rref.local(), limit)? {
+                Some(there) => there,
+                None => {
+                    let text =
+                        format!("the value was not there within {limit:?}: it is still being made");
+                    return Err(exception(py, "Timeout", &text));
+                }
+            },
+        };
+        match there {
             Ok(object) => match &*object {
                 Object::Here(value) => Ok(value.bind(py)),
-                Object::Pickled(_) => Err(PyAttributeError::new_err(
+                Object::Pickled(_) | Object::Unsendable(_) => Err(PyAttributeError::new_err(
                     "the value is no object of this process",
                 )),
             },
@@ -120,7 +131,7 @@ impl PyRRef {
     /// Waits until the owner knows that this worker holds the reference.
     fn confirmed(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
-        runtime::wait(py, self.rref.confirmed())?.map_err(|error| to_python(py, error))
+        runtime::wait_if_allowed(py, self.rref.confirmed())?.map_err(|error| to_python(py, error))
     }
 
     /// Whether the owner knows that this worker holds the reference. Looks, and does not wait.

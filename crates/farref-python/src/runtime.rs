@@ -1,13 +1,16 @@
 //! The runtime of this process's workers, and waiting for it from Python.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farref::functions;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::errors::exception;
 
 /// How often a waiting main thread looks whether Ctrl-C was pressed.
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -52,6 +55,44 @@ pub(crate) fn handle() -> PyResult<&'static Handle> {
     Ok(RUNTIME.get_or_init(|| runtime).handle())
 }
 
+thread_local! {
+    static IS_EVENT_LOOP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Called by the thread that runs the coroutines of this process.
+#[pyfunction]
+pub(crate) fn is_event_loop() {
+    IS_EVENT_LOOP.set(true);
+}
+
+/// Code of coroutines must not wait as functions do: the loop would stand still, and with it, it may be, what it waits for.
+pub(crate) fn may_wait(py: Python<'_>) -> PyResult<()> {
+    if !IS_EVENT_LOOP.get() {
+        return Ok(());
+    }
+    let text = "this would stop the worker's event loop, with all coroutines, until the call has ended: in a coroutine, `await \
+                peer.start(..)`, `await rref.start.method(..)`; a copy of a value is `await rref.owner.start(farref.RRef.to_here, rref)`";
+    Err(exception(py, "Deadlock", text))
+}
+
+/// Waits as [`wait`] does; on the event loop only for what is there.
+pub(crate) fn wait_if_allowed<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
+where
+    F: Future + Send,
+    F::Output: Send,
+{
+    if !IS_EVENT_LOOP.get() {
+        return wait(py, future);
+    }
+    match wait_a_while(py, future, Some(Duration::ZERO))? {
+        Some(output) => Ok(output),
+        None => {
+            may_wait(py)?;
+            Err(PyRuntimeError::new_err("it is not there yet"))
+        }
+    }
+}
+
 /// Waits for a future without the interpreter, and gives it up if Python raises something meanwhile (Ctrl-C).
 pub(crate) fn wait<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
 where
@@ -74,6 +115,31 @@ pub(crate) fn until_signals() -> Option<Duration> {
         .get()
         .is_none_or(|main| *main == std::thread::current().id());
     is_main.then_some(SIGNALS)
+}
+
+/// Waits for a future for so long. None if it was not enough.
+pub(crate) fn wait_at_most<F>(
+    py: Python<'_>,
+    future: F,
+    limit: Duration,
+) -> PyResult<Option<F::Output>>
+where
+    F: Future + Send,
+    F::Output: Send,
+{
+    if !limit.is_zero() {
+        may_wait(py)?;
+    }
+    let until = Instant::now().checked_add(limit);
+    let mut future = std::pin::pin!(future);
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match wait_a_while(py, future.as_mut(), left)? {
+            Some(output) => return Ok(Some(output)),
+            None if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+            None => py.check_signals()?,
+        }
+    }
 }
 
 /// Waits until the future is over, or the time; on the main thread also no longer than until it has to look for signals.

@@ -59,7 +59,7 @@ pub(crate) fn enter<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// A context: whatever is called inside of its block belongs together, on all workers, until the block ends.
-#[pyclass(frozen, module = "farref._core")]
+#[pyclass(frozen, name = "Context", module = "farref")]
 pub(crate) struct PyContext(ContextScope);
 
 #[pymethods]

@@ -3,15 +3,18 @@
 //! To the group they are functions like any other; which function of Python is meant is in their arguments. Plain functions
 //! run on the worker's threads for those, coroutines on its [event loop](crate::coroutines).
 
+use farref::Worker;
 use farref::functions::{CallScope, ForeignHandlers, OwnValues};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::coroutines;
-use crate::errors::{Raised, again, interpreter_ends, raised};
+use crate::coroutines::{self, Coming};
+use crate::errors::{Raised, again, exception, interpreter_ends, raised, unreadable};
 use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::runtime;
+use crate::scope;
+use crate::user_code;
 
 // Whoever calls a function by its Python name, be it written in Python or in Rust, calls these.
 farref::__private::inventory::submit! {
@@ -30,8 +33,12 @@ farref::__private::inventory::submit! {
 #[farref::remote(name = "farref_python::call")]
 pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
     attached(|py| {
-        let (function, args, kwargs) = read(py, request)?;
-        finished(interpreter::call(&function, &args, kwargs.as_ref())?)
+        let returned = {
+            let (function, args, kwargs) = read(py, request)?;
+            user_code::call(&function, &args, kwargs.as_ref())?
+        };
+        // Its arguments are gone: what they have is the result's own.
+        finished(returned)
     })
 }
 
@@ -39,11 +46,7 @@ pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
 #[farref::remote(name = "farref_python::call_coroutine")]
 pub(crate) async fn call_coroutine(request: Pickled) -> Result<Object, Raised> {
     let scope = CallScope::current();
-    let running = coroutines::begin(scope, move |py| {
-        let (function, args, kwargs) = read(py, request)?;
-        function.call(args, kwargs.as_ref())
-    });
-    running.await
+    coroutines::begin(scope, Coming::Call(request)).await
 }
 
 #[farref::remote(name = "farref_python::Object")]
@@ -51,9 +54,11 @@ impl Object {
     /// Calls a method.
     pub(crate) fn invoke(&self, request: Pickled) -> Result<Self, Raised> {
         attached(|py| {
-            let (method, args, kwargs): Read<'_> = request.unpickle(py)?.extract()?;
+            let (method, args, kwargs): Read<'_> = unpickled(py, request)?.extract()?;
             let method = self.look(py)?.getattr(method.cast::<PyString>()?)?;
-            finished(interpreter::call(&method, &args, kwargs.as_ref())?)
+            let returned = user_code::call(&method, &args, kwargs.as_ref())?;
+            drop((method, args, kwargs));
+            finished(returned)
         })
     }
 
@@ -73,7 +78,7 @@ impl Object {
         match self {
             Self::Here(value) => Ok(value.bind(py)),
             // A value that stays was made here, by the functions above.
-            Self::Pickled(_) => Err(pyo3::exceptions::PyTypeError::new_err(
+            Self::Pickled(_) | Self::Unsendable(_) => Err(pyo3::exceptions::PyTypeError::new_err(
                 "the value is no object of this process",
             )),
         }
@@ -88,12 +93,26 @@ pub(crate) type Read<'py> = (
 
 /// What is called. A text is the name of something to be imported.
 pub(crate) fn read(py: Python<'_>, request: Pickled) -> PyResult<Read<'_>> {
-    let (function, args, kwargs): Read<'_> = request.unpickle(py)?.extract()?;
+    let (function, args, kwargs): Read<'_> = unpickled(py, request)?.extract()?;
     if !function.is_instance_of::<PyString>() {
         return Ok((function, args, kwargs));
     }
     let find = py.import("farref._remote")?.getattr("find")?;
     Ok((find.call1((function,))?, args, kwargs))
+}
+
+/// What came of a call. What cannot be read is told as that, and not as an exception of the function's.
+fn unpickled(py: Python<'_>, request: Pickled) -> PyResult<Bound<'_, PyAny>> {
+    let read = request.unpickle(py);
+    read.map_err(|error| {
+        let here = scope::enter(|| Worker::current().map(|worker| worker.name().to_owned()));
+        let here = here.unwrap_or_else(|| "the other worker".to_owned());
+        unreadable(
+            py,
+            error,
+            &format!("what was sent with the call to `{here}`"),
+        )
+    })
 }
 
 /// Runs a plain function of Python on this thread, which is one of those that may wait.
@@ -109,6 +128,21 @@ fn finished(returned: Bound<'_, PyAny>) -> PyResult<Object> {
     }
     let py = returned.py();
     let coroutine = returned.unbind();
-    let running = coroutines::begin(CallScope::current(), move |py| Ok(coroutine.into_bound(py)));
-    runtime::wait(py, running)?.map_err(|raised| again(py, &raised))
+    let scope = CallScope::current();
+    let running = coroutines::begin(scope.clone(), Coming::Coroutine(coroutine));
+    // Dropped where nobody wants its result any more, it is cancelled (CO-1).
+    let outcome = runtime::wait(py, async move {
+        let Some(scope) = scope else {
+            return Some(running.await);
+        };
+        tokio::select! {
+            biased;
+            outcome = running => Some(outcome),
+            () = scope.given_up() => None,
+        }
+    })?;
+    match outcome {
+        Some(outcome) => outcome.map_err(|raised| again(py, &raised)),
+        None => Err(exception(py, "Cancelled", "the call was cancelled")),
+    }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use farref::{StoreServer, Tls, Worker, WorkerBuilder};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PySystemExit, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -16,7 +16,8 @@ use crate::runtime::{self, duration};
 
 /// A worker of a group: what `farref.join()` returns.
 ///
-/// As a context manager it ends when its block does: with all others (`shutdown`), or at once if the block raises.
+/// As a context manager it ends when its block does: with all others (`shutdown`), or at once if the block raises. An exit
+/// with code 0 is no failure.
 #[pyclass(frozen, name = "Worker", module = "farref")]
 pub(crate) struct PyWorker(Worker);
 
@@ -184,7 +185,9 @@ impl PyWorker {
         alive()?;
         let peer = match wait {
             None => self.0.peer(name),
-            Some(seconds) => runtime::wait(py, self.0.wait_for_peer(name, duration(seconds)?))?,
+            Some(seconds) => {
+                runtime::wait_if_allowed(py, self.0.wait_for_peer(name, duration(seconds)?))?
+            }
         };
         peer.map(PyPeer::new).map_err(|error| to_python(py, error))
     }
@@ -228,25 +231,28 @@ impl PyWorker {
         if let Some(limit) = seconds(timeout)? {
             lookup = lookup.timeout(limit);
         }
-        let found = runtime::wait(py, lookup.into_future())?;
+        let found = runtime::wait_if_allowed(py, lookup.into_future())?;
         found.map(PyRRef::new).map_err(|error| to_python(py, error))
     }
 
     /// Ends the group: waits until all workers have called this and nothing is left to be done, then leaves.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
+        runtime::may_wait(py)?;
         runtime::wait(py, self.0.shutdown())?.map_err(|error| to_python(py, error))
     }
 
     /// Serves others until the group ends.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
+        runtime::may_wait(py)?;
         runtime::wait(py, self.0.serve())?.map_err(|error| to_python(py, error))
     }
 
     /// Leaves a group that goes on without this worker.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
+        runtime::may_wait(py)?;
         runtime::wait(py, self.0.leave())?.map_err(|error| to_python(py, error))
     }
 
@@ -270,17 +276,18 @@ impl PyWorker {
     }
 
     /// The end of its block: with all others, or at once if the block raised something.
-    #[pyo3(signature = (kind, _error, _traceback))]
+    #[pyo3(signature = (kind, error, _traceback))]
     fn __exit__(
         &self,
         py: Python<'_>,
         kind: Option<Bound<'_, PyAny>>,
-        _error: Option<Bound<'_, PyAny>>,
+        error: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         match kind {
             _ if !self.0.is_member() => {}
             None => self.shutdown(py)?,
+            Some(_) if error.is_some_and(|error| is_good_exit(&error)) => self.shutdown(py)?,
             Some(_) => self.crash(py)?,
         }
         Ok(false)
@@ -289,6 +296,15 @@ impl PyWorker {
     fn __repr__(&self) -> String {
         format!("Worker({:?}, rank={})", self.0.name(), self.0.rank())
     }
+}
+
+/// `sys.exit(0)` or `sys.exit()`: the program ends as it is to end.
+fn is_good_exit(error: &Bound<'_, PyAny>) -> bool {
+    if !error.is_instance_of::<PySystemExit>() {
+        return false;
+    }
+    let code = error.getattr("code");
+    code.is_ok_and(|code| code.is_none() || code.extract::<i64>().is_ok_and(|code| code == 0))
 }
 
 /// The worker that this code runs for: inside of a function that another worker has called.

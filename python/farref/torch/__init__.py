@@ -8,6 +8,7 @@ Needs torch, which farref does not bring. What is not there says so: RPC of Torc
 profiler on other workers (:class:`NotSupported`).
 """
 
+import functools as _functools
 import importlib.abc as _abc
 import importlib.machinery as _machinery
 import sys as _sys
@@ -39,10 +40,28 @@ def _remote_train(module):
     module._RemoteModule.train = train
 
 
+def _not_in_contexts(module):
+    """DDP's reducer asks PyTorch's own core for the context, and would reduce nothing."""
+    own = module.DistributedDataParallel.forward
+
+    @_functools.wraps(own)
+    def forward(self, *inputs, **kwargs):
+        grad = _sys.modules.get("farref.torch._grad")
+        if grad is not None and grad.current_id() is not None and _sys.modules["torch"].is_grad_enabled():
+            raise NotSupported(
+                "DistributedDataParallel inside of a dist_autograd context: its gradients would not be reduced. Use it outside "
+                "of the context, with backward() of its own, or average the gradients of the context yourself"
+            )
+        return own(self, *inputs, **kwargs)
+
+    module.DistributedDataParallel.forward = forward
+
+
 # Modules of PyTorch's that something is changed in when they have been loaded.
 _AMENDED = {
     "torch.distributed.optim.optimizer": _plain_optimizers,
     "torch.distributed.nn.api.remote_module": _remote_train,
+    "torch.nn.parallel.distributed": _not_in_contexts,
 }
 
 

@@ -25,6 +25,20 @@ _MEETING = "farref"
 _A_TRY = 5.0
 
 
+def _security(token):
+    """What the environment says of secrets, certificates and addresses, as it says it to all workers of farref's."""
+    say = os.environ.get
+    settings = {"token": say("FARREF_TOKEN") or token, "insecure": say("FARREF_INSECURE", "0") not in ("", "0")}
+    files = tuple(say(f"FARREF_TLS_{what}") for what in ("CERT", "KEY", "CA"))
+    if all(files):
+        settings["tls"] = files
+    elif any(files):
+        raise RuntimeError("FARREF_TLS_CERT, FARREF_TLS_KEY and FARREF_TLS_CA go together: set all of them, or none")
+    if say("FARREF_ADVERTISE"):
+        settings["advertise"] = say("FARREF_ADVERTISE")
+    return settings
+
+
 class RpcAgent:
     """What all agents have in common."""
 
@@ -92,11 +106,9 @@ class TensorPipeAgent(RpcAgent):
 
     def _join(self, world_size):
         place = self._meeting_place()
-        settings = {"rank": self._info.id, "world_size": world_size} if self._is_static else {}
-        # What a launcher says of ranks is for torch to read; secrets and certificates are farref's.
-        environment = any(key.startswith(("FARREF_TOKEN", "FARREF_TLS")) for key in os.environ)
-        if not environment:
-            settings["token"] = place["token"]
+        settings = _security(place["token"])
+        if self._is_static:
+            settings.update(rank=self._info.id, world_size=world_size)
         if not self._is_static:
             settings["join_timeout"] = _A_TRY
         until = time.monotonic() + (self._timeout or 60.0)
@@ -106,7 +118,8 @@ class TensorPipeAgent(RpcAgent):
                     name=self._info.name,
                     rendezvous=place["rendezvous"],
                     store_is_hosted_elsewhere=self._is_static,
-                    environment=environment,
+                    # What a launcher says of ranks is for torch to read.
+                    environment=False,
                     **settings,
                 )
             except _errors.Error as error:

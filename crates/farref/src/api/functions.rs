@@ -5,7 +5,9 @@
 //! generates builds their calls.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -381,6 +383,40 @@ impl CallScope {
     /// that has to prepare values for that can do it while the function runs.
     pub fn result_stays(&self) -> bool {
         self.0.request().is_none()
+    }
+
+    /// Waits until nobody wants the result any more: the call was cancelled, or its time is up. A function whose thread waits for
+    /// something can wait for this beside it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use farref::Error;
+    /// use farref::functions::{CallScope, block_on};
+    ///
+    /// #[farref::remote]
+    /// fn wait_for_ever() {
+    ///     let scope = CallScope::current().expect("in a remote function");
+    ///     block_on(&tokio::runtime::Handle::current(), scope.given_up());
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// let call = wait_for_ever::on(&peer).timeout(Duration::from_millis(1));
+    /// assert!(matches!(call.await, Err(Error::Timeout { .. })));
+    /// # cluster.shutdown().await // and no thread is left
+    /// # }
+    /// ```
+    pub async fn given_up(&self) {
+        let cancelled = poll_fn(|context| match self.0.signal.watch(context.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        match self.0.deadline {
+            Some(at) => drop(tokio::time::timeout_at(at.into(), cancelled).await),
+            None => cancelled.await,
+        }
     }
 
     /// Runs `f` as part of the remote function.
