@@ -1,17 +1,20 @@
 """What code runs for: the call that it serves, the context that it is in."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
+from collections.abc import Iterator
 
 from . import _core
 
-current = contextvars.ContextVar("farref.scope", default=None)
+current: contextvars.ContextVar[_core.PyScope | None] = contextvars.ContextVar("farref.scope", default=None)
 
 context_id = _core.context_id
 
 
 @contextlib.contextmanager
-def context(worker=None):
+def context(worker: _core.Worker | None = None) -> Iterator[_core.Context]:
     """A context: all calls inside of the block belong together, on whichever worker they are made.
 
     >>> import farref

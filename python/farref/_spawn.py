@@ -1,5 +1,7 @@
 """A group of processes on this host, started by a program: for examples, tests and programs of one machine."""
 
+from __future__ import annotations
+
 import multiprocessing
 import multiprocessing.connection
 import pickle
@@ -8,12 +10,16 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
-from . import _worker
+from . import _core, _worker
 from ._errors import Error, RemoteTraceback
 
 # What of a process's failure is told: its last lines say most.
 _TRACEBACK = 64 << 10
+
+P = ParamSpec("P")
 
 
 class SpawnError(Error, RuntimeError):
@@ -35,7 +41,9 @@ def _run(function, rank, workers, place, token, args, kwargs, result):
         sys.exit(1)
 
 
-def spawn(function, workers, *args, **kwargs):
+def spawn(
+    function: Callable[Concatenate[_core.Worker, P], object], workers: int, *args: P.args, **kwargs: P.kwargs
+) -> None:
     """Starts so many processes that are a group, and calls ``function(worker, *args, **kwargs)`` in each.
 
     Returns when all have ended. If one fails the others are killed, and SpawnError is raised with its traceback. As always

@@ -25,6 +25,14 @@ def fails(text):
     raise ValueError(text)
 
 
+def count_to(last):
+    yield from range(1, last + 1)
+
+
+def attribute_error():
+    return object().nothing
+
+
 class Odd(Exception):
     """One that pickle cannot make again: its arguments are not its own."""
 

@@ -128,9 +128,9 @@ def test_a_name_reaches_python_functions_as_well(group):
     assert python.call("math.gcd", 12, 18) == 6
     assert python.call("len", "four") == 4
     assert python.remote("collections.OrderedDict", a=1).to_here() == {"a": 1}
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(farref.Mismatch, match="`python` does not have"):
         python.call("no_such_module.function")
-    with pytest.raises(AttributeError):
+    with pytest.raises(farref.Mismatch, match="`python` does not have"):
         python.call("math.no_such_function")
 
 

@@ -112,7 +112,32 @@ pub(crate) fn to_python(py: Python<'_>, error: Error) -> PyErr {
     {
         return instance(Ok(class), named.message(), &text);
     }
-    exception(py, class_of(&error), &text)
+    exception(py, class_of(&error), &in_python(text))
+}
+
+/// How Python calls what the texts of errors advise to.
+const TERMS: [(&str, &str); 6] = [
+    ("`wait_for_peer` would", "`peer(name, wait=seconds)` would"),
+    ("`Worker::lookup`", "`worker.lookup(name)`"),
+    (
+        "call `.rendezvous(\"tcp://host:port\")`",
+        "say `farref.join(rendezvous=\"tcp://host:port\")`",
+    ),
+    ("`.insecure()`", "`insecure=True`"),
+    ("`.token(..)`", "`token=..`"),
+    ("`.tls(..)`", "`tls=..`"),
+];
+
+fn in_python(mut text: String) -> String {
+    for (rust, python) in TERMS {
+        if text.contains(rust) {
+            text = text.replace(rust, python);
+        }
+    }
+    if text.starts_with("the lookup of") {
+        text = text.replace("`.timeout(..)`", "`timeout=..`");
+    }
+    text
 }
 
 /// One of Python's own classes of exceptions.

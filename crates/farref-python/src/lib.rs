@@ -7,7 +7,7 @@
 //! | `calls`, `scope` | building calls, as part of what the code runs for |
 //! | `serving`, `coroutines`, `deferred` | carrying out calls |
 //! | `objects`, `buffers`, `ownership` | values on their way: pickles, and memory beside them |
-//! | `errors` | exceptions |
+//! | `errors`, `places`, `logging` | exceptions; which lines of the program make references; what the core says |
 //! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
 //! | `user_code` | running what the program has to run |
 //!
@@ -21,9 +21,11 @@ mod errands;
 mod errors;
 mod futures;
 mod interpreter;
+mod logging;
 mod objects;
 mod ownership;
 mod peers;
+mod places;
 mod references;
 mod runtime;
 mod scope;
@@ -45,6 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 fn close(py: Python<'_>) {
     py.detach(|| {
         errands::close();
+        logging::close();
         interpreter::close(PATIENCE);
     });
 }
@@ -66,15 +69,7 @@ fn has_forked() -> bool {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     runtime::imported(module.py())?;
-    // Whoever wants to see what happens says so: FARREF_LOG=info.
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FARREF_LOG");
-    if let Ok(filter) = filter {
-        let logging = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr);
-        // A program that has its own keeps it.
-        let _ = logging.try_init();
-    }
+    logging::begin();
     module.add_class::<worker::PyWorker>()?;
     module.add_class::<peers::PyPeer>()?;
     module.add_class::<references::PyRRef>()?;

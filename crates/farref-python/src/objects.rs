@@ -35,7 +35,7 @@ pub(crate) enum Object {
 
 // A reference to it is one to anything: a Rust value, too.
 farref::__private::inventory::submit! {
-    ForeignType::of::<Object>()
+    ForeignType::of::<Object>().called("Python object")
 }
 
 /// An object that is with the worker that has it, until it is dropped.

@@ -8,6 +8,7 @@ use crate::calls::{Limit, PythonCall};
 use crate::futures::PyFuture;
 use crate::interpreter;
 use crate::objects;
+use crate::places::{self, Made};
 use crate::references::PyRRef;
 
 /// A worker of the group: call its functions, or leave values with it.
@@ -147,11 +148,10 @@ impl PyPeer {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyRRef> {
         let call = PythonCall::new(function, args, kwargs)?;
-        Ok(self
-            .limit
-            .or_of(function)?
-            .apply(call.on(&self.peer))
-            .remote())
+        let limit = self.limit.or_of(function)?;
+        let call = limit.apply(call.on(&self.peer));
+        let made = Made::By(function);
+        Ok(places::make(function.py(), &made, || call.remote()))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

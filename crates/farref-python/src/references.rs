@@ -12,6 +12,7 @@ use crate::errors::{alive, exception, to_python};
 use crate::interpreter;
 use crate::objects::{self, Object};
 use crate::peers::PyPeer;
+use crate::places::{self, Made};
 use crate::runtime;
 use crate::scope;
 
@@ -31,7 +32,7 @@ use crate::scope;
 /// 7
 ///
 /// ```
-#[pyclass(frozen, name = "RRef", module = "farref", generic)]
+#[pyclass(frozen, name = "RRef", module = "farref", generic, weakref)]
 pub(crate) struct PyRRef {
     rref: RRef<Object>,
     limit: Limit,
@@ -190,6 +191,31 @@ enum How {
     Remote,
 }
 
+/// Special methods that are called like others, of containers and iterators for the most part.
+const SPECIAL: [&str; 11] = [
+    "__call__",
+    "__len__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__contains__",
+    "__iter__",
+    "__next__",
+    "__enter__",
+    "__exit__",
+    "__bool__",
+];
+
+impl How {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Call => "call",
+            Self::Start => "start",
+            Self::Remote => "remote",
+        }
+    }
+}
+
 /// The methods of a far value, by their names.
 #[pyclass(frozen, module = "farref._core")]
 pub(crate) struct Methods {
@@ -201,8 +227,12 @@ pub(crate) struct Methods {
 impl Methods {
     fn __getattr__(&self, name: String) -> PyResult<Method> {
         // What Python looks for by itself is not there: it would be asked of the worker that has the value.
-        if name.starts_with("__") && name.ends_with("__") && name != "__call__" {
-            return Err(PyAttributeError::new_err(name));
+        let is_special = name.starts_with("__") && name.ends_with("__");
+        if is_special && !SPECIAL.contains(&name.as_str()) {
+            return Err(PyAttributeError::new_err(format!(
+                "{name} is not called from afar: write a function that gets the reference, uses `rref.local_value()`, and is \
+                 called on `rref.owner`"
+            )));
         }
         Ok(Method {
             on: PyRRef::limited(self.on.rref.clone(), self.on.limit),
@@ -221,6 +251,11 @@ impl Methods {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.__getattr__("__call__".to_owned())?
             .__call__(py, args, kwargs)
+    }
+
+    fn __repr__(&self) -> String {
+        let (how, on) = (self.how.name(), self.on.__repr__());
+        format!("<{how}: methods of {on}>")
     }
 }
 
@@ -246,7 +281,16 @@ impl Method {
         match self.how {
             How::Call => call.wait(py),
             How::Start => Ok(Bound::new(py, call.start())?.into_any()),
-            How::Remote => Ok(Bound::new(py, call.remote())?.into_any()),
+            How::Remote => {
+                let made = Made::ByMethod(&self.name);
+                let rref = places::make(py, &made, || call.remote());
+                Ok(Bound::new(py, rref)?.into_any())
+            }
         }
+    }
+
+    fn __repr__(&self) -> String {
+        let (how, on) = (self.how.name(), self.on.__repr__());
+        format!("<{how}.{}: a method of {on}>", self.name)
     }
 }

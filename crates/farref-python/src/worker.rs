@@ -1,6 +1,7 @@
 //! A worker of the group: joining, ending, looking into it.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use farref::{StoreServer, Tls, Worker, WorkerBuilder};
 use pyo3::exceptions::{PyOSError, PySystemExit, PyValueError};
@@ -11,6 +12,7 @@ use crate::errors::{alive, to_python};
 use crate::interpreter;
 use crate::objects::Object;
 use crate::peers::PyPeer;
+use crate::places::{self, Made};
 use crate::references::PyRRef;
 use crate::runtime::{self, duration};
 
@@ -61,6 +63,9 @@ impl StoreHost {
     }
 }
 
+/// How long references that are still held at the end may take to go.
+const LEAK_GRACE: Duration = Duration::from_millis(200);
+
 /// Joins a group, as `farref.join()` says.
 #[pyfunction]
 #[pyo3(signature = (*, name=None, rank=None, world_size=None, rendezvous=None, token=None, tls=None, insecure=false,
@@ -97,6 +102,8 @@ pub(crate) fn join(
         true => with(Worker::from_env(), name, WorkerBuilder::name),
         false => Worker::builder(name.unwrap_or_default()),
     };
+    // In Python a variable outlives its block, and holds what it holds when the group ends.
+    builder = builder.leak_grace(LEAK_GRACE);
     builder = with(builder, rank, WorkerBuilder::rank);
     builder = with(builder, world_size, WorkerBuilder::world_size);
     builder = with(builder, rendezvous, WorkerBuilder::rendezvous);
@@ -130,7 +137,10 @@ pub(crate) fn join(
         builder = builder.insecure();
     }
     let joined = runtime::wait(py, builder.join())?;
-    joined.map(PyWorker).map_err(|error| to_python(py, error))
+    let worker = joined.map_err(|error| to_python(py, error))?;
+    let (members, rank) = (worker.peers().len(), worker.rank());
+    tracing::info!(worker = %worker.name(), rank, members, "has joined its group");
+    Ok(PyWorker(worker))
 }
 
 fn with<T>(
@@ -144,7 +154,7 @@ fn with<T>(
     }
 }
 
-fn seconds(seconds: Option<f64>) -> PyResult<Option<std::time::Duration>> {
+fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     seconds.map(duration).transpose()
 }
 
@@ -206,7 +216,8 @@ impl PyWorker {
     /// A reference to a value of this worker, to be handed to others.
     fn rref(&self, py: Python<'_>, value: Bound<'_, PyAny>) -> PyResult<PyRRef> {
         alive()?;
-        let rref = self.0.rref(Object::here(value));
+        let made = Made::Value(&value);
+        let rref = places::make(py, &made, || self.0.rref(Object::here(value.clone())));
         rref.map(PyRRef::new).map_err(|error| to_python(py, error))
     }
 
@@ -239,7 +250,13 @@ impl PyWorker {
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
         runtime::may_wait(py)?;
-        runtime::wait(py, self.0.shutdown())?.map_err(|error| to_python(py, error))
+        if !self.0.references().is_empty() {
+            // What is only held by itself is not held.
+            py.import("gc")?.call_method0("collect")?;
+        }
+        let ended = runtime::wait(py, self.0.shutdown())?;
+        tracing::info!(worker = %self.0.name(), "has ended with its group");
+        ended.map_err(|error| to_python(py, error))
     }
 
     /// Serves others until the group ends.
@@ -294,7 +311,8 @@ impl PyWorker {
     }
 
     fn __repr__(&self) -> String {
-        format!("Worker({:?}, rank={})", self.0.name(), self.0.rank())
+        let ended = if self.0.is_member() { "" } else { ", ended" };
+        format!("Worker({:?}, rank={}{ended})", self.0.name(), self.0.rank())
     }
 }
 

@@ -205,6 +205,16 @@ impl SourceLine {
         Self(Line::Ours(location))
     }
 
+    /// Of a program in another language, whose lines have no columns.
+    pub(crate) fn told(file: &str, line: u32) -> Self {
+        let file = file.replace(char::is_control, "?").into();
+        Self(Line::Theirs(Arc::new(Theirs {
+            file,
+            line,
+            column: 0,
+        })))
+    }
+
     pub(crate) fn parts(&self) -> (&str, u32, u32) {
         let (file, line, column) = match &self.0 {
             Line::Ours(location) => (location.file(), location.line(), location.column()),
@@ -237,8 +247,10 @@ impl Hash for SourceLine {
 
 impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (file, line, column) = self.parts();
-        write!(f, "{file}:{line}:{column}")
+        match self.parts() {
+            (file, line, 0) => write!(f, "{file}:{line}"),
+            (file, line, column) => write!(f, "{file}:{line}:{column}"),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::support::blocking_pool::BlockedThread;
 pub use super::foreign::{
     ForeignCodec, ForeignHandlers, ForeignType, OwnValues, Waits, call_foreign, call_foreign_method,
 };
+pub use crate::tables::place::Place;
 
 /// All remote functions of the program.
 ///

@@ -13,12 +13,26 @@ pub(crate) const FOREIGN_VALUE: Fingerprint = Fingerprint::foreign(0);
 ///
 /// For crates that bring another language. Submitted at link time, as functions are.
 #[derive(Debug)]
-pub struct ForeignType(fn() -> TypeId);
+pub struct ForeignType {
+    id: fn() -> TypeId,
+    title: Option<&'static str>,
+}
 
 impl ForeignType {
     /// That type.
     pub const fn of<T: 'static>() -> Self {
-        Self(TypeId::of::<T>)
+        Self {
+            id: TypeId::of::<T>,
+            title: None,
+        }
+    }
+
+    /// What its values are called in reports, if nothing better is known.
+    pub const fn called(self, title: &'static str) -> Self {
+        Self {
+            title: Some(title),
+            ..self
+        }
     }
 }
 
@@ -29,7 +43,16 @@ pub(super) fn is_foreign(id: TypeId) -> bool {
     static TYPES: OnceLock<Vec<TypeId>> = OnceLock::new();
     let types = TYPES.get_or_init(|| {
         let types = inventory::iter::<ForeignType>();
-        types.into_iter().map(|ForeignType(id)| id()).collect()
+        types.into_iter().map(|foreign| (foreign.id)()).collect()
     });
     types.contains(&id)
+}
+
+/// What values of other languages are called.
+pub(crate) fn title() -> Option<&'static str> {
+    static TITLE: OnceLock<Option<&'static str>> = OnceLock::new();
+    *TITLE.get_or_init(|| {
+        let mut types = inventory::iter::<ForeignType>().into_iter();
+        types.find_map(|foreign| foreign.title)
+    })
 }

@@ -7,6 +7,7 @@ use farref_proto::{CallError, ContextError, Fingerprint, NodeId, RefError};
 use crate::agent::{Failure, MAX_CALLERS, Unmade};
 use crate::codec::CodecError;
 use crate::error::{Error, ErrorValue, FunctionName, RemoteError};
+use crate::fingerprint::foreign::{self, FOREIGN_VALUE};
 use crate::runtime::Core;
 use crate::runtime::registry::FunctionEntry;
 // On its way to the caller the text of a failure counts towards no budget.
@@ -273,6 +274,11 @@ impl Core {
 
     /// What a type is called, if this worker knows it.
     pub(crate) fn known_type(&self, fingerprint: Fingerprint) -> Option<&'static str> {
+        if fingerprint == FOREIGN_VALUE
+            && let Some(title) = foreign::title()
+        {
+            return Some(title);
+        }
         let returned = self.registry.type_name(fingerprint);
         returned.or_else(|| self.holds.type_name(fingerprint))
     }

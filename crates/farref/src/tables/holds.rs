@@ -7,7 +7,8 @@
 //! # Invariants
 //!
 //! - **HO-1** What references that came from others say of their origin is kept once for all that say
-//!   the same, and takes no more than [`MAX_RECEIVED`] entries, whatever peers send.
+//!   the same, and takes no more than [`MAX_RECEIVED`] entries, whatever peers send. So are the lines of programs in another
+//!   language.
 //! - **HO-2** Names are kept of the types that this program itself has references to, under the fingerprints that it
 //!   gives them: what peers call a type, which may stand for many, adds nothing and is called nothing.
 
@@ -21,6 +22,7 @@ use farref_proto::{Fingerprint, NodeId};
 
 use crate::agent::{Origins, SourceLine};
 use crate::support::lock::lock;
+use crate::tables::place::{self, Told};
 
 /// Where and when a reference came to be held, for leak reports. The first hold on it speaks for all: one line of a
 /// report is enough.
@@ -36,6 +38,8 @@ pub(crate) struct HoldRecord {
 pub(crate) enum Origin {
     /// This line of this program made the reference.
     Here(&'static Location<'static>),
+    /// A line of the program that this one drives has.
+    Told(Arc<Told>),
     /// It came in a message.
     Received(ReceivedFrom),
     /// There were too many others to keep that of this one.
@@ -54,7 +58,7 @@ pub(crate) struct ReceivedFrom {
     pub(crate) returned: bool,
 }
 
-/// Different origins of received references that are kept at most.
+/// Different origins of received references, and of those of other languages' programs, that are kept at most.
 const MAX_RECEIVED: usize = 16 << 10;
 
 type Map<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
@@ -97,7 +101,11 @@ impl OriginSet {
     }
 
     fn received(&mut self, received: ReceivedFrom) -> Arc<Origin> {
-        let origin = Origin::Received(received);
+        self.kept(Origin::Received(received))
+    }
+
+    /// HO-1
+    fn kept(&mut self, origin: Origin) -> Arc<Origin> {
         if let Some(known) = self.received.get(&origin) {
             return Arc::clone(known);
         }
@@ -136,8 +144,12 @@ impl Holds {
 
     /// Of a reference that this line makes.
     pub(crate) fn made(&self, location: &'static Location<'static>, at: Instant) -> HoldRecord {
+        let origin = match place::current() {
+            None => lock(&self.origins).here(location),
+            Some(told) => lock(&self.origins).kept(Origin::Told(told)),
+        };
         HoldRecord {
-            origin: lock(&self.origins).here(location),
+            origin,
             at: self.since_began(at),
         }
     }
@@ -211,6 +223,7 @@ impl HoldRecord {
     pub(crate) fn line(&self) -> Option<SourceLine> {
         match &*self.origin {
             Origin::Here(location) => Some(SourceLine::ours(location)),
+            Origin::Told(told) => Some(told.line.clone()),
             Origin::Received(received) => received.line.clone(),
             Origin::Unknown => None,
         }

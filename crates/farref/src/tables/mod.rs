@@ -7,6 +7,7 @@ pub(crate) mod flow_control;
 pub(crate) mod holds;
 pub(crate) mod labels;
 pub(crate) mod names;
+pub(crate) mod place;
 pub(crate) mod published;
 pub(crate) mod rejections;
 pub(crate) mod served;

@@ -406,8 +406,13 @@ fn some_references(core: &Core, most: usize) -> Vec<LeakedReference> {
 
 fn describe(core: &Core, leak: &Leak) -> LeakedReference {
     let hold = core.look(|node| node.refs(leak.rref).hold(leak.rref).cloned());
+    let mut what = None;
     let (location, received) = match hold.as_ref().map(HoldRecord::origin) {
         Some(Origin::Here(location)) => (Some(location.to_string()), None),
+        Some(Origin::Told(told)) => {
+            what = Some(told.what.to_string());
+            (Some(told.line.to_string()), None)
+        }
         Some(Origin::Received(received)) => {
             let line = received.line.as_ref().map(ToString::to_string);
             let received = ReceivedReference {
@@ -427,9 +432,10 @@ fn describe(core: &Core, leak: &Leak) -> LeakedReference {
     let mut holders: Vec<String> = own.into_iter().chain(others).collect();
     holders.dedup();
     let stream = core.labels.of(Labelled::Stream(leak.rref));
-    let type_name = match stream {
-        Some(stream) => stream.title(),
-        None => core
+    let type_name = match (stream, what) {
+        (Some(stream), _) => stream.title(),
+        (None, Some(what)) => what,
+        (None, None) => core
             .known_type(leak.fingerprint)
             .unwrap_or_default()
             .to_owned(),

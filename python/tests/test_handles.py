@@ -1,0 +1,95 @@
+"""What handles look like, and what they say to who uses them in a way that cannot work."""
+
+import asyncio
+import inspect
+import weakref
+
+import pytest
+import remote_functions as there
+
+import farref
+
+
+@farref.remote
+async def marked_coroutine():
+    return 1
+
+
+@farref.remote
+def marked():
+    return 1
+
+
+def test_special_methods_of_containers_and_iterators_are_called_like_others(b):
+    rows = b.remote(dict, a=1)
+    assert rows.call.__len__() == 1
+    rows.call.__setitem__("b", 2)
+    assert (rows.call.__getitem__("b"), rows.call.__contains__("c")) == (2, False)
+    numbers = b.remote(there.count_to, 2)
+    assert [numbers.call.__next__(), numbers.call.__next__()] == [1, 2]
+    with pytest.raises(StopIteration):
+        numbers.call.__next__()
+    with pytest.raises(AttributeError, match="local_value"):
+        rows.call.__array__()
+
+
+def test_references_and_their_methods_say_what_they_are(b):
+    rref = b.remote(there.Counter, 1)
+    assert repr(rref) == f"RRef({rref.id} on 'b')" or repr(rref) == f'RRef({rref.id} on "b")'
+    assert repr(rref.call) == f"<call: methods of {rref!r}>"
+    assert repr(rref.start.add) == f"<start.add: a method of {rref!r}>"
+    assert weakref.ref(rref)() is rref
+
+
+def test_marked_functions_say_what_they_are(b):
+    assert repr(marked) == f"<farref.remote function {__name__}.marked>"
+    assert asyncio.iscoroutinefunction(marked_coroutine) and not asyncio.iscoroutinefunction(marked)
+    if hasattr(inspect, "markcoroutinefunction"):
+        assert inspect.iscoroutinefunction(marked_coroutine) and not inspect.iscoroutinefunction(marked)
+    assert marked_coroutine.on(b) == 1 and asyncio.run(marked_coroutine()) == 1
+
+
+def test_marked_functions_are_called_on_peers(b):
+    rref = b.remote(there.Counter, 1)
+    for nobody in ["b", rref, None]:
+        for way in [marked.on, marked.start_on, marked.remote_on]:
+            with pytest.raises(TypeError, match="give a Peer"):
+                way(nobody)
+    with pytest.raises(ValueError, match="-1"):
+        farref.remote(timeout=-1)
+
+
+def test_workers_say_whether_they_have_ended():
+    with farref.testing.Cluster("a") as cluster:
+        worker = cluster["a"]
+        assert repr(worker) == 'Worker("a", rank=0)'
+        with pytest.raises(KeyError, match="no worker of the cluster is called 'z'"):
+            cluster["z"]
+    assert repr(worker) == 'Worker("a", rank=0, ended)'
+
+
+def test_the_worker_of_a_process_is_one_that_has_not_ended(tmp_path):
+    with pytest.raises(farref.NotMember, match="farref.join"):
+        farref.worker()
+    settings = dict(rank=0, world_size=1)
+    with farref.join(name="a", rendezvous=f"file://{tmp_path}/a", **settings) as a:
+        with farref.join(name="b", rendezvous=f"file://{tmp_path}/b", **settings) as b:
+            assert farref.worker().name == "b"
+        assert farref.worker().name == "a"
+    assert not a.is_member and not b.is_member
+
+
+@pytest.mark.parametrize(
+    "setting, text",
+    [(dict(rank=-1), "the first is 0"), (dict(threads=0), "one or more"), (dict(tls="cert.pem"), "certificate, key, authority")],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(tmp_path, setting, text):
+    with pytest.raises(farref.ConfigError, match=text):
+        farref.join(**{"name": "a", "rank": 0, "world_size": 1, "rendezvous": f"file://{tmp_path}/a", **setting})
+
+
+def test_errors_advise_to_what_python_has(cluster):
+    with pytest.raises(farref.NoSuchPeer, match="wait=seconds"):
+        cluster["a"].peer("nobody")
+    with pytest.raises(farref.Timeout, match="timeout=.."):
+        cluster["a"].lookup("nothing", timeout=0.01)
