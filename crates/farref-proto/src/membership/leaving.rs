@@ -60,6 +60,22 @@ impl Membership {
         }
     }
 
+    /// Gives the group up because a member does not talk to this node. The others are told as if it left, and nobody is
+    /// waited for: to this node it is the end.
+    pub(crate) fn resign(&mut self, refused_by: NodeId) -> Outcome {
+        if self.phase != Phase::Member {
+            return Outcome::default();
+        }
+        // It is not the one to hear what only this node knows.
+        self.suspects.insert(refused_by);
+        let mut outcome = self.leave();
+        outcome.messages.retain(|(to, _)| *to != refused_by);
+        self.farewells.clear();
+        self.phase = Phase::Evicted;
+        outcome.changes.push(Change::Evicted);
+        outcome
+    }
+
     /// Another node refused this one's connection because it is gone in that node's view. For a node
     /// that is leaving that is as good as an answer; for any other it is the end.
     pub(crate) fn on_refused(&mut self, by: NodeId) -> Outcome {

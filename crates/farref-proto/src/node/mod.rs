@@ -473,6 +473,13 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         self.proceed(out);
     }
 
+    /// A member does not talk to this node, and it is this node that goes: [`Event::Evicted`] follows, and the others
+    /// are told that it has left.
+    pub fn resign(&mut self, refused_by: NodeId, out: &mut Outbox<V>) {
+        let outcome = self.membership.resign(refused_by);
+        self.apply(outcome, out);
+    }
+
     /// Counts who is left, if that matters (MJ-1); whether this node goes on.
     fn goes_on(&mut self, changes: &[Change], out: &mut Outbox<V>) -> bool {
         let Some(majority) = &mut self.majority else {

@@ -23,6 +23,7 @@ use super::job::{ArrivedCall, Job};
 use super::registry::Registry;
 use super::reply::ReplySender;
 use super::settings::Settings;
+use super::unwelcome::Unwelcome;
 use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
@@ -101,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) rejections: Rejections,
     /// Set if this worker has given its group up because too few of it were left.
     pub(super) too_few: OnceLock<TooFew>,
+    /// Whether those who do not take its connections were there before it.
+    pub(super) unwelcome: Unwelcome,
     /// A worker died, which may have been the host of the group's store.
     pub(crate) store_lost: Notify,
     pub(super) began: Instant,
@@ -270,6 +273,7 @@ impl Core {
             unreachable: watch::Sender::default(),
             rejections: Rejections::default(),
             too_few: OnceLock::new(),
+            unwelcome: Unwelcome::new(stage == WorkerStage::Joining),
             store_lost: Notify::new(),
             began,
             numbers: AtomicU64::new(1),
@@ -375,8 +379,11 @@ impl Core {
     /// This worker is out of its group, by the word of the others or by its own.
     pub(crate) fn evicted(&self) -> Error {
         let name = Arc::clone(&self.name);
-        match self.too_few.get() {
-            Some(&TooFew { left, of }) => Error::Minority { name, left, of },
+        if let Some(&TooFew { left, of }) = self.too_few.get() {
+            return Error::Minority { name, left, of };
+        }
+        match self.unwelcome.reason() {
+            Some(reason) => Error::Rendezvous(Arc::clone(reason)),
             None => Error::Evicted { name },
         }
     }

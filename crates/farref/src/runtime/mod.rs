@@ -32,6 +32,7 @@ pub(crate) mod settings;
 mod status;
 pub(crate) mod stream;
 pub(crate) mod trace;
+mod unwelcome;
 pub(crate) mod value_scope;
 
 pub(crate) use self::authorization::Authorize;

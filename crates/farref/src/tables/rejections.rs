@@ -14,14 +14,22 @@ const REMEMBERED: usize = 1024;
 /// The lives with which this worker cannot connect, for reasons that no later attempt can change; until one does.
 #[derive(Debug, Default)]
 pub(crate) struct Rejections {
-    by: watch::Sender<BTreeMap<NodeId, Arc<RendezvousError>>>,
+    by: watch::Sender<BTreeMap<NodeId, Refusal>>,
+}
+
+#[derive(Clone, Debug)]
+struct Refusal {
+    why: Arc<RendezvousError>,
+    /// Whether it was that life which refused, or would have been refused, and not another that is found in its place.
+    is_its_own: bool,
 }
 
 impl Rejections {
     /// A life and this worker cannot connect.
-    pub(crate) fn insert(&self, by: NodeId, why: RendezvousError) {
+    pub(crate) fn insert(&self, by: NodeId, why: RendezvousError, is_its_own: bool) {
+        let why = Arc::new(why);
         self.by.send_modify(|all| {
-            all.insert(by, Arc::new(why));
+            all.insert(by, Refusal { why, is_its_own });
             if all.len() > REMEMBERED {
                 all.pop_first();
             }
@@ -39,7 +47,15 @@ impl Rejections {
 
     /// Why this life cannot be connected with, if so.
     pub(crate) fn of(&self, node: NodeId) -> Option<Arc<RendezvousError>> {
-        self.by.borrow().get(&node).cloned()
+        let all = self.by.borrow();
+        all.get(&node).map(|refusal| Arc::clone(&refusal.why))
+    }
+
+    /// The same, if it is there and it is with itself that no connection can be made.
+    pub(crate) fn by_itself(&self, node: NodeId) -> Option<Arc<RendezvousError>> {
+        let all = self.by.borrow();
+        let refusal = all.get(&node).filter(|refusal| refusal.is_its_own);
+        refusal.map(|refusal| Arc::clone(&refusal.why))
     }
 
     /// The same of the latest life of a worker of which there is something to say.
@@ -50,13 +66,16 @@ impl Rejections {
         };
         let all = self.by.borrow();
         let mut lives = all.range(life(0)..=life(u32::MAX));
-        lives.next_back().map(|(_, why)| Arc::clone(why))
+        lives
+            .next_back()
+            .map(|(_, refusal)| Arc::clone(&refusal.why))
     }
 
     /// The first of them.
     pub(crate) fn first(&self) -> Option<Arc<RendezvousError>> {
         let all = self.by.borrow();
-        all.first_key_value().map(|(_, why)| Arc::clone(why))
+        all.first_key_value()
+            .map(|(_, refusal)| Arc::clone(&refusal.why))
     }
 
     /// Waits until there is something to say of a life.
@@ -90,7 +109,7 @@ mod tests {
         let rejections = Rejections::default();
         for (worker, incarnation) in [(1, 1), (2, 1), (2, 9), (3, 0)] {
             let node = NodeId::new(worker, incarnation);
-            rejections.insert(node, why(&node.to_string()));
+            rejections.insert(node, why(&node.to_string()), true);
         }
         let of = |worker| said(rejections.of_worker(WorkerId(worker)));
         assert_eq!(of(2), Some(NodeId::new(2, 9).to_string()));
@@ -108,7 +127,7 @@ mod tests {
     fn there_is_an_end_to_what_is_kept() {
         let rejections = Rejections::default();
         for worker in 0..2 * REMEMBERED as u32 {
-            rejections.insert(NodeId::new(worker, 1), why("them"));
+            rejections.insert(NodeId::new(worker, 1), why("them"), true);
         }
         assert_eq!(rejections.by.borrow().len(), REMEMBERED);
     }

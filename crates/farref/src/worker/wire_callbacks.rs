@@ -56,7 +56,9 @@ impl WireCallbacks for CoreCallbacks {
             WorkerStage::Joining | WorkerStage::Member
         );
         if is_here {
-            core.rejections.insert(by, explained(&core, by, rejection));
+            let is_its_own = !matches!(rejection, Rejection::Elsewhere(_));
+            let why = explained(&core, by, rejection);
+            core.rejections.insert(by, why, is_its_own);
         }
     }
 
@@ -91,7 +93,7 @@ fn explained(core: &Core, by: NodeId, rejection: Rejection) -> RendezvousError {
     match rejection {
         Rejection::Token => RendezvousError::WrongToken { name, by },
         Rejection::User => RendezvousError::OtherUser { name, by },
-        Rejection::Certificate(reason) => RendezvousError::Certificate { name, by, reason },
+        Rejection::Certificate(reason) | Rejection::Elsewhere(reason) => RendezvousError::Certificate { name, by, reason },
         Rejection::Version(theirs) => RendezvousError::WireVersion {
             worker: by,
             theirs,

@@ -243,6 +243,50 @@ fn a_leaver_does_not_wait_for_those_it_cannot_reach() {
     }
 }
 
+/// Whoever resigns is out at once, and the others see it leave; whoever refuses it hears so from them.
+#[test]
+fn one_that_resigns_is_out_and_everybody_else_stays() {
+    for refusing in [A, B] {
+        let mut group = Group::new(3);
+        let newcomer = group.join(id(D), C);
+        group.deliver_all();
+        for n in [A, B, C] {
+            group.events(n);
+        }
+        group.on(newcomer, |node, out| node.resign(id(refusing), out));
+        assert_eq!(group.phase(newcomer), Phase::Evicted);
+        assert!(group.events(newcomer).contains(&Event::Evicted));
+        assert!(
+            !group.busy().contains(&(id(D), id(refusing))),
+            "to the one that does not listen nothing is said"
+        );
+        // What the newcomer would hear is lost.
+        group.crash(newcomer);
+        if refusing == A {
+            // It leads, and finds out by itself at the latest when it has something to settle.
+            group.suspect(A, newcomer);
+        }
+        group.deliver_all();
+        for n in [A, B, C] {
+            assert_eq!(group.members(n), [id(A), id(B), id(C)]);
+            assert!(group.nodes[n].membership().is_settled());
+        }
+        assert!(group.events(C).contains(&gone(D, Departure::Left)));
+        group.assert_agreed();
+    }
+}
+
+/// Nobody resigns who is not in.
+#[test]
+fn one_that_is_not_in_does_not_resign() {
+    let mut group = Group::new(2);
+    let newcomer = group.join(id(C), A);
+    group.on(newcomer, |node, out| node.resign(id(B), out));
+    assert_eq!(group.phase(newcomer), Phase::Joining);
+    group.deliver_all();
+    assert_eq!(group.phase(newcomer), Phase::Member);
+}
+
 /// Two leave at once.
 #[test]
 fn two_may_leave_at_once() {

@@ -57,8 +57,8 @@ impl HandshakeFailure {
     pub(crate) fn rejection(&self) -> Option<Rejection> {
         match self {
             Self::Tls(TlsFailure::Io(_) | TlsFailure::Protocol(_)) => None,
+            Self::OtherName { .. } => Some(Rejection::Elsewhere(self.to_string())),
             Self::Tls(_)
-            | Self::OtherName { .. }
             | Self::Refused(Refusal::NeedsTls | Refusal::NoTls | Refusal::Name) => {
                 Some(Rejection::Certificate(self.to_string()))
             }
@@ -164,4 +164,6 @@ pub(crate) enum Rejection {
     Version(u16),
     /// One of the two has a certificate that the other does not take, or none.
     Certificate(String),
+    /// Where it should be there is another, by its certificate.
+    Elsewhere(String),
 }

@@ -97,6 +97,7 @@ impl Core {
                     end_waits_for_a_place(&mut peer, work);
                     work.dropped.push(Box::new(peer));
                 }
+                self.unwelcome.forget(node);
                 work.forgotten.push((node, departure));
                 Self::tell_watchers(work, self.watchers.gone(node, departure));
                 // It may have been the host of the group's store.
@@ -109,9 +110,13 @@ impl Core {
                 let name = self.name.to_string();
                 let why = RendezvousError::GroupFull { name, limit };
                 work.woken
-                    .push(Box::new(move |core| core.rejections.insert(node, why)));
+                    .push(Box::new(move |core| core.rejections.insert(node, why, true)));
             }
-            Event::Welcomed => self.reach(WorkerStage::Member, work),
+            Event::Welcomed => {
+                if !self.is_refused(state) {
+                    self.reach(WorkerStage::Member, work);
+                }
+            }
             // W4: nothing is said of those who are not gone but out of sight.
             Event::Minority(too_few) => drop(self.too_few.set(too_few)),
             Event::Evicted => {
@@ -119,7 +124,14 @@ impl Core {
                     Some(TooFew { left, of }) => tracing::error!(worker = %self.name, left, of,
                         "this worker sees no majority of its group any more, and gives it up"),
                     None => {
-                        tracing::error!(worker = %self.name, "the group has declared this worker dead");
+                        self.unwelcome.evicted(&self.rejections);
+                        match self.unwelcome.reason() {
+                            Some(reason) => tracing::error!(worker = %self.name, %reason,
+                                "this worker does not fit into its group, and is none of it any more"),
+                            None => {
+                                tracing::error!(worker = %self.name, "the group has declared this worker dead");
+                            }
+                        }
                     }
                 }
                 self.reach(WorkerStage::Evicted, work);
@@ -174,6 +186,18 @@ impl Core {
             }
             _ => {}
         }
+    }
+
+    /// This worker has been let in, and knows now who was there before it: one of those may have refused it (UW-1).
+    fn is_refused(&self, state: &mut ProtocolState) -> bool {
+        let ProtocolState { node, out, .. } = state;
+        let view = node.membership().view();
+        let elders = view.members().filter(|&member| member != self.me);
+        let refused_by = self.unwelcome.let_in(elders, &self.rejections);
+        if let Some(by) = refused_by {
+            node.resign(by, out);
+        }
+        refused_by.is_some()
     }
 
     /// Tells each extension something, whatever the others make of it.

@@ -61,7 +61,15 @@ impl Inbound for Core {
         self.unreachable.send_modify(|nodes| {
             nodes.insert(node);
         });
-        user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
+        let is_unwelcome =
+            stage == WorkerStage::Member && self.unwelcome.refused_by(node, &self.rejections);
+        user_code::forbid_during(|| {
+            self.input(|protocol, out| match is_unwelcome {
+                // UW-1
+                true => protocol.resign(node, out),
+                false => protocol.suspect(node, out),
+            });
+        });
     }
 
     fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {

@@ -82,6 +82,7 @@ impl Core {
         if state.node.membership().view().is_gone(node) {
             return;
         }
+        self.unwelcome.met(node);
         state.peer(node).flow.raise_limit(max_calls);
         let mut work = Work::new();
         self.unpark(&mut state, node, &mut work);
