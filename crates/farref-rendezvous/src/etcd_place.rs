@@ -5,13 +5,41 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::location::{ParseRendezvousError, host_and_port};
+use crate::location::{ParseRendezvousError, UNLIKE, host_and_port};
 
 /// How long a worker that is not heard of keeps its place, unless the rendezvous says otherwise.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// etcd itself allows nothing shorter.
 const SHORTEST_TTL: u64 = 2;
 const LONGEST_TTL: u64 = 24 * 3600;
+
+const PREFIX: ParseRendezvousError = ParseRendezvousError::because(
+    "an etcd needs a prefix for the group's keys, of letters, digits and -_./: \
+     (etcd://host:port/prefix)",
+);
+const HOSTS: ParseRendezvousError = ParseRendezvousError::because(
+    "an etcd's hosts are written host:port, with commas in between (etcd://host:port,host:port/prefix)",
+);
+const USER: ParseRendezvousError =
+    ParseRendezvousError::because("there is no user before the @ (etcd://user@host:port/prefix)");
+const PASSWORD: ParseRendezvousError = ParseRendezvousError::because(
+    "a password must not stand in it, where logs and other processes see it: set FARREF_ETCD_PASSWORD, or \
+     name a file (etcd://user@host:port/prefix?password-file=PATH)",
+);
+const SETTING: ParseRendezvousError = ParseRendezvousError::because(
+    "the settings of an etcd are ca, cert, key, password-file and ttl, each with a value \
+     (etcds://host:port/prefix?ca=PATH&ttl=10)",
+);
+const TTL: ParseRendezvousError =
+    ParseRendezvousError::because("the ttl of an etcd is a number of seconds from 2 to 86400");
+const NO_TLS: ParseRendezvousError = ParseRendezvousError::because(
+    "ca, cert and key are for an etcd with TLS: write etcds:// instead of etcd://",
+);
+const CA: ParseRendezvousError = ParseRendezvousError::because(
+    "etcds:// needs the certificate of who signed etcd's (etcds://host:port/prefix?ca=PATH)",
+);
+const PAIR: ParseRendezvousError =
+    ParseRendezvousError::because("cert and key of an etcd belong together: give both, or neither");
 
 /// A prefix in an etcd: `etcd://[user@]host:port[,host:port]/prefix[?settings]`, or `etcds://` with TLS.
 ///
@@ -63,24 +91,24 @@ impl FromStr for EtcdPlace {
         let (rest, tls) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(rest), _) => (rest, false),
             (None, Some(rest)) => (rest, true),
-            (None, None) => return Err(ParseRendezvousError),
+            (None, None) => return Err(UNLIKE),
         };
         let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, prefix) = address.split_once('/').ok_or(ParseRendezvousError)?;
+        let (authority, prefix) = address.split_once('/').ok_or(PREFIX)?;
         let (user, hosts) = match authority.rsplit_once('@') {
             // A password here would be one in the logs.
-            Some((user, _)) if user.is_empty() || user.contains(':') => {
-                return Err(ParseRendezvousError);
-            }
+            Some((user, _)) if user.contains(':') => return Err(PASSWORD),
+            Some(("", _)) => return Err(USER),
             Some((user, hosts)) => (Some(user.to_owned()), hosts),
             None => (None, authority),
         };
         let endpoints = hosts.split(',').map(host_and_port);
-        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>();
+        let endpoints = endpoints.map_err(|_| HOSTS)?;
         let prefix = prefix.trim_matches('/');
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
         if !(1..=255).contains(&prefix.len()) || !prefix.chars().all(allowed) {
-            return Err(ParseRendezvousError);
+            return Err(PREFIX);
         }
         let mut place = Self {
             endpoints,
@@ -94,9 +122,9 @@ impl FromStr for EtcdPlace {
             ttl: DEFAULT_TTL,
         };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            let (name, value) = setting.split_once('=').ok_or(ParseRendezvousError)?;
+            let (name, value) = setting.split_once('=').ok_or(SETTING)?;
             if value.is_empty() {
-                return Err(ParseRendezvousError);
+                return Err(SETTING);
             }
             match name {
                 "ca" => place.ca = Some(value.into()),
@@ -106,20 +134,18 @@ impl FromStr for EtcdPlace {
                 "ttl" => {
                     let ttl = value.parse().ok();
                     let ttl = ttl.filter(|ttl| (SHORTEST_TTL..=LONGEST_TTL).contains(ttl));
-                    place.ttl = Duration::from_secs(ttl.ok_or(ParseRendezvousError)?);
+                    place.ttl = Duration::from_secs(ttl.ok_or(TTL)?);
                 }
-                _ => return Err(ParseRendezvousError),
+                _ => return Err(SETTING),
             }
         }
         let has_files = place.ca.is_some() || place.cert.is_some() || place.key.is_some();
         // Nobody is to believe that what is not encrypted is.
-        let fits = match tls {
-            true => place.ca.is_some() && place.cert.is_some() == place.key.is_some(),
-            false => !has_files,
-        };
-        match fits {
-            true => Ok(place),
-            false => Err(ParseRendezvousError),
+        match tls {
+            false if has_files => Err(NO_TLS),
+            true if place.ca.is_none() => Err(CA),
+            true if place.cert.is_some() != place.key.is_some() => Err(PAIR),
+            _ => Ok(place),
         }
     }
 }
@@ -170,6 +196,30 @@ mod tests {
             "etcds://h:2379/a?ca=/ca.pem&cert=/c.pem&key=/k.pem",
         ] {
             assert_eq!(text.parse::<EtcdPlace>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn whoever_is_wrong_about_an_etcd_is_told_where() {
+        for (text, expected) in [
+            ("etcd://h:1", "prefix"),
+            ("etcd://h:1/", "prefix"),
+            ("etcd://h:1/a b", "prefix"),
+            ("etcd://h/p", "host:port"),
+            ("etcd://h:1,/p", "host:port"),
+            ("etcd://u:secret@h:1/p", "password-file"),
+            ("etcd://@h:1/p", "user"),
+            ("etcd://h:1/p?ttl=1", "from 2 to 86400"),
+            ("etcd://h:1/p?ttl=x", "from 2 to 86400"),
+            ("etcd://h:1/p?tll=10", "settings"),
+            ("etcd://h:1/p?ttl", "settings"),
+            ("etcd://h:1/p?ca=/ca.pem", "etcds://"),
+            ("etcds://h:1/p", "ca=PATH"),
+            ("etcds://h:1/p?ca=/ca.pem&cert=/c.pem", "cert and key"),
+        ] {
+            let error = text.parse::<EtcdPlace>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 

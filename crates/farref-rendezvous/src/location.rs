@@ -45,9 +45,22 @@ pub enum Rendezvous {
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("expected tcp://host:port, file:///path or etcd://host:port/prefix")]
-#[non_exhaustive]
-pub struct ParseRendezvousError;
+#[error("{reason}")]
+pub struct ParseRendezvousError {
+    reason: &'static str,
+}
+
+impl ParseRendezvousError {
+    /// What is wrong. It repeats nothing of the text, which may have a password in it.
+    pub(crate) const fn because(reason: &'static str) -> Self {
+        Self { reason }
+    }
+}
+
+/// The text looks like no rendezvous at all.
+pub(crate) const UNLIKE: ParseRendezvousError = ParseRendezvousError::because(
+    "expected tcp://host:port, file:///path or etcd://host:port/prefix",
+);
 
 impl FromStr for Rendezvous {
     type Err = ParseRendezvousError;
@@ -56,13 +69,13 @@ impl FromStr for Rendezvous {
         if let Some(path) = text.strip_prefix("file://") {
             return match path.starts_with('/') && path.len() > 1 {
                 true => Ok(Self::File(path.into())),
-                false => Err(ParseRendezvousError),
+                false => Err(UNLIKE),
             };
         }
         if text.starts_with("etcd://") || text.starts_with("etcds://") {
             return Ok(Self::Etcd(text.parse()?));
         }
-        let rest = text.strip_prefix("tcp://").ok_or(ParseRendezvousError)?;
+        let rest = text.strip_prefix("tcp://").ok_or(UNLIKE)?;
         let (host, port) = host_and_port(rest)?;
         Ok(Self::Tcp { host, port })
     }
@@ -79,19 +92,36 @@ impl fmt::Display for Rendezvous {
     }
 }
 
+/// The same text for errors and logs: what looks like a password in it is left out.
+pub fn without_password(text: &str) -> String {
+    let start = text.find("://").map_or(0, |at| at + 3);
+    let Some(end) = text.rfind('@').filter(|end| *end >= start) else {
+        return text.to_owned();
+    };
+    let (Some(before), Some(user), Some(after)) =
+        (text.get(..start), text.get(start..end), text.get(end..))
+    else {
+        return text.to_owned();
+    };
+    match user.split_once(':') {
+        Some((user, _)) => format!("{before}{user}:***{after}"),
+        None => text.to_owned(),
+    }
+}
+
 /// Reads `host:port`, or `[address]:port`.
 pub(crate) fn host_and_port(text: &str) -> Result<(String, u16), ParseRendezvousError> {
-    let (host, port) = text.rsplit_once(':').ok_or(ParseRendezvousError)?;
+    let (host, port) = text.rsplit_once(':').ok_or(UNLIKE)?;
     let host = match host.strip_prefix('[') {
-        Some(bracketed) => bracketed.strip_suffix(']').ok_or(ParseRendezvousError)?,
+        Some(bracketed) => bracketed.strip_suffix(']').ok_or(UNLIKE)?,
         // An IPv6 address without brackets leaves open where the port begins.
-        None if host.contains(':') => return Err(ParseRendezvousError),
+        None if host.contains(':') => return Err(UNLIKE),
         None => host,
     };
-    let port = port.parse().map_err(|_| ParseRendezvousError)?;
+    let port = port.parse().map_err(|_| UNLIKE)?;
     match is_host(host) && port != 0 {
         true => Ok((host.to_owned(), port)),
-        false => Err(ParseRendezvousError),
+        false => Err(UNLIKE),
     }
 }
 
@@ -115,6 +145,20 @@ mod tests {
         ] {
             let parsed: Rendezvous = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_password_is_left_out() {
+        for (text, shown) in [
+            ("etcd://bob:pw@h:1/x", "etcd://bob:***@h:1/x"),
+            ("etcd://bob:p@:/w@h:1/x", "etcd://bob:***@h:1/x"),
+            ("bob:pw@h", "bob:***@h"),
+            ("etcd://bob@h:1/x", "etcd://bob@h:1/x"),
+            ("tcp://h:1", "tcp://h:1"),
+            ("@", "@"),
+        ] {
+            assert_eq!(without_password(text), shown);
         }
     }
 

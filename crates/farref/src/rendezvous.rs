@@ -11,7 +11,9 @@ pub use farref_rendezvous::{
     StoreServer, TcpStoreClient, check_store,
 };
 
-pub(crate) use farref_rendezvous::environment::{Settings, advertised_address, host_id};
+pub(crate) use farref_rendezvous::environment::{
+    Settings, advertised_address, host_id, without_password,
+};
 pub(crate) use farref_rendezvous::group::{
     Address, Card, CertificateTag, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag,
     announce_run, check_name, check_rank, enter, key_prefix, latest_group,

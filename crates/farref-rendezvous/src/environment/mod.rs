@@ -12,3 +12,4 @@ mod tests;
 
 pub use self::host::{advertised_address, host_id};
 pub use self::settings::Settings;
+pub use crate::location::without_password;

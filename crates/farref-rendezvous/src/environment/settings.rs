@@ -12,7 +12,7 @@ use super::launcher::Launcher;
 use super::variables::{Variables, malformed};
 use crate::error::RendezvousError;
 use crate::identity::{MAX_WORLD_SIZE, check_name};
-use crate::location::Rendezvous;
+use crate::location::{ParseRendezvousError, Rendezvous, UNLIKE, without_password};
 
 /// What a worker learns from its variables.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -113,10 +113,13 @@ fn rendezvous(
     if let Some(text) = &own
         && text != "env://"
     {
-        let parsed = text.parse().map_err(|_| {
-            let expected =
-                "tcp://host:port, file:///path, etcd://host:port/prefix or env://".into();
-            malformed("FARREF_RENDEZVOUS", text.clone(), expected)
+        let parsed = text.parse().map_err(|error: ParseRendezvousError| {
+            let mut expected =
+                "tcp://host:port, file:///path, etcd://host:port/prefix or env://".to_owned();
+            if error != UNLIKE {
+                expected = format!("an etcd's place, but {error}");
+            }
+            malformed("FARREF_RENDEZVOUS", without_password(text), expected)
         })?;
         return Ok((Some(parsed), false));
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use super::ObserveError;
-use crate::rendezvous::{Address, Rendezvous};
+use crate::rendezvous::{Address, Rendezvous, without_password};
 
 /// An address that a person gave.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ impl FromStr for ObservedAddress {
             Ok(Rendezvous::Tcp { host, port }) => Ok(Self::Either { host, port }),
             Ok(store @ (Rendezvous::File(_) | Rendezvous::Etcd(_))) => Ok(Self::Store(store)),
             Err(_) => Err(ObserveError::Address {
-                text: text.to_owned(),
+                text: without_password(text),
             }),
         }
     }
@@ -94,6 +94,14 @@ mod tests {
             let error = text.parse::<ObservedAddress>().expect_err(text);
             assert!(matches!(error, ObserveError::Address { .. }), "{text}");
         }
+    }
+
+    #[test]
+    fn a_password_that_should_not_be_there_is_not_repeated() {
+        let text = "etcd://bob:secret@h:1/x";
+        let error = text.parse::<ObservedAddress>().expect_err(text);
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(error.to_string().contains("etcd://bob:"), "{error}");
     }
 
     #[test]

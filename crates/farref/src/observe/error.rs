@@ -26,8 +26,8 @@ use crate::rendezvous::RendezvousError;
 pub enum ObserveError {
     /// The text is no address.
     #[error(
-        "`{text}` is no address: write host:port of a worker or of the rendezvous, unix:name, or \
-         file:///path"
+        "`{text}` is no address: write host:port of a worker or of the rendezvous, unix:name, file:///path or \
+         etcd://host:port/prefix"
     )]
     Address {
         /// The text.

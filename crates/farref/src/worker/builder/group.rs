@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{MeetingPoint, NEVER, WorkerBuilder};
 use crate::error::{ConfigError, Error};
-use crate::rendezvous::{Rendezvous, Store};
+use crate::rendezvous::{Rendezvous, Store, without_password};
 
 impl WorkerBuilder {
     /// What the worker is called: up to 127 letters, digits and `-_:.`.
@@ -106,7 +106,7 @@ impl WorkerBuilder {
         self.place = match place.parse::<Rendezvous>() {
             Ok(place) => Ok(Some(MeetingPoint::Shared(place))),
             Err(reason) => Err(Error::from(ConfigError::BadRendezvous {
-                place: place.to_owned(),
+                place: without_password(place),
                 reason,
             })),
         };
