@@ -239,7 +239,8 @@ async fn prepare(
             })
         }
         MeetingPoint::Foreign(store) => {
-            let advertised = advertised_address(builder.advertise, None).await?;
+            let advertised =
+                advertised_address(builder.advertise, None, leaves_host(builder)).await?;
             let bind = bind_options(builder, advertised)?;
             let opened = Opened {
                 store: Arc::new(ForeignStore::new(Arc::clone(store))),
@@ -253,7 +254,9 @@ async fn prepare(
             })
         }
         MeetingPoint::Shared(rendezvous) => {
-            let advertised = advertised_address(builder.advertise, Some(rendezvous)).await?;
+            let advertised =
+                advertised_address(builder.advertise, Some(rendezvous), leaves_host(builder))
+                    .await?;
             let bind = bind_options(builder, advertised)?;
             let may_host = may_host(builder, rendezvous).await;
             let opened = open_store(builder, rendezvous, may_host.is_some(), deadline).await?;
@@ -265,6 +268,11 @@ async fn prepare(
             })
         }
     }
+}
+
+/// Whether connections with other hosts are allowed.
+fn leaves_host(builder: &WorkerBuilder) -> bool {
+    builder.insecure || matches!(builder.tls, Ok(Some(_)))
 }
 
 /// Where to listen, if others reach this worker under `advertised`, and if it may.
