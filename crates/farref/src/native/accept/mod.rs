@@ -2,6 +2,7 @@
 
 mod handshake;
 mod handshake_limit;
+mod warnings;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::link::LinkTable;
 use super::transport::{Listener, Stream};
 use crate::support::lock::lock;
 use handshake_limit::{HandshakeSlot, PendingHandshakes};
+use warnings::Warnings;
 
 /// The pause after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -26,9 +28,6 @@ const MAX_STRANGERS: usize = 8;
 /// How many of those who connect may have the store asked for their names at a time.
 const MAX_LOOKUPS: usize = 8;
 
-/// How long it is not said again that there was one.
-const WARN_PAUSE: Duration = Duration::from_secs(60);
-
 /// Takes the connections that others make to this worker.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
@@ -36,8 +35,8 @@ pub(crate) struct Acceptor {
     pending: Arc<PendingHandshakes>,
     /// Those of other users, who are told so and take no place of anybody else's.
     strangers: Arc<PendingHandshakes>,
-    /// When it was last said that there was one.
-    warned: Mutex<Option<Instant>>,
+    /// What was said lately of those who were refused.
+    warnings: Mutex<Warnings>,
     /// A permit for each observer (OB-2).
     observers: Arc<Semaphore>,
     /// A permit for each who is looked up in the store (HS-4).
@@ -50,7 +49,7 @@ impl Acceptor {
             links: Arc::clone(links),
             pending: PendingHandshakes::new(links.endpoint.config.max_handshakes),
             strangers: PendingHandshakes::new(MAX_STRANGERS),
-            warned: Mutex::default(),
+            warnings: Mutex::default(),
             observers: Arc::new(Semaphore::new(MAX_OBSERVERS)),
             lookups: Semaphore::new(MAX_LOOKUPS),
         })
@@ -105,28 +104,22 @@ impl Acceptor {
 
     async fn receive(self: Arc<Self>, stream: Stream, slot: HandshakeSlot) {
         let endpoint = &self.links.endpoint;
-        let transport = stream.transport;
+        let (transport, from) = (stream.transport, stream.remote_address());
         let handshake = self.handshake(stream, slot);
         let handshake = timeout(endpoint.config.handshake_timeout, handshake);
         let Err(failure) = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout)) else {
             return;
         };
         endpoint.metrics.refused(&failure);
-        let is_known = matches!(failure, HandshakeFailure::OtherUser { .. }) && self.has_warned();
-        if failure.needs_operator() && !is_known {
-            warn!(transport, %failure, "a connection is refused");
-        } else {
-            debug!(transport, %failure, "a connection is refused");
+        let from = from.map(|from| from.ip());
+        let key = (failure.reason(), from);
+        let shown = from.map(tracing::field::display);
+        let said = failure
+            .needs_operator()
+            .then(|| lock(&self.warnings).note(key, Instant::now()));
+        match said.flatten() {
+            Some(more) => warn!(transport, from = shown, %failure, more, "a connection is refused"),
+            None => debug!(transport, from = shown, %failure, "a connection is refused"),
         }
-    }
-
-    /// Whether other users were warned of just now: whoever can connect must not be able to fill the log.
-    fn has_warned(&self) -> bool {
-        let mut warned = lock(&self.warned);
-        if warned.is_some_and(|at| at.elapsed() < WARN_PAUSE) {
-            return true;
-        }
-        *warned = Some(Instant::now());
-        false
     }
 }

@@ -216,10 +216,12 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
 /// Tells the operator what only the operator can mend, without repeating it for ever.
 fn report(link: &Link, address: &Address, failure: &HandshakeFailure) {
     let peer = link.peer;
+    let name = link.endpoint.callbacks.name(peer);
+    let name = name.as_deref().unwrap_or_default();
     if failure.needs_operator() && link.state().failures <= 2 {
-        warn!(%peer, ?address, %failure, "handshake failed");
+        warn!(%peer, name, %address, %failure, "handshake failed");
     } else {
-        debug!(%peer, ?address, %failure, "handshake failed");
+        debug!(%peer, name, %address, %failure, "handshake failed");
     }
 }
 

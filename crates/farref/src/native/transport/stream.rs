@@ -10,6 +10,7 @@
 //! [`ReadHalf::read_now`] and [`WriteHalf::try_write_now`], which ask the system itself.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
@@ -75,6 +76,14 @@ pub(crate) enum WriteHalf {
 }
 
 impl Stream {
+    /// Where the other end of a TCP connection is.
+    pub(crate) fn remote_address(&self) -> Option<SocketAddr> {
+        match &self.read {
+            ReadHalf::Tcp(read) => read.peer_addr().ok(),
+            _ => None,
+        }
+    }
+
     /// Connects to an address. `network` is the network within this process that the caller is in,
     /// and the caller's name there.
     pub(crate) async fn connect(
