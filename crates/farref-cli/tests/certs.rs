@@ -265,6 +265,10 @@ fn what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key
     let expected = ["a.key", "a.pem", "ca.pem"].map(str::to_owned);
     ensure!(folder.names("host0")? == expected.into());
     ensure!(folder.mode("host0")? == 0o700);
+    // It is made with all that is above it.
+    folder.certs("issue ca --worker a --out racks/0/host7")?;
+    ensure!(folder.names("racks/0/host7")?.len() == 3);
+    ensure!(folder.mode("racks/0/host7")? == 0o700);
     ensure!(folder.certified("host0/a.pem", "host0/ca.pem").is_ok());
     // Two authorities, while one takes the other's place.
     folder.certs("init next")?;
@@ -405,6 +409,8 @@ fn what_is_wrong_is_said_in_one_line_that_says_what_to_do() -> anyhow::Result<()
     )?;
     foreign(&folder, "torn", |_| {})?;
     folder.write("torn/ca.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n")?;
+    std::fs::create_dir(folder.path("looped"))?;
+    std::os::unix::fs::symlink("ca.pem", folder.path("looped/ca.pem"))?;
     for (arguments, says) in [
         ("issue ca --worker a/b", "\"a/b\" cannot be a worker's name"),
         (
@@ -427,9 +433,23 @@ fn what_is_wrong_is_said_in_one_line_that_says_what_to_do() -> anyhow::Result<()
         ),
         ("issue garbled --worker a", "garbled/ca-key.pem is no key"),
         ("issue torn --worker a", "torn/ca.pem is no certificate"),
-        ("issue ca --worker a --out x/y/z", "cannot write x/y/z"),
+        (
+            "issue ca --worker a --out ca/ca.pem/z",
+            "cannot write ca/ca.pem/z",
+        ),
         ("issue ca --worker a --out ca/ca.pem", "ca/ca.pem"),
-        ("init x/y/z", "cannot write x/y/z"),
+        ("init ca/ca.pem/z", "cannot write ca/ca.pem/z"),
+        // What cannot be looked at is not missing.
+        ("issue looped --worker a", "cannot read looped/ca.pem"),
+        // The authority's own certificate is kept there.
+        (
+            "issue ca --worker ca --out host1",
+            "host1/ca.pem is the authority's",
+        ),
+        (
+            "issue ca --worker a --worker b --as ca --out host1",
+            "host1/ca.pem is the authority's",
+        ),
         ("show nowhere.pem", "cannot read nowhere.pem"),
         ("show ca/ca-key.pem", "is no certificate"),
     ] {

@@ -74,7 +74,9 @@ impl Authority {
             });
         }
         for missing in [CERTIFICATE, KEY] {
-            if !folder.join(missing).exists() {
+            let path = folder.join(missing);
+            // One that is not for this user to look at is not missing.
+            if !path.try_exists().map_err(CertsError::read(&path))? {
                 let folder = folder.into();
                 return Err(CertsError::NoAuthority { folder, missing });
             }

@@ -30,6 +30,11 @@ pub(crate) enum CertsError {
     )]
     ForAnother { path: PathBuf, wanted: String },
     #[error(
+        "{} is the authority's own certificate, wherever there are others: with --as NAME there are files of another name",
+        path.display()
+    )]
+    AuthoritysName { path: PathBuf },
+    #[error(
         "{} is another authority's, so what is issued here would not count there: take another folder for --out, or add \
          the text of {} to it",
         path.display(), issuing.display()

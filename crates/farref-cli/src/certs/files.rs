@@ -23,7 +23,7 @@ const PRIVATE: u32 = 0o600;
 
 /// Makes a folder that only this user can look into, unless it is there.
 pub(super) fn make_folder(folder: &Path) -> Result<(), CertsError> {
-    match DirBuilder::new().mode(0o700).create(folder) {
+    match DirBuilder::new().recursive(true).mode(0o700).create(folder) {
         Err(error) if !folder.is_dir() => Err(CertsError::write(folder)(error)),
         _ => Ok(()),
     }

@@ -100,6 +100,9 @@ fn check_free(folder: &Folder, stem: &str, bearer: &Bearer) -> Result<(), CertsE
         path: path.into(),
         wanted: meaning(&bearer.uris()),
     };
+    if !path.exists() && path.ends_with(CERTIFICATE) {
+        return Err(CertsError::AuthoritysName { path });
+    }
     if !path.exists() {
         // A key that belongs to nothing is somebody else's: of a pair, the certificate is written first.
         return match key.exists() {
