@@ -89,7 +89,8 @@
 //! `farref_references_shared_total`, `farref_values_freed_total`), contexts (`farref_contexts`), queues (`farref_open_calls`,
 //! `farref_queued_bytes`, `farref_blocking_queue`), and the wire (`farref_bytes_sent_total`,
 //! `farref_bytes_received_total`, `farref_connections_total`, `farref_reconnects_total`,
-//! `farref_refused_connections_total`, `farref_misbehaved_total`), and how often the program kept its
+//! `farref_refused_connections_total`, `farref_misbehaved_total`), when its certificate ends
+//! (`farref_certificate_end_timestamp_seconds`), and how often the program kept its
 //! runtime from running for seconds (`farref_starvations_total`). Install the recorder before the first
 //! worker is made: a worker registers its instruments once, when it joins, and with the recorder that there
 //! is then.

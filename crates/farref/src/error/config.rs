@@ -68,8 +68,8 @@ pub enum ConfigError {
 
     /// The worker's certificate is not for its name.
     #[error(
-        "worker {name:?} has a certificate of {bearer}: give it one with its own name (`farref certs issue`), or the \
-         name of its certificate"
+        "worker {name:?} has a certificate of {bearer}: give it one with its own name (`farref certs issue`; for \
+         programs that choose their names `farref launch --tls-any-name`), or the name of its certificate"
     )]
     CertificateName {
         /// The worker's name.

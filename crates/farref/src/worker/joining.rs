@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use super::builder::{MeetingPoint, WorkerBuilder};
+use super::certificate::watch_certificate;
 use super::foreign_store::ForeignStore;
 use super::hosting::HostedStore;
 use super::starting::{io_thread, launch};
@@ -159,6 +160,10 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     let directory = entry.directory.clone();
     let hosted = HostedStore::new(opened.server, may_host, Some(directory.clone()));
     let worker = start(builder, name, bound, entry, hosted)?;
+    if let Some(tls) = tls {
+        let watching = watch_certificate(&worker.core, tls);
+        io_thread()?.handle().spawn(watching);
+    }
     let founds = *worker.core.stage.borrow() != WorkerStage::Joining;
     if !founds {
         let joined = tokio::select! {

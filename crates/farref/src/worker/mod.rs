@@ -3,6 +3,7 @@
 mod attaching;
 mod background;
 mod builder;
+mod certificate;
 pub mod context;
 mod finding_sponsor;
 mod foreign_store;

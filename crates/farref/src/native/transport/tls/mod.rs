@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`bearer`] | whom a certificate names |
 //! | [`authorities`] | which authorities stand behind one |
+//! | [`ending`] | until when one counts |
 //! | [`settings`] | the three files, and reading them again when they have changed |
 //! | [`verifiers`] | who looks at the other end's |
 //! | [`handshake`] | either end's handshake, and why it came to nothing |
@@ -24,6 +25,7 @@
 
 mod authorities;
 mod bearer;
+mod ending;
 mod halves;
 mod handshake;
 mod settings;

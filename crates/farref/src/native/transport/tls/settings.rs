@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use super::authorities;
 use super::bearer::Bearer;
+use super::ending;
 use super::verifiers::{ShortChains, SignedByAuthority};
 use crate::error::TlsError;
 use crate::rendezvous::CertificateTag;
@@ -92,6 +93,8 @@ pub(super) struct Configs {
     pub(super) server: Arc<ServerConfig>,
     bearer: Bearer,
     tag: CertificateTag,
+    /// When the certificate ends, or one of those between it and its authority.
+    ends: Option<SystemTime>,
 }
 
 impl Tls {
@@ -143,6 +146,11 @@ impl Tls {
             ([None, None, None], _) | (_, None) => Ok(None),
             (_, Some((missing, _))) => Err(TlsError::Incomplete { missing }),
         }
+    }
+
+    /// When the certificate ends that counts for the next handshake.
+    pub(crate) async fn ends(&self) -> Option<SystemTime> {
+        self.configs().await.ends
     }
 
     /// Whom the certificate names that was read last.
@@ -301,6 +309,7 @@ impl Files {
         }
 
         let tag = authorities::tag(&chain, &authorities);
+        let ends = ending::earliest(&chain);
         let versions = &[&version::TLS13];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
@@ -325,6 +334,7 @@ impl Files {
             server: Arc::new(server),
             bearer,
             tag,
+            ends,
         })
     }
 }
