@@ -60,8 +60,8 @@ impl Membership {
         }
     }
 
-    /// Gives the group up because a member does not talk to this node. The others are told as if it left, and nobody is
-    /// waited for: to this node it is the end.
+    /// Gives the group up because a member does not talk to this node. The others are told that it has left, and nobody is
+    /// waited for: to this node it is the end. They pass it on, for the one that does not hear it may be the leader.
     pub(crate) fn resign(&mut self, refused_by: NodeId) -> Outcome {
         if self.phase != Phase::Member {
             return Outcome::default();
@@ -70,6 +70,13 @@ impl Membership {
         self.suspects.insert(refused_by);
         let mut outcome = self.leave();
         outcome.messages.retain(|(to, _)| *to != refused_by);
+        for (_, control) in &mut outcome.messages {
+            if let Control::Leaving = control {
+                let left = Standing::of(self.me, Status::Left);
+                let entries = vec![(self.me.worker, left)];
+                *control = Control::View { entries, ask: None };
+            }
+        }
         self.farewells.clear();
         self.phase = Phase::Evicted;
         outcome.changes.push(Change::Evicted);
