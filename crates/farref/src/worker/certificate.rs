@@ -73,7 +73,8 @@ struct Watch {
 impl Watch {
     fn new(worker: &str) -> Self {
         let worker = worker.to_owned();
-        let gauge = metrics::gauge!("farref_certificate_end_timestamp_seconds", "worker" => worker.clone());
+        let gauge =
+            metrics::gauge!("farref_certificate_end_timestamp_seconds", "worker" => worker.clone());
         let said = None;
         Self {
             worker,

@@ -93,7 +93,9 @@ fn explained(core: &Core, by: NodeId, rejection: Rejection) -> RendezvousError {
     match rejection {
         Rejection::Token => RendezvousError::WrongToken { name, by },
         Rejection::User => RendezvousError::OtherUser { name, by },
-        Rejection::Certificate(reason) | Rejection::Elsewhere(reason) => RendezvousError::Certificate { name, by, reason },
+        Rejection::Certificate(reason) | Rejection::Elsewhere(reason) => {
+            RendezvousError::Certificate { name, by, reason }
+        }
         Rejection::Version(theirs) => RendezvousError::WireVersion {
             worker: by,
             theirs,

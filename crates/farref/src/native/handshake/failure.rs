@@ -58,8 +58,7 @@ impl HandshakeFailure {
         match self {
             Self::Tls(TlsFailure::Io(_) | TlsFailure::Protocol(_)) => None,
             Self::OtherName { .. } => Some(Rejection::Elsewhere(self.to_string())),
-            Self::Tls(_)
-            | Self::Refused(Refusal::NeedsTls | Refusal::NoTls | Refusal::Name) => {
+            Self::Tls(_) | Self::Refused(Refusal::NeedsTls | Refusal::NoTls | Refusal::Name) => {
                 Some(Rejection::Certificate(self.to_string()))
             }
             Self::Refused(Refusal::Token) => Some(Rejection::Token),

@@ -91,7 +91,11 @@ mod tests {
         params.not_before = date_time_ymd(1975, 1, 1);
         params.not_after = date_time_ymd(year, month, day);
         let key = KeyPair::generate().expect("a key");
-        params.self_signed(&key).expect("a certificate").der().clone()
+        params
+            .self_signed(&key)
+            .expect("a certificate")
+            .der()
+            .clone()
     }
 
     fn seconds(moment: Option<SystemTime>) -> Option<u64> {

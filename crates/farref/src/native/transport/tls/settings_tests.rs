@@ -100,6 +100,7 @@ fn showing(tls: &Tls, [certificate, key, _]: &[PathBuf; 3]) -> Tls {
         server: Arc::new(server),
         bearer: current.configs.bearer.clone(),
         tag: current.configs.tag.clone(),
+        ends: current.configs.ends,
     };
     Tls {
         files: Arc::clone(&tls.files),
@@ -111,6 +112,21 @@ fn showing(tls: &Tls, [certificate, key, _]: &[PathBuf; 3]) -> Tls {
             failed: None,
         })),
     }
+}
+
+/// Of several files that follow each other, the end is that of the one that counts.
+#[tokio::test]
+async fn the_end_of_a_certificate_is_known_and_that_of_the_next_when_it_is_replaced() {
+    let authority = Authority::new();
+    let uris = ["farref:worker/a"];
+    let tls = tls(authority.issue_until("a", &uris, 2100));
+    let ends = async || {
+        let since = tls.ends().await?.duration_since(SystemTime::UNIX_EPOCH);
+        since.ok().map(|since| since.as_secs())
+    };
+    assert_eq!(ends().await, Some(4_102_444_800));
+    authority.issue_until("a", &uris, 2200);
+    assert_eq!(ends().await, Some(7_258_118_400));
 }
 
 /// TL-1: each takes time to be looked at, of whoever shows it.
