@@ -254,3 +254,13 @@ fn a_token_is_read_and_never_shown() {
     assert_eq!(settings.advertise, Some("::1".parse().unwrap()));
     assert!(!format!("{settings:?}").contains("swordfish"));
 }
+
+/// Whoever writes a password where it must not be does not find it in its log, too.
+#[test]
+fn a_password_in_the_rendezvous_is_refused_and_not_shown() {
+    let error = read(&[("FARREF_RENDEZVOUS", "etcd://bob:secret@h:1/x")]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("FARREF_RENDEZVOUS"), "{text}");
+    assert!(text.contains("password-file"), "{text}");
+    assert!(!format!("{text} {error:?}").contains("secret"), "{error:?}");
+}

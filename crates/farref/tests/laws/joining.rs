@@ -350,3 +350,11 @@ async fn who_listens_at_all_interfaces_has_to_say_that_it_may() {
         "{error:?}"
     );
 }
+
+#[tokio::test]
+async fn f4_a_password_in_the_place_to_meet_is_refused_and_not_shown() {
+    let error = refused(Worker::builder("a").rendezvous("etcd://bob:secret@h:1/x")).await;
+    let text = error.to_string();
+    assert!(text.contains("password-file"), "{text}");
+    assert!(!format!("{text} {error:?}").contains("secret"), "{error:?}");
+}
