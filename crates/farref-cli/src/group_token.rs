@@ -2,13 +2,13 @@
 //!
 //! The ranks find it in their environment. Commands that look into the group are started by hand, elsewhere, and find it in a
 //! file that only this user can read, under the address where the group meets; as Jupyter does it. The file is locked for
-//! as long as its group is there, so what a launcher that was killed has left behind counts for nothing.
+//! as long as its group is there, so what a launcher that was killed has left behind counts for nothing, and the next one removes it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -16,6 +16,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::certs::Folder;
 use crate::group_folder;
 
 /// The variable that has a group's token.
@@ -51,7 +52,11 @@ impl GroupToken {
     pub(crate) fn publish(&self, host: &str, port: u16) -> anyhow::Result<PublishedToken> {
         let kept = group_folder::path().display().to_string();
         let published = || {
-            let path = group_folder::make()?.join(group_folder::name(host, port, KIND));
+            let all = group_folder::make()?;
+            // Until the file is locked, nobody may take it for one that was left behind.
+            let _alone = Folder::lock(&all).map_err(io::Error::other)?;
+            remove_left_behind(&all);
+            let path = all.join(group_folder::name(host, port, KIND));
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -76,6 +81,21 @@ fn lock(file: &File, mut wait: impl FnMut()) -> io::Result<()> {
         }
     }
     Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// Removes the files of launchers that were killed. Nobody else makes one meanwhile.
+fn remove_left_behind(all: &Path) {
+    let Ok(entries) = std::fs::read_dir(all) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_token = path.extension().is_some_and(|extension| extension == KIND);
+        let is_stale = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_token && File::open(&path).is_ok_and(is_stale) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 impl fmt::Debug for GroupToken {
@@ -160,6 +180,14 @@ mod tests {
         assert!(looking.is_none());
         drop(token.publish("127.0.0.1", 1)?);
         assert!(!path.exists());
+        // What other launchers have left goes, too, and what they keep stays.
+        let kept = token.publish("127.0.0.1", 3)?;
+        let left = path.with_file_name(group_folder::name("test.invalid", 4, KIND));
+        std::fs::write(&left, "left")?;
+        drop(token.publish("127.0.0.1", 1)?);
+        assert!(!left.exists());
+        assert_eq!(find("127.0.0.1:3").as_deref(), Some(token.secret()));
+        drop(kept);
         Ok(())
     }
 

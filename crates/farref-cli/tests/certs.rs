@@ -500,15 +500,33 @@ fn show_says_whose_a_certificate_is() -> anyhow::Result<()> {
     folder.certs("issue ca --observer")?;
     folder.certs("issue ca --worker a --worker b --as ab")?;
     for (file, who) in [
-        ("ca/ca.pem", "authority CN=mine, until "),
+        ("ca/ca.pem", "authority CN=mine (key "),
         ("ca/ps:1.pem", "worker ps:1, until "),
         ("ca/observer.pem", "observer, until "),
         ("ca/ab.pem", "worker a, worker b, until "),
     ] {
         let said = folder.certs(&format!("show {file}"))?;
         ensure!(said.starts_with(who), "{said}");
-        ensure!(said.ends_with(" UTC, signed by CN=mine\n"), "{said}");
+        let by = match file {
+            "ca/ca.pem" => " UTC, signed by itself\n",
+            _ => " UTC, signed by CN=mine (key ",
+        };
+        ensure!(said.contains(by), "{said}");
     }
+    // Authorities of one name are told apart by their keys, and so is what they have signed.
+    folder.certs("init next --name mine")?;
+    folder.certs("issue next --worker ps:1")?;
+    let key = |file: &str| -> anyhow::Result<String> {
+        let said = folder.certs(&format!("show {file}"))?;
+        let key = said
+            .split("(key ")
+            .nth(1)
+            .and_then(|rest| rest.split(')').next());
+        Ok(key.context("no key")?.to_owned())
+    };
+    ensure!(key("ca/ca.pem")? == key("ca/ps:1.pem")?);
+    ensure!(key("next/ca.pem")? == key("next/ps:1.pem")?);
+    ensure!(key("ca/ca.pem")? != key("next/ca.pem")?);
     foreign(&folder, "ended", |params| {
         params.not_after = date_time_ymd(2020, 1, 2)
     })?;

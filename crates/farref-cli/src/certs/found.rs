@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::Pem;
 
 use super::error::CertsError;
@@ -24,6 +24,9 @@ pub(super) struct Found {
     pub(super) uris: Vec<String>,
     pub(super) subject: String,
     pub(super) issuer: String,
+    /// By which its key and its issuer's are told from others: names need not differ.
+    pub(super) key_id: Option<String>,
+    pub(super) issuers_key_id: Option<String>,
     /// From when until when it counts, in seconds since 1970.
     pub(super) begins: i64,
     pub(super) ends: i64,
@@ -33,7 +36,19 @@ impl Found {
     fn new(der: &[u8]) -> Option<Self> {
         let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
         let validity = parsed.validity();
+        let (mut key_id, mut issuers_key_id) = (None, None);
+        for extension in parsed.extensions() {
+            match extension.parsed_extension() {
+                ParsedExtension::SubjectKeyIdentifier(id) => key_id = Some(shortened(id.0)),
+                ParsedExtension::AuthorityKeyIdentifier(id) => {
+                    issuers_key_id = id.key_identifier.as_ref().map(|id| shortened(id.0));
+                }
+                _ => {}
+            }
+        }
         Some(Self {
+            key_id,
+            issuers_key_id,
             public_key: parsed.public_key().subject_public_key.data.to_vec(),
             is_authority: parsed.is_ca(),
             uris: uris(&parsed)?,
@@ -44,6 +59,12 @@ impl Found {
             der: der.to_vec(),
         })
     }
+}
+
+/// As much of an identifier as people compare.
+fn shortened(id: &[u8]) -> String {
+    let bytes = id.iter().take(8);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn uris(certificate: &X509Certificate<'_>) -> Option<Vec<String>> {

@@ -142,7 +142,11 @@ fn show(arguments: &Show) -> Result<String, CertsError> {
         .into_iter()
         .map(|found| {
             let who = match found.is_authority {
-                true => format!("authority {}", found.subject.escape_debug()),
+                true => format!(
+                    "authority {}{}",
+                    found.subject.escape_debug(),
+                    key(found.key_id.as_ref())
+                ),
                 false => meaning(&found.uris),
             };
             let until = match found.ends <= now {
@@ -154,10 +158,18 @@ fn show(arguments: &Show) -> Result<String, CertsError> {
                 ),
                 false => format!("until {}", moment::spoken(found.ends)),
             };
-            let issuer = found.issuer.escape_debug();
-            format!("{who}, {until}, signed by {issuer}\n")
+            let signed_by = match found.issuers_key_id.as_ref() {
+                None if found.is_authority && found.issuer == found.subject => "itself".to_owned(),
+                id => format!("{}{}", found.issuer.escape_debug(), key(id)),
+            };
+            format!("{who}, {until}, signed by {signed_by}\n")
         });
     Ok(described.collect())
+}
+
+/// By which key an authority can be told from another of the same name.
+fn key(id: Option<&String>) -> String {
+    id.map_or(String::new(), |id| format!(" (key {id})"))
 }
 
 /// Who somebody with these names is, in words.

@@ -231,7 +231,8 @@ impl Worker {
         &self.core.name
     }
 
-    /// Its number in the group: the rank, if the group was made with ranks.
+    /// Its number in the group: the rank, if the group was made with ranks. In a group without ranks numbers are given in the
+    /// order in which workers come, from 16,384 on.
     ///
     /// ```
     /// # #[tokio::main]
