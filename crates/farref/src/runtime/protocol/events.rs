@@ -109,14 +109,11 @@ impl Core {
             Event::NoRoom { node, limit } => {
                 let name = self.name.to_string();
                 let why = RendezvousError::GroupFull { name, limit };
-                work.woken
-                    .push(Box::new(move |core| core.rejections.insert(node, why, true)));
+                work.woken.push(Box::new(move |core| {
+                    core.rejections.insert(node, why, true);
+                }));
             }
-            Event::Welcomed => {
-                if !self.is_refused(state) {
-                    self.reach(WorkerStage::Member, work);
-                }
-            }
+            Event::Welcomed => self.let_in(state, work),
             // W4: nothing is said of those who are not gone but out of sight.
             Event::Minority(too_few) => drop(self.too_few.set(too_few)),
             Event::Evicted => {
@@ -189,15 +186,14 @@ impl Core {
     }
 
     /// This worker has been let in, and knows now who was there before it: one of those may have refused it (UW-1).
-    fn is_refused(&self, state: &mut ProtocolState) -> bool {
+    fn let_in(&self, state: &mut ProtocolState, work: &mut Work) {
         let ProtocolState { node, out, .. } = state;
         let view = node.membership().view();
         let elders = view.members().filter(|&member| member != self.me);
-        let refused_by = self.unwelcome.let_in(elders, &self.rejections);
-        if let Some(by) = refused_by {
-            node.resign(by, out);
+        match self.unwelcome.let_in(elders, &self.rejections) {
+            Some(refused_by) => node.resign(refused_by, out),
+            None => self.reach(WorkerStage::Member, work),
         }
-        refused_by.is_some()
     }
 
     /// Tells each extension something, whatever the others make of it.
