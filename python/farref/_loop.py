@@ -9,23 +9,38 @@ import threading
 from . import _core, _scope
 
 _loop = None
+_thread = None
+_is_ending = False
 _lock = threading.Lock()
 
 
 def _running():
     """The loop, which runs on a thread of its own as long as the process does."""
-    global _loop
+    global _loop, _thread
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_for_ever, args=(_loop,), name="farref-asyncio", daemon=True).start()
+            _thread = threading.Thread(target=_for_ever, args=(_loop,), name="farref-asyncio", daemon=True)
+            _thread.start()
         return _loop
+
+
+def end(patience=2.0):
+    """Ends the loop before Python ends its threads, in the middle of whatever they do: if that is the core, the process crashes.
+    A coroutine that blocks its thread is not waited for longer than so many seconds."""
+    global _is_ending
+    _is_ending = True
+    with _lock:
+        loop, thread = _loop, _thread
+    if thread is not None and thread is not threading.current_thread():
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(patience)
 
 
 def _for_ever(loop):
     """Whatever a task or a callback does: others have theirs on the same loop."""
     _core.is_event_loop()
-    while not loop.is_closed():
+    while not _is_ending:
         try:
             loop.run_forever()
         except BaseException as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from . import _core
+from . import _core, _loop
 from ._errors import ConfigError, NotMember
 
 # Those that have not ended, as far as is known.
@@ -106,3 +106,4 @@ def at_exit() -> None:
             )
             worker.crash()
     _core.close()
+    _loop.end()

@@ -165,6 +165,22 @@ def begins_and_sleeps(seconds):
     return sleeps(seconds)
 
 
+class SlowToTell(Exception):
+    def __reduce__(self):
+        begun.set()
+        time.sleep(self.args[0])
+        return SlowToTell, self.args
+
+    def __str__(self):
+        begun.set()
+        time.sleep(self.args[0])
+        return "at last"
+
+
+async def fails_slowly(seconds):
+    raise SlowToTell(seconds)
+
+
 def nested(depth):
     """As many calls inside of each other, back and forth."""
     if depth == 0:

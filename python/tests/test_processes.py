@@ -170,6 +170,33 @@ def test_a_program_that_ends_while_functions_run_does_not_crash(group):
     assert "lost" in main.succeeds()
 
 
+def test_a_coroutine_that_ends_with_the_program_does_not_crash_it(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        call = me.peer("worker1").start(there.fails_slowly, 0.2)
+        say("calling")
+        try:
+            call.result()
+        except farref.Error:
+            say("lost")
+        me.shutdown()
+    """)
+    careless = pair.start("""
+        class TakesItsTime:
+            def __del__(self, sleep=there.time.sleep):
+                sleep(2)
+
+        me = join(peer_timeout=2)
+        there.begun.wait(60)
+        there.in_the_end = TakesItsTime()
+    """)
+    assert main.line() == "calling"
+    status, said, errors = careless.end()
+    assert status == 0 and "FATAL" not in errors and "panicked" not in errors, errors
+    assert "lost" in main.succeeds()
+
+
 def test_a_function_that_outlives_the_interpreter_does_not_crash(group):
     pair = group(2)
     main = pair.start("""

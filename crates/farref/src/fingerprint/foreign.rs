@@ -52,7 +52,7 @@ pub(super) fn is_foreign(id: TypeId) -> bool {
 pub(crate) fn title() -> Option<&'static str> {
     static TITLE: OnceLock<Option<&'static str>> = OnceLock::new();
     *TITLE.get_or_init(|| {
-        let mut types = inventory::iter::<ForeignType>().into_iter();
+        let mut types = inventory::iter::<ForeignType>();
         types.find_map(|foreign| foreign.title)
     })
 }
