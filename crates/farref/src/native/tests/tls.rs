@@ -32,18 +32,25 @@ async fn side(worker: u32, tls: Option<Tls>, book: &Arc<Book>) -> Side {
     setup.start().await
 }
 
-/// What is said to the first of these about the other's connection.
+/// What is said to the first of these about its certificate or the other's.
 async fn rejection_of(left: Option<Tls>, right: Option<Tls>) -> String {
+    match rejected(left, right).await {
+        Rejection::Certificate(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How the first of these hears that it has no connection with the other.
+async fn rejected(left: Option<Tls>, right: Option<Tls>) -> Rejection {
     let book: Arc<Book> = Arc::default();
     let left = side(1, left, &book).await;
     let right = side(2, right, &book).await;
     left.send(&right, control(1));
     eventually("it is told", || !lock(&book.rejected).is_empty()).await;
     assert_eq!(right.received_count(), 0);
-    match lock(&book.rejected)[0].clone() {
-        (by, Rejection::Certificate(why)) if by == right.node => why,
-        other => panic!("{other:?}"),
-    }
+    let (by, rejection) = lock(&book.rejected)[0].clone();
+    assert_eq!(by, right.node);
+    rejection
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,7 +132,10 @@ async fn whoever_has_no_certificate_of_the_authority_is_told_so() {
     );
 
     let other = tls(ours.issue("other", &["farref:worker/somebody"]));
-    let why = rejection_of(one(), Some(other.clone())).await;
+    // Somebody else is where it was dialed: nothing is said about the worker that was meant.
+    let Rejection::Elsewhere(why) = rejected(one(), Some(other.clone())).await else {
+        panic!("somebody else was taken for it");
+    };
     assert!(
         why.contains("\"somebody\"") && why.contains("w2#1"),
         "{why}"
