@@ -208,12 +208,15 @@ mod spans {
 
     #[tokio::test]
     async fn the_spans_of_nested_calls_form_one_tree_over_all_workers() -> Result<()> {
+        let cluster = Cluster::start(3).await?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        // Once before anybody listens: whether a place in the code is listened to is found out when it is first come by, and
+        // a subscriber that is new just then, in another test's thread, may be overlooked.
+        assert_eq!(outer::on(&peer, "worker2".into()).await?, 7);
+
         let spans = Spans::default();
         let subscriber = tracing_subscriber::registry().with(spans.clone());
         let _subscribed = tracing::subscriber::set_default(subscriber);
-
-        let cluster = Cluster::start(3).await?;
-        let peer = cluster.worker(0).peer("worker1")?;
         assert_eq!(outer::on(&peer, "worker2".into()).await?, 7);
 
         let outer = spans.one("observability::spans::outer")?;
