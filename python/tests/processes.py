@@ -38,11 +38,10 @@ def environment(*more):
 
 
 def rust_program(name):
-    """A Rust worker, built if it has not been (`cargo test --workspace` builds it, too)."""
+    """A Rust worker, built if it has not been or is older than its source (`cargo test --workspace` builds it, too)."""
     root = TESTS.parents[1]
     program = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"), "debug", "examples", name)
-    if not program.exists():
-        subprocess.run(["cargo", "build", "-p", "farref-pickle", "--example", name], cwd=root, check=True)
+    subprocess.run(["cargo", "build", "--quiet", "-p", "farref-pickle", "--example", name], cwd=root, check=True)
     return str(program.resolve())
 
 

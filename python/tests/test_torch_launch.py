@@ -20,11 +20,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def farref():
-    """The command, built if it has not been (`cargo test --workspace` builds it, too)."""
+    """The command, built if it has not been or is older than its source (`cargo test --workspace` builds it, too)."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     program = target / "debug" / "farref"
-    if not program.exists():
-        subprocess.run(["cargo", "build", "-p", "farref-cli"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--quiet", "-p", "farref-cli"], cwd=ROOT, check=True)
     return str(program.resolve())
 
 
