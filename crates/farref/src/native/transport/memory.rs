@@ -168,10 +168,23 @@ impl MemoryNetwork {
                 .pairs
                 .iter_mut()
                 .filter(|((a, b), _)| a == name || b == name)
-                .flat_map(|(_, pair)| pair.live())
+                .flat_map(|(_, pair)| {
+                    let partitioned = pair.partitioned;
+                    let connections = pair.live().into_iter();
+                    connections.map(move |connection| (connection, partitioned))
+                })
                 .collect()
         };
-        connections.iter().for_each(|connection| connection.cut());
+        // Who is killed says nothing of what it sees of its end: nothing passes anywhere before anything breaks.
+        for (connection, _) in &connections {
+            connection.set_frozen(true);
+        }
+        for (connection, _) in &connections {
+            connection.cut();
+        }
+        for (connection, partitioned) in &connections {
+            connection.set_frozen(*partitioned);
+        }
         self.0.changed.notify_waiters();
     }
 
