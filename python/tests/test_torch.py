@@ -53,6 +53,10 @@ def test_values_live_as_long_as_somebody_refers_to_them(tmp_path):
     run("references", 3, tmp_path)
 
 
+def test_futures_are_waited_for_by_any_number_of_threads_callbacks_and_the_shutdown(tmp_path):
+    run("futures", 2, tmp_path)
+
+
 def test_arguments_arrive_as_they_are_whatever_form_they_have(tmp_path):
     run("forms", 2, tmp_path)
 

@@ -7,6 +7,7 @@ which has imported torch and done nothing else; its last words are how they ende
 import os
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -200,12 +201,52 @@ def not_there():
     rpc.shutdown()
 
 
+def waits_for(path):
+    until(lambda: os.path.exists(path))
+    return os.path.basename(path)
+
+
 def is_one(a, b, also=None):
     return a is b, a is also
 
 
 def given(*args, **kwargs):
     return args, kwargs
+
+
+def futures():
+    join()
+    if RANK == 0:
+        until_then = f"{PLACE}.go"
+        future = rpc.rpc_async("worker1", waits_for, args=(until_then,))
+        assert isinstance(future, torch.futures.Future) and isinstance(future, torch._C.Future)
+        assert not future.done()
+        raises(RuntimeError, "", future.value)
+        # Callbacks may call, and wait.
+        length = future.then(lambda ended: rpc.rpc_sync("worker1", add, args=(len(ended.wait()), 1)))
+        both = torch.futures.collect_all([future, rpc.rpc_async("worker1", add, args=(1, 2))])
+        seen = []
+        waiting = [threading.Thread(target=lambda: seen.append(future.wait())) for _ in range(3)]
+        for thread in waiting:
+            thread.start()
+        with open(until_then, "w"):
+            pass
+        for thread in waiting:
+            thread.join()
+        assert len(seen) == 3 and all(name is seen[0] for name in seen), seen
+        assert future.done() and future.value() is future.wait() is seen[0]
+        assert length.wait() == len(seen[0]) + 1
+        assert [ended.wait() for ended in both.wait()] == [seen[0], 3]
+        assert future.then(lambda ended: ended.value()).wait() == seen[0]
+        failed = rpc.rpc_async("worker1", fail)
+        raises(ValueError, "not like this", failed.wait)
+        raises(ValueError, "not like this", failed.wait)
+        raises(ValueError, "not like this", torch.futures.wait_all, [rpc.rpc_async("worker1", fail)])
+        # One that nobody waits for: the shutdown does.
+        rpc.rpc_async("worker1", time.sleep, args=(0.1,))
+        kept = rpc.rpc_async("worker1", add, args=(1, 2))
+    rpc.shutdown()
+    assert RANK != 0 or kept.done()
 
 
 def forms():

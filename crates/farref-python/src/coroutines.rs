@@ -18,6 +18,7 @@ use crate::errors::{Raised, interpreter_ends, raised};
 use crate::objects::{Object, Pickled};
 use crate::scope::PyScope;
 use crate::serving::read;
+use crate::torch_message;
 use crate::user_code;
 
 type Sender = oneshot::Sender<Result<Object, Raised>>;
@@ -132,6 +133,12 @@ impl Completion {
     /// The value is not to stay here, but to be sent: it is pickled at once, by this thread.
     fn sent(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.answer.give(Ok(Object::Pickled(Pickled::of(value)?)));
+        Ok(())
+    }
+
+    /// The same for a message of PyTorch's layer.
+    fn answered(&self, message: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.answer.give(Ok(torch_message::answer(message)?));
         Ok(())
     }
 

@@ -99,17 +99,6 @@ pub(crate) fn start_deferred(
     tell(build(peer, timeout, function, args)?.0.start(), then)
 }
 
-/// The same, and what it is answered with stays there.
-#[pyfunction]
-pub(crate) fn remote_deferred(
-    peer: &PyPeer,
-    timeout: Option<f64>,
-    function: &Bound<'_, PyAny>,
-    args: &Bound<'_, PyTuple>,
-) -> PyResult<PyRRef> {
-    Ok(build(peer, timeout, function, args)?.remote())
-}
-
 /// Begins a call of a method of a far value; `then` is told what it returns.
 #[pyfunction]
 pub(crate) fn invoke_deferred(

@@ -6,6 +6,7 @@
 //! | `worker`, `peers`, `references`, `futures`, `testing` | what programs see |
 //! | `calls`, `scope` | building calls, as part of what the code runs for |
 //! | `serving`, `coroutines`, `deferred` | carrying out calls |
+//! | `torch_calls`, `torch_future`, `torch_message`, `under_way` | calls of PyTorch's layer, for `farref.torch` |
 //! | `objects`, `buffers`, `ownership` | values on their way: pickles, and memory beside them |
 //! | `errors`, `places`, `logging` | exceptions; which lines of the program make references; what the core says |
 //! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
@@ -32,6 +33,10 @@ mod scope;
 mod serving;
 mod testing;
 mod thread_state;
+mod torch_calls;
+mod torch_future;
+mod torch_message;
+mod under_way;
 mod user_code;
 mod worker;
 
@@ -86,10 +91,16 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(objects::came_in_context, module)?)?;
     module.add_class::<worker::StoreHost>()?;
     module.add_function(wrap_pyfunction!(deferred::start_deferred, module)?)?;
-    module.add_function(wrap_pyfunction!(deferred::remote_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::invoke_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::watch_departures, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::is_event_loop, module)?)?;
+    module.add_class::<torch_future::TorchFuture>()?;
+    module.add_function(wrap_pyfunction!(torch_calls::torch_start, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_calls::torch_remote, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_calls::torch_fetch, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_calls::torch_served, module)?)?;
+    module.add_function(wrap_pyfunction!(under_way::calls_under_way, module)?)?;
+    module.add_function(wrap_pyfunction!(under_way::wait_until_answered, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)?;
     module.add_function(wrap_pyfunction!(has_forked, module)?)?;

@@ -190,6 +190,34 @@ impl Pickled {
         })
     }
 
+    /// The pickle.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.pickle
+    }
+
+    /// These bytes, and beside them what is beside another.
+    pub(crate) fn with_beside_of(bytes: Vec<u8>, other: Option<Self>) -> Self {
+        match other {
+            Some(other) => other.with_pickle(bytes),
+            None => Self {
+                is_call: false,
+                pickle: bytes.into(),
+                buffers: Vec::new(),
+                references: Vec::new(),
+                peers: Vec::new(),
+                in_context: false,
+            },
+        }
+    }
+
+    /// The same with another pickle.
+    pub(crate) fn with_pickle(self, pickle: Vec<u8>) -> Self {
+        Self {
+            pickle: pickle.into(),
+            ..self
+        }
+    }
+
     /// The object.
     pub(crate) fn unpickle(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -156,9 +156,7 @@ where
     let limit = [until_signals(), at_most].into_iter().flatten().min();
     Ok(py.detach(|| match limit {
         None => Some(functions::block_on(handle, future)),
-        Some(limit) => functions::block_on(handle, async move {
-            tokio::time::timeout(limit, future).await.ok()
-        }),
+        Some(limit) => functions::block_on_for(handle, future, limit),
     }))
 }
 

@@ -4,7 +4,7 @@
 //! run on the worker's threads for those, coroutines on its [event loop](crate::coroutines).
 
 use farref::Worker;
-use farref::functions::{CallScope, ForeignHandlers, OwnValues};
+use farref::functions::{CallScope, ForeignHandlers, OneAtATime, OwnValues};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
@@ -14,6 +14,7 @@ use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::runtime;
 use crate::scope;
+use crate::torch_calls;
 use crate::user_code;
 
 // Whoever calls a function by its Python name, be it written in Python or in Rust, calls these.
@@ -27,6 +28,15 @@ farref::__private::inventory::submit! {
 }
 farref::__private::inventory::submit! {
     OwnValues
+}
+// A thread that has the interpreter carries out one call after the other.
+farref::__private::inventory::submit! {
+    OneAtATime { enter: with_interpreter }
+}
+
+fn with_interpreter(then: &mut dyn FnMut()) {
+    // None if it is ending: functions find that out themselves.
+    let _entered = interpreter::attach(|_| then());
 }
 
 /// Calls a function of Python.
@@ -62,6 +72,11 @@ impl Object {
         })
     }
 
+    /// A copy of the value, for PyTorch's layer.
+    pub(crate) fn torch_fetch(&self, request: Pickled) -> Result<Self, Raised> {
+        torch_calls::fetched(self, request)
+    }
+
     /// A copy of the value.
     pub(crate) fn fetch(&self) -> Result<Self, Raised> {
         attached(|py| {
@@ -74,7 +89,7 @@ impl Object {
 }
 
 impl Object {
-    fn look<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn look<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::Here(value) => Ok(value.bind(py)),
             // A value that stays was made here, by the functions above.
@@ -116,7 +131,7 @@ fn unpickled(py: Python<'_>, request: Pickled) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// Runs a plain function of Python on this thread, which is one of those that may wait.
-fn attached(f: impl FnOnce(Python<'_>) -> PyResult<Object>) -> Result<Object, Raised> {
+pub(crate) fn attached(f: impl FnOnce(Python<'_>) -> PyResult<Object>) -> Result<Object, Raised> {
     let outcome = interpreter::attach(|py| f(py).map_err(|error| raised(py, &error)));
     outcome.unwrap_or_else(|| Err(interpreter_ends()))
 }

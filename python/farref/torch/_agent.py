@@ -9,6 +9,7 @@ import threading
 import time
 from urllib.parse import urlparse
 
+import torch
 from farref import _core, _errors
 
 from . import _pickles
@@ -23,6 +24,16 @@ _hosted = []
 _MEETING = "farref"
 # Seconds in which a group that is joined and left has to be found, before it is looked for again.
 _A_TRY = 5.0
+# Functions of PyTorch's programs may wait for each other: so many at a time, more than any program has use for.
+_THREADS = 1 << 14
+
+
+class NotSent(Exception):
+    """A call that is not made. ``error``: what it ends with; None if it returns None."""
+
+    def __init__(self, error):
+        super().__init__(error)
+        self.error = error
 
 
 def _security(token):
@@ -47,6 +58,8 @@ class TensorPipeAgent(RpcAgent):
     """The agent that PyTorch calls TensorPipe's. It is a worker of a group of farref's."""
 
     _is_faulty = False
+    # Whether calls are to be looked at before they are sent.
+    _looks = False
 
     def __init__(self, store, name, worker_id, world_size, opts, reverse_device_maps=None, devices=None):
         self._store = store
@@ -55,13 +68,11 @@ class TensorPipeAgent(RpcAgent):
         self._timeout = opts.rpc_timeout
         self._is_static = bool(world_size)
         self._lock = threading.Lock()
-        self._quiet = threading.Condition(self._lock)
-        self._calls = self._served = self._served_later = 0
+        self._served_later = 0
         # Values that others refer to at the end, and who.
         self._leaks = {}
         self._dead = set()
         self._started = threading.Event()
-        self._ended = False
         if self._is_static:
             self._check_kind("true")
             self._infos = self._gather_names(world_size)
@@ -120,6 +131,7 @@ class TensorPipeAgent(RpcAgent):
                     store_is_hosted_elsewhere=self._is_static,
                     # What a launcher says of ranks is for torch to read.
                     environment=False,
+                    threads=_THREADS,
                     **settings,
                 )
             except _errors.Error as error:
@@ -217,24 +229,14 @@ class TensorPipeAgent(RpcAgent):
 
     # Calls under way
 
-    def _send(self, to, kind, seconds, message, then):
-        """Begins a call. ``kind``: what PyTorch would call the message."""
-        from . import _calls
-
-        if to.name in self._dead and _BARRIERS_END in message[3]:
+    def _before_sending(self, to, kind, pickle):
+        """Called for each call. Raises NotSent if there is nobody to send it to. ``kind``: what PyTorch would call the message."""
+        if self._dead and to._name in self._dead and BARRIERS_END in pickle:
             _log.warning("%s goes on without %s, which has died", self._info.name, to.name)
-            return then(_calls.message_of(None, self._info.id), None)
-        _core.start_deferred(self._peer(to), seconds, _calls.serve, message, then)
+            raise NotSent(None)
 
-    def _late(self, kind):
-        """Seconds by which a message is late."""
-        return 0.0
-
-    def _leave(self, to, kind, seconds, message):
-        """Begins a call whose result stays there."""
-        from . import _calls
-
-        return _core.remote_deferred(self._peer(to), seconds, _calls.serve, message)
+    # Seconds by which a message of a kind is late; None: none ever is.
+    _late = None
 
     def _seconds(self, timeout):
         """What farref is told: none to wait for ever."""
@@ -242,24 +244,18 @@ class TensorPipeAgent(RpcAgent):
             timeout = self._timeout
         return timeout if timeout > 0 else None
 
-    def _count(self, what, by):
+    def _count_later(self, by):
         with self._lock:
-            setattr(self, what, getattr(self, what) + by)
-            if self._calls == 0:
-                self._quiet.notify_all()
-
-    def _wait_until_quiet(self):
-        with self._quiet:
-            self._quiet.wait_for(lambda: self._calls == 0 or self._ended)
+            self._served_later += by
 
     def get_debug_info(self):
         """Numbers of calls, as PyTorch names them."""
-        threads = self._options.num_worker_threads
+        threads, served = self._options.num_worker_threads, _core.torch_served()
         info = {
             "agent.thread_pool_size": threads,
-            "agent.num_idle_threads": max(threads - self._served, 0),
-            "agent.client_active_calls": self._calls,
-            "agent.server_active_calls": self._served,
+            "agent.num_idle_threads": max(threads - served, 0),
+            "agent.client_active_calls": _core.calls_under_way(),
+            "agent.server_active_calls": served,
             "agent.server_active_async_calls": self._served_later,
         }
         if _gil_profiling:
@@ -274,11 +270,11 @@ class TensorPipeAgent(RpcAgent):
 
     def sync(self):
         """Waits until the calls of this worker are answered."""
-        self._wait_until_quiet()
+        _core.wait_until_answered()
 
     def join(self, shutdown=False, timeout=0):
         """Waits until the calls of this worker are answered; and with ``shutdown``, until all workers are done."""
-        self._wait_until_quiet()
+        _core.wait_until_answered()
         if not shutdown:
             return
         from . import _rref
@@ -300,9 +296,6 @@ class TensorPipeAgent(RpcAgent):
         from . import _rref
 
         self._started.set()
-        with self._quiet:
-            self._ended = True
-            self._quiet.notify_all()
         _rref.release_all(self)
         if self._worker.is_member:
             self._worker.crash()
@@ -318,7 +311,7 @@ def _address(init_method):
     return "127.0.0.1" if host in ("localhost", "127.0.0.1", "::1") else host
 
 
-_BARRIERS_END = b"_broadcast_to_followers"
+BARRIERS_END = b"_broadcast_to_followers"
 
 
 def _gatherings(agent):
@@ -353,6 +346,7 @@ def _let_gatherings_end(agent, name):
 
     with api._all_gather_dict_lock:
         agent._dead.add(name)
+        agent._looks = True
         gatherings = api._all_gather_sequence_id_to_states
         for sequence, states in list(gatherings.items()):
             leader = min(api._ALL_WORKER_NAMES, default=None)
@@ -360,6 +354,25 @@ def _let_gatherings_end(agent, name):
                 states.proceed_signal.set()
             elif leader == agent._info.name:
                 gatherings.without(sequence, states, {name})
+
+
+def unless_dead(future, to):
+    """The future of a message that ends a barrier. A worker that has come to the barrier and died then does not get it: the others
+    go on without it."""
+    ended = torch.futures.Future()
+
+    def done(answered):
+        try:
+            ended.set_result(answered.value())
+        except Exception as error:
+            if isinstance(error.__cause__, _errors.PeerLost):
+                _log.warning("a barrier ends without %s, which has died", to.name)
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+    future.add_done_callback(done)
+    return ended
 
 
 _gil_profiling = False
@@ -380,7 +393,8 @@ def get_current_rpc_agent():
 def started():
     """The agent, for a call that has come: it may have come before this process was ready for it."""
     agent = _newest
-    agent._started.wait()
+    if not agent._started.is_set():
+        agent._started.wait()
     return agent
 
 

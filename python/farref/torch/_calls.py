@@ -1,6 +1,7 @@
 """Calls: from PyTorch's layer to farref's wire, and back on the other worker."""
 
 import threading
+import time
 import traceback
 
 import torch
@@ -8,7 +9,21 @@ from farref import _core, _errors
 
 from . import _agent, _grad, _rref, _tensors
 
-_local = threading.local()
+
+def __getattr__(name):
+    """``Future``, PyTorch's class: it is not there yet when PyTorch imports this."""
+    if name == "Future":
+        return torch.futures.Future
+    raise AttributeError(name)
+
+
+class _Local(threading.local):
+    """What a thread keeps while it pickles and unpickles. None: nothing."""
+
+    forks = arrived = None
+
+
+_local = _Local()
 
 
 # References in a message. PyTorch pickles first and calls then: in between a thread keeps them here.
@@ -16,7 +31,7 @@ _local = threading.local()
 
 def forked(fork, far):
     """A reference was pickled."""
-    if getattr(_local, "forks", None) is None:
+    if _local.forks is None:
         _local.forks = {}
     _local.forks[fork] = far
 
@@ -26,49 +41,53 @@ def forget_forks():
     _local.forks = None
 
 
-def _take_forks():
-    forks = getattr(_local, "forks", None)
-    _local.forks = None
-    return forks
-
-
 def arrived(fork):
     """A reference that came with what is being unpickled."""
     try:
         return _local.arrived[fork]
-    except (AttributeError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise RuntimeError("Can not unpickle an RRef that did not come with a call: RRefs travel only in RPC") from None
 
 
+_found = None
+
+
 def _internal():
-    from torch.distributed.rpc import internal
+    """PyTorch's module of that name, which imports what is here."""
+    global _found
+    if _found is None:
+        from torch.distributed.rpc import internal
 
-    return internal
+        _found = internal
+    return _found
 
 
-# Messages: a pickle, tensors, references, and what autograd says.
+# Messages: a pickle; tensors, references and seconds to wait beside it; what autograd says.
 
 
-def _message(pickle, tensors, to, forced):
-    forks = _take_forks()
-    grad = _grad.leaving(tensors, to.id, forced)
-    return pickle, _tensors.pack(tensors, to.name), forks, grad
+def _beside(tensors, to, late=None):
+    forks, _local.forks = _local.forks, None
+    if not tensors and forks is None and not late:
+        return None
+    return _tensors.pack(tensors, to), forks, late
 
 
 def message_of(value, to):
     """An answer."""
     pickle, tensors = _internal().serialize(value)
-    forks = _take_forks()
-    grad = _grad.leaving(tensors, to, forced=False)
-    return pickle, _tensors.pack(tensors, to), forks, grad
+    grad = None if _grad.current_id() is None else _grad.leaving(tensors, to, forced=False)
+    return pickle, _beside(tensors, to), grad
 
 
-def value_of(message, sender):
+def value_of(pickle, beside, grad, sender):
     """The value in a message."""
-    pickle, tensors, forks, grad = message
-    tensors = _grad.arriving(_tensors.unpack(tensors), grad, sender)
-    before = getattr(_local, "arrived", None)
-    _local.arrived = forks
+    if beside is None:
+        return _internal().deserialize(pickle, ())
+    tensors, forks, _ = beside
+    tensors = _tensors.unpack(tensors)
+    if grad is not None:
+        tensors = _grad.arriving(tensors, grad, sender)
+    before, _local.arrived = _local.arrived, forks
     try:
         return _internal().deserialize(pickle, tensors)
     finally:
@@ -77,6 +96,8 @@ def value_of(message, sender):
 
 def raised_or(value):
     """Raises what a function has raised."""
+    if not isinstance(value, _internal().RemoteException):
+        return value
     try:
         _internal()._handle_exception(value)
         return value
@@ -98,67 +119,90 @@ def as_torch_says(error, seconds):
         )
     if isinstance(error, RuntimeError):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    said = RuntimeError(f"{type(error).__name__}: {error}")
+    said.__cause__ = error
+    return said
 
 
 # The caller's side
 
 
-def _python_udf(dst, pickle, tensors, timeout, is_async, kind="PYTHON_CALL"):
+def _python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution, kind="PYTHON_CALL"):
     agent = _agent.get_current_rpc_agent()
-    seconds = agent._seconds(timeout)
-    future = torch.futures.Future()
-    context = _grad.current_id()
-
-    def then(answer, error):
-        with _grad.within(context):
-            try:
-                if error is not None:
-                    raise as_torch_says(error, seconds)
-                value = raised_or(value_of(answer, dst.id))
-            except (ValueError, TypeError) as raised:
-                agent._count("_calls", -1)
-                future.set_exception(raised)
-            except Exception as raised:
-                agent._count("_calls", -1)
-                # So it is in PyTorch: the class is kept of these two only.
-                future.set_exception(raised if isinstance(raised, RuntimeError) else RuntimeError(str(raised)))
-            else:
-                agent._count("_calls", -1)
-                future.set_result(value)
-
-    message = _message(pickle, tensors, dst, kind == "PYTHON_CALL")
-    agent._count("_calls", 1)
+    seconds = agent._seconds(rpcTimeoutSeconds)
+    context, late = _grad.current_id(), agent._late and agent._late(kind)
+    grad = None if context is None else _grad.leaving(tensors, dst._id, kind == "PYTHON_CALL")
+    beside = _beside(tensors, dst._name, late) if tensors or late or _local.forks is not None else None
     try:
-        agent._send(dst, kind, seconds, (agent._info.id, False, is_async, *message), then)
+        if agent._looks:
+            agent._before_sending(dst, kind, pickledPythonUDF)
+        future = _core.torch_start(
+            agent._worker, dst._place, seconds, isAsyncExecution, agent._info._id, pickledPythonUDF, beside, grad, context
+        )
+        # The name of the function is at the beginning.
+        return _agent.unless_dead(future, dst) if _agent.BARRIERS_END in pickledPythonUDF[:200] else future
     except _errors.Error as error:
-        agent._count("_calls", -1)
-        future.set_exception(as_torch_says(error, seconds))
-    except BaseException:
-        agent._count("_calls", -1)
-        raise
+        error = as_torch_says(error, seconds)
+    except _agent.NotSent as instead:
+        error = instead.error
+    future = torch.futures.Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
     return future
 
 
-def _remote_python_udf(dst, pickle, tensors, timeout, is_async, kind="PYTHON_REMOTE_CALL"):
+def _remote_python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution, kind="PYTHON_REMOTE_CALL"):
     agent = _agent.get_current_rpc_agent()
-    seconds = agent._seconds(timeout)
-    message = _message(pickle, tensors, dst, kind == "PYTHON_REMOTE_CALL")
+    seconds = agent._seconds(rpcTimeoutSeconds)
+    grad = None if _grad.current_id() is None else _grad.leaving(tensors, dst._id, kind == "PYTHON_REMOTE_CALL")
+    beside = _beside(tensors, dst._name, agent._late and agent._late(kind))
     try:
-        far = agent._leave(dst, kind, seconds, (agent._info.id, True, is_async, *message))
+        if agent._looks:
+            agent._before_sending(dst, kind, pickledPythonUDF)
+        far = _core.torch_remote(
+            agent._worker, dst._name, seconds, isAsyncExecution, agent._info._id, pickledPythonUDF, beside, grad
+        )
     except _errors.Error as error:
         raise as_torch_says(error, seconds) from error
+    except _agent.NotSent:
+        far = None
     return _rref.PyRRef._made(agent, far, dst, seconds, kind)
 
 
-def invoke_rpc_python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution):
-    """Calls a function of Python."""
-    return _python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution)
+def answered(sender, message):
+    """What a call was answered with. Called by the thread that waits for it."""
+    pickle, beside, grad, _ = message
+    try:
+        return raised_or(value_of(pickle, beside, grad, sender))
+    except (ValueError, TypeError, RuntimeError):
+        raise
+    except Exception as raised:
+        # So it is in PyTorch: the class is kept of these only.
+        raise RuntimeError(str(raised)) from None
 
 
-def invoke_remote_python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution):
-    """Calls a function of Python, and leaves the result there."""
-    return _remote_python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecution)
+def fetched(sender, message):
+    """A copy of a far value."""
+    pickle, beside, grad, _ = message
+    return raised_or(value_of(pickle, beside, grad, sender))
+
+
+def complete(future, ended, context):
+    """Tells a future of PyTorch's what a call has ended with: its callbacks run on this thread, in the context of the call."""
+    with _grad.within(context):
+        try:
+            value = ended.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+
+# Calls a function of Python; the second leaves the result there.
+invoke_rpc_python_udf = _python_udf
+invoke_remote_python_udf = _remote_python_udf
 
 
 def _run_operator(name, args, kwargs):
@@ -224,40 +268,50 @@ def invoke_remote_torchscript(dstWorkerName, qualifiedNameStr, rpcTimeoutSeconds
 # The callee's side
 
 
-def serve(completion, caller, stays, is_async, pickle, tensors, forks, grad):
-    """Carries out a call. Runs on a thread that may wait."""
+def serve(stays, message):
+    """Carries out a call, and returns the answer: a message, or what stays here. Runs on a thread that may wait."""
+    _agent.started()
+    grad = message[2]
+    if grad is None and _grad.current_id() is None:
+        return _answer(stays, _run(*message), message[3])
+    with _grad.entered(grad):
+        return _answer(stays, _run(*message), message[3])
+
+
+def serve_later(completion, stays, message):
+    """Carries out a call of a function that returns a future, and answers when that has ended."""
     agent = _agent.started()
-    agent._count("_served", 1)
-    try:
-        with _grad.entered(grad):
-            value = _run(caller, pickle, tensors, forks, grad)
-            if is_async and not isinstance(value, _internal().RemoteException):
-                if isinstance(value, torch._C.Future):
-                    _answer_later(agent, completion, caller, stays, value)
-                    return
-                value = _raised(
-                    RuntimeError(
-                        "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
-                        f"but got {type(value).__module__}.{type(value).__qualname__}"
-                    )
+    caller = message[3]
+    with _grad.entered(message[2]):
+        value = _run(*message)
+        if isinstance(value, torch._C.Future):
+            _answer_later(agent, completion, stays, value, caller)
+            return
+        if not isinstance(value, _internal().RemoteException):
+            value = _raised(
+                RuntimeError(
+                    "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
+                    f"but got {type(value).__module__}.{type(value).__qualname__}"
                 )
-            _answer(completion, caller, stays, value)
-    finally:
-        agent._count("_served", -1)
+            )
+        _give(completion, stays, _answer(stays, value, caller))
 
 
-def _run(caller, pickle, tensors, forks, grad):
+def _run(pickle, beside, grad, caller):
+    if beside is not None and beside[2]:
+        time.sleep(beside[2])
     try:
-        udf = value_of((pickle, tensors, forks, grad), caller)
+        udf = value_of(pickle, beside, grad, caller)
     except Exception as error:
         return _raised(error)
-    for far in (forks or {}).values():
-        # No function sees a reference whose owner does not know of it.
-        if not far.is_owner and not far.is_confirmed:
-            try:
-                far.confirmed()
-            except _errors.Error:
-                pass  # who uses it gets to know why
+    if beside is not None and beside[1]:
+        for far in beside[1].values():
+            # No function sees a reference whose owner does not know of it.
+            if not far.is_owner and not far.is_confirmed:
+                try:
+                    far.confirmed()
+                except _errors.Error:
+                    pass  # who uses it gets to know why
     return _internal()._run_function(udf)
 
 
@@ -267,19 +321,25 @@ def _raised(error):
     return _internal().RemoteException(f"On {who}:\n{error!r}\n{trace}", type(error))
 
 
-def _answer(completion, caller, stays, value):
+def _answer(stays, value, caller):
     if stays:
-        completion.returned(_rref.Held(value))
-        return
+        return _rref.Held(value)
     try:
-        completion.sent(message_of(value, caller))
+        return message_of(value, caller)
     except Exception as error:
-        completion.sent(message_of(_raised(error), caller))
+        return message_of(_raised(error), caller)
 
 
-def _answer_later(agent, completion, caller, stays, future):
+def _give(completion, stays, answer):
+    if stays:
+        completion.returned(answer)
+    else:
+        completion.answered(answer)
+
+
+def _answer_later(agent, completion, stays, future, caller):
     context = _grad.current_id()
-    agent._count("_served_later", 1)
+    agent._count_later(1)
 
     def done(future):
         with _grad.within(context):
@@ -287,7 +347,7 @@ def _answer_later(agent, completion, caller, stays, future):
                 value = future.wait()
             except Exception as error:
                 value = _raised(error)
-            agent._count("_served_later", -1)
-            _answer(completion, caller, stays, value)
+            agent._count_later(-1)
+            _give(completion, stays, _answer(stays, value, caller))
 
     future.then(done)

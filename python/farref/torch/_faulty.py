@@ -4,11 +4,7 @@ farref's wire loses none by itself, so the faults are made above it: a call that
 waits on the other worker. Messages of PyTorch's reference counting do not exist here, and cannot be lost.
 """
 
-import time
-
-from farref import _core
-
-from . import _agent, _calls, _options
+from . import _agent, _options
 
 _KNOWN = frozenset(
     {
@@ -59,7 +55,7 @@ class FaultyTensorPipeRpcBackendOptions(_options._TensorPipeRpcBackendOptionsBas
 class FaultyTensorPipeAgent(_agent.TensorPipeAgent):
     """An agent that loses and delays messages."""
 
-    _is_faulty = True
+    _is_faulty = _looks = True
 
     def _late(self, kind):
         return self._options.messages_to_delay.get(kind, 0.0)
@@ -67,19 +63,8 @@ class FaultyTensorPipeAgent(_agent.TensorPipeAgent):
     def _lost(self, kind):
         return kind in self._options.messages_to_fail and self._options.num_fail_sends > 0
 
-    def _send(self, to, kind, seconds, message, then):
+    def _before_sending(self, to, kind, pickle):
         if self._lost(kind):
-            return then(None, RuntimeError(f"RPCErr:2:Send attempt 1/{self._options.num_fail_sends} failed intentionally"))
-        _core.start_deferred(self._peer(to), seconds, serve_late, (self._late(kind), *message), then)
-
-    def _leave(self, to, kind, seconds, message):
-        if self._lost(kind):
-            return None
-        return _core.remote_deferred(self._peer(to), seconds, serve_late, (self._late(kind), *message))
-
-
-def serve_late(completion, seconds, *message):
-    """Carries out a call later."""
-    if seconds:
-        time.sleep(seconds)
-    _calls.serve(completion, *message)
+            fails = self._options.num_fail_sends
+            raise _agent.NotSent(RuntimeError(f"RPCErr:2:Send attempt 1/{fails} failed intentionally"))
+        super()._before_sending(to, kind, pickle)

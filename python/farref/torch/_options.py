@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9\-_:]+")
 class WorkerInfo:
     """A worker: its name, and its id in the group."""
 
-    __slots__ = ("_name", "_id")
+    __slots__ = ("_name", "_id", "_place")
 
     def __init__(self, name, id):
         if not name:
@@ -25,6 +25,7 @@ class WorkerInfo:
             )
         self._name = name
         self._id = int(id)
+        self._place = self._name, self._id
 
     @property
     def name(self):

@@ -28,10 +28,12 @@ class Held:
     def ready(self):
         """Called to know that the value is there."""
 
-    def fetch(self, grad, caller, late):
-        """A copy of it, for another worker."""
+    def fetched(self, _, late, grad, caller):
+        """A copy of it, for another worker: an answer. ``late``: after so many seconds, if any."""
         if late:
             time.sleep(late)
+        if grad is None and _grad.current_id() is None:
+            return _calls.message_of(self.value, caller)
         with _grad.entered(grad):
             return _calls.message_of(self.value, caller)
 
@@ -46,37 +48,37 @@ class PyRRef:
     remote value alive on the worker."""
 
     def __init__(self, value, type_hint=None):
-        self._begin(_agent.get_current_rpc_agent(), None, Held(value))
+        agent = _agent.get_current_rpc_agent()
+        self._begin(agent, None, agent._info)
+        self._held = Held(value)
         self._number = (self._agent._info.id, next(_numbers))
 
-    def _begin(self, agent, far, held):
+    # What most of them never get to know.
+    _held = _fork = _type = _profiling = _until = _created = _limit = None
+    _deleted = _failed = False
+    _fetch = "PYTHON_RREF_FETCH_CALL"
+
+    def _begin(self, agent, far, owner):
         self._agent = agent
         self._far = far
-        self._held = held
-        self._owner = agent._info
-        self._fork = None
-        self._type = None
-        self._profiling = None
-        self._deleted = False
-        self._until = None
-        self._created = None
-        self._limit = None
-        self._fetch = "PYTHON_RREF_FETCH_CALL"
-        self._failed = False
+        self._owner = owner
+        self._is_mine = owner._id == agent._info._id
 
     @classmethod
     def _made(cls, agent, far, owner, timeout, kind):
         """What ``remote`` has left with another worker, or with this one."""
         self = PyRRef.__new__(PyRRef)
-        self._begin(agent, far, None)
-        self._owner = owner
-        self._number = (agent._info.id, next(_numbers))
-        if owner != agent._info:
-            self._fork = (agent._info.id, next(_numbers))
-        self._until = None if timeout is None else time.monotonic() + timeout
-        self._failed = far is None
-        self._limit = timeout
-        self._fetch = "SCRIPT_RREF_FETCH_CALL" if kind == "SCRIPT_REMOTE_CALL" else "PYTHON_RREF_FETCH_CALL"
+        self._begin(agent, far, owner)
+        self._number = (agent._info._id, next(_numbers))
+        if not self._is_mine:
+            self._fork = (agent._info._id, next(_numbers))
+        if timeout is not None:
+            self._until = time.monotonic() + timeout
+            self._limit = timeout
+        if far is None:
+            self._failed = True
+        if kind == "SCRIPT_REMOTE_CALL":
+            self._fetch = "SCRIPT_RREF_FETCH_CALL"
         if agent._is_faulty and far is not None:
             self._get_future().then(self._look)
         self._register()
@@ -94,7 +96,7 @@ class PyRRef:
 
     def is_owner(self):
         """Returns whether or not the current node is the owner of this ``RRef``."""
-        return self._owner == self._agent._info
+        return self._is_mine
 
     def confirmed_by_owner(self):
         """Returns whether this ``RRef`` has been confirmed by the owner. ``OwnerRRef`` always returns true, while
@@ -117,11 +119,12 @@ class PyRRef:
         self._check_there("to_here()")
         agent = self._agent
         seconds = agent._seconds(timeout)
-        grad = _grad.leaving(None, self._owner.id, forced=True)
+        owner = self._owner._id
+        grad = None if _grad.current_id() is None else _grad.leaving(None, owner, forced=True)
+        late = agent._late and agent._late(self._fetch) or None
         began = time.monotonic()
-        agent._count("_calls", 1)
         try:
-            answer = self._far.timeout(seconds).call.fetch(grad, agent._info.id, agent._late(self._fetch))
+            return _core.torch_fetch(self._far, owner, seconds, agent._info._id, late, grad)
         except _errors.Timeout as error:
             if self._until is not None and time.monotonic() >= self._until and (
                 seconds is None or time.monotonic() - began < seconds
@@ -130,9 +133,6 @@ class PyRRef:
             raise _calls.as_torch_says(error, seconds) from error
         except _errors.Error as error:
             raise _calls.as_torch_says(error, seconds) from error
-        finally:
-            agent._count("_calls", -1)
-        return _calls.raised_or(_calls.value_of(answer, self._owner.id))
 
     def local_value(self):
         """If the current node is the owner, returns a reference to the local value. Otherwise, throws an exception."""
@@ -226,8 +226,7 @@ class PyRRef:
         owner, number, fork = data[0], (data[1], data[2]), (data[3], data[4])
         agent = _agent.get_current_rpc_agent()
         self = PyRRef.__new__(PyRRef)
-        self._begin(agent, _calls.arrived(fork), None)
-        self._owner = agent.get_worker_info(owner)
+        self._begin(agent, _calls.arrived(fork), agent.get_worker_info(owner))
         self._number = number
         if not self.is_owner():
             self._fork = fork
@@ -263,14 +262,19 @@ class PyRRef:
                 self._created.set_result(None)
             else:
                 created = self._created
+                # When the time is up the owner knows whether there is a value.
+                left = None if self._until is None else self._until - time.monotonic()
+                left = left if left is not None and left > 0 else None
 
                 def then(_, error):
                     if error is None:
                         created.set_result(None)
                     else:
+                        if isinstance(error, _errors.Timeout):
+                            self._failed = True
                         created.set_exception(_calls.as_torch_says(error, self._limit))
 
-                _core.invoke_deferred(self._far, None, "ready", (), then)
+                _core.invoke_deferred(self._far, left, "ready", (), then)
         return self._created
 
     def _get_profiling_future(self):
@@ -337,20 +341,21 @@ def look_for_leaks():
 
 def tell_owners(agent):
     """What is not dropped by the end is a leak: its owner gets to know of it before it is dropped for the program."""
-    with _shared_lock:
-        mine = [rref for rref in _shared if rref._agent is agent]
-    for owner in {rref._owner for rref in mine if not (rref.is_owner() or rref._deleted or rref._failed)}:
+    for owner in {rref._owner for rref in _of(agent) if not (rref._is_mine or rref._deleted or rref._failed)}:
         try:
             agent._peer(owner).timeout(10.0).call(look_for_leaks)
         except _errors.Error:
             pass  # it is gone, and its values with it
 
 
+def _of(agent):
+    with _shared_lock:
+        return [rref for rref in _shared if rref._agent is agent]
+
+
 def release_all(agent):
     """Drops the references of this worker."""
-    with _shared_lock:
-        mine = [rref for rref in _shared if rref._agent is agent]
-    for rref in mine:
+    for rref in _of(agent):
         rref._release()
     _calls.forget_forks()
 
@@ -379,9 +384,7 @@ def debug_info():
     """Numbers of references, as PyTorch names them."""
     agent = _agent.get_current_rpc_agent()
     owned = shared(agent)
-    with _shared_lock:
-        mine = [rref for rref in _shared if rref._agent is agent]
-    pending = sum(not rref.confirmed_by_owner() for rref in mine)
+    pending = sum(not rref.confirmed_by_owner() for rref in _of(agent))
     info = {
         "num_owner_rrefs": len(owned),
         "num_pending_futures": 0,

@@ -6,8 +6,11 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -22,6 +25,8 @@ use crate::runtime::context_scope::ContextScope;
 use crate::runtime::current::{self, Current};
 use crate::runtime::registry::{BY_METHOD, FunctionEntry, Registry};
 use crate::support::blocking_pool::BlockedThread;
+
+pub use crate::support::blocking_pool::OneAtATime;
 
 pub use super::foreign::{
     ForeignCodec, ForeignHandlers, ForeignType, OwnValues, Waits, call_foreign, call_foreign_method,
@@ -420,9 +425,55 @@ impl CallScope {
         }
     }
 
+    /// Whether the time of the call is up (D3).
+    ///
+    /// ```
+    /// use farref::functions::CallScope;
+    ///
+    /// #[farref::remote]
+    /// fn is_late() -> bool {
+    ///     CallScope::current().is_some_and(|scope| scope.is_late())
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert!(!is_late::on(&peer).timeout(None).await?);
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn is_late(&self) -> bool {
+        self.0.is_late()
+    }
+
     /// Runs `f` as part of the remote function.
     pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.enter(f)
+    }
+
+    /// Runs `f` as part of no remote function: what it calls has its own time, and goes on when the caller of the function
+    /// does not wait any more.
+    ///
+    /// ```
+    /// use farref::Worker;
+    /// use farref::functions::CallScope;
+    ///
+    /// #[farref::remote]
+    /// fn callers() -> (bool, bool) {
+    ///     (Worker::caller().is_some(), CallScope::outside(|| Worker::caller().is_some()))
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = farref::testing::Cluster::start(2).await?;
+    /// let peer = cluster.worker(0).peer("worker1")?;
+    /// assert_eq!(callers::on(&peer).await?, (true, false));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn outside<T>(f: impl FnOnce() -> T) -> T {
+        current::enter_nothing(f)
     }
 }
 
@@ -455,6 +506,57 @@ impl fmt::Debug for CallScope {
 pub fn block_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
     let _waiting = BlockedThread::begin();
     runtime.block_on(future)
+}
+
+/// The same, no longer than `limit`: then it is none, and the future has not been finished.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let runtime = tokio::runtime::Handle::current();
+/// let waited = std::thread::spawn(move || {
+///     let never = std::future::pending::<()>();
+///     farref::functions::block_on_for(&runtime, never, Duration::from_millis(1))
+/// });
+/// assert_eq!(tokio::task::block_in_place(|| waited.join()).expect("no panic"), None);
+/// # Ok(())
+/// # }
+/// ```
+pub fn block_on_for<F: Future>(runtime: &Handle, future: F, limit: Duration) -> Option<F::Output> {
+    thread_local! {
+        static UNPARK: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    }
+    let _waiting = BlockedThread::begin();
+    let _runtime = runtime.enter();
+    let until = Instant::now() + limit;
+    let mut future = pin!(future);
+    // Not a timer of the runtime's, whose thread would be woken to hear of it.
+    UNPARK.with(|waker| {
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
+                return Some(output);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::park_timeout(left);
+        }
+    })
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 fn info(entry: &FunctionEntry) -> FunctionInfo {

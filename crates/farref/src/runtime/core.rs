@@ -239,7 +239,7 @@ impl Core {
             refusals: Refusals::default(),
             served: Served::new(&name, registry.names().chain([FETCH]).collect()),
             name,
-            pool: BlockingPool::new(settings.blocking_threads),
+            pool: BlockingPool::of_program(settings.blocking_threads),
             tasks: TaskPool::new(registry.len()),
             answers: Answers::new(settings.max_answer_bytes, runtime.clone()),
             settings,

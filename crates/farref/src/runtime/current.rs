@@ -160,3 +160,10 @@ pub(crate) fn enter_context<T>(
     let _restore = Entered::new(&AMBIENT, Ambient { current, context });
     f()
 }
+
+/// Runs `f` as part of no remote function, and in no context.
+pub(crate) fn enter_nothing<T>(f: impl FnOnce() -> T) -> T {
+    let (current, context) = (None, None);
+    let _restore = Entered::new(&AMBIENT, Ambient { current, context });
+    f()
+}

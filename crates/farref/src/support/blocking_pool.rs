@@ -12,6 +12,9 @@
 //!   and to no other job: a sleeping thread is claimed by the job that wakes it, before it is awake.
 //! - **BP-3** When the pool is dropped its threads end, after the job that each is at, or after all jobs
 //!   that there are if it was made to [finish](BlockingPool::finishing) them.
+//! - **BP-4** Where all jobs need something that [only one thread has](OneAtATime), a thread takes jobs only while it has that,
+//!   and one job after the other; of the others one is on its way to it, if there are jobs left. So BP-2 holds for the first
+//!   of the queued jobs: whoever keeps what all need keeps them from running, and nothing else does.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,11 +31,54 @@ const IDLE: Duration = Duration::from_secs(10);
 /// A job.
 pub(crate) type PoolJob = Box<dyn FnOnce() + Send>;
 
+/// Something that all plain functions of a program need, and that one thread has at a time: the lock of an interpreter. For
+/// programs whose functions are written in another language, one for the whole program.
+///
+/// A thread that has it carries out one call after the other, instead of handing it to the next thread after each.
+///
+/// ```
+/// use std::sync::{Mutex, PoisonError};
+///
+/// static INTERPRETER: Mutex<()> = Mutex::new(());
+///
+/// fn with_interpreter(then: &mut dyn FnMut()) {
+///     let _have = INTERPRETER.lock().unwrap_or_else(PoisonError::into_inner);
+///     then()
+/// }
+///
+/// farref::__private::inventory::submit! {
+///     farref::functions::OneAtATime { enter: with_interpreter }
+/// }
+///
+/// #[farref::remote]
+/// fn has_interpreter() -> bool {
+///     INTERPRETER.try_lock().is_err()
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> farref::Result<()> {
+/// let cluster = farref::testing::Cluster::start(2).await?;
+/// let peer = cluster.worker(0).peer("worker1")?;
+/// assert!(has_interpreter::on(&peer).await?);
+/// # cluster.shutdown().await
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct OneAtATime {
+    /// Gets it, calls what it is given, once, and gives it back. If it cannot be had any more it calls nothing: the functions
+    /// run without, and see to that themselves.
+    pub enter: fn(&mut dyn FnMut()),
+}
+
+inventory::collect!(OneAtATime);
+
 /// A pool of threads that grows while its threads wait for calls.
 pub(crate) struct BlockingPool(Arc<PoolShared>);
 
 struct PoolShared {
     limit: usize,
+    /// BP-4
+    gate: Option<fn(&mut dyn FnMut())>,
     /// Whether jobs are done even if the pool is dropped before.
     finishes: bool,
     state: Mutex<PoolState>,
@@ -48,6 +94,8 @@ struct PoolState {
     idle: usize,
     /// Sleeping threads that a job has claimed and that are not awake yet.
     claimed: usize,
+    /// Whether a thread is on its way through the gate, if there is one (BP-4).
+    coming: bool,
     closed: bool,
 }
 
@@ -56,18 +104,26 @@ thread_local! {
 }
 
 impl BlockingPool {
+    /// A pool for the functions of this program.
+    pub(crate) fn of_program(limit: usize) -> Self {
+        let gate = inventory::iter::<OneAtATime>().next();
+        Self::make(limit, false, gate.map(|gate| gate.enter))
+    }
+
+    #[cfg(test)]
     pub(crate) fn new(limit: usize) -> Self {
-        Self::make(limit, false)
+        Self::make(limit, false, None)
     }
 
     /// A pool whose jobs are all done, even if it is dropped before (BP-3).
     pub(crate) fn finishing(limit: usize) -> Self {
-        Self::make(limit, true)
+        Self::make(limit, true, None)
     }
 
-    fn make(limit: usize, finishes: bool) -> Self {
+    fn make(limit: usize, finishes: bool, gate: Option<fn(&mut dyn FnMut())>) -> Self {
         Self(Arc::new(PoolShared {
             limit: limit.max(1),
+            gate,
             finishes,
             state: Mutex::default(),
             work: Condvar::new(),
@@ -130,16 +186,19 @@ impl PoolShared {
 
     /// BP-2: wakes a thread, or starts one.
     fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
-        if state.tasks.is_empty() {
+        // BP-4: who comes next finds all of them.
+        if state.tasks.is_empty() || state.coming {
             return;
         }
         if state.idle > 0 {
             state.idle -= 1;
             state.claimed += 1;
+            state.coming = self.gate.is_some();
             drop(state);
             self.work.notify_one();
         } else if state.running < self.limit {
             state.running += 1;
+            state.coming = self.gate.is_some();
             drop(state);
             let pool = Arc::clone(self);
             let spawned = std::thread::Builder::new()
@@ -148,7 +207,9 @@ impl PoolShared {
             if let Err(error) = spawned {
                 // The job stays queued for the threads there are.
                 tracing::error!(%error, "no thread could be started for a remote function");
-                self.lock().running -= 1;
+                let mut state = self.lock();
+                state.running -= 1;
+                state.coming = false;
             }
         }
     }
@@ -163,25 +224,60 @@ impl PoolShared {
             if state.running > self.limit || over {
                 break;
             }
-            if let Some(task) = state.tasks.pop_front() {
+            if !state.tasks.is_empty() {
                 drop(state);
-                // Jobs see to their panics themselves. One that slips through must not take the
-                // thread's place in the count along (BP-2).
-                if catch_unwind(AssertUnwindSafe(task)).is_err() {
-                    tracing::error!("a remote function panicked after its end");
-                }
+                self.run();
                 state = self.lock();
                 continue;
             }
+            // Others were faster.
+            state.coming = false;
             let claimed;
             (state, claimed) = self.sleep(state);
             if !claimed {
                 break;
             }
         }
+        state.coming = false;
         state.running -= 1;
         // Whoever is left over finds its thread.
         self.attend(state);
+    }
+
+    /// Runs jobs until there are none.
+    fn run(self: &Arc<Self>) {
+        let mut has_run = false;
+        if let Some(gate) = self.gate {
+            gate(&mut || {
+                has_run = true;
+                self.run_all();
+            });
+        }
+        if !has_run {
+            self.run_all();
+        }
+    }
+
+    fn run_all(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.coming = false;
+        // A thread that came back from waiting may be one too many.
+        while state.running <= self.limit {
+            let Some(task) = state.tasks.pop_front() else {
+                return;
+            };
+            match self.gate {
+                // The job may take as long as it likes (BP-4).
+                Some(_) => self.attend(state),
+                None => drop(state),
+            }
+            // Jobs see to their panics themselves. One that slips through must not take the
+            // thread's place in the count along (BP-2).
+            if catch_unwind(AssertUnwindSafe(task)).is_err() {
+                tracing::error!("a remote function panicked after its end");
+            }
+            state = self.lock();
+        }
     }
 
     /// Sleeps until a job claims a thread. Says whether one did: not if there is none for long, or the
@@ -284,6 +380,76 @@ mod tests {
                 assert!(ended.is_ok(), "in round {round} a job has no thread");
             }
         }
+    }
+
+    static GATE: Mutex<()> = Mutex::new(());
+
+    fn through_gate(then: &mut dyn FnMut()) {
+        let _entered = lock(&GATE);
+        then();
+    }
+
+    /// BP-4
+    #[test]
+    fn jobs_that_need_what_one_thread_has_are_run_by_who_has_it() {
+        let pool = BlockingPool::make(64, false, Some(through_gate));
+        let (done, all_done) = mpsc::channel();
+        let entered = lock(&GATE);
+        for _ in 0..100 {
+            let done = done.clone();
+            pool.submit(move || {
+                let has_gate = GATE.try_lock().is_err();
+                done.send((has_gate, std::thread::current().id())).unwrap();
+            });
+        }
+        assert_eq!(pool.threads(), 1, "one waits at the gate for all of them");
+        drop(entered);
+        for _ in 0..100 {
+            let (has_gate, _) = all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(has_gate);
+        }
+        assert!(pool.threads() <= 2, "{} threads", pool.threads());
+    }
+
+    static FLAPS: Mutex<()> = Mutex::new(());
+
+    /// Lets the thread in, but does not keep it to itself: as an interpreter whose functions wait.
+    fn through_flaps(then: &mut dyn FnMut()) {
+        drop(lock(&FLAPS));
+        then();
+    }
+
+    /// BP-2, BP-4
+    #[test]
+    fn jobs_that_give_the_gate_up_while_they_wait_for_each_other_all_get_a_thread() {
+        const JOBS: usize = 8;
+        for round in 0..50 {
+            let pool = BlockingPool::make(JOBS, false, Some(through_flaps));
+            let barrier = Arc::new(Barrier::new(JOBS));
+            let (done, all_done) = mpsc::channel();
+            for _ in 0..JOBS {
+                let (barrier, done) = (Arc::clone(&barrier), done.clone());
+                pool.submit(move || {
+                    barrier.wait();
+                    done.send(()).unwrap();
+                });
+            }
+            for _ in 0..JOBS {
+                let ended = all_done.recv_timeout(Duration::from_secs(60));
+                assert!(ended.is_ok(), "in round {round} a job has no thread");
+            }
+        }
+    }
+
+    fn closed(_: &mut dyn FnMut()) {}
+
+    /// BP-4: they answer, if only to say that they cannot run.
+    #[test]
+    fn jobs_run_also_where_what_they_need_cannot_be_had_any_more() {
+        let pool = BlockingPool::make(2, false, Some(closed));
+        let (done, all_done) = mpsc::channel();
+        pool.submit(move || done.send(()).unwrap());
+        all_done.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 
     /// BP-1

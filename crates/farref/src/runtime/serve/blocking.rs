@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::responder::panicked;
-use super::running::{Packed, enter, supervise, wait_for_receiver};
+use super::running::{Packed, enter, supervise};
 use crate::agent::Failure;
 use crate::codec::vectors::each_in;
 use crate::runtime::function::Function;
@@ -52,6 +52,25 @@ impl BlockingCall {
         let Some(ticket) = ticket else {
             return self.submit();
         };
+        // Most values are there and free: then nothing has to wait, and everything else can be seen to on the thread.
+        let mut waiting = Box::pin(ticket.wait());
+        let looked = waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        match looked {
+            Poll::Ready(Ok(receiver)) => {
+                self.receiver = Some(receiver);
+                self.submit();
+            }
+            Poll::Ready(Err(failure)) => self.fail(failure),
+            Poll::Pending => self.wait_for(waiting),
+        }
+    }
+
+    fn wait_for(
+        mut self,
+        receiver: impl Future<Output = Result<ValueGuard, Failure>> + Send + 'static,
+    ) {
         let runtime = self.responder.core().runtime.clone();
         drop(runtime.spawn(async move {
             let to = &self.responder;
@@ -59,13 +78,13 @@ impl BlockingCall {
                 let admitting = pin!(Some(async {
                     to.call.authorize()?;
                     let room = to.room(to.reserve_for_function()).await;
-                    Ok((wait_for_receiver(Some(ticket)).await?, room))
+                    Ok((receiver.await?, room))
                 }));
                 supervise(&to.call, admitting).await
             };
             match admitted {
                 Ok((receiver, room)) => {
-                    (self.receiver, self.room) = (receiver, room);
+                    (self.receiver, self.room) = (Some(receiver), room);
                     self.authorized = true;
                     self.submit();
                 }
