@@ -41,8 +41,15 @@ def rust_program(name):
     """A Rust worker, built if it has not been or is older than its source (`cargo test --workspace` builds it, too)."""
     root = TESTS.parents[1]
     program = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"), "debug", "examples", name)
-    subprocess.run(["cargo", "build", "--quiet", "-p", "farref-pickle", "--example", name], cwd=root, check=True)
+    if is_stale(program):
+        subprocess.run(["cargo", "build", "--quiet", "-p", "farref-pickle", "--example", name], cwd=root, check=True)
     return str(program.resolve())
+
+
+def is_stale(program):
+    """Whether a program is not there, or is older than a source: cargo alone would build it anew for other features, too."""
+    sources = TESTS.parents[1].glob("crates/*/**/*.rs")
+    return not program.exists() or program.stat().st_mtime < max(source.stat().st_mtime for source in sources)
 
 
 class Process:

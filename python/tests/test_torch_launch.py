@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import environment
+from processes import environment, is_stale
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(__file__).parent / "torch_spawning.py"
@@ -23,7 +23,8 @@ def farref():
     """The command, built if it has not been or is older than its source (`cargo test --workspace` builds it, too)."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     program = target / "debug" / "farref"
-    subprocess.run(["cargo", "build", "--quiet", "-p", "farref-cli"], cwd=ROOT, check=True)
+    if is_stale(program):
+        subprocess.run(["cargo", "build", "--quiet", "-p", "farref-cli"], cwd=ROOT, check=True)
     return str(program.resolve())
 
 
