@@ -9,7 +9,7 @@
 //! | [`write`](mod@write) | serde to pickle |
 //! | [`read`] | pickle to serde |
 //! | [`captured`] | what types of the runtime write of themselves |
-//! | [`array`] | tensors and arrays of numbers |
+//! | [`mod@array`] | tensors and arrays of numbers |
 //! | [`named`], [`names`] | what Python finds by its name |
 //! | [`rest`] | `*args` and `**kwargs` |
 //!
