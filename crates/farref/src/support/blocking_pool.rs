@@ -36,7 +36,7 @@ pub(crate) type PoolJob = Box<dyn FnOnce() + Send>;
 ///
 /// A thread that has it carries out one call after the other, instead of handing it to the next thread after each.
 ///
-/// ```
+/// ```standalone_crate
 /// use std::sync::{Mutex, PoisonError};
 ///
 /// static INTERPRETER: Mutex<()> = Mutex::new(());
