@@ -10,7 +10,7 @@ use crate::RendezvousError;
 use crate::group::{Address, Card, Liveness, LivenessProbe, Plan, enter};
 use crate::store::etcd::http::{Connection, MAX_BODY};
 
-fn at(ports: &[u16], rest: &str) -> EtcdPlace {
+pub(super) fn at(ports: &[u16], rest: &str) -> EtcdPlace {
     let endpoints: Vec<String> = ports
         .iter()
         .map(|port| format!("127.0.0.1:{port}"))
@@ -154,7 +154,7 @@ async fn who_joins_outlasts_answers_that_are_lost_and_elections() {
     }
 }
 
-async fn count(etcd: &Etcd, prefix: &str) -> i64 {
+pub(super) async fn count(etcd: &Etcd, prefix: &str) -> i64 {
     let gateway = Gateway::new(&etcd.place("", "admin")).unwrap();
     let look = Transaction::new().count(prefix);
     let found = gateway.transact(look, Instant::now() + SOON).await;
