@@ -76,21 +76,20 @@ impl CertificateConflict {
     }
 }
 
-/// Why two founders cannot talk, if they have nothing but TCP.
+/// Why two founders cannot talk.
 pub(super) fn conflict(one: &Card, other: &Card) -> Option<CertificateConflict> {
-    if can_do_without(one, other) {
-        return None;
-    }
-    CertificateTag::conflict(one.certificate.as_ref(), other.certificate.as_ref())
+    let conflict = CertificateTag::conflict(one.certificate.as_ref(), other.certificate.as_ref())?;
+    (!does_not_matter(conflict, one, other)).then_some(conflict)
 }
 
-/// Whether two workers may have another way to talk than TCP, which needs no certificates.
-fn can_do_without(one: &Card, other: &Card) -> bool {
+/// Whether two workers may have a way to talk on which this is no trouble. On Unix sockets certificates are not looked at; but who
+/// has one talks to nobody without.
+fn does_not_matter(conflict: CertificateConflict, one: &Card, other: &Card) -> bool {
     let same_host = one.host == other.host;
     let mut addresses = one.addresses.iter().chain(&other.addresses);
     addresses.any(|address| match address {
         Address::Memory(_) => true,
-        Address::Unix(_) => same_host,
+        Address::Unix(_) => same_host && conflict == CertificateConflict::Authority,
         Address::Tcp(_) => false,
     })
 }

@@ -309,7 +309,7 @@ async fn founders_whose_certificates_do_not_go_together_are_all_told() {
             other => panic!("{other:?}"),
         }
     }
-    // Who shares a host has no need of certificates.
+    // Where all share a host nobody looks at authorities; but who has a certificate talks to nobody without.
     let on_one_host = |rank, authority| Plan {
         host: "host".to_owned(),
         ..certified(rank, authority)
@@ -317,8 +317,25 @@ async fn founders_whose_certificates_do_not_go_together_are_all_told() {
     let plans = vec![
         on_one_host(0, Some("ours")),
         on_one_host(1, Some("theirs")),
-        on_one_host(2, None),
+        on_one_host(2, Some("ours")),
     ];
     let entered = enter_all(&store, plans).await.into_iter();
     assert_one_founding(&entered.map(Result::unwrap).collect::<Vec<_>>());
+    let store = memory();
+    let plans = vec![
+        on_one_host(0, Some("ours")),
+        on_one_host(1, Some("theirs")),
+        on_one_host(2, None),
+    ];
+    for told in enter_all(&store, plans).await {
+        match told {
+            Err(RendezvousError::DifferentCertificates { one, others, .. }) => {
+                assert_eq!(
+                    (one.as_str(), &others[..]),
+                    ("worker0", &["worker2".to_owned()][..])
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
