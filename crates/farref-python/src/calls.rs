@@ -8,11 +8,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::deferred;
 use crate::errors::{alive, to_python, unsendable};
 use crate::futures::PyFuture;
 use crate::objects::{Object, Pickled};
-use crate::references::PyRRef;
 use crate::runtime::{self, duration};
 use crate::scope;
 
@@ -107,10 +105,9 @@ impl PythonCall {
         }))
     }
 
-    /// The same for a function that answers when it likes.
-    pub(crate) fn deferred_on(self, peer: &Peer) -> Building {
-        let call = deferred::call_deferred::on(peer, self.arguments).untyped();
-        Building(functions::named(call, self.name))
+    /// The same by a function of this package that takes what is called and the arguments.
+    pub(crate) fn by(self, call: impl FnOnce(Pickled) -> Call<Object>) -> Building {
+        Building(functions::named(call(self.arguments), self.name))
     }
 }
 
@@ -160,8 +157,8 @@ impl Building {
         PyFuture::new(self.0.start())
     }
 
-    pub(crate) fn remote(self) -> PyRRef {
-        PyRRef::new(self.0.remote())
+    pub(crate) fn remote(self) -> RRef<Object> {
+        self.0.remote()
     }
 }
 

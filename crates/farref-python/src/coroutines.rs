@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use crate::errands;
 use crate::errors::{Raised, interpreter_ends, raised};
 use crate::objects::{Object, Pickled};
+use crate::requests::read;
 use crate::scope::PyScope;
-use crate::serving::read;
 use crate::torch_message;
 use crate::user_code;
 

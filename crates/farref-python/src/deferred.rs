@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **DE-1** Functions and callbacks run on threads that may wait as long as they like: there are as many as are needed.
+//! - **DE-1** Functions and callbacks run on threads that may wait as long as they like: there are as many as are needed
+//!   ([`on_a_thread`]).
 //! - **DE-2** They run for nobody: what they call has its own time, and goes on when their caller does not wait any more.
 //!   So it is in PyTorch.
 //! - **DE-3** Each callback is called exactly once, unless the interpreter ends.
@@ -14,12 +15,12 @@ use pyo3::types::PyTuple;
 use crate::calls::{self, Building, Limit, PythonCall};
 use crate::coroutines::{Answer, Completion};
 use crate::errors::{Raised, alive, interpreter_ends, raised, to_python};
-use crate::interpreter;
 use crate::objects::{Object, Pickled};
 use crate::peers::PyPeer;
 use crate::references::PyRRef;
-use crate::runtime;
-use crate::serving::read;
+use crate::requests::read;
+use crate::runtime::{self, on_a_thread};
+use crate::thread_state;
 use crate::user_code;
 use crate::worker::PyWorker;
 
@@ -41,15 +42,6 @@ fn begin(py: Python<'_>, request: Pickled, answer: &Answer) -> PyResult<()> {
     let args = std::iter::once(completion).chain(args.iter());
     let args = PyTuple::new(py, args.collect::<Vec<_>>())?;
     user_code::call(&function, &args, kwargs.as_ref()).map(drop)
-}
-
-/// DE-1
-pub(crate) fn on_a_thread<F: FnOnce(Python<'_>) + Send + 'static>(f: F) {
-    match runtime::handle() {
-        Ok(handle) => drop(handle.spawn_blocking(move || interpreter::attach(f))),
-        // There is a call, so there is a runtime.
-        Err(_) => drop(interpreter::attach(f)),
-    }
 }
 
 /// Tells `then` what a call ended with: `then(value, None)` or `then(None, error)`.
@@ -83,7 +75,8 @@ fn build(
     function: &Bound<'_, PyAny>,
     args: &Bound<'_, PyTuple>,
 ) -> PyResult<Building> {
-    let call = PythonCall::new(function, args, None)?.deferred_on(peer.peer());
+    let call = PythonCall::new(function, args, None)?;
+    let call = call.by(|request| call_deferred::on(peer.peer(), request).untyped());
     Ok(Limit::seconds(timeout)?.apply(call))
 }
 
@@ -125,7 +118,7 @@ pub(crate) fn watch_departures(worker: &PyWorker, told: Py<PyAny>) -> PyResult<(
                 MemberEvent::Ended(_) => return,
                 _ => continue,
             };
-            let Some(told) = interpreter::attach(|py| told.clone_ref(py)) else {
+            let Some(told) = thread_state::attach(|py| told.clone_ref(py)) else {
                 return;
             };
             on_a_thread(move |py| {

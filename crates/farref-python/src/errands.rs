@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use pyo3::prelude::*;
 
 use crate::interpreter;
+use crate::thread_state;
 
 type Errand = Box<dyn FnOnce(Python<'_>) + Send>;
 
@@ -59,7 +60,7 @@ pub(crate) fn close() {
 fn work(errands: &Receiver<Errand>) {
     while let Ok(first) = errands.recv() {
         let mut first = Some(first);
-        let attached = interpreter::attach(|py| {
+        let attached = thread_state::attach(|py| {
             for errand in first.take().into_iter().chain(errands.try_iter()) {
                 errand(py);
             }

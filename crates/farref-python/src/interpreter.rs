@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::thread_state;
-
 /// Threads of this package that have the interpreter, or are about to; none any more if it is closed.
 static INSIDE: Mutex<Inside> = Mutex::new(Inside {
     threads: 0,
@@ -41,18 +39,8 @@ impl Drop for Guest {
     }
 }
 
-/// Runs `f` with the interpreter, on a thread of this package's. `None` if the interpreter is ending (IN-1).
-pub(crate) fn attach<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
-    let is_new = thread_state::is_none();
-    attach_for_once(|py| {
-        if is_new {
-            thread_state::keep(py);
-        }
-        f(py)
-    })
-}
-
-/// The same for a thread that does not come back.
+/// Runs `f` with the interpreter, on a thread of this package's that does not come back ([`thread_state`](crate::thread_state)
+/// has it for those that do). `None` if the interpreter is ending (IN-1).
 pub(crate) fn attach_for_once<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     if has_forked() {
         return None;

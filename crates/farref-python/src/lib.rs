@@ -3,10 +3,14 @@
 //!
 //! | module | job |
 //! | --- | --- |
-//! | `worker`, `peers`, `references`, `futures`, `testing` | what programs see |
-//! | `calls`, `scope` | building calls, as part of what the code runs for |
-//! | `serving`, `coroutines`, `deferred` | carrying out calls |
-//! | `torch_calls`, `torch_future`, `torch_message`, `under_way` | calls of PyTorch's layer, for `farref.torch` |
+//! | `worker`, `contexts`, `testing` | what programs see: workers, and what they open |
+//! | `peers`, `references` | other workers, and their values (each gives the other) |
+//! | `placeholders` | what stands for those in pickles |
+//! | `torch_calls`, `torch_future`, `under_way` | calls of PyTorch's layer, for `farref.torch` |
+//! | `serving`, `torch_serving`, `deferred` | carrying out calls |
+//! | `calls`, `futures`, `begun` | building calls; results that are not there yet |
+//! | `coroutines`, `requests`, `scope` | the event loop; what came of a call; what code runs for |
+//! | `torch_layer`, `torch_message` | what PyTorch's layer is asked, and its messages |
 //! | `objects`, `buffers`, `ownership` | values on their way: pickles, and memory beside them |
 //! | `errors`, `places`, `logging` | exceptions; which lines of the program make references; what the core says |
 //! | `runtime`, `errands`, `interpreter`, `thread_state` | threads: those of the wire, one that has the interpreter, the end of it |
@@ -14,8 +18,10 @@
 //!
 //! The Python part is in `python/farref`.
 
+mod begun;
 mod buffers;
 mod calls;
+mod contexts;
 mod coroutines;
 mod deferred;
 mod errands;
@@ -26,8 +32,10 @@ mod logging;
 mod objects;
 mod ownership;
 mod peers;
+mod placeholders;
 mod places;
 mod references;
+mod requests;
 mod runtime;
 mod scope;
 mod serving;
@@ -35,7 +43,9 @@ mod testing;
 mod thread_state;
 mod torch_calls;
 mod torch_future;
+mod torch_layer;
 mod torch_message;
+mod torch_serving;
 mod under_way;
 mod user_code;
 mod worker;
@@ -79,16 +89,16 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<peers::PyPeer>()?;
     module.add_class::<references::PyRRef>()?;
     module.add_class::<futures::PyFuture>()?;
-    module.add_class::<scope::PyContext>()?;
+    module.add_class::<contexts::PyContext>()?;
     module.add_class::<scope::PyScope>()?;
     module.add_class::<testing::PyCluster>()?;
     module.add_function(wrap_pyfunction!(worker::join, module)?)?;
     module.add_function(wrap_pyfunction!(worker::current_worker, module)?)?;
     module.add_function(wrap_pyfunction!(worker::caller, module)?)?;
     module.add_function(wrap_pyfunction!(scope::context_id, module)?)?;
-    module.add_function(wrap_pyfunction!(objects::received_reference, module)?)?;
-    module.add_function(wrap_pyfunction!(objects::received_peer, module)?)?;
-    module.add_function(wrap_pyfunction!(objects::came_in_context, module)?)?;
+    module.add_function(wrap_pyfunction!(placeholders::_reference, module)?)?;
+    module.add_function(wrap_pyfunction!(placeholders::_peer, module)?)?;
+    module.add_function(wrap_pyfunction!(placeholders::_came_in_context, module)?)?;
     module.add_class::<worker::StoreHost>()?;
     module.add_function(wrap_pyfunction!(deferred::start_deferred, module)?)?;
     module.add_function(wrap_pyfunction!(deferred::invoke_deferred, module)?)?;
@@ -98,7 +108,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_calls::torch_start, module)?)?;
     module.add_function(wrap_pyfunction!(torch_calls::torch_remote, module)?)?;
     module.add_function(wrap_pyfunction!(torch_calls::torch_fetch, module)?)?;
-    module.add_function(wrap_pyfunction!(torch_calls::torch_served, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_serving::torch_served, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::calls_under_way, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::wait_until_answered, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;

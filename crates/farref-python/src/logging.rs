@@ -22,6 +22,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::EnvFilter;
 
 use crate::interpreter;
+use crate::thread_state;
 
 /// LO-1
 const WAITING: usize = 1024;
@@ -190,7 +191,7 @@ fn start() -> Option<Lines> {
 
 fn work(lines: &Receiver<Line>) {
     while let Ok(line) = lines.recv() {
-        interpreter::attach(|py| {
+        thread_state::attach(|py| {
             if let Err(error) = log(py, &line) {
                 error.write_unraisable(py, None);
             }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use farref::functions::{CallScope, ForeignType};
 use farref::{Blob, Buffer, Peer, RRef};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -16,10 +16,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::buffers::{self, Received};
 use crate::errors;
-use crate::interpreter;
 use crate::ownership::Owned;
-use crate::peers::PyPeer;
-use crate::references::PyRRef;
+use crate::thread_state;
 use crate::user_code;
 
 /// An object of Python.
@@ -260,6 +258,17 @@ impl Object {
         }
     }
 
+    /// The object, on the worker that has it.
+    pub(crate) fn look<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Here(value) => Ok(value.bind(py)),
+            // A value that stays was made here, by the functions above.
+            Self::Pickled(_) | Self::Unsendable(_) => Err(PyTypeError::new_err(
+                "the value is no object of this process",
+            )),
+        }
+    }
+
     /// The object, for who got it.
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
@@ -285,7 +294,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         // Destructors of the program run here, where the runtime lets them run, and not whenever somebody comes by.
-        interpreter::attach(|py| {
+        thread_state::attach(|py| {
             if let Some(object) = self.0.take() {
                 user_code::release(py, object);
             }
@@ -301,7 +310,7 @@ impl Serialize for Object {
             Self::Pickled(pickled) => pickled.serialize(serializer),
             Self::Unsendable(why) => Err(S::Error::custom(why)),
             Self::Here(value) => {
-                let pickled = interpreter::attach(|py| {
+                let pickled = thread_state::attach(|py| {
                     Pickled::of(&value.bind(py)).map_err(|error| errors::one_line(py, &error))
                 });
                 let pickled =
@@ -360,28 +369,18 @@ fn not_in_a_call(what: &str) -> PyErr {
 }
 
 /// Whether the value that is being unpickled came inside of a context.
-#[pyfunction]
-#[pyo3(name = "_came_in_context")]
 pub(crate) fn came_in_context() -> bool {
     RECEIVING.with_borrow(|stack| stack.last().is_some_and(|beside| beside.in_context))
 }
 
-/// The reference that a pickle has at this place.
-#[pyfunction]
-#[pyo3(name = "_reference")]
-pub(crate) fn received_reference(index: usize) -> PyResult<PyRRef> {
+/// The reference that the pickle which is being read has at this place.
+pub(crate) fn received_reference(index: usize) -> PyResult<RRef<Object>> {
     let found = RECEIVING.with_borrow(|stack| stack.last()?.references.get(index).cloned());
-    found
-        .map(PyRRef::new)
-        .ok_or_else(|| not_in_a_call("an RRef"))
+    found.ok_or_else(|| not_in_a_call("an RRef"))
 }
 
-/// The peer that a pickle has at this place.
-#[pyfunction]
-#[pyo3(name = "_peer")]
-pub(crate) fn received_peer(index: usize) -> PyResult<PyPeer> {
+/// The same for a peer.
+pub(crate) fn received_peer(index: usize) -> PyResult<Peer> {
     let found = RECEIVING.with_borrow(|stack| stack.last()?.peers.get(index).cloned());
-    found
-        .map(PyPeer::new)
-        .ok_or_else(|| not_in_a_call("a Peer"))
+    found.ok_or_else(|| not_in_a_call("a Peer"))
 }

@@ -151,7 +151,8 @@ impl PyPeer {
         let limit = self.limit.or_of(function)?;
         let call = limit.apply(call.on(&self.peer));
         let made = Made::By(function);
-        Ok(places::make(function.py(), &made, || call.remote()))
+        let rref = places::make(function.py(), &made, || call.remote());
+        Ok(PyRRef::new(rref))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

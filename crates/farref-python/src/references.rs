@@ -284,7 +284,7 @@ impl Method {
             How::Remote => {
                 let made = Made::ByMethod(&self.name);
                 let rref = places::make(py, &made, || call.remote());
-                Ok(Bound::new(py, rref)?.into_any())
+                Ok(Bound::new(py, PyRRef::new(rref))?.into_any())
             }
         }
     }

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::exception;
+use crate::thread_state;
 
 /// How often a waiting main thread looks whether Ctrl-C was pressed.
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -167,4 +168,13 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
             "{seconds} is no time to wait: give seconds, zero or more, or None to wait for ever"
         ))
     })
+}
+
+/// Runs this with the interpreter on a thread that may wait as long as it likes: there are as many as are needed.
+pub(crate) fn on_a_thread<F: FnOnce(Python<'_>) + Send + 'static>(f: F) {
+    match handle() {
+        Ok(handle) => drop(handle.spawn_blocking(move || thread_state::attach(f))),
+        // There is a call, so there is a runtime.
+        Err(_) => drop(thread_state::attach(f)),
+    }
 }

@@ -8,10 +8,6 @@ use farref::functions::CallScope;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::errors::{alive, to_python};
-use crate::runtime;
-use crate::worker::PyWorker;
-
 /// What surrounds code of Python.
 #[pyclass(frozen, module = "farref._core")]
 #[derive(Clone)]
@@ -25,6 +21,14 @@ impl PyScope {
         Self {
             call: Some(call),
             context: None,
+        }
+    }
+
+    /// What a block of code runs in that has a context of its own.
+    pub(crate) fn in_context(context: ContextScope) -> Self {
+        Self {
+            call: CallScope::current(),
+            context: Some(context),
         }
     }
 
@@ -55,40 +59,6 @@ pub(crate) fn enter<T>(f: impl FnOnce() -> T) -> T {
     match Python::try_attach(PyScope::current).flatten() {
         Some(scope) => scope.run(f),
         None => f(),
-    }
-}
-
-/// A context: whatever is called inside of its block belongs together, on all workers, until the block ends.
-#[pyclass(frozen, name = "Context", module = "farref")]
-pub(crate) struct PyContext(ContextScope);
-
-#[pymethods]
-impl PyContext {
-    #[new]
-    fn open(py: Python<'_>, worker: &PyWorker) -> PyResult<Self> {
-        alive()?;
-        ContextScope::open(worker.worker())
-            .map(Self)
-            .map_err(|error| to_python(py, error))
-    }
-
-    /// Which context it is: unique in the group.
-    #[getter]
-    fn id(&self) -> String {
-        self.0.id().to_string()
-    }
-
-    /// What its block runs in.
-    fn scope(&self) -> PyScope {
-        PyScope {
-            call: CallScope::current(),
-            context: Some(self.0.clone()),
-        }
-    }
-
-    /// Ends it on all workers.
-    fn release(&self, py: Python<'_>) -> PyResult<()> {
-        runtime::wait(py, self.0.clone().release())?.map_err(|error| to_python(py, error))
     }
 }
 

@@ -3,18 +3,17 @@
 //! To the group they are functions like any other; which function of Python is meant is in their arguments. Plain functions
 //! run on the worker's threads for those, coroutines on its [event loop](crate::coroutines).
 
-use farref::Worker;
 use farref::functions::{CallScope, ForeignHandlers, OneAtATime, OwnValues};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::PyString;
 
 use crate::coroutines::{self, Coming};
-use crate::errors::{Raised, again, exception, interpreter_ends, raised, unreadable};
-use crate::interpreter;
+use crate::errors::{Raised, again, exception};
 use crate::objects::{Object, Pickled};
+use crate::requests::{Read, attached, read, unpickled};
 use crate::runtime;
-use crate::scope;
-use crate::torch_calls;
+use crate::thread_state;
+use crate::torch_serving;
 use crate::user_code;
 
 // Whoever calls a function by its Python name, be it written in Python or in Rust, calls these.
@@ -36,7 +35,7 @@ farref::__private::inventory::submit! {
 
 fn with_interpreter(then: &mut dyn FnMut()) {
     // None if it is ending: functions find that out themselves.
-    let _entered = interpreter::attach(|_| then());
+    let _entered = thread_state::attach(|_| then());
 }
 
 /// Calls a function of Python.
@@ -74,7 +73,7 @@ impl Object {
 
     /// A copy of the value, for PyTorch's layer.
     pub(crate) fn torch_fetch(&self, request: Pickled) -> Result<Self, Raised> {
-        torch_calls::fetched(self, request)
+        torch_serving::fetched(self, request)
     }
 
     /// A copy of the value.
@@ -86,54 +85,6 @@ impl Object {
             ))
         })
     }
-}
-
-impl Object {
-    pub(crate) fn look<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Here(value) => Ok(value.bind(py)),
-            // A value that stays was made here, by the functions above.
-            Self::Pickled(_) | Self::Unsendable(_) => Err(pyo3::exceptions::PyTypeError::new_err(
-                "the value is no object of this process",
-            )),
-        }
-    }
-}
-
-pub(crate) type Read<'py> = (
-    Bound<'py, PyAny>,
-    Bound<'py, PyTuple>,
-    Option<Bound<'py, PyDict>>,
-);
-
-/// What is called. A text is the name of something to be imported.
-pub(crate) fn read(py: Python<'_>, request: Pickled) -> PyResult<Read<'_>> {
-    let (function, args, kwargs): Read<'_> = unpickled(py, request)?.extract()?;
-    if !function.is_instance_of::<PyString>() {
-        return Ok((function, args, kwargs));
-    }
-    let find = py.import("farref._remote")?.getattr("find")?;
-    Ok((find.call1((function,))?, args, kwargs))
-}
-
-/// What came of a call. What cannot be read is told as that, and not as an exception of the function's.
-fn unpickled(py: Python<'_>, request: Pickled) -> PyResult<Bound<'_, PyAny>> {
-    let read = request.unpickle(py);
-    read.map_err(|error| {
-        let here = scope::enter(|| Worker::current().map(|worker| worker.name().to_owned()));
-        let here = here.unwrap_or_else(|| "the other worker".to_owned());
-        unreadable(
-            py,
-            error,
-            &format!("what was sent with the call to `{here}`"),
-        )
-    })
-}
-
-/// Runs a plain function of Python on this thread, which is one of those that may wait.
-pub(crate) fn attached(f: impl FnOnce(Python<'_>) -> PyResult<Object>) -> Result<Object, Raised> {
-    let outcome = interpreter::attach(|py| f(py).map_err(|error| raised(py, &error)));
-    outcome.unwrap_or_else(|| Err(interpreter_ends()))
 }
 
 /// What a function has returned; if that is a coroutine, what it returns in turn.

@@ -21,14 +21,25 @@ thread_local! {
 
 struct Kept;
 
+/// Runs `f` with the interpreter, on a thread of this package's, which keeps its state. `None` if the interpreter is ending.
+pub(crate) fn attach<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    let is_new = is_none();
+    interpreter::attach_for_once(|py| {
+        if is_new {
+            keep(py);
+        }
+        f(py)
+    })
+}
+
 /// Whether the interpreter has nothing for this thread.
-pub(crate) fn is_none() -> bool {
+fn is_none() -> bool {
     // SAFETY: It looks into the thread's own storage, and needs no interpreter.
     unsafe { ffi::PyGILState_GetThisThreadState() }.is_null()
 }
 
 /// Keeps the state of this thread from now on.
-pub(crate) fn keep(_attached: Python<'_>) {
+fn keep(_attached: Python<'_>) {
     KEPT.with(|kept| {
         kept.get_or_init(|| {
             // SAFETY: The thread is attached. This counts one use of its state more, which `Kept` gives back (TS-2).

@@ -1,302 +1,62 @@
-//! Results of PyTorch's calls that are not there yet.
+//! Results of PyTorch's calls that are not there yet: what [`begun`](crate::begun) calls are to `farref.torch`.
 //!
 //! # Invariants
 //!
-//! - **TF-1** A call is waited for by whoever asks first, on its own thread; the others wait for that one. Only where a
-//!   callback waits, or the end of the group, does a task of the runtime.
-//! - **TF-2** What it was answered with is read once, by who wants it, without the lock: reading runs the program's code.
-//! - **TF-3** A future that nobody keeps does not cancel its call.
-//! - **TF-4** Callbacks run on threads that may wait.
-//! - **TF-5** Python's collector sees what a future has: an exception has the frames that it was raised through, and one of
-//!   those may have the future.
+//! - **TF-1** Callbacks run on threads that may wait.
+//! - **TF-2** A call is under way until it is over, whether anybody keeps its future or not.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
-use farref::{Error, Pending};
-use pyo3::exceptions::{PyAttributeError, PyBaseException, PyException, PyRuntimeError};
+use farref::Pending;
+use pyo3::exceptions::{PyAttributeError, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::deferred::on_a_thread;
+use crate::begun::{Begun, Nothing, Outcome, Reader};
 use crate::errors::alive;
-use crate::interpreter;
 use crate::objects::Object;
-use crate::runtime;
-use crate::torch_calls::{Route, helper};
-use crate::under_way::UnderWay;
+use crate::runtime::on_a_thread;
+use crate::torch_layer::{Route, helper};
+use crate::under_way::{Heard, UnderWay};
 use crate::user_code;
 
-type Outcome = Result<Object, Error>;
-type Then = Box<dyn FnOnce(Python<'_>) + Send>;
+impl Reader for Route {
+    type Then = Box<dyn FnOnce(Python<'_>) + Send>;
+    // TF-2
+    type UntilOver = UnderWay;
 
-/// How long who waits for another's waiting sleeps before it looks whether Ctrl-C was pressed.
-const OTHERS: Duration = Duration::from_millis(50);
-
-/// A call that was begun, and what became of it.
-pub(crate) struct CallState {
-    inner: Mutex<Inner>,
-    /// Somebody who waited or read has left something.
-    changed: Condvar,
-    route: Route,
-}
-
-struct Inner {
-    state: State,
-    /// Until it is over.
-    under_way: Option<UnderWay>,
-    /// What is to be done then.
-    then: Vec<Then>,
-}
-
-enum State {
-    /// Nobody waits for it.
-    Idle(Box<Pending<Object>>),
-    /// Somebody does (TF-1).
-    Waiting,
-    /// It has ended, and nobody has looked.
-    Ended(Outcome),
-    /// Somebody reads what it ended with (TF-2).
-    Reading(ThreadId),
-    Returned(Py<PyAny>),
-    Raised(Py<PyBaseException>),
-    /// The collector has taken it apart.
-    Gone,
-}
-
-impl State {
-    fn is_over(&self) -> bool {
-        !matches!(self, Self::Idle(_) | Self::Waiting)
+    fn read(&self, py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyAny>> {
+        Route::read(*self, py, outcome)
     }
 
-    /// The call, for who is going to wait for it.
-    fn take(&mut self) -> Option<Box<Pending<Object>>> {
-        match std::mem::replace(self, Self::Waiting) {
-            Self::Idle(pending) => Some(pending),
-            other => {
-                *self = other;
-                None
+    fn nothing(_: Python<'_>, why: Nothing) -> PyErr {
+        PyRuntimeError::new_err(match why {
+            Nothing::GivenUp | Nothing::BeingRead => "the result of the call is not there",
+            Nothing::Interrupted => {
+                "the result of the call was not read to its end: reading it was interrupted"
             }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::Gone);
-        let under_way = self.under_way.take();
-        if interpreter::has_forked() {
-            // IN-2: the call is another process's.
-            std::mem::forget((state, under_way));
-        } else if let (State::Idle(pending), Ok(handle)) = (state, runtime::handle()) {
-            // TF-3
-            drop(handle.spawn(async move {
-                drop(pending.await);
-                drop(under_way);
-            }));
-        }
-    }
-}
-
-impl CallState {
-    fn new(pending: Pending<Object>, route: Route) -> Arc<Self> {
-        let shared = Arc::new(Self {
-            inner: Mutex::new(Inner {
-                state: State::Idle(Box::new(pending)),
-                under_way: None,
-                then: Vec::new(),
-            }),
-            changed: Condvar::new(),
-            route,
-        });
-        shared.lock().under_way = Some(UnderWay::of(Arc::downgrade(&shared)));
-        shared
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Leaves the call's end for those who wait, or the call for another to wait for.
-    fn leave(self: &Arc<Self>, left: State) {
-        let mut inner = self.lock();
-        inner.state = left;
-        let (then, under_way, waited_for) = match inner.state.is_over() {
-            true => (
-                std::mem::take(&mut inner.then),
-                inner.under_way.take(),
-                None,
-            ),
-            // Who wants to be told cannot do without somebody who waits.
-            false if !inner.then.is_empty() => (Vec::new(), None, inner.state.take()),
-            false => (Vec::new(), None, None),
-        };
-        drop(inner);
-        self.changed.notify_all();
-        drop(under_way);
-        // TF-4
+    fn tell(then: Vec<Self::Then>) {
+        // TF-1
         then.into_iter().for_each(on_a_thread);
-        if let Some(pending) = waited_for {
-            self.watch(pending);
-        }
     }
+}
 
-    /// Lets a task wait for it.
-    fn watch(self: &Arc<Self>, pending: Box<Pending<Object>>) {
-        let shared = Arc::clone(self);
-        match runtime::handle() {
-            Ok(handle) => drop(handle.spawn(async move {
-                let outcome = pending.await;
-                shared.leave(State::Ended(outcome));
-            })),
-            // There is a call, so there is a runtime.
-            Err(_) => self.leave(State::Gone),
-        }
-    }
-
-    /// If nobody waits for it, a task does from now on.
-    pub(crate) fn watch_if_idle(self: &Arc<Self>) {
-        let pending = self.lock().state.take();
-        if let Some(pending) = pending {
-            self.watch(pending);
-        }
-    }
-
-    /// Runs `then` when it has ended, on a thread.
-    fn when_over(self: &Arc<Self>, then: impl FnOnce(Python<'_>) + Send + 'static) {
-        let mut inner = self.lock();
-        if inner.state.is_over() {
-            drop(inner);
-            return on_a_thread(then);
-        }
-        inner.then.push(Box::new(then));
-        let pending = inner.state.take();
-        drop(inner);
-        if let Some(pending) = pending {
-            self.watch(pending);
-        }
-    }
-
-    /// Waits for it until then. False if it is not over.
-    fn wait(self: &Arc<Self>, py: Python<'_>, until: Option<Instant>) -> PyResult<bool> {
-        loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let taken = {
-                let mut inner = self.lock();
-                if inner.state.is_over() {
-                    return Ok(true);
-                }
-                inner.state.take()
-            };
-            match taken {
-                Some(mut pending) => match runtime::wait_a_while(py, &mut pending, left) {
-                    Ok(Some(outcome)) => {
-                        self.leave(State::Ended(outcome));
-                        return Ok(true);
-                    }
-                    Ok(None) => self.leave(State::Idle(pending)),
-                    Err(error) => {
-                        self.leave(State::Idle(pending));
-                        return Err(error);
-                    }
-                },
-                None => self.sleep(py, left, |state| matches!(state, State::Waiting)),
-            }
-            if until.is_some_and(|until| until <= Instant::now()) && !self.lock().state.is_over() {
-                return Ok(false);
-            }
-            py.check_signals()?;
-        }
-    }
-
-    /// Sleeps until somebody has left something.
-    fn sleep(&self, py: Python<'_>, left: Option<Duration>, during: fn(&State) -> bool) {
-        let most = left.map_or(OTHERS, |left| left.min(OTHERS));
-        py.detach(|| {
-            let inner = self.lock();
-            if during(&inner.state) {
-                drop(self.changed.wait_timeout(inner, most));
-            }
-        });
-    }
-
-    /// What it ended with. It is over.
-    fn outcome(self: &Arc<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let here = std::thread::current().id();
-        let ended = loop {
-            let mut inner = self.lock();
-            match &inner.state {
-                State::Returned(value) => return Ok(value.clone_ref(py)),
-                State::Raised(error) => {
-                    let error = error.clone_ref(py).into_bound(py).into_any();
-                    return Err(PyErr::from_value(error));
-                }
-                State::Ended(_) => {
-                    let reading = State::Reading(here);
-                    if let State::Ended(outcome) = std::mem::replace(&mut inner.state, reading) {
-                        break outcome;
-                    }
-                }
-                State::Reading(thread) if *thread != here => {
-                    drop(inner);
-                    self.sleep(py, None, |state| matches!(state, State::Reading(_)));
-                    py.check_signals()?;
-                }
-                State::Reading(_) | State::Idle(_) | State::Waiting | State::Gone => {
-                    return Err(PyRuntimeError::new_err(
-                        "the result of the call is not there",
-                    ));
-                }
-            }
-        };
-        let read = self.route.read(py, ended);
-        let state = match &read {
-            Ok(value) => State::Returned(value.clone_ref(py)),
-            Err(error) if error.is_instance_of::<PyException>(py) => {
-                State::Raised(error.clone_ref(py).into_value(py))
-            }
-            // Ctrl-C, for who reads. The others get to know that there is nothing to be read any more.
-            Err(_) => {
-                let text =
-                    "the result of the call was not read to its end: reading it was interrupted";
-                State::Raised(PyRuntimeError::new_err(text).into_value(py))
-            }
-        };
-        self.lock().state = state;
-        self.changed.notify_all();
-        read
-    }
-
-    /// TF-5
-    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let Ok(inner) = self.inner.try_lock() else {
-            return Ok(());
-        };
-        match &inner.state {
-            State::Returned(value) => visit.call(value),
-            State::Raised(error) => visit.call(error),
-            _ => Ok(()),
-        }
-    }
-
-    fn clear(&self) {
-        let former = match self.inner.try_lock() {
-            Ok(mut inner) if matches!(inner.state, State::Returned(_) | State::Raised(_)) => {
-                std::mem::replace(&mut inner.state, State::Gone)
-            }
-            _ => return,
-        };
-        drop(former);
+impl Heard for Begun<Route> {
+    fn hear(self: Arc<Self>) {
+        self.watch_if_idle();
     }
 }
 
 /// The result of a call of PyTorch's layer. It passes for a `torch.futures.Future`, and whoever waits for it does so on its own
-/// thread (TF-1); where that is not enough, there is one of PyTorch's, which is told of the end by a thread.
+/// thread (BG-1); where that is not enough, there is one of PyTorch's, which is told of the end by a thread.
 #[pyclass(frozen, weakref, module = "farref._core")]
 pub(crate) struct TorchFuture {
-    call: Arc<CallState>,
+    call: Arc<Begun<Route>>,
     /// Which one its callbacks run in.
     context: Option<u64>,
     real: PyOnceLock<Py<PyAny>>,
@@ -304,8 +64,11 @@ pub(crate) struct TorchFuture {
 
 impl TorchFuture {
     pub(crate) fn new(pending: Pending<Object>, route: Route, context: Option<u64>) -> Self {
+        let call = Begun::new(pending, route);
+        let watched: Weak<Begun<Route>> = Arc::downgrade(&call);
+        call.keep(UnderWay::of(watched));
         Self {
-            call: CallState::new(pending, route),
+            call,
             context,
             real: PyOnceLock::new(),
         }
@@ -324,7 +87,7 @@ impl TorchFuture {
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         alive()?;
         self.call.wait(py, None)?;
-        self.call.outcome(py)
+        self.call.outcome(py)?
     }
 
     /// Whether it has ended. Looks, and does not wait.
@@ -336,7 +99,7 @@ impl TorchFuture {
     /// What the call has returned. It has to be over.
     fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.done(py)? {
-            true => self.call.outcome(py),
+            true => self.call.outcome(py)?,
             false => Err(PyRuntimeError::new_err(
                 "value() of a future whose call has not ended: use wait()",
             )),
@@ -380,14 +143,14 @@ impl TorchFuture {
         } else {
             let (real, future, context) =
                 (made.clone().unbind(), slf.clone().unbind(), this.context);
-            this.call.when_over(move |py| {
+            this.call.when_over(Box::new(move |py| {
                 let completed = (real, future, context).into_pyobject(py).and_then(|args| {
                     user_code::call(helper(py, &COMPLETE, "complete")?, &args, None)
                 });
                 if let Err(error) = completed {
                     error.write_unraisable(py, None);
                 }
-            });
+            }));
         }
         Ok(made)
     }
@@ -401,7 +164,7 @@ impl TorchFuture {
     }
 
     fn __repr__(&self) -> &'static str {
-        match self.call.lock().state.is_over() {
+        match self.call.is_over() {
             true => "<Future of torch.distributed.rpc, ended>",
             false => "<Future of torch.distributed.rpc, pending>",
         }

@@ -6,20 +6,24 @@
 //! - **UW-2** Who waits until none is under way sees to it that those are heard of for which nobody else waits.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 
 use crate::errors::alive;
-use crate::torch_future::CallState;
 
 /// How long who waits for all calls sleeps before it looks for signals, and for calls that nobody waits for (UW-2).
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A call that hears of its end by itself from now on, if nobody waits for it (UW-2).
+pub(crate) trait Heard: Send + Sync {
+    fn hear(self: Arc<Self>);
+}
+
 struct Calls {
     number: u64,
-    open: Option<HashMap<u64, Weak<CallState>>>,
+    open: Option<HashMap<u64, Option<Weak<dyn Heard>>>>,
 }
 
 static CALLS: Mutex<Calls> = Mutex::new(Calls {
@@ -39,15 +43,19 @@ pub(crate) struct UnderWay(u64);
 impl UnderWay {
     /// One that somebody waits for.
     pub(crate) fn begin() -> Self {
-        Self::of(Weak::new())
+        Self::entered(None)
     }
 
-    /// One whose future knows.
-    pub(crate) fn of(future: Weak<CallState>) -> Self {
+    /// One that this knows of.
+    pub(crate) fn of(call: Weak<dyn Heard>) -> Self {
+        Self::entered(Some(call))
+    }
+
+    fn entered(call: Option<Weak<dyn Heard>>) -> Self {
         let mut calls = calls();
         let number = calls.number;
         calls.number += 1;
-        calls.open.get_or_insert_default().insert(number, future);
+        calls.open.get_or_insert_default().insert(number, call);
         Self(number)
     }
 }
@@ -56,10 +64,10 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let mut calls = calls();
         let open = calls.open.get_or_insert_default();
-        let future = open.remove(&self.0);
+        let call = open.remove(&self.0);
         let is_last = open.is_empty();
         drop(calls);
-        drop(future);
+        drop(call);
         if is_last {
             NONE_LEFT.notify_all();
         }
@@ -79,11 +87,11 @@ pub(crate) fn calls_under_way() -> usize {
 
 /// UW-2
 fn hear_of_all() {
-    let futures: Vec<_> = match &calls().open {
-        Some(open) => open.values().filter_map(Weak::upgrade).collect(),
+    let open: Vec<_> = match &calls().open {
+        Some(open) => open.values().flatten().filter_map(Weak::upgrade).collect(),
         None => Vec::new(),
     };
-    futures.iter().for_each(CallState::watch_if_idle);
+    open.into_iter().for_each(Heard::hear);
 }
 
 /// Waits until no call is under way.

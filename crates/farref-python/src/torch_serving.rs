@@ -1,0 +1,109 @@
+//! Calls of PyTorch's layer, on the worker that is called.
+//!
+//! # Invariants
+//!
+//! - **TS-1** As DE-1 and DE-2 of [`deferred`](crate::deferred): functions run on threads that may wait, and for nobody.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farref::functions::CallScope;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::coroutines::{Answer, Completion};
+use crate::errors::{Raised, interpreter_ends, raised};
+use crate::objects::{Object, Pickled};
+use crate::requests::attached;
+use crate::runtime::on_a_thread;
+use crate::torch_layer::helper;
+use crate::torch_message::{answer, arrived};
+use crate::user_code;
+
+static SERVED: AtomicUsize = AtomicUsize::new(0);
+
+struct Serving;
+
+impl Serving {
+    fn begin() -> Self {
+        SERVED.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        SERVED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many calls of others run here.
+#[pyfunction]
+pub(crate) fn torch_served() -> usize {
+    SERVED.load(Ordering::Relaxed)
+}
+
+fn result_stays(scope: Option<&CallScope>) -> bool {
+    scope.is_none_or(CallScope::result_stays)
+}
+
+/// Calls a function, and answers with what it returns.
+#[farref::remote(name = "farref.torch::call")]
+pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
+    static SERVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let scope = CallScope::current();
+    let stays = result_stays(scope.as_ref());
+    let _serving = Serving::begin();
+    let outcome = CallScope::outside(|| {
+        attached(|py| {
+            let request = arrived(py, request)?;
+            let request = (stays, request).into_pyobject(py)?;
+            let answered = user_code::call(helper(py, &SERVE, "serve")?, &request, None)?;
+            match stays {
+                true => Ok(Object::here(answered)),
+                false => answer(&answered),
+            }
+        })
+    });
+    match scope {
+        // So it is in PyTorch: a value that comes too late is none.
+        Some(scope) if stays && scope.is_late() => Err(late()),
+        _ => outcome,
+    }
+}
+
+/// What that is called is up to the runtime (D3).
+fn late() -> Raised {
+    let (class, message) = ("TimeoutError".to_owned(), "it took too long".to_owned());
+    Raised::new(class, message, String::new(), None)
+}
+
+/// Calls a function that answers when it likes (`@rpc.functions.async_execution`).
+#[farref::remote(name = "farref.torch::call_later")]
+pub(crate) async fn call_later(request: Pickled) -> Result<Object, Raised> {
+    static SERVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let stays = result_stays(CallScope::current().as_ref());
+    let (answer, answered) = Answer::new();
+    on_a_thread(move |py| {
+        let _serving = Serving::begin();
+        let begun = arrived(py, request).and_then(|request| {
+            let completion = Completion::new(answer.clone(), None);
+            let request = (completion, stays, request).into_pyobject(py)?;
+            user_code::call(helper(py, &SERVE, "serve_later")?, &request, None)
+        });
+        if let Err(error) = begun {
+            answer.give(Err(raised(py, &error)));
+        }
+    });
+    answered.await.unwrap_or_else(|_| Err(interpreter_ends()))
+}
+
+/// A copy of a value, for another worker.
+pub(crate) fn fetched(value: &Object, request: Pickled) -> Result<Object, Raised> {
+    CallScope::outside(|| {
+        attached(|py| {
+            let request = arrived(py, request)?;
+            let fetch = value.look(py)?.getattr("fetched")?;
+            answer(&user_code::call(&fetch, &request, None)?)
+        })
+    })
+}
