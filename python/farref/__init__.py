@@ -25,7 +25,7 @@ import atexit as _atexit
 import os as _os
 
 from . import _core, testing
-from ._core import Context, Future, Peer, RRef, Worker, caller
+from ._core import Context, Future, Peer, RRef, Worker, __version__, caller
 from ._errors import (
     Cancelled,
     CannotBeSent,
@@ -92,6 +92,7 @@ __all__ = [
     "Timeout",
     "TooManyCalls",
     "Worker",
+    "__version__",
     "caller",
     "context",
     "context_id",

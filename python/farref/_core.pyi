@@ -5,6 +5,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
+__version__: str
+
 class Future(Generic[T], Awaitable[T]):
     def result(self, timeout: float | None = None) -> T: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...

@@ -85,6 +85,7 @@ fn has_forked() -> bool {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     runtime::imported(module.py())?;
     logging::begin();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<worker::PyWorker>()?;
     module.add_class::<peers::PyPeer>()?;
     module.add_class::<references::PyRRef>()?;

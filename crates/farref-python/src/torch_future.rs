@@ -28,7 +28,7 @@ impl Reader for Route {
     type UntilOver = UnderWay;
 
     fn read(&self, py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyAny>> {
-        Route::read(*self, py, outcome)
+        Self::read(*self, py, outcome)
     }
 
     fn nothing(_: Python<'_>, why: Nothing) -> PyErr {
