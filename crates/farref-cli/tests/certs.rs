@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
@@ -95,11 +96,21 @@ impl Folder {
 
     /// The names (URIs) in a certificate, if that authority vouches for it.
     fn uris(&self, name: &str, authority: &str, usage: KeyUsage) -> anyhow::Result<Vec<String>> {
+        self.uris_at(name, authority, usage, UnixTime::now())
+    }
+
+    /// The same by another clock.
+    fn uris_at(
+        &self,
+        name: &str,
+        authority: &str,
+        usage: KeyUsage,
+        now: UnixTime,
+    ) -> anyhow::Result<Vec<String>> {
         let (own, authority) = (self.certificate(name)?, self.certificate(authority)?);
         let anchors = [anchor_from_trusted_cert(&authority)?];
         let own = EndEntityCert::try_from(&own)?;
         let algorithms = [webpki::ring::ECDSA_P256_SHA256];
-        let now = UnixTime::now();
         own.verify_for_usage(&algorithms, &anchors, &[], now, usage, None, None)?;
         Ok(own.valid_uri_names().map(str::to_owned).collect())
     }
@@ -171,6 +182,12 @@ fn an_authority_is_made_once_and_its_key_is_for_nobody_else() -> anyhow::Result<
     );
     ensure!(folder.names("ca")? == ["ca-key.pem".to_owned()].into());
     ensure!(before.1 == folder.text("ca/ca-key.pem")?);
+    // A key whose certificate cannot be written does not stay.
+    std::fs::create_dir(folder.path("barred"))?;
+    std::os::unix::fs::symlink("nowhere/ca.pem", folder.path("barred/ca.pem"))?;
+    let error = folder.refused("init barred")?;
+    ensure!(error.contains("barred/ca.pem is there already"), "{error}");
+    ensure!(folder.names("barred")? == ["ca.pem".to_owned()].into());
     Ok(())
 }
 
@@ -233,6 +250,20 @@ fn an_authority_vouches_for_its_own_only() -> anyhow::Result<()> {
     folder.certs("issue ca --worker a")?;
     ensure!(folder.certified("ca/a.pem", "ca/ca.pem").is_ok());
     ensure!(folder.certified("ca/a.pem", "other/ca.pem").is_err());
+    Ok(())
+}
+
+#[test]
+fn certificates_count_at_once_also_where_clocks_are_behind() -> anyhow::Result<()> {
+    let folder = Folder::with_authority()?;
+    folder.certs("issue ca --worker a")?;
+    let half_an_hour = Duration::from_secs(30 * 60);
+    let there = SystemTime::now().duration_since(UNIX_EPOCH)? - half_an_hour;
+    let there = UnixTime::since_unix_epoch(there);
+    for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
+        let uris = folder.uris_at("ca/a.pem", "ca/ca.pem", usage, there)?;
+        ensure!(uris == ["farref:worker/a"]);
+    }
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! `farref launch --tls`: which certificates ranks get, that those are gone with the launcher, and that ranks talk with them.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         what_a_launcher_that_was_killed_has_left_the_next_one_removes,
         a_rank_that_is_started_again_has_the_certificate_it_had,
         what_does_not_fit_together_is_one_clear_line,
+        nothing_is_kept_where_others_can_look,
         who_has_certificates_already_keeps_them,
         ranks_talk_over_tls_and_who_started_them_can_look_on,
         a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_any,
@@ -359,6 +362,24 @@ fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
     }
     ensure!(!launch.directory.join("farref").exists());
     Ok(())
+}
+
+fn nothing_is_kept_where_others_can_look() -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let kept = launch.directory.join("farref");
+    std::fs::create_dir(&kept)?;
+    for mode in [0o750, 0o701] {
+        std::fs::set_permissions(&kept, Permissions::from_mode(mode))?;
+        let mut command = launch.command(&["-n", "1", "--tls"], &["true"]);
+        let error = refused(command.output()?)?;
+        ensure!(error.contains("others can look into it"), "{error}");
+        // Without certificates it works, and is not looked into.
+        let output = launch.command(&["-n", "1"], &["true"]).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(said.contains("others can look into it"), "{said}");
+    }
+    launch.finish()
 }
 
 fn who_has_certificates_already_keeps_them() -> anyhow::Result<()> {
