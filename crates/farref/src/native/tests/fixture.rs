@@ -183,6 +183,8 @@ pub(super) struct Setup {
     pub(super) name: Option<String>,
     /// Where others are to reach it, if not where it listens.
     pub(super) reached_at: Option<Address>,
+    /// Whether sockets take little of what it sends.
+    pub(super) has_little_room: bool,
 }
 
 impl Setup {
@@ -198,11 +200,16 @@ impl Setup {
             io: IoThread::get().expect("a thread"),
             name: None,
             reached_at: None,
+            has_little_room: false,
         }
     }
 
     pub(super) async fn start(self) -> Side {
         let bound = Bound::bind(&self.bind).await.expect("a place to listen at");
+        #[cfg(unix)]
+        if self.has_little_room {
+            bound.leave_little_room();
+        }
         let listens_at = bound.addresses();
         let reached_at = self.reached_at.map(|address| vec![address]);
         let card = Card {

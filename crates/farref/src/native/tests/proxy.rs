@@ -1,12 +1,13 @@
 //! A TCP proxy that breaks what goes through it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 /// Forwards connections to one address.
@@ -25,6 +26,11 @@ impl Proxy {
 
     /// One that forwards nothing until it is told where to.
     pub(super) async fn listen() -> Self {
+        Self::with_room(None).await
+    }
+
+    /// The same, with a socket that has so much room for what comes from there.
+    pub(super) async fn with_room(room: Option<u32>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let fuse = Arc::new(AtomicI64::new(i64::MAX));
@@ -38,7 +44,7 @@ impl Proxy {
                 let Some(target) = known.get().copied() else {
                     continue;
                 };
-                let Ok(server) = TcpStream::connect(target).await else {
+                let Ok(server) = connect(target, room).await else {
                     continue;
                 };
                 let (client_read, client_write) = client.into_split();
@@ -64,6 +70,17 @@ impl Proxy {
     pub(super) fn cut_after(&self, bytes: usize) {
         self.fuse.store(bytes as i64, Ordering::SeqCst);
     }
+}
+
+async fn connect(target: SocketAddr, room: Option<u32>) -> io::Result<TcpStream> {
+    let socket = match target {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    if let Some(room) = room {
+        socket.set_recv_buffer_size(room)?;
+    }
+    socket.connect(target).await
 }
 
 async fn forward(

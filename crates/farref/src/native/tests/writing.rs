@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use farref_proto::{Control, ForkId, Lane, RRefId, Share};
 
-use super::fixture::impatient;
+use super::fixture::{Setup, impatient};
+use super::proxy::Proxy;
+use super::tls::certificates::Authority;
 use super::*;
+use crate::rendezvous::Address;
 
 /// Settings under which nothing but `flush` makes anybody write.
 fn no_timers() -> NativeConfig {
@@ -105,6 +108,39 @@ async fn what_nobody_waits_for_leaves_with_what_is_urgent() {
             Message::Call(_)
         ]
     ));
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_of_what_was_encrypted_does_not_wait_for_the_next_message() {
+    // SD-1, TL-2
+    let (authority, book) = (Authority::new(), Arc::default());
+    let proxy = Proxy::with_room(Some(32 << 10)).await;
+    let setup = |worker: u32| {
+        let bind = BindOptions {
+            unix: false,
+            ..BindOptions::default()
+        };
+        let mut setup = Setup::new(worker, bind, &book);
+        setup.tls = Some(authority.worker(&setup.node.to_string()));
+        setup.config = no_timers();
+        setup
+    };
+    let mut left = setup(1);
+    left.has_little_room = true;
+    left.reached_at = Some(Address::Tcp(proxy.address));
+    let (left, right) = (left.start().await, setup(2).start().await);
+    proxy.forward_to(left.tcp_address());
+    // Who was dialed has little room.
+    right.send(&left, control(0));
+    eventually("they are connected", || left.received_count() == 1).await;
+    for number in 1..=5 {
+        // All of it is encrypted at once, and the sockets do not take it at once.
+        left.send(&right, call(number, 120 << 10));
+        eventually("it arrives", || right.received_count() as u64 == number).await;
+    }
+    let link = left.link_to(&right).expect("a link");
+    assert_eq!(link.transport, Some("tls"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

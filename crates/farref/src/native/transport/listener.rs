@@ -121,6 +121,17 @@ impl Bound {
         }
     }
 
+    /// Connections that come by TCP have little room for what is sent.
+    #[cfg(all(test, unix))]
+    pub(crate) fn leave_little_room(&self) {
+        for listener in &self.listeners {
+            if let Listener::Tcp(listener) = listener {
+                // The least that there is.
+                rustix::net::sockopt::set_socket_send_buffer_size(listener, 1).expect("a socket");
+            }
+        }
+    }
+
     /// What listens, and what addresses of others may be tried from here.
     pub(crate) fn into_parts(self) -> (Vec<Listener>, Reach) {
         let reach = self.reach();
