@@ -118,12 +118,20 @@ pub enum Mutation {
     KnockCounts,
     /// Who was told nothing because it was never heard is told nothing when it is heard (breaks ME-11).
     HeardUnasked,
+    /// Who resigns tells nobody (breaks F10).
+    ResignUntold,
+    /// Who resigns tells only its leader, even if it is that one that does not hear it (breaks F10).
+    ResignToLeader,
+    /// Who resigns accuses the one that refuses it all the same (breaks F10).
+    ResignAccusing,
+    /// A newcomer that is accused by one whom it has never heard stays if its number is lower (breaks ME-7).
+    NewcomersStay,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 59] = [
         Self::ForgetParentHold,
         Self::NoEarlyRegistration,
         Self::FreeOnFirstRelease,
@@ -179,6 +187,10 @@ impl Mutation {
         Self::ToldAgain,
         Self::KnockCounts,
         Self::HeardUnasked,
+        Self::ResignUntold,
+        Self::ResignToLeader,
+        Self::ResignAccusing,
+        Self::NewcomersStay,
     ];
 }
 

@@ -132,12 +132,24 @@ pub(crate) struct Conditions {
     pub(crate) max_unsettled: usize,
     /// How many standings are told to a worker that was never heard.
     pub(crate) max_unheard: usize,
+    /// After how long somebody comes who does not fit to a member.
+    pub(crate) unfit_joins: Vec<Duration>,
+    /// Decides who that is.
+    pub(crate) unfit: fastrand::Rng,
 }
 
 impl Conditions {
     pub(crate) fn new(config: &Config, rng: &mut fastrand::Rng) -> Self {
         // Drawn apart, so that all else stays as it was before there were these.
         let mut limits = fastrand::Rng::with_seed(rng.clone().u64(..));
+        let mut unfit = fastrand::Rng::with_seed(rng.clone().u64(..).rotate_left(32));
+        let unfit_joins = match unfit.u32(0..8) {
+            _ if !config.faults => 0,
+            0 => unfit.u32(1..=2),
+            _ => 0,
+        };
+        let unfit_joins = (0..unfit_joins).map(|_| Duration::from_micros(unfit.u64(0..380_000)));
+        let unfit_joins: Vec<Duration> = unfit_joins.collect();
         let workers = rng.u32(config.min_workers..=config.max_workers.max(config.min_workers));
         let mut some = |chance: f64, range: std::ops::RangeInclusive<u32>| {
             let drawn = rng.u32(range);
@@ -194,6 +206,8 @@ impl Conditions {
                 true => limits.usize(0..3),
                 false => NodeConfig::default().max_unheard,
             },
+            unfit_joins,
+            unfit,
         };
         if config.require_majority && config.faults {
             conditions.partitions = rng.u32(1..=4);

@@ -11,6 +11,9 @@ use crate::world::{World, trace};
 impl World {
     /// Lets the effects of an input take place: events at once, messages with the next flush.
     pub(crate) fn settle(&mut self, node: NodeId) {
+        if self.has_resigned(node) {
+            return;
+        }
         while let Some(process) = self.process(node) {
             let Some(event) = process.out.pop_event() else {
                 break;
@@ -19,7 +22,7 @@ impl World {
         }
         if self.process(node).is_some_and(|process| process.evicted) {
             self.check_evicted(node);
-            return self.kill(node);
+            return self.leave_the_stage(node);
         }
         let now = self.now;
         let most = self.conditions.max_flush.as_nanos() as u64;
@@ -72,6 +75,13 @@ impl World {
     }
 
     pub(crate) fn suspect(&mut self, node: NodeId, peer: NodeId) {
+        if self.has_resigned(node) {
+            return;
+        }
+        if self.is_unwelcome(node, peer) {
+            return self.resign(node, peer);
+        }
+        self.oracle.unfit.remove(&(node, peer));
         trace!(self, "{node} suspects {peer}");
         self.oracle.suspicions.insert((node, peer));
         if let Some(process) = self.process(node) {
@@ -90,6 +100,9 @@ impl World {
 
     /// A packet arrives at its worker.
     pub(crate) fn on_packet(&mut self, from: NodeId, to: NodeId, packet: &Packet) {
+        if self.has_resigned(to) {
+            return;
+        }
         trace!(self, "{from} -> {to}: {packet:?}");
         self.stats.messages += 1;
         self.heard(from, to, packet);
@@ -179,6 +192,9 @@ impl World {
             Event::ShutdownComplete => self.check_shutdown(node),
             Event::Welcomed => {
                 self.check_welcomed(node);
+                if let Some(refused_by) = self.let_in(node) {
+                    return self.resign_at_once(node, refused_by);
+                }
                 self.keep_in_sight(node);
                 self.start_program(node);
             }

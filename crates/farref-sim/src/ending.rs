@@ -67,7 +67,7 @@ impl World {
         self.processes
             .iter()
             .flatten()
-            .all(|process| process.finished)
+            .all(|process| process.finished || process.resigned)
     }
 
     pub(crate) fn not_at_rest(&mut self) {
@@ -75,7 +75,7 @@ impl World {
             .processes
             .iter()
             .flatten()
-            .filter(|process| !process.finished)
+            .filter(|process| !process.finished && !process.resigned)
             .map(|process| {
                 format!(
                     "{} {:?} has {:?} {:?}, program {:?}, leaks {:?}, awaits {:?}",

@@ -25,6 +25,9 @@ impl World {
                 self.schedule(at, Happening::Fault(fault));
             }
         }
+        for wait in conditions.unfit_joins {
+            self.schedule(self.now + wait, Happening::Fault(Fault::UnfitJoin));
+        }
         if conditions.flaps > 0 {
             let worker = self.rng.u32(0..conditions.workers);
             let times = conditions.flaps;
@@ -52,6 +55,7 @@ impl World {
             Fault::Leave => self.leave(),
             Fault::Join => self.newcomer(),
             Fault::CrowdedJoin => self.crowded_join(),
+            Fault::UnfitJoin => self.unfit_join(),
             Fault::Block => {
                 let running = self.running();
                 let pair_of = [self.rng.choice(running.clone()), self.rng.choice(running)];
@@ -71,11 +75,16 @@ impl World {
     }
 
     fn newcomer(&mut self) {
+        let worker = self.new_worker();
+        self.stats.faults.joins += 1;
+        self.start_life(worker);
+    }
+
+    pub(crate) fn new_worker(&mut self) -> u32 {
         let worker = self.processes.len() as u32;
         self.processes.push(None);
         self.incarnations.push(0);
-        self.stats.faults.joins += 1;
-        self.start_life(worker);
+        worker
     }
 
     fn block(&mut self, a: NodeId, b: NodeId, time: Duration) {
@@ -265,7 +274,7 @@ impl World {
     }
 
     /// Starts a new life of a worker, which asks to be let in.
-    fn start_life(&mut self, worker: u32) {
+    pub(crate) fn start_life(&mut self, worker: u32) {
         // Now and then a life is skipped: it died before anybody heard of it.
         let skipped = u32::from(self.rng.u32(0..4) == 0);
         let incarnation = self.incarnations[worker as usize] + 1 + skipped;
@@ -288,7 +297,8 @@ impl World {
         let mut sponsors = members;
         if let Some(process) = self.process(node) {
             let view = process.node.membership().view();
-            sponsors.retain(|&member| !view.is_gone(member));
+            sponsors
+                .retain(|member| !view.is_gone(*member) && !process.refused_by.contains(member));
         }
         let Some(sponsor) = self.rng.choice(sponsors) else {
             // Nobody is left to let it in.

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     Join,
     /// Somebody joins while somebody else departs and links fail.
     CrowdedJoin,
+    /// Somebody joins who does not fit to a member.
+    UnfitJoin,
     /// The link between two workers fails for a while.
     Block,
     /// A worker dies and comes back, so many times.
@@ -99,6 +101,18 @@ pub(crate) enum Happening {
 }
 
 impl Happening {
+    /// Whether it also happens to a process that has given its group up.
+    pub(crate) fn outlives_membership(&self) -> bool {
+        matches!(
+            self,
+            Self::Deliver { .. }
+                | Self::Timer { .. }
+                | Self::Connect { .. }
+                | Self::Flush { .. }
+                | Self::Exit { .. }
+        )
+    }
+
     /// The process that it happens to, which does nothing while it is stalled.
     pub(crate) fn process(&self) -> Option<NodeId> {
         match *self {

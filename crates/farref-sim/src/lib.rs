@@ -21,6 +21,7 @@
 //! | R6 | constructors that finish only after their creator was confirmed do finish |
 //! | F2 | calls to a lost worker end, references to its values say so, nobody waits for it |
 //! | F3 | a worker that came back gets nothing that was meant for its former life |
+//! | F10 | no member is lost because a newcomer does not fit to it |
 //! | S1 | when a worker may go, nothing is left on any worker that it knows to be alive |
 //! | A3 | a context is released after its last call, and a late call does not bring it back |
 
@@ -43,6 +44,7 @@ mod program;
 mod serving;
 mod stats;
 mod traffic;
+mod unfit;
 mod verdicts;
 mod warrants;
 mod world;

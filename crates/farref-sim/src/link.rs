@@ -23,6 +23,8 @@ pub(crate) struct Link {
     pub(crate) epoch: u64,
     pub(crate) up: bool,
     pub(crate) blocked_until: Time,
+    /// The two do not take each other's connections, ever.
+    pub(crate) unfit: bool,
     /// When the last frame arrives, by direction and lane.
     pub(crate) last_arrival: [[Time; Lane::COUNT]; 2],
 }

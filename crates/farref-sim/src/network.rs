@@ -159,7 +159,13 @@ impl World {
         if link.blocked_until > now {
             return self.connect_later(node, peer, RECONNECT * 2);
         }
-        if link.up && self.process(peer).is_some() {
+        let (is_unfit, is_up) = (link.unfit, link.up);
+        let runs = self.process(peer).is_some();
+        if is_unfit && runs {
+            self.not_taken(node, peer);
+            return self.connect_later(node, peer, RECONNECT * 4);
+        }
+        if is_up && runs {
             // The other end has connected meanwhile; its greeting is on the way.
             return self.connect_later(node, peer, RECONNECT * 4);
         }

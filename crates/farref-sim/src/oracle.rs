@@ -101,6 +101,8 @@ pub(crate) struct Oracle {
     pub(crate) lost: BTreeMap<NodeId, BTreeSet<NodeId>>,
     /// By whom, and whose death it is that all know there.
     pub(crate) buried: BTreeSet<(NodeId, NodeId)>,
+    /// Who was let in and found that a member does not take its connections, or will.
+    pub(crate) unfit: BTreeSet<(NodeId, NodeId)>,
     /// The fork that stands for a worker at the owner of what it holds, and whether the worker has sent
     /// its release.
     pub(crate) forks: BTreeMap<(NodeId, RRefId), (ForkId, bool)>,

@@ -167,6 +167,12 @@ pub(crate) struct Process {
     pub(crate) finished: bool,
     /// The others have declared it dead, and it has just been told.
     pub(crate) evicted: bool,
+    /// Who does not take its connections, as it knows.
+    pub(crate) refused_by: BTreeSet<NodeId>,
+    /// The members that were there when it was let in.
+    pub(crate) elders: BTreeSet<NodeId>,
+    /// It has given its group up, and only says what it has to say to the others.
+    pub(crate) resigned: bool,
 }
 
 impl Process {
@@ -181,6 +187,9 @@ impl Process {
             stalled_until: Time::ZERO,
             finished: false,
             evicted: false,
+            refused_by: BTreeSet::new(),
+            elders: BTreeSet::new(),
+            resigned: false,
         }
     }
 

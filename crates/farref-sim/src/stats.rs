@@ -22,6 +22,8 @@ pub struct Faults {
     pub evictions: u64,
     pub minorities: u64,
     pub no_room: u64,
+    pub unfit_joins: u64,
+    pub resignations: u64,
     pub calls_undone: u64,
     pub calls_cancelled: u64,
     pub calls_parked: u64,
@@ -70,8 +72,8 @@ macro_rules! add_fields {
 add_fields! {
     Faults {
         frames_lost, frames_duplicated, frames_reordered, connections_cut, partitions, stalls,
-        crashes, restarts, leaves, joins, evictions, minorities, no_room, calls_undone,
-        calls_cancelled, calls_parked,
+        crashes, restarts, leaves, joins, evictions, minorities, no_room,
+        unfit_joins, resignations, calls_undone, calls_cancelled, calls_parked,
     }
     Stats {
         seeds, steps, messages, controls, frames, calls, references, shares, freed, contexts,

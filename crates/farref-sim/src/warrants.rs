@@ -79,6 +79,7 @@ impl World {
             return first;
         }
         self.oracle.split = true;
+        self.check_unfit(by, node);
         let suspected = self.oracle.suspicions.contains(&(by, node));
         let handling = self.oracle.handling.clone();
         let unasked = match handling.map(|handling| (handling.control, handling.knew)) {

@@ -182,6 +182,7 @@ impl World {
                     let at = process.stalled_until;
                     return self.schedule(at, happening);
                 }
+                Some(process) if process.resigned && !happening.outlives_membership() => return,
                 Some(_) => {}
                 None => return,
             }
@@ -250,11 +251,11 @@ impl World {
         of_1024 > 0 && !self.draining && self.rng.u32(0..1024) < of_1024
     }
 
-    /// Whether `a` and `b` both run and neither has the other for gone.
+    /// Whether `a` and `b` both run, have not resigned, and neither has the other for gone.
     pub(crate) fn together(&self, a: NodeId, b: NodeId) -> bool {
         let find = |node: NodeId| {
             let process = self.processes.get(node.worker.0 as usize)?.as_ref()?;
-            (process.me() == node).then_some(process)
+            (process.me() == node && !process.resigned).then_some(process)
         };
         let (Some(first), Some(second)) = (find(a), find(b)) else {
             return false;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use farref_proto::{
     CallHead, ContextError, ContextId, Control, Creation, Digest, Event, Fingerprint, Membership,
-    MessageId, Mutation, Node, NodeConfig, NodeId, Outbox, Standing, Status, Target, Time, TooFew,
-    Want,
+    MessageId, Mutation, Node, NodeConfig, NodeId, Outbox, Phase, Standing, Status, Target, Time,
+    TooFew, Want,
 };
 use farref_sim::{Config, Mutant, run};
 
@@ -38,6 +38,7 @@ const FOR_A_SCRIPT: &[Mutation] = &[
     Mutation::TellersUnforgiven,
     Mutation::ToldAgain,
     Mutation::KnockCounts,
+    Mutation::NewcomersStay,
 ];
 
 /// Broken rules that it takes a relay's death to notice.
@@ -451,6 +452,24 @@ fn a_leader_that_repeats_itself_is_noticed() {
     };
     assert_eq!(told(None), 20);
     assert!(told(Some(Mutation::ToldAgain)) > 200);
+}
+
+/// ME-7: a member cannot reach this one, which was let in later and has never heard that one.
+#[test]
+fn a_newcomer_that_stays_for_its_number_is_noticed() {
+    let goes = |mutation| {
+        let mut node = Node::new(ME, Membership::joining(ME), NodeConfig::default());
+        if let Some(mutation) = mutation {
+            node.mutate(mutation);
+        }
+        let last = NodeId::new(9, 1);
+        let group = [SPONSOR, last].map(|it| (it.worker, Standing::of(it, Status::Alive)));
+        tell(&mut node, [(SPONSOR, Control::Welcome(group.to_vec()))]);
+        tell(&mut node, [(SPONSOR, Control::Accused(last))]);
+        node.membership().phase() == Phase::Evicted
+    };
+    assert!(goes(None));
+    assert!(!goes(Some(Mutation::NewcomersStay)));
 }
 
 /// MJ-3: a worker that has lost half of its group tells nobody that the others are dead: they may well be alive.

@@ -50,6 +50,8 @@ fn every_guarantee_holds_under_all_faults() {
         ("leave", faults.leaves),
         ("join", faults.joins),
         ("eviction", faults.evictions),
+        ("unfit newcomer", faults.unfit_joins),
+        ("resignation", faults.resignations),
         ("undo", faults.calls_undone),
         ("cancellation", faults.calls_cancelled),
         ("parked call", faults.calls_parked),

@@ -5,6 +5,7 @@
 use super::{Change, Membership, Outcome};
 use crate::ids::NodeId;
 use crate::message::Control;
+use crate::mutation::mutated;
 use crate::standing::{Phase, Standing, Status};
 
 impl Membership {
@@ -63,13 +64,23 @@ impl Membership {
     /// Gives the group up because a member does not talk to this node. The others are told that it has left, and nobody is
     /// waited for: to this node it is the end. They pass it on, for the one that does not hear it may be the leader.
     pub(crate) fn resign(&mut self, refused_by: NodeId) -> Outcome {
-        if self.phase != Phase::Member {
-            return Outcome::default();
+        match self.phase {
+            Phase::Member => {}
+            // It goes already, and need not wait for that one.
+            Phase::Leaving => return self.said_good_bye(refused_by),
+            Phase::Joining | Phase::Departed | Phase::Evicted => return Outcome::default(),
         }
+        let leader = self.leader();
         // It is not the one to hear what only this node knows.
         self.suspects.insert(refused_by);
         let mut outcome = self.leave();
         outcome.messages.retain(|(to, _)| *to != refused_by);
+        if mutated!(self.mutant, ResignUntold) {
+            outcome.messages.clear();
+        }
+        if mutated!(self.mutant, ResignToLeader) {
+            outcome.messages.retain(|(to, _)| *to == leader);
+        }
         for (_, control) in &mut outcome.messages {
             if let Control::Leaving = control {
                 let left = Standing::of(self.me, Status::Left);

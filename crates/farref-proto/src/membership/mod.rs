@@ -26,7 +26,8 @@
 //! - **ME-6** A suspicion ends when the suspect is heard, and is not brought to anybody afterwards.
 //! - **ME-7** A member that ranks before the judge, and that the judge can reach, is not declared dead:
 //!   it is told who accuses it. One that the judge alone cannot reach is not either, while there is
-//!   another to ask. What one message says is known as a whole before anybody is declared dead.
+//!   another to ask. What one message says is known as a whole before anybody is declared dead. One that was let in goes itself,
+//!   whatever its number, if it is accused by a member that was there before and that it has never heard.
 //! - **ME-8** A member tells a leader that it has never heard all that it knows, and not only what is open. A leader shows all it
 //!   knows to whoever knows something else, and is shown the same. So groups that a split has made of one come to know the
 //!   same when they meet, through a newcomer that both have heard of. Whoever says what only members say is in, and a second
@@ -104,6 +105,8 @@ pub struct Membership {
     suspects: BTreeSet<NodeId>,
     /// Those who live, as others say, and have never said a word to this node (ME-11).
     unheard: BTreeSet<NodeId>,
+    /// Of those, the members that were there when this node was let in (ME-7).
+    elders: BTreeSet<NodeId>,
     /// To whom the suspects were reported.
     reported_to: Option<NodeId>,
     /// The leader that has been told what is open.
@@ -149,6 +152,7 @@ impl Membership {
             newcomers: BTreeSet::new(),
             suspects: BTreeSet::new(),
             unheard: BTreeSet::new(),
+            elders: BTreeSet::new(),
             reported_to: None,
             told: None,
             round: None,
@@ -220,6 +224,9 @@ impl Membership {
         }
         if let Some(node) = self.unheard.iter().find(|node| !self.view.is_live(**node)) {
             return Some(format!("{node} is waited for to say a word, and gone"));
+        }
+        if let Some(node) = self.elders.iter().find(gone) {
+            return Some(format!("{node} was there before, and is gone"));
         }
         let lives = self.departed.iter().find(|node| !self.view.is_gone(**node));
         lives.map(|node| format!("{node} is counted as departed, and lives"))
@@ -336,6 +343,8 @@ impl Membership {
         if self.phase == Phase::Joining {
             self.phase = Phase::Member;
             outcome.changes.push(Change::Welcomed);
+            let unheard = |node: &NodeId| self.unheard.contains(node);
+            self.elders = self.view.members().filter(unheard).collect();
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
             self.open.insert(self.me.worker, Open::news(alive));
@@ -546,6 +555,7 @@ impl Membership {
         self.newcomers.remove(&node);
         self.suspects.remove(&node);
         self.unheard.remove(&node);
+        self.elders.remove(&node);
         self.asked.remove(&node);
         self.farewells.remove(&node);
         self.tellers.forget(node);

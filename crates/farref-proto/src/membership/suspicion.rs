@@ -35,6 +35,7 @@ impl Membership {
         if !mutated!(self.mutant, KeepSuspicion) {
             self.suspects.remove(&node);
         }
+        self.elders.remove(&node);
     }
 
     /// What a node has said is taken in, and was perhaps the first that this one has heard of it or about it.
@@ -66,12 +67,15 @@ impl Membership {
     }
 
     /// A member cannot reach this node, but another can. Of the two, the one with the lower number
-    /// stays.
+    /// stays; but of two who have never met, the one that was there before.
     pub(crate) fn on_accused(&mut self, from: NodeId, by: NodeId) -> Outcome {
         let mut outcome = Outcome::default();
         if self.view.is_gone(by) {
             self.taken_for_alive(from, by, &mut outcome);
             return outcome;
+        }
+        if self.elders.contains(&by) && !mutated!(self.mutant, NewcomersStay) {
+            return self.resign(by);
         }
         // It always does among members that keep to the rules: a suspicion is brought to somebody who ranks
         // before the accuser, or is of somebody who does, and is passed on only to those who rank before that one.

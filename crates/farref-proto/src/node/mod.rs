@@ -477,7 +477,12 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// are told that it has left.
     pub fn resign(&mut self, refused_by: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.resign(refused_by);
+        // A suspicion from the time when it was not in yet is not brought before the others, either.
+        if !mutated!(self.mutant, ResignAccusing) {
+            out.retract(&Control::Suspect(refused_by));
+        }
         self.apply(outcome, out);
+        self.proceed(out);
     }
 
     /// Counts who is left, if that matters (MJ-1); whether this node goes on.

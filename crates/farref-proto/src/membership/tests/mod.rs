@@ -272,6 +272,81 @@ fn one_that_resigns_is_out_and_everybody_else_stays() {
     }
 }
 
+/// A leaver that finds that a member refuses it does not wait for that one.
+#[test]
+fn a_leaver_does_not_wait_for_one_that_refuses_it() {
+    let mut group = Group::new(3);
+    let newcomer = group.join(id(D), C);
+    group.deliver_all();
+    group.on(newcomer, |node, out| node.leave(out));
+    let refusing = |from, to| from == id(D) && to == id(B);
+    group.deliver_all_but(refusing);
+    assert_eq!(group.phase(newcomer), Phase::Leaving);
+    group.on(newcomer, |node, out| node.resign(id(B), out));
+    assert_eq!(group.phase(newcomer), Phase::Departed);
+    group.lose(newcomer, B);
+    group.crash(newcomer);
+    group.deliver_all();
+    group.assert_agreed();
+}
+
+/// F10: what a newcomer has found out before it was let in it does not bring before the others when it resigns: the leader
+/// would declare the one dead that refuses it.
+#[test]
+fn one_that_resigns_accuses_nobody() {
+    let mut group = Group::new(3);
+    let newcomer = group.join(id(D), A);
+    group.suspect(newcomer, C);
+    let welcome = loop {
+        group.deliver_all_but(|from, to| from == id(A) && to == id(D));
+        match group.pending(A, newcomer).swap_remove(0) {
+            welcome @ Control::Welcome(_) => break welcome,
+            _ => group.deliver(A, newcomer),
+        }
+    };
+    // Its driver acts on being let in before anything that follows from that is sent.
+    group.on(newcomer, |node, out| {
+        node.handle(id(A), welcome, out).unwrap();
+        node.resign(id(C), out);
+    });
+    assert_eq!(group.phase(newcomer), Phase::Evicted);
+    group.lose(A, newcomer);
+    group.crash(newcomer);
+    group.deliver_all();
+    assert_eq!(group.members(C), [id(A), id(B), id(C)]);
+    group.assert_agreed();
+}
+
+/// ME-7, F10: another life of the first worker has been let in, and C and it cannot reach each other. C was there before: it is
+/// the newcomer that goes, though its number is lower. If they have met, the lower number stays.
+#[test]
+fn of_two_who_have_never_met_the_one_stays_that_was_there_before() {
+    for have_met in [false, true] {
+        let mut group = Group::new(3);
+        group.crash(A);
+        let again = NodeId::new(0, 2);
+        let newcomer = group.join(again, B);
+        let apart = [(again, id(C)), (id(C), again)];
+        group.deliver_all_but(|from, to| apart.contains(&(from, to)));
+        assert_eq!(group.phase(newcomer), Phase::Member);
+        if have_met {
+            group
+                .on(newcomer, |node, out| {
+                    node.handle(id(C), Control::Farewell, out)
+                })
+                .unwrap();
+        }
+        group.suspect(C, newcomer);
+        group.deliver_all_but(|from, to| apart.contains(&(from, to)));
+        let [stays, goes] = match have_met {
+            false => [id(C), again],
+            true => [again, id(C)],
+        };
+        assert!(group.view(B).is_member(stays) && group.view(B).is_gone(goes));
+        assert_eq!(group.phase(newcomer) == Phase::Member, have_met);
+    }
+}
+
 /// Nobody resigns who is not in.
 #[test]
 fn one_that_is_not_in_does_not_resign() {
