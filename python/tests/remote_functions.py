@@ -44,6 +44,45 @@ def fails_oddly():
     raise Odd(1, 2)
 
 
+class Silent(ValueError):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Turncoat(ValueError):
+    """What is read is of another class."""
+
+    def __reduce__(self):
+        return KeyError, self.args
+
+
+class ReadOnce(ValueError):
+    """Where it was raised it can be read, and not where it arrives."""
+
+    def __reduce__(self):
+        return _read_once, ()
+
+
+def _read_once(read=[]):
+    read.append(1)
+    if len(read) > 1:
+        raise LookupError("a second time")
+    return ReadOnce("once")
+
+
+def raises(kind, *args):
+    raise globals().get(kind, ValueError)(*args)
+
+
+def fails_far_down(depth):
+    """No two lines of its traceback are the same, one after the other."""
+    return fails("far down") if depth == 0 else and_further(depth)
+
+
+def and_further(depth):
+    return fails_far_down(depth - 1)
+
+
 def exits():
     raise SystemExit(3)
 
@@ -139,7 +178,19 @@ async def waits_for_what_has_ended(peer):
 
 async def has_a_context():
     with farref.context(farref.worker()) as context:
-        return context.id == farref.context_id()
+        return context.id == farref.context_id(), farref.caller().name, farref.worker().name
+
+
+begun_by_others = []
+
+
+def asks(peer):
+    """Begins what it does not wait for."""
+    begun_by_others.append(peer.start(waits_for_ever))
+
+
+async def asks_in_a_coroutine(peer):
+    asks(peer)
 
 
 def busy():

@@ -47,6 +47,27 @@ def test_an_exception_that_cannot_be_rebuilt_is_a_remote_error_that_says_all_of_
     assert (error.class_name, error.message) == ("remote_functions.Odd", "1 and 2") and "in fails_oddly" in error.traceback
 
 
+def test_an_exception_that_is_hard_to_tell_is_told(b):
+    with pytest.raises(there.Silent) as raised:
+        b.call(there.raises, "Silent", 7)
+    assert raised.value.args == (7,)
+    # What is read is what was raised, or it is not read.
+    for kind in ("Turncoat", "ReadOnce"):
+        with pytest.raises(farref.RemoteError, match="once") as raised:
+            b.call(there.raises, kind, "once")
+        assert raised.value.class_name == f"remote_functions.{kind}" and "in raises" in raised.value.traceback
+
+
+def test_of_an_exception_with_much_to_say_the_end_is_told(b):
+    with pytest.raises(ValueError, match="^far down$") as raised:
+        b.call(there.fails_far_down, 200)
+    told = str(raised.value.__cause__)
+    assert "in fails\n" in told and told.endswith("ValueError: far down\n") and len(told) < 1 << 15
+    with pytest.raises(farref.RemoteError) as raised:
+        b.call(there.fails, "x" * 100_000)
+    assert 0 < len(raised.value.message) < 1 << 14 and "no more than" in raised.value.traceback
+
+
 def test_an_exit_of_another_worker_is_none_of_this_one(b):
     with pytest.raises(farref.RemoteError, match="SystemExit"):
         b.call(there.exits)
@@ -179,7 +200,7 @@ def test_a_coroutine_that_would_stop_the_event_loop_is_told_to_wait_otherwise(cl
         b.call(there.copies_and_blocks, kept)
     assert b.call(there.copies, kept) == [1]
     assert b.call(there.waits_for_what_has_ended, cluster["a"].me) == (True, 1, None)
-    assert b.call(there.has_a_context)
+    assert b.call(there.has_a_context) == (True, "a", "b")
 
 
 @pytest.mark.parametrize("wait", ["result", "await"])
@@ -268,6 +289,73 @@ def test_a_call_whose_future_nobody_keeps_is_made(b):
     assert there.begun.wait(60)
 
 
+def test_a_call_whose_future_only_the_collector_finds_is_made(b):
+    there.begun.clear()
+    circle = [b.start(there.begun_soon)]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    assert there.begun.wait(60)
+
+
+def test_whoever_cancels_a_task_that_awaits_a_call_cancels_the_call(b):
+    there.begun.clear()
+    there.cancelled.clear()
+    told = []
+
+    async def awaits():
+        await b.start(there.waits_for_ever)
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        task = asyncio.create_task(awaits())
+        await asyncio.to_thread(there.begun.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(there.cancelled.wait, 60)
+        # What the call has to say to the loop about its end comes before this.
+        assert await b.start(there.double_later, 1) == 2
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+    assert told == []
+
+
+def test_who_waits_for_a_call_that_another_thread_cancels_is_told(b):
+    future = b.start(there.waits_for_ever)
+    ends = []
+    waiting = threading.Event()
+
+    def waits():
+        waiting.set()
+        try:
+            future.result()
+        except farref.Cancelled:
+            ends.append("cancelled")
+
+    threads = [threading.Thread(target=waits, daemon=True) for _ in range(2)]
+    [thread.start() for thread in threads]
+    assert waiting.wait(60)
+    assert future.cancel()
+    [thread.join(60) for thread in threads]
+    assert ends == ["cancelled"] * 2
+
+
+@pytest.mark.parametrize("way", ["function", "coroutine"])
+def test_what_a_function_begins_has_what_is_left_of_its_callers_time(cluster, b, way):
+    there.begun.clear()
+    there.cancelled.clear()
+    c = cluster["a"].peer("c")
+    try:
+        b.timeout(1).call(there.asks if way == "function" else there.asks_in_a_coroutine, c)
+        [begun] = there.begun_by_others
+        with pytest.raises(farref.Error) as ended:
+            begun.result(30)
+        assert isinstance(ended.value, (farref.Timeout, farref.Cancelled))
+    finally:
+        there.begun_by_others.clear()
+
+
 def test_a_future_is_waited_for_by_several_threads_and_asked_again(b):
     future = b.start(there.double_later, 4)
     seen = []
@@ -323,6 +411,47 @@ def test_callbacks_may_wait_and_come_one_after_the_other(b):
     assert seen == [6, "after"]
 
 
+def test_callbacks_that_are_not_taken_back_are_kept(b):
+    class Unlike:
+        def __eq__(self, other):
+            raise ValueError("like nothing")
+
+        def __call__(self, _):
+            called.release()
+
+    called = threading.Semaphore(0)
+    there.released.clear()
+    future = b.start(there.waits_to_be_released)
+    try:
+        future.add_done_callback(lambda _: called.release())
+        future.add_done_callback(print)
+        assert future.remove_done_callback(print) == 1
+        future.add_done_callback(Unlike())
+        with pytest.raises(ValueError, match="like nothing"):
+            future.remove_done_callback(print)
+    finally:
+        there.released.set()
+    assert called.acquire(timeout=60) and called.acquire(timeout=60)
+
+
+def test_callbacks_of_an_event_loop_that_was_closed_are_nobodys(b, monkeypatch):
+    told = []
+    monkeypatch.setattr("sys.unraisablehook", told.append)
+    there.released.clear()
+
+    async def main():
+        future = b.start(there.waits_to_be_released)
+        future.add_done_callback(told.append)
+        return future
+
+    future = asyncio.run(main())
+    there.released.set()
+    assert future.result(60) == "made"
+    # The same thread tells loops and begins coroutines, one after the other.
+    assert b.timeout(60).call(there.double_later, 1) == 2
+    assert told == []
+
+
 def test_callbacks_of_a_coroutine_come_on_its_event_loop(b):
     async def main():
         future = b.start(there.same, 3)
@@ -371,7 +500,15 @@ def test_contexts_travel_with_calls(cluster, b):
     with farref.context(cluster["a"]) as context:
         assert b.call(farref.context_id) == context.id
         assert b.call(there.same, 1) == 1
+        [open] = cluster["b"].snapshot()["open_contexts"]
+        assert open["id"] == context.id
     assert b.call(farref.context_id) is None
+    with pytest.raises(LookupError), farref.context(cluster["a"]):
+        b.call(there.same, 1)
+        raise LookupError
+    assert b.call(farref.context_id) is None
+    # It has ended on all workers.
+    wait_until(lambda: not any(worker.snapshot()["contexts"] for worker in cluster.workers()))
 
 
 def test_marked_functions_say_where_they_are_called(b):
@@ -385,6 +522,37 @@ def test_marked_functions_say_where_they_are_called(b):
 @farref.remote(timeout=60)
 def marked(number):
     return 2 * number
+
+
+class WithMarked:
+    @farref.remote
+    def method(self, number):
+        return self, number
+
+
+def test_marked_methods_are_methods():
+    one = WithMarked()
+    assert one.method(3) == (one, 3)
+
+
+def test_a_copy_that_takes_too_long_is_a_timeout_and_none_is_no_limit(b):
+    there.released.clear()
+    value = b.remote(there.waits_to_be_released)
+    try:
+        with pytest.raises(farref.Timeout):
+            value.timeout(0.05).to_here()
+    finally:
+        there.released.set()
+    assert value.timeout(None).to_here() == "made"
+
+
+def test_a_module_that_lacks_another_says_which(b, tmp_path, monkeypatch):
+    (tmp_path / "lacks_another.py").write_text("import no_such_module_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        b.call("lacks_another.function")
+    with pytest.raises(farref.Mismatch, match="no_such_package"):
+        b.call("no_such_package.module.function")
 
 
 def test_marked_functions_have_their_own_limit_unless_the_peer_has_one(b):

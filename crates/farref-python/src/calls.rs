@@ -153,12 +153,14 @@ impl Building {
         }
     }
 
+    /// Makes it as part of what this code runs for, which the thread of a coroutine does not know: within its time (CO-2).
     pub(crate) fn start(self) -> PyFuture {
-        PyFuture::new(self.0.start())
+        PyFuture::new(scope::enter(|| self.0.start()))
     }
 
+    /// The same.
     pub(crate) fn remote(self) -> RRef<Object> {
-        self.0.remote()
+        scope::enter(|| self.0.remote())
     }
 }
 

@@ -24,10 +24,10 @@ impl PyScope {
         }
     }
 
-    /// What a block of code runs in that has a context of its own.
+    /// What a block of code runs in that has a context of its own, for the same call as before, be it that of a coroutine.
     pub(crate) fn in_context(context: ContextScope) -> Self {
         Self {
-            call: CallScope::current(),
+            call: enter(CallScope::current),
             context: Some(context),
         }
     }
