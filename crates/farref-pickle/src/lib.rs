@@ -60,6 +60,8 @@ mod native;
 #[expect(missing_debug_implementations, reason = "for farref's own crates")]
 pub mod pickle;
 #[doc(hidden)]
+pub mod small_tensors;
+#[doc(hidden)]
 pub mod torch_message;
 #[doc(hidden)]
 #[expect(missing_debug_implementations, reason = "for farref's own crates")]

@@ -1,7 +1,7 @@
 //! Messages of PyTorch's layer on farref's own wire (`farref.torch`): PyTorch's pickle as it is, with a few words before it.
 //!
 //! The words: a byte that says which of the others are there, who sends it (4 bytes), what autograd says (twice 8 bytes), and
-//! the pickle of what travels beside, after its length (4 bytes). Little end first.
+//! the pickle of what travels beside, or [small tensors](crate::small_tensors), after its length (4 bytes). Little end first.
 
 const HAS_GRAD: u8 = 1;
 const HAS_BESIDE: u8 = 2;
@@ -16,7 +16,7 @@ pub struct TorchMessage<'a> {
     pub sender: u32,
     /// What autograd says.
     pub grad: Option<Grad>,
-    /// The pickle of tensors and references, which PyTorch keeps out of its own.
+    /// Tensors and references, which PyTorch keeps out of its pickle.
     pub beside: Option<&'a [u8]>,
     /// PyTorch's.
     pub pickle: &'a [u8],
@@ -78,7 +78,7 @@ impl<'a> TorchMessage<'a> {
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+pub(crate) fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, after) = rest.split_first_chunk()?;
     *rest = after;
     Some(*taken)

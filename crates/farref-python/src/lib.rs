@@ -46,6 +46,7 @@ mod torch_future;
 mod torch_layer;
 mod torch_message;
 mod torch_serving;
+mod torch_tensors;
 mod under_way;
 mod user_code;
 mod worker;
@@ -109,6 +110,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_calls::torch_start, module)?)?;
     module.add_function(wrap_pyfunction!(torch_calls::torch_remote, module)?)?;
     module.add_function(wrap_pyfunction!(torch_calls::torch_fetch, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_calls::torch_gradients, module)?)?;
     module.add_function(wrap_pyfunction!(torch_serving::torch_served, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::calls_under_way, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::wait_until_answered, module)?)?;

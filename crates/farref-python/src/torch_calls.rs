@@ -13,8 +13,8 @@ use crate::runtime;
 use crate::serving::ObjectRRef;
 use crate::torch_future::TorchFuture;
 use crate::torch_layer::{Route, helper, no_message};
-use crate::torch_message::{Grad, Leaving, arrived};
-use crate::torch_serving::{call, call_later};
+use crate::torch_message::{Grad, Leaving, arrived, pickle_of};
+use crate::torch_serving::{call, call_later, gradients};
 use crate::under_way::UnderWay;
 use crate::worker::PyWorker;
 
@@ -133,6 +133,29 @@ pub(crate) fn torch_fetch(
             let value = helper(py, &VALUE, "fetched")?.call1((to, message))?;
             Ok(value.unbind())
         }
+        Ok(_) => Err(no_message()),
+        Err(error) => Err(to_python(py, error)),
+    }
+}
+
+/// Tells another worker of gradients, and waits until it is through with them. Returns the pickle of what it answers.
+#[pyfunction]
+pub(crate) fn torch_gradients<'py>(
+    py: Python<'py>,
+    worker: &PyWorker,
+    to: &str,
+    sender: u32,
+    pickle: &Bound<'py, PyBytes>,
+    beside: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    alive()?;
+    let peer = worker.worker().peer(to);
+    let peer = peer.map_err(|error| to_python(py, error))?;
+    let call = gradients::on(&peer, leaving(sender, pickle, beside, None)?).untyped();
+    // However long it takes: a worker that is gone is noticed.
+    let call = Limit::seconds(None)?.apply(Building(call));
+    match runtime::wait(py, call.0)? {
+        Ok(Object::Pickled(message)) => pickle_of(py, &message),
         Ok(_) => Err(no_message()),
         Err(error) => Err(to_python(py, error)),
     }

@@ -15,10 +15,17 @@ pub(crate) fn helper<'py>(
     found: &'static PyOnceLock<Py<PyAny>>,
     name: &str,
 ) -> PyResult<&'py Bound<'py, PyAny>> {
-    let find = || {
-        let module = py.import("farref.torch._calls")?;
-        Ok::<_, PyErr>(module.getattr(name)?.unbind())
-    };
+    helper_of(py, found, "farref.torch._calls", name)
+}
+
+/// A function of another module.
+pub(crate) fn helper_of<'py>(
+    py: Python<'py>,
+    found: &'static PyOnceLock<Py<PyAny>>,
+    module: &str,
+    name: &str,
+) -> PyResult<&'py Bound<'py, PyAny>> {
+    let find = || Ok::<_, PyErr>(py.import(module)?.getattr(name)?.unbind());
     Ok(found.get_or_try_init(py, find)?.bind(py))
 }
 

@@ -1,8 +1,9 @@
 //! Messages of PyTorch's layer: what it has pickled goes as it is ([`TorchMessage`]).
 //!
-//! PyTorch pickles calls and answers itself, and keeps tensors and references out of the pickle. Those go beside it, as a pickle
-//! of farref's: so most messages, which have neither, are pickled once.
+//! PyTorch pickles calls and answers itself, and keeps tensors and references out of the pickle. Those go beside it: small tensors
+//! as they are ([`torch_tensors`](crate::torch_tensors)), everything else as a pickle of farref's. So most messages are pickled once.
 
+use farref_pickle::small_tensors;
 pub(crate) use farref_pickle::torch_message::Grad;
 use farref_pickle::torch_message::TorchMessage;
 use pyo3::exceptions::PyValueError;
@@ -10,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::objects::{Object, Pickled};
+use crate::torch_tensors;
 
 /// A message that is going to be sent.
 pub(crate) struct Leaving<'a, 'py> {
@@ -22,11 +24,17 @@ pub(crate) struct Leaving<'a, 'py> {
 
 impl Leaving<'_, '_> {
     pub(crate) fn into_pickled(self) -> PyResult<Pickled> {
-        let beside = self.beside.as_ref().map(Pickled::of).transpose()?;
+        let tensors = self.beside.as_ref().and_then(torch_tensors::write);
+        let beside = match (&self.beside, &tensors) {
+            (Some(beside), None) => Some(Pickled::of(beside)?),
+            _ => None,
+        };
         let message = TorchMessage {
             sender: self.sender,
             grad: self.grad,
-            beside: beside.as_ref().map(Pickled::bytes),
+            beside: tensors
+                .as_deref()
+                .or_else(|| beside.as_ref().map(Pickled::bytes)),
             pickle: self.pickle,
         };
         let too_much = || PyValueError::new_err("too much beside a message: send less at once");
@@ -50,14 +58,29 @@ pub(crate) fn answer(message: &Bound<'_, PyAny>) -> PyResult<Object> {
 
 /// A message that has come: the pickle, what is beside it, what autograd says, and who sends it.
 pub(crate) fn arrived(py: Python<'_>, message: Pickled) -> PyResult<Bound<'_, PyTuple>> {
-    let read = TorchMessage::read(message.bytes()).ok_or_else(|| {
-        PyValueError::new_err("a message of another worker is no message of PyTorch's layer")
-    })?;
+    let read = TorchMessage::read(message.bytes()).ok_or_else(unknown)?;
     let pickle = PyBytes::new(py, read.pickle);
     let (grad, sender) = (read.grad, read.sender);
-    let beside = match read.beside.map(<[u8]>::to_vec) {
-        Some(beside) => Some(message.with_pickle(beside).unpickle(py)?),
+    let beside = match read.beside {
+        Some(beside) if small_tensors::are_these(beside) => {
+            let tensors = small_tensors::read(beside).ok_or_else(unknown)?;
+            Some(torch_tensors::into_python(py, tensors)?.into_any())
+        }
+        Some(beside) => {
+            let beside = beside.to_vec();
+            Some(message.with_pickle(beside).unpickle(py)?)
+        }
         None => None,
     };
     (pickle, beside, grad, sender).into_pyobject(py)
+}
+
+/// The pickle of a message that has come.
+pub(crate) fn pickle_of<'py>(py: Python<'py>, message: &Pickled) -> PyResult<Bound<'py, PyBytes>> {
+    let read = TorchMessage::read(message.bytes()).ok_or_else(unknown)?;
+    Ok(PyBytes::new(py, read.pickle))
+}
+
+fn unknown() -> PyErr {
+    PyValueError::new_err("a message of another worker is no message of PyTorch's layer")
 }

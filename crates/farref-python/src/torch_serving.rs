@@ -15,7 +15,7 @@ use crate::errors::{Raised, interpreter_ends, raised};
 use crate::objects::{Object, Pickled};
 use crate::requests::attached;
 use crate::runtime::on_a_thread;
-use crate::torch_layer::helper;
+use crate::torch_layer::{helper, helper_of};
 use crate::torch_message::{answer, arrived};
 use crate::user_code;
 
@@ -95,6 +95,19 @@ pub(crate) async fn call_later(request: Pickled) -> Result<Object, Raised> {
         }
     });
     answered.await.unwrap_or_else(|_| Err(interpreter_ends()))
+}
+
+/// Gradients of a backward pass, for whoever waits until this worker is through with them: `farref.torch._passes`.
+#[farref::remote(name = "farref.torch::gradients")]
+pub(crate) fn gradients(request: Pickled) -> Result<Object, Raised> {
+    static SERVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CallScope::outside(|| {
+        attached(|py| {
+            let request = arrived(py, request)?;
+            let serve = helper_of(py, &SERVE, "farref.torch._passes", "serve_gradients")?;
+            answer(&user_code::call(serve, &request, None)?)
+        })
+    })
 }
 
 /// A copy of a value, for another worker.

@@ -84,9 +84,7 @@ def value_of(pickle, beside, grad, sender):
     if beside is None:
         return _internal().deserialize(pickle, ())
     tensors, forks, _ = beside
-    tensors = _tensors.unpack(tensors)
-    if grad is not None:
-        tensors = _grad.arriving(tensors, grad, sender)
+    tensors = _tensors.unpack(tensors) if grad is None else _grad.arriving(tensors, grad, sender)
     before, _local.arrived = _local.arrived, forks
     try:
         return _internal().deserialize(pickle, tensors)

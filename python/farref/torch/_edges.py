@@ -6,14 +6,22 @@ import threading
 
 import torch
 
-# ``running.now``: the part of a pass that runs on a thread.
-running = threading.local()
+
+class _Running(threading.local):
+    """The part of a pass that runs on a thread."""
+
+    now = None
+
+
+running = _Running()
 
 
 class Names:
     """Classes of functions by which tensors leave and enter a graph: their names are what PyTorch's have."""
 
     send = recv = None
+    # Classes of functions: of what has come, and of leaves.
+    received = leaves = None
 
     @classmethod
     def make(cls):
@@ -29,6 +37,10 @@ class Names:
                 (function,),
                 {"forward": staticmethod(_send_forward), "backward": staticmethod(_send_backward)},
             )
+            cls.received = cls.recv._backward_cls
+            with torch.enable_grad():
+                leaf = torch.empty((), requires_grad=True)
+                cls.leaves = type(leaf.view_as(leaf).grad_fn.next_functions[0][0])
 
 
 def _recv_forward(ctx, entrance, arrived):
@@ -38,7 +50,7 @@ def _recv_forward(ctx, entrance, arrived):
 
 
 def _recv_backward(ctx, *gradients):
-    now = getattr(running, "now", None)
+    now = running.now
     if now is None:
         raise RuntimeError(
             "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
@@ -50,7 +62,7 @@ def _recv_backward(ctx, *gradients):
 def _send_forward(ctx, *tensors):
     if not begins_at_edges():
         ctx.save_for_backward(*tensors)
-    return torch.zeros(())
+    return torch.empty(())
 
 
 def _send_backward(ctx, *_):
@@ -73,6 +85,8 @@ def begins_at_edges():
 class Arrived:
     """Tensors that a message has brought, and where their gradients are to go."""
 
+    __slots__ = ("message", "sender", "entrance", "number", "_tensors")
+
     def __init__(self, message, sender, tensors):
         self.message = message
         self.sender = sender
@@ -88,10 +102,13 @@ class Arrived:
 
 def receive(arrived):
     """The tensors, as outputs of a function of the graph; and that function."""
-    with torch.enable_grad():
-        arrived.entrance = torch.zeros((), requires_grad=True)
+    arrived.entrance = torch.empty((), requires_grad=True)
+    if torch.is_grad_enabled():
         outputs = Names.recv.apply(arrived.entrance, arrived)
-    return list(outputs), outputs[0].grad_fn
+    else:
+        with torch.enable_grad():
+            outputs = Names.recv.apply(arrived.entrance, arrived)
+    return outputs, outputs[0].grad_fn
 
 
 def _described(tensor):
@@ -112,14 +129,11 @@ class Sent:
     __slots__ = ("_output",)
 
     def __init__(self, tensors):
-        with torch.enable_grad():
-            # Kept: the function lives as long as what it has returned.
-            if begins_at_edges():
-                self._output = Names.send.apply(*tensors)
-                return
-            # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
-            with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
-                self._output = Names.send.apply(*tensors)
+        if torch.is_grad_enabled():
+            self._output = _sent(tensors)
+        else:
+            with torch.enable_grad():
+                self._output = _sent(tensors)
 
     @property
     def node(self):
@@ -138,13 +152,43 @@ class Sent:
         return self.node.saved_tensors
 
 
+def _sent(tensors):
+    """What keeps the function alive: what it has returned."""
+    if begins_at_edges():
+        return Names.send.apply(*tensors)
+    # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
+    with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
+        return Names.send.apply(*tensors)
+
+
 def arrived_of(node):
     """What came in through a function, if anything did."""
-    return node.arrived if isinstance(node, Names.recv._backward_cls) else None
+    return node.arrived if type(node) is Names.received else None
 
 
 def leaf_of(node):
-    return node.variable if type(node).__name__ == "AccumulateGrad" else None
+    return node.variable if type(node) is Names.leaves else None
+
+
+def ends_of(left):
+    """Where functions lead to in the end: leaves, and what was received."""
+    leaves, received, seen = [], [], set()
+    of_leaves, of_received = Names.leaves, Names.received
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        kind = type(node)
+        if kind is of_leaves:
+            leaves.append(node.variable)
+        elif kind is of_received:
+            received.append(node.arrived)
+        else:
+            for before, _ in node.next_functions:
+                if before is not None:
+                    left.append(before)
+    return leaves, received
 
 
 def before_of(node):
@@ -154,12 +198,13 @@ def before_of(node):
 def own(leaves, gradients):
     """The gradients of leaves, each with memory of its own."""
     kept = [(leaf, gradient) for leaf, gradient in zip(leaves, gradients) if gradient is not None]
-    memory = collections.Counter(_address(gradient) for _, gradient in kept)
+    memory = [_address(gradient) for _, gradient in kept]
+    shared = () if len(set(memory)) == len(memory) else {of for of, number in collections.Counter(memory).items() if number > 1}
     own = []
-    for leaf, gradient in kept:
-        if not _is_contiguous(gradient) or memory[_address(gradient)] > 1:
+    for (leaf, gradient), address in zip(kept, memory):
+        if address in shared or not _is_contiguous(gradient):
             gradient = gradient.clone()
-        own.append((leaf, _hooked(leaf, gradient)))
+        own.append((leaf, _hooked(leaf, gradient) if leaf._backward_hooks else gradient))
     return own
 
 
@@ -203,7 +248,7 @@ def prepare():
 
 
 def _unless_kept(hook, gradient):
-    now = getattr(running, "now", None)
+    now = running.now
     if now is not None and now.keeps_at(torch._C._current_autograd_node()):
         return None
     return hook(gradient)
@@ -214,7 +259,7 @@ def has_hooks(leaf):
 
 
 def _hooked(leaf, gradient):
-    if leaf._backward_hooks and not hooks_have_run():
+    if not hooks_have_run():
         for hook in list(leaf._backward_hooks.values()):
             changed = hook(gradient)
             gradient = gradient if changed is None else changed

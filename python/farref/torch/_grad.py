@@ -1,14 +1,21 @@
 """Distributed autograd: contexts, and what of a call belongs to them."""
 
 import collections
-import contextlib
 import itertools
 import secrets
 import threading
 
 from farref import _core, _errors
 
-_local = threading.local()
+
+
+class _Local(threading.local):
+    """The context of a thread, or None."""
+
+    context = None
+
+
+_local = _Local()
 _BITS = 48
 _lock = threading.Lock()
 _contexts = {}
@@ -27,8 +34,9 @@ class DistAutogradContext:
         self._received = {}
         self._known = set()
         self._gradients = {}
-        # Passes that come by here, by their numbers.
+        # Passes that come by here, by their numbers; and how many are run at once, without more ado.
         self._parts = {}
+        self._passing = 0
         self._lock = threading.Lock()
 
     def _context_id(self):
@@ -62,7 +70,7 @@ class DistAutogradContext:
     def is_passing(self):
         """Whether a backward pass goes through this worker."""
         with self._lock:
-            return any(part.is_under_way for part in self._parts.values())
+            return self._passing > 0 or any(part.is_under_way for part in self._parts.values())
 
 
 # The context that code runs in
@@ -70,18 +78,42 @@ class DistAutogradContext:
 
 def current_id():
     """The context of this thread, or None."""
-    return getattr(_local, "context", None)
+    return _local.context
 
 
-@contextlib.contextmanager
-def within(context_id):
+class within:
     """Code that belongs to a context, or to none."""
-    before = current_id()
-    _local.context = context_id
-    try:
-        yield
-    finally:
-        _local.context = before
+
+    __slots__ = ("_context_id", "_before")
+
+    def __init__(self, context_id):
+        self._context_id = context_id
+
+    def __enter__(self):
+        self._before = _local.context
+        _local.context = self._context_id
+
+    def __exit__(self, *_):
+        _local.context = self._before
+
+
+class passing(within):
+    """Code that runs a whole backward pass of a context."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context):
+        self._context, self._context_id = context, context._number
+
+    def __enter__(self):
+        with self._context._lock:
+            self._context._passing += 1
+        super().__enter__()
+
+    def __exit__(self, *_):
+        super().__exit__()
+        with self._context._lock:
+            self._context._passing -= 1
 
 
 def entered(grad):
@@ -127,22 +159,28 @@ def leaving(tensors, to, forced):
     return context_id, message
 
 
-def arriving(tensors, grad, sender):
+def arriving(packed, grad, sender):
     """The tensors of a message, as part of the graph."""
-    if grad is None or not any(tensor.requires_grad for tensor in tensors):
-        return tensors
+    from . import _edges, _tensors
+
+    wanting = [
+        place
+        for place, tensor in enumerate(packed)
+        if (tensor[3] if type(tensor) is tuple else tensor.requires_grad)
+    ]
+    if not wanting:
+        return _tensors.unpack(packed)
     context_id, message = grad
     context = _known(context_id)
     if context is None:
-        return tensors
-    from . import _edges
-
-    wanting = [tensor for tensor in tensors if tensor.requires_grad]
-    plain = [tensor.requires_grad_(False) for tensor in wanting]
+        return _tensors.unpack(packed)
+    tensors = [_tensors.unpacked(tensor) if type(tensor) is tuple else tensor.detach() for tensor in packed]
+    plain = [tensors[place] for place in wanting]
     entered, function = _edges.receive(_edges.Arrived(message, sender, plain))
     context._received[message] = function
-    of = dict(zip(map(id, wanting), entered))
-    return [of.get(id(tensor), tensor) for tensor in tensors]
+    for place, tensor in zip(wanting, entered):
+        tensors[place] = tensor
+    return tensors
 
 
 # What PyTorch's layer calls

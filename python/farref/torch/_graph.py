@@ -35,6 +35,55 @@ def _leads_to_another(nodes):
     return False
 
 
+class _Whole:
+    """A run of the whole graph."""
+
+    __slots__ = ("went_out",)
+
+    def __init__(self):
+        self.went_out = {}
+
+    def keeps_at(self, node):
+        """Called in a run: nothing is kept."""
+        return False
+
+    def received(self, arrived, gradients):
+        """Called in a run: gradients of what was received."""
+        self.went_out[arrived.message] = gradients
+
+
+def run_whole(begin, leaves, received, retain):
+    """Runs the whole graph, whose ends these are, when all gradients are there, each with what PyTorch begins at. Returns leaves
+    with gradients, and what was received with gradients."""
+    begin = list(begin)
+    if not begin or not (leaves or received):
+        return [], [(arrived, (None,) * arrived.number) for arrived in received]
+    run = _Whole()
+    entries, gradients = zip(*begin)
+    found = _run(run, entries, gradients, (*leaves, *[arrived.entrance for arrived in received]), retain)
+    went_out = run.went_out
+    out = [(arrived, went_out.get(arrived.message) or (None,) * arrived.number) for arrived in received]
+    return _edges.own(leaves, found), out
+
+
+def _run(now, entries, gradients, inputs, retain):
+    """What torch.autograd.grad() does when it has looked at its arguments."""
+    running = _edges.running
+    before, running.now = running.now, now
+    try:
+        return torch.autograd.Variable._execution_engine.run_backward(
+            entries,
+            gradients,
+            retain,
+            False,  # create_graph
+            inputs,
+            True,  # allow_unreachable
+            accumulate_grad=False,
+        )
+    finally:
+        running.now = before
+
+
 class Graph:
     """The graph of this worker in one pass."""
 
@@ -264,21 +313,12 @@ class Graph:
         """Runs up to these. Returns leaves with gradients, and what was received with gradients."""
         found = ()
         if pending and (received or leaves):
-            before, _edges.running.now = getattr(_edges.running, "now", None), self
             self._keeps_at = {node for _, node in kept}
             try:
-                # What torch.autograd.grad() calls when it has looked at its arguments.
-                found = torch.autograd.Variable._execution_engine.run_backward(
-                    tuple(entry for entry, _, _ in pending),
-                    tuple(gradient for _, _, gradient in pending),
-                    retain,
-                    False,  # create_graph
-                    (*leaves, *(entry for entry, _ in kept), *(arrived.entrance for arrived in received)),
-                    True,  # allow_unreachable
-                    accumulate_grad=False,
-                )
+                entries, _, gradients = zip(*pending)
+                inputs = (*leaves, *(entry for entry, _ in kept), *(arrived.entrance for arrived in received))
+                found = _run(self, entries, gradients, inputs, retain)
             finally:
-                _edges.running.now = before
                 self._keeps_at = ()
         for (entry, node), gradient in zip(kept, found[len(leaves) :]):
             if gradient is not None:

@@ -16,15 +16,18 @@ Invariants:
   instead of being told, and one there.
 - **PS-5** The first error on any worker is that of the pass. A worker that is gone is an error if gradients go through it, and otherwise
   is not noticed.
+- **PS-6** Where all gradients that can come to a worker come at once, and it is known at once where they go on (from the program to one
+  other worker, or no further), nobody keeps account of the pass there: the graph is run. So it is with one remote layer.
 """
 
 import collections
 import itertools
+import pickle
 import threading
 
 from farref import _core
 
-from . import _agent, _graph, _tensors
+from . import _agent, _edges, _grad, _graph, _tensors
 
 _numbers = itertools.count()
 _rests = itertools.count()
@@ -69,8 +72,6 @@ class Part:
 
     def _work(self):
         """Goes on as long as something has come."""
-        from . import _grad
-
         with _grad.within(self._context._number):
             while True:
                 with self._lock:
@@ -124,27 +125,20 @@ class Part:
         with self._lock:
             self._unanswered += 1
         try:
-            peer = agent._peer(agent.get_worker_info(to))
-            gradients = [
-                (message, [None if gradient is None else _tensors.Packed(gradient) for gradient in of])
-                for message, of in parcel.gradients
-            ]
-            said = self._number, self._retain, self._over_below, parcel.is_known, parcel.expected, gradients
-            said = self._context._number, *said
+            said = self._context._number, self._number, self._retain, self._over_below, parcel
             if threading.current_thread() is self._root and self._last is None:
-                self._last = to, peer, said
+                self._last = to, said
                 return
-            _core.start_deferred(peer, None, serve, said, lambda waiting, error: self._answered(to, waiting, error))
+            tell(agent, to, said, lambda waiting, error: self._answered(to, waiting, error))
         except Exception as error:
             self._answered(to, None, error)
 
     def wait_for_last(self):
         """Called by the program's thread, which has nothing else to do: waits for one of the answers itself."""
         while self._last is not None:
-            (to, peer, said), self._last = self._last, None
+            (to, said), self._last = self._last, None
             try:
-                # However long it takes: a worker that is gone is noticed.
-                waiting, error = peer.timeout(None).call(serve_and_wait, *said), None
+                waiting, error = ask(self._agent, to, said), None
             except Exception as raised:
                 waiting, error = None, raised
             self._answered(to, waiting, error)
@@ -154,9 +148,7 @@ class Part:
             self._unanswered -= 1
             _merge(self._waiting, waiting or {})
             if error is not None and self._error is None:
-                # Each worker on the way says where it was.
-                self._error = RuntimeError(f"Error on Node {by}: {error}")
-                self._error.__cause__ = error
+                self._error = _on_the_way(by, error)
             at_rest = self._at_rest()
         at_rest()
 
@@ -206,39 +198,123 @@ def _deliver(context, number, retain, over_below, parcel, parent):
     return part
 
 
+# Messages: to be told of the answer, or to wait for it. The latter is faster, and gradients go as the tensors of calls do.
+
+
+def tell(agent, to, said, then):
+    """Tells a worker. ``then`` gets the answer: who has gradients there that it could not go on with."""
+    *said, parcel = said
+    gradients = [
+        (message, [None if gradient is None else _tensors.Packed(gradient) for gradient in of])
+        for message, of in parcel.gradients
+    ]
+    peer = agent._peer(agent.get_worker_info(to))
+    _core.start_deferred(peer, None, serve, (*said, parcel.is_known, parcel.expected, gradients), then)
+
+
 def serve(completion, context_id, number, retain, over_below, is_known, expected, gradients):
     """Told by another worker of a pass."""
-    from . import _grad
-
     _agent.started()
     context = _grad.retrieve_context(context_id)
     _deliver(context, tuple(number), retain, over_below, _Parcel(is_known, expected, gradients), completion)
 
 
-def serve_and_wait(*said):
-    """The same for whoever waits for it: this thread does, too."""
+def ask(agent, to, said):
+    """Tells a worker, and returns the answer."""
+    *said, parcel = said
+    tensors, gradients = [], []
+    for message, of in parcel.gradients:
+        gradients.append((message, [gradient is not None for gradient in of]))
+        tensors += [gradient for gradient in of if gradient is not None]
+    info = agent.get_worker_info(to)
+    said = pickle.dumps((*said, parcel.is_known, parcel.expected, gradients))
+    beside = (_tensors.pack(tensors, info._name), None, None) if tensors else None
+    answer = _core.torch_gradients(agent._worker, info._name, agent._info._id, said, beside)
+    return pickle.loads(answer) if answer else None
+
+
+_NOTHING = b"", None, None
+
+
+def serve_gradients(said, beside, _, sender):
+    """Told by another worker, which waits: this thread does, too."""
+    _agent.started()
+    context_id, number, retain, over_below, is_known, expected, gradients = pickle.loads(said)
+    tensors = iter(() if beside is None else _tensors.unpack(beside[0]))
+    gradients = [(message, [next(tensors) if is_there else None for is_there in of]) for message, of in gradients]
+    context = _grad.retrieve_context(context_id)
+    if not expected and _is_all(context, number, gradients) and _run_at_once(context, gradients, retain):
+        return _NOTHING
     rest = _Rest()
-    serve(rest, *said)
-    return rest.wait()
+    _deliver(context, number, retain, over_below, _Parcel(is_known, expected, gradients), rest)
+    waiting = rest.wait()
+    return (pickle.dumps(waiting), None, None) if waiting else _NOTHING
+
+
+def _is_all(context, number, gradients):
+    """Whether these are all the gradients that can come here in a pass (PS-6)."""
+    with context._lock:
+        return (
+            number not in context._parts
+            and len(context._tensors) == len(gradients)
+            and all(message in context._tensors for message, _ in gradients)
+        )
+
+
+def _run_at_once(context, gradients, retain):
+    """Runs the whole graph of this worker, if it ends here (PS-6)."""
+    sends = [context._tensors[message] for message, _ in gradients]
+    leaves, received = _edges.ends_of([node for sent in sends for node, _ in sent.edges])
+    if received:
+        return False
+    begin = [
+        (entry, gradient)
+        for sent, (_, of) in zip(sends, gradients)
+        for entry, gradient in zip(sent.entries(), of)
+        if gradient is not None
+    ]
+    with _grad.passing(context):
+        own, _ = _graph.run_whole(begin, leaves, (), retain)
+        context.add(own)
+    return True
+
+
+def _on_the_way(by, error):
+    """Each worker on the way says where it was."""
+    said = RuntimeError(f"Error on Node {by}: {error}")
+    said.__cause__ = error
+    return said
 
 
 class _Rest:
     """What the program waits for."""
 
+    __slots__ = ("_is_over", "_event", "_error", "_waiting")
+
     def __init__(self):
-        self._is_there = threading.Event()
-        self._error = self._waiting = None
+        self._is_over = False
+        # There if somebody waits: most often it is over before.
+        self._event = self._error = self._waiting = None
 
     def sent(self, waiting):
         self._waiting = waiting
-        self._is_there.set()
+        self._end()
 
     def raised(self, error):
         self._error = error
-        self._is_there.set()
+        self._end()
+
+    def _end(self):
+        # Who waits looks at this after it has left its event.
+        self._is_over = True
+        if self._event is not None:
+            self._event.set()
 
     def wait(self):
-        self._is_there.wait()
+        if not self._is_over:
+            event = self._event = threading.Event()
+            if not self._is_over:
+                event.wait()
         if self._error is not None:
             raise self._error
         return self._waiting
@@ -246,11 +322,17 @@ class _Rest:
 
 def backward(context, roots, gradients, retain):
     """From these roots to the leaves, here and on all workers that they depend on. Returns when all are through."""
-    me = _agent.get_current_rpc_agent()._info.id
+    agent = _agent.get_current_rpc_agent()
+    me = agent._info._id
     number = next(_numbers)
     _begun.add(number)
     try:
-        waiting = _rest_of(context, (me, number), retain, _Parcel(False, (), (), roots=(roots, gradients)))
+        waiting = None
+        if not context._tensors:
+            # Nothing was sent, so nothing can come back.
+            waiting = _begin_at_once(agent, context, (me, number), roots, gradients, retain)
+        if waiting is None:
+            waiting = _rest_of(context, (me, number), retain, _Parcel(False, (), (), roots=(roots, gradients)))
         if waiting:
             waiting = _rest_of(context, (me, number), retain, _Parcel(True, (), (), tell=waiting))
         if waiting:
@@ -265,8 +347,30 @@ def backward(context, roots, gradients, retain):
             context._parts.pop((me, number), None)
 
 
+def _begin_at_once(agent, context, number, roots, gradients, retain):
+    """Begins where no gradients can come back to, if they go on to one worker at most (PS-6). Otherwise returns None."""
+    leaves, received = _edges.ends_of([root.grad_fn for root in roots])
+    senders = {arrived.sender for arrived in received}
+    if len(senders) > 1 or number[0] in senders:
+        return None
+    with _grad.passing(context):
+        own, out = _graph.run_whole(zip(roots, gradients), leaves, received, retain)
+        context.add(own)
+        if not out:
+            return ()
+        (to,) = senders
+        parcel = _Parcel(False, (), [(arrived.message, of) for arrived, of in out])
+        try:
+            return _who_waits(ask(agent, to, (context._number, number, retain, min(_begun), parcel)))
+        except Exception as error:
+            raise _on_the_way(to, error) from error
+
+
 def _rest_of(context, number, retain, parcel):
     rest = _Rest()
     _deliver(context, number, retain, min(_begun), parcel, rest).wait_for_last()
-    said = rest.wait() or {}
-    return sorted(worker for worker, (_, waits) in said.items() if waits)
+    return _who_waits(rest.wait())
+
+
+def _who_waits(said):
+    return sorted(worker for worker, (_, waits) in said.items() if waits) if said else ()

@@ -1,7 +1,6 @@
 """Tensors on their way: what describes them is pickled, their memory travels beside the pickle."""
 
 import ctypes
-import functools
 import pickle
 
 import torch
@@ -36,6 +35,19 @@ class Packed:
 # Smaller ones are copied into the message: that is cheaper than lending their memory.
 _SMALL = 4096
 
+# Types of elements, with their bytes: in messages they are places in this list, so new ones are put at its end.
+_KINDS = [
+    *[("float32", 4), ("float64", 8), ("float16", 2), ("bfloat16", 2), ("uint8", 1), ("int8", 1), ("int16", 2)],
+    *[("int32", 4), ("int64", 8), ("bool", 1), ("complex64", 8), ("complex128", 16), ("complex32", 4)],
+    *[("uint16", 2), ("uint32", 4), ("uint64", 8), ("float8_e4m3fn", 1), ("float8_e5m2", 1)],
+]
+# PyTorch imports this before it can make tensors, but it has these.
+_DTYPES = [getattr(torch, name, None) for name, _ in _KINDS]
+_PLACES = {dtype: place for place, dtype in enumerate(_DTYPES) if dtype is not None}
+# Those of which tensors have nothing to be looked at but their memory.
+_PLAIN = {dtype: (place, _KINDS[place][1]) for dtype, place in _PLACES.items() if not dtype.is_complex}
+_strided = torch.strided
+
 
 def pack(tensors, to):
     """Tensors for a worker: plain values, and memory that is lent."""
@@ -43,47 +55,50 @@ def pack(tensors, to):
 
 
 def _packed(tensor, to):
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise RuntimeError(
             "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before "
             "sending them over RPC, or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure "
             f"device mapping. Request device mapping is not available for destination {to}"
         )
-    if tensor.layout is not torch.strided:
-        return Packed(tensor)
-    if not tensor.is_contiguous() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-        dtype, size, stride, wants, memory = _described(tensor.detach(), tensor.requires_grad)
-        return _name(dtype), size, stride, wants, memory
-    nbytes = tensor.numel() * tensor.element_size()
-    if nbytes == 0:
-        memory = None
-    elif nbytes < _SMALL:
-        memory = ctypes.string_at(tensor.data_ptr(), nbytes)
-    else:
-        memory = pickle.PickleBuffer(_memory(tensor, nbytes))
-    return _name(tensor.dtype), tuple(tensor.shape), None, tensor.requires_grad, memory
+    plain = _PLAIN.get(tensor.dtype)
+    if plain is None or tensor.layout is not _strided or not tensor.is_contiguous() or tensor.is_neg():
+        place = _PLACES.get(tensor.dtype)
+        if place is None or tensor.layout is not _strided:
+            return Packed(tensor)
+        return place, *_described(tensor.detach(), tensor.requires_grad)[1:]
+    place, width = plain
+    nbytes = tensor.numel() * width
+    if 0 < nbytes < _SMALL:
+        return place, tensor.shape, None, tensor.requires_grad, ctypes.string_at(tensor.data_ptr(), nbytes)
+    memory = pickle.PickleBuffer(_memory(tensor, nbytes)) if nbytes else None
+    return place, tuple(tensor.shape), None, tensor.requires_grad, memory
 
 
 def unpack(packed):
     """The tensors again."""
-    return [_unpacked(*tensor) if type(tensor) is tuple else tensor for tensor in packed]
+    tensors = []
+    for tensor in packed:
+        if type(tensor) is tuple:
+            wants, tensor = tensor[3], unpacked(tensor)
+            if wants:
+                tensor.requires_grad_()
+        tensors.append(tensor)
+    return tensors
 
 
-def _unpacked(name, size, stride, wants, memory):
-    dtype = getattr(torch, name)
+def unpacked(packed):
+    """One of them, as a plain value of no graph."""
+    place, size, stride, _, memory = packed
+    dtype = _DTYPES[place]
+    if dtype is None:
+        raise RuntimeError(f"a tensor of {_KINDS[place][0]} has come, which this version of PyTorch does not have")
     if stride is not None or memory is None:
-        return _dense(dtype, size, stride, wants, memory)
+        return _dense(dtype, size, stride, False, memory)
     if type(memory) is bytes:
         memory = bytearray(memory)
     tensor = torch.frombuffer(memory, dtype=dtype)
-    if len(size) != 1:
-        tensor = tensor.view(size)
-    return tensor.requires_grad_() if wants else tensor
-
-
-@functools.lru_cache(maxsize=None)
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
+    return tensor if len(size) == 1 else tensor.view(size)
 
 
 def _memory(tensor, nbytes):
