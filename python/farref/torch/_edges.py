@@ -22,6 +22,10 @@ class Names:
     send = recv = None
     # Classes of functions: of what has come, and of leaves.
     received = leaves = None
+    # How tensors are sent and received: ``apply`` without what newer versions of PyTorch look at before, which is not for these.
+    apply_send = apply_recv = None
+    # A tensor of which nobody looks at more than its place in a graph.
+    place = None
 
     @classmethod
     def make(cls):
@@ -38,15 +42,19 @@ class Names:
                 {"forward": staticmethod(_send_forward), "backward": staticmethod(_send_backward)},
             )
             cls.received = cls.recv._backward_cls
+            cls.apply_send = super(function, cls.send).apply
+            cls.apply_recv = super(function, cls.recv).apply
+            cls.place = torch.empty(())
             with torch.enable_grad():
                 leaf = torch.empty((), requires_grad=True)
                 cls.leaves = type(leaf.view_as(leaf).grad_fn.next_functions[0][0])
 
 
 def _recv_forward(ctx, entrance, arrived):
-    ctx.set_materialize_grads(False)
+    ctx.materialize_grads = False
     ctx.arrived = arrived
-    return tuple(arrived.take())
+    tensors, arrived.tensors = arrived.tensors, None
+    return tensors
 
 
 def _recv_backward(ctx, *gradients):
@@ -62,6 +70,7 @@ def _recv_backward(ctx, *gradients):
 def _send_forward(ctx, *tensors):
     if not begins_at_edges():
         ctx.save_for_backward(*tensors)
+    # A new one each time: it becomes the function's.
     return torch.empty(())
 
 
@@ -85,7 +94,7 @@ def begins_at_edges():
 class Arrived:
     """Tensors that a message has brought, and where their gradients are to go."""
 
-    __slots__ = ("message", "sender", "entrance", "number", "_tensors")
+    __slots__ = ("message", "sender", "entrance", "number", "tensors")
 
     def __init__(self, message, sender, tensors):
         self.message = message
@@ -93,34 +102,28 @@ class Arrived:
         # The leaf behind them: a pass that has run up to it has run the function.
         self.entrance = None
         self.number = len(tensors)
-        self._tensors = tensors
-
-    def take(self):
-        tensors, self._tensors = self._tensors, None
-        return tensors
+        # Until they are part of the graph.
+        self.tensors = tensors
 
 
 def receive(arrived):
     """The tensors, as outputs of a function of the graph; and that function."""
     arrived.entrance = torch.empty((), requires_grad=True)
     if torch.is_grad_enabled():
-        outputs = Names.recv.apply(arrived.entrance, arrived)
+        outputs = Names.apply_recv(arrived.entrance, arrived)
     else:
         with torch.enable_grad():
-            outputs = Names.recv.apply(arrived.entrance, arrived)
+            outputs = Names.apply_recv(arrived.entrance, arrived)
     return outputs, outputs[0].grad_fn
 
 
-def _described(tensor):
-    return tensor.dtype, tensor.shape, tensor.layout
+def _nothing_of(tensor):
+    """What is saved of a tensor besides its place in the graph."""
 
 
-def _empty(described):
-    """A tensor without memory of its own."""
-    dtype, shape, layout = described
-    if layout is not torch.strided:
-        return torch.zeros(shape, dtype=dtype).to_sparse() if layout is torch.sparse_coo else torch.zeros(shape, dtype=dtype)
-    return torch.empty((), dtype=dtype).expand(shape)
+def _place(_):
+    """What PyTorch makes a tensor with that place of: nobody looks at its memory."""
+    return Names.place
 
 
 class Sent:
@@ -155,10 +158,10 @@ class Sent:
 def _sent(tensors):
     """What keeps the function alive: what it has returned."""
     if begins_at_edges():
-        return Names.send.apply(*tensors)
+        return Names.apply_send(*tensors)
     # What is saved so is given back as new tensors with the edges of now (GR-1), and without memory.
-    with torch.autograd.graph.saved_tensors_hooks(_described, _empty):
-        return Names.send.apply(*tensors)
+    with torch.autograd.graph.saved_tensors_hooks(_nothing_of, _place):
+        return Names.apply_send(*tensors)
 
 
 def arrived_of(node):

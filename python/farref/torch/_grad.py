@@ -5,7 +5,10 @@ import itertools
 import secrets
 import threading
 
+import torch
 from farref import _core, _errors
+
+from . import _edges, _tensors
 
 
 
@@ -22,7 +25,7 @@ _contexts = {}
 # Contexts that are over: a message of theirs that is late does not bring them back. The latest so many.
 _over = collections.OrderedDict()
 _OVER = 1 << 14
-_worker = _numbers = _messages = _ends = None
+_worker = _numbers = _messages = _ends = _passes = None
 
 
 class DistAutogradContext:
@@ -152,8 +155,6 @@ def leaving(tensors, to, forced):
         return None
     message = (_worker << _BITS) | next(_messages)
     if wanting:
-        from . import _edges
-
         context._tensors[message] = _edges.Sent(wanting)
     context._known.add(to)
     return context_id, message
@@ -161,8 +162,6 @@ def leaving(tensors, to, forced):
 
 def arriving(packed, grad, sender):
     """The tensors of a message, as part of the graph."""
-    from . import _edges, _tensors
-
     wanting = [
         place
         for place, tensor in enumerate(packed)
@@ -175,7 +174,7 @@ def arriving(packed, grad, sender):
     if context is None:
         return _tensors.unpack(packed)
     tensors = [_tensors.unpacked(tensor) if type(tensor) is tuple else tensor.detach() for tensor in packed]
-    plain = [tensors[place] for place in wanting]
+    plain = tuple([tensors[place] for place in wanting])
     entered, function = _edges.receive(_edges.Arrived(message, sender, plain))
     context._received[message] = function
     for place, tensor in zip(wanting, entered):
@@ -188,10 +187,12 @@ def arriving(packed, grad, sender):
 
 def init(worker_id):
     """Called before the process joins a group."""
-    from . import _edges
+    # Which need this.
+    from . import _passes as passes
     from ._ends import Ends
 
-    global _worker, _numbers, _messages, _ends
+    global _worker, _numbers, _messages, _ends, _passes
+    _passes = passes
     if not 0 <= worker_id < 1 << 16:
         raise RuntimeError("worker_id needs to be in the range [0, 65535]")
     _edges.prepare()
@@ -325,10 +326,6 @@ def current_context():
 def backward(context_id, roots, retain_graph=False):
     """Kicks off the distributed backward pass using the provided roots. It goes through all workers that the roots depend on,
     and returns when it is through; the gradients are in the context (:func:`get_gradients`)."""
-    import torch
-
-    from . import _passes
-
     if not isinstance(context_id, int) or not isinstance(roots, (list, tuple)):
         raise TypeError(
             "backward(): incompatible function arguments: backward(context_id: int, roots: List[Tensor], "

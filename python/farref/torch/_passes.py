@@ -240,9 +240,9 @@ def serve_gradients(said, beside, _, sender):
     """Told by another worker, which waits: this thread does, too."""
     _agent.started()
     context_id, number, retain, over_below, is_known, expected, gradients = pickle.loads(said)
+    context = _grad.retrieve_context(context_id)
     tensors = iter(() if beside is None else _tensors.unpack(beside[0]))
     gradients = [(message, [next(tensors) if is_there else None for is_there in of]) for message, of in gradients]
-    context = _grad.retrieve_context(context_id)
     if not expected and _is_all(context, number, gradients) and _run_at_once(context, gradients, retain):
         return _NOTHING
     rest = _Rest()
