@@ -21,6 +21,8 @@
 //! | a frame is replayed | sometimes | `Link` |
 //! | F7: of two workers at most one goes on without the other | always | `Split` |
 //! | F7: whoever is left is of one group | eventually | `Split` |
+//! | F10: no member is lost because a newcomer does not fit to it | always | `Unfit` |
+//! | F10: the newcomer is out, and whoever is left agrees | eventually | `Unfit` |
 //!
 //! Every action uses up something (an operation, a message, a fault), so no path is endless and
 //! *eventually* is exact: it is decided in the states where nothing can happen any more.
@@ -30,7 +32,9 @@
 mod cluster;
 mod link;
 mod split;
+mod unfit;
 
 pub use cluster::{Action, Cluster, ClusterState, Message};
 pub use link::{Link, LinkAction, LinkState};
 pub use split::{Split, SplitAction, SplitState};
+pub use unfit::{Unfit, UnfitAction, UnfitState};

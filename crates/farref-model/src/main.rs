@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use farref_model::{Cluster, Link, Split};
+use farref_model::{Cluster, Link, Split, Unfit};
 use serde::Serialize;
 use stateright::report::WriteReporter;
 use stateright::{Checker, Expectation, Model};
@@ -26,7 +26,8 @@ use stateright::{Checker, Expectation, Model};
   farref-model cluster --leaves 1 --crashes 1
   farref-model cluster --workers 2 --looks 6
   farref-model link --frames 3 --losses 1 --duplicates 1 --cuts 1 --overtakings 1
-  farref-model split --workers 4 --leaves 1"
+  farref-model split --workers 4 --leaves 1
+  farref-model unfit --workers 4 --elder 3"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -49,6 +50,8 @@ enum Which {
     Link(LinkArguments),
     /// Nodes that need a majority, in a network that falls apart
     Split(SplitArguments),
+    /// A newcomer that a member refuses
+    Unfit(UnfitArguments),
 }
 
 #[derive(Args)]
@@ -126,6 +129,22 @@ struct SplitArguments {
     leaves: u32,
 }
 
+#[derive(Args)]
+struct UnfitArguments {
+    /// How many workers there are before the newcomer
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=6))]
+    workers: u32,
+    /// The newcomer is another life of worker 0
+    #[arg(long)]
+    again: bool,
+    /// The worker that refuses it
+    #[arg(long, default_value_t = 0)]
+    elder: u32,
+    /// The worker that lets it in
+    #[arg(long, default_value_t = 1)]
+    sponsor: u32,
+}
+
 /// What the command prints at the end.
 #[derive(Serialize)]
 struct Summary {
@@ -170,6 +189,14 @@ fn main() -> ExitCode {
             model.cuts = chosen.cuts;
             model.crashes = chosen.crashes;
             model.leaves = chosen.leaves;
+            walk(model, &arguments)
+        }
+        Which::Unfit(chosen) => {
+            let mut model = Unfit::default();
+            model.workers = chosen.workers;
+            model.again = chosen.again;
+            model.elder = chosen.elder;
+            model.sponsor = chosen.sponsor;
             walk(model, &arguments)
         }
     };

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use farref_model::{Cluster, Link, Split};
+use farref_model::{Cluster, Link, Split, Unfit};
 use stateright::{Checker, Model};
 
 /// Walks every state, checks every property, answers how many states there are.
@@ -192,4 +192,24 @@ fn a_single_death_ends_nobody() {
     let one_dies =
         |workers| split(|model| (model.workers, model.splits, model.crashes) = (workers, 0, 1));
     assert_eq!([one_dies(3), one_dies(4)], [51, 507]);
+}
+
+fn unfit(elder: u32, sponsor: u32, again: bool) -> usize {
+    let mut model = Unfit::default();
+    (model.elder, model.sponsor, model.again) = (elder, sponsor, again);
+    walk(model)
+}
+
+/// F10: a newcomer and the leader refuse each other, or a newcomer and another.
+#[test]
+fn a_newcomer_that_a_member_refuses() {
+    let counts = [unfit(0, 1, false), unfit(1, 0, false), unfit(2, 1, false)];
+    assert_eq!(counts, [160, 3184, 2906]);
+}
+
+/// F10: the same of another life of the first worker, which leads when it is in.
+#[test]
+fn a_newcomer_that_a_member_refuses_and_that_leads() {
+    let counts = [unfit(1, 2, true), unfit(2, 1, true)];
+    assert_eq!(counts, [40, 220]);
 }

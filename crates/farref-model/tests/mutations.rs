@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use farref_model::{Cluster, Link, Split};
+use farref_model::{Cluster, Link, Split, Unfit};
 use farref_proto::Mutation;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
@@ -130,6 +130,28 @@ fn splits() -> Vec<(Mutation, Split)> {
 fn every_broken_rule_of_a_majority_that_the_model_covers_is_noticed() {
     let mut unnoticed = Vec::new();
     for (mutation, mut model) in splits() {
+        model.mutation = Some(mutation);
+        match first_violation(model) {
+            Some((property, states)) => println!("{mutation:?}: {property}, after {states} states"),
+            None => unnoticed.push(mutation),
+        }
+    }
+    assert_eq!(unnoticed, [], "these broken rules went unnoticed");
+}
+
+/// Who does not fit to a member: the rule, who refuses the newcomer, who lets it in, and whether it is another life of the first worker.
+const UNFIT: [(Mutation, u32, u32, bool); 3] = [
+    (Mutation::ResignUntold, 2, 1, false),
+    (Mutation::ResignAccusing, 2, 0, false),
+    (Mutation::NewcomersStay, 2, 1, true),
+];
+
+#[test]
+fn every_broken_rule_of_those_who_do_not_fit_is_noticed() {
+    let mut unnoticed = Vec::new();
+    for (mutation, elder, sponsor, again) in UNFIT {
+        let mut model = Unfit::default();
+        (model.elder, model.sponsor, model.again) = (elder, sponsor, again);
         model.mutation = Some(mutation);
         match first_violation(model) {
             Some((property, states)) => println!("{mutation:?}: {property}, after {states} states"),

@@ -122,7 +122,7 @@ pub enum Mutation {
     ResignUntold,
     /// Who resigns tells only its leader, even if it is that one that does not hear it (breaks F10).
     ResignToLeader,
-    /// Who resigns accuses the one that refuses it all the same (breaks F10).
+    /// Who is let in brings its suspicions before the others at once, before it can resign (breaks F10).
     ResignAccusing,
     /// A newcomer that is accused by one whom it has never heard stays if its number is lower (breaks ME-7).
     NewcomersStay,

@@ -77,14 +77,6 @@ impl<V> Outbox<V> {
         self.controls.clear();
     }
 
-    /// Throws away what is no longer to be said, whoever it was for.
-    pub(crate) fn retract(&mut self, control: &Control) {
-        self.controls.retain(|_, queue| {
-            queue.retain(|waiting| waiting != control);
-            !queue.is_empty()
-        });
-    }
-
     /// Takes in all that another outbox holds, after what is here.
     pub(crate) fn append(&mut self, other: Self) {
         for (to, controls) in other.controls {

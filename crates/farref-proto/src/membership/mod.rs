@@ -107,6 +107,8 @@ pub struct Membership {
     unheard: BTreeSet<NodeId>,
     /// Of those, the members that were there when this node was let in (ME-7).
     elders: BTreeSet<NodeId>,
+    /// Whether there are suspects from before this node was let in, which nobody has been told of.
+    has_early_suspects: bool,
     /// To whom the suspects were reported.
     reported_to: Option<NodeId>,
     /// The leader that has been told what is open.
@@ -153,6 +155,7 @@ impl Membership {
             suspects: BTreeSet::new(),
             unheard: BTreeSet::new(),
             elders: BTreeSet::new(),
+            has_early_suspects: false,
             reported_to: None,
             told: None,
             round: None,
@@ -348,7 +351,8 @@ impl Membership {
             let alive = Standing::of(self.me, Status::Alive);
             self.view.raise(self.me.worker, alive);
             self.open.insert(self.me.worker, Open::news(alive));
-            if !self.suspects.is_empty() {
+            self.has_early_suspects = !self.suspects.is_empty();
+            if self.has_early_suspects && mutated!(self.mutant, ResignAccusing) {
                 self.report_suspects(None, &mut outcome);
             }
         }

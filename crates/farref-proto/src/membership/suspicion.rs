@@ -97,6 +97,21 @@ impl Membership {
         self.learn(&[(node.worker, dead)], None, outcome);
     }
 
+    pub(crate) fn has_early_suspects(&self) -> bool {
+        self.has_early_suspects
+    }
+
+    /// Brings the suspicions to the leader that this node has kept to itself until it was let in. That is done at the next
+    /// occasion, so that its driver can resign before, if one of them refuses this node.
+    pub(crate) fn report_early_suspects(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.has_early_suspects = false;
+        if self.phase == Phase::Member && !self.suspects.is_empty() {
+            self.report_suspects(None, &mut outcome);
+        }
+        outcome
+    }
+
     /// Brings suspicions to the leader, all of them when it is a new one; or acts on them.
     ///
     /// A node that is the leader only because it suspects those before it asks another member first:

@@ -477,10 +477,6 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     /// are told that it has left.
     pub fn resign(&mut self, refused_by: NodeId, out: &mut Outbox<V>) {
         let outcome = self.membership.resign(refused_by);
-        // A suspicion from the time when it was not in yet is not brought before the others, either.
-        if !mutated!(self.mutant, ResignAccusing) {
-            out.retract(&Control::Suspect(refused_by));
-        }
         self.apply(outcome, out);
         self.proceed(out);
     }
@@ -549,6 +545,11 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         control: Control,
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
+        if self.membership.has_early_suspects() {
+            self.membership.heard(from);
+            let outcome = self.membership.report_early_suspects();
+            self.apply(outcome, out);
+        }
         let result = self.dispatch(from, control, out);
         self.membership.met(from);
         self.loop_back(out);

@@ -517,6 +517,7 @@ mod tests {
             1 => node.clone().prop_map(Control::Suspect),
             1 => node.clone().prop_map(Control::Accused),
             2 => Just(Control::Join),
+            1 => any::<u32>().prop_map(|limit| Control::NoRoom { limit }),
             1 => (0..3_u64, any::<bool>(), node.clone()).prop_map(|(round, all_willing, node)| {
                 let waiting_for = vec![(node, Default::default())];
                 Control::Probe { round, all_willing, waiting_for }

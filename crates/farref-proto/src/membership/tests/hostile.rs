@@ -84,6 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => node(true).prop_map(Control::Suspect),
         1 => node(true).prop_map(Control::Accused),
         2 => Just(Control::Join),
+        1 => any::<u32>().prop_map(|limit| Control::NoRoom { limit }),
         1 => (0..3_u64, any::<bool>(), node(true)).prop_map(|(round, all_willing, node)| {
             let waiting_for = vec![(node, Residue::default())];
             Control::Probe { round, all_willing, waiting_for }

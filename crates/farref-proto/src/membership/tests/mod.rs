@@ -6,6 +6,7 @@ mod group;
 mod hostile;
 mod made_up;
 mod splits;
+mod words;
 
 use proptest::prelude::*;
 
