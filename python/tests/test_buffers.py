@@ -1,5 +1,6 @@
 """Large buffers travel beside their values, without copies on the way."""
 
+import copyreg
 import gc
 import pickle
 import threading
@@ -80,3 +81,53 @@ def test_plain_buffers_travel_out_of_band_too(b):
     assert b.call(bytes, pickle.PickleBuffer(data)) == data
     assert b.call(there.same, data) == data
     assert b.call(there.same, bytearray(data)) == data
+
+
+class Registered:
+    def __init__(self, how="by itself"):
+        self.how = how
+
+
+def test_what_a_program_says_of_how_to_pickle_things_counts_whenever_it_says_it(b):
+    array = np.ones(10_000)
+    assert b.call(there.same, [Registered(), array])[0].how == "by itself"
+    copyreg.pickle(Registered, lambda _: (Registered, ("as registered",)))
+    try:
+        assert b.call(there.same, [Registered(), array])[0].how == "as registered"
+    finally:
+        del copyreg.dispatch_table[Registered]
+
+
+def view_of_kept_array(size):
+    return kept_array(size)["of somebody's"][0][1:]
+
+
+def test_a_view_of_what_somebody_else_has_is_copied(b):
+    call = ended(b.start(view_of_kept_array, 100_000))
+    kept.clear()
+    assert made and made[0]() is None
+    assert call.result().sum() == 99_999
+
+
+def test_tensors_arrive_as_what_they_are(b):
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(240_000.0, dtype=torch.float64).reshape(400, 600)
+    numbers = torch.view_as_complex(whole.reshape(-1, 2))
+    small = torch.view_as_complex(torch.ones(3, 2))
+    parameter = torch.nn.Parameter(whole[:2].clone())
+    for sent in [
+        whole, whole.t(), whole[::3, 1:], whole.expand(2, 400, 600), whole[:0], torch.tensor(True), parameter,
+        numbers.conj(), numbers.conj().imag, small.conj(), small.conj().imag, whole.to_sparse(),
+    ]:
+        # Nobody keeps what is made for the message.
+        back = b.call(there.same, sent)
+        assert type(back) is type(sent) and (back.dtype, back.shape) == (sent.dtype, sent.shape)
+        assert back.requires_grad == sent.requires_grad and torch.equal(back.to_dense(), sent.to_dense())
+    noted = torch.ones(3)
+    noted.note = "kept"
+    # As torch does it: some versions keep that.
+    assert vars(b.call(there.same, noted)) == vars(pickle.loads(pickle.dumps(noted)))
+    # One that is in a value twice arrives as one, with memory of its own.
+    first, second = b.call(there.same, [whole, whole])
+    first += 1
+    assert first is second and whole[0, 0] == 0

@@ -411,6 +411,28 @@ def test_callbacks_may_wait_and_come_one_after_the_other(b):
     assert seen == [6, "after"]
 
 
+def test_callbacks_that_are_added_while_somebody_waits_for_a_while_are_called(b):
+    there.released.clear()
+    future = b.start(there.waits_to_be_released)
+    ends, called = [], threading.Event()
+
+    def waits():
+        try:
+            future.result(timeout=0.5)
+        except TimeoutError:
+            ends.append("not yet")
+
+    thread = threading.Thread(target=waits)
+    try:
+        thread.start()
+        threading.Event().wait(0.1)  # most likely it waits by now
+        future.add_done_callback(lambda _: called.set())
+        thread.join(60)
+    finally:
+        there.released.set()
+    assert ends == ["not yet"] and called.wait(60)
+
+
 def test_callbacks_that_are_not_taken_back_are_kept(b):
     class Unlike:
         def __eq__(self, other):
@@ -539,7 +561,7 @@ def test_a_copy_that_takes_too_long_is_a_timeout_and_none_is_no_limit(b):
     there.released.clear()
     value = b.remote(there.waits_to_be_released)
     try:
-        with pytest.raises(farref.Timeout):
+        with pytest.raises(farref.Timeout, match="50"):
             value.timeout(0.05).to_here()
     finally:
         there.released.set()

@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import threading
+import time
 import weakref
 
 import pytest
@@ -93,3 +95,59 @@ def test_errors_advise_to_what_python_has(cluster):
         cluster["a"].peer("nobody")
     with pytest.raises(farref.Timeout, match="timeout=.."):
         cluster["a"].lookup("nothing", timeout=0.01)
+
+
+def joined(folder, **settings):
+    """Two workers of this process that join at the same time: `settings` are a pair of each. What came of it, by rank."""
+    came = [None, None]
+
+    def join(rank):
+        own = {name: pair[rank] for name, pair in settings.items()}
+        try:
+            came[rank] = farref.join(
+                name=f"worker{rank}", rank=rank, world_size=2, rendezvous=f"file://{folder}/store", join_timeout=30, **own
+            )
+        except farref.Error as error:
+            came[rank] = error
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join(90) for thread in threads]
+    return came
+
+
+def test_workers_with_another_secret_do_not_meet(tmp_path):
+    for error in joined(tmp_path, token=("one", "two")):
+        assert isinstance(error, farref.RendezvousError) and "token" in str(error), error
+
+
+def test_certificates_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(ValueError, match="no.crt"):
+        files = tuple(str(tmp_path / name) for name in ("no.crt", "no.key", "no.ca"))
+        farref.join(name="a", rank=0, world_size=1, rendezvous=f"file://{tmp_path}/a", tls=files)
+
+
+def test_settings_of_a_worker_are_its_own(tmp_path):
+    limited, other = joined(tmp_path, call_timeout=(0.05, None), fail_on_leaks=(True, None), token=("same", "same"))
+    there.released.clear()
+    try:
+        with pytest.raises(farref.Timeout, match="50ms"):
+            limited.peer("worker1").call(there.waits_to_be_released)
+        # None is no limit, and not that of the worker.
+        call = limited.peer("worker1").timeout(None).start(there.waits_to_be_released)
+        time.sleep(0.1)
+        assert not call.done()
+    finally:
+        there.released.set()
+    assert call.result(60) == "made"
+    # Peers of different groups that have the same rank are different.
+    with farref.testing.Cluster("elsewhere") as cluster:
+        assert cluster["elsewhere"].me != limited.me and limited.me == other.peer("worker0")
+    kept = limited.peer("worker1").remote(there.Counter)
+    assert kept.call() == 0
+    ends = threading.Thread(target=other.shutdown)
+    ends.start()
+    with pytest.raises(farref.Leaked, match="Counter"):
+        limited.shutdown()
+    ends.join(90)
+    del kept

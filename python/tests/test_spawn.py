@@ -3,11 +3,11 @@
 import pytest
 
 import farref
-from processes_to_spawn import all_call_all, all_exit, one_fails, one_fails_at_length, one_is_killed
+from processes_to_spawn import all_call_all, all_exit, one_fails, one_fails_and_others_work, one_fails_at_length, one_is_killed
 
 
 def test_spawned_processes_are_a_group():
-    farref.spawn(all_call_all, 3, "hello", times=1)
+    farref.spawn(all_call_all, 3, "hello", times=2)
 
 
 def test_the_failure_of_one_ends_all_and_is_told_with_its_traceback():
@@ -15,6 +15,12 @@ def test_the_failure_of_one_ends_all_and_is_told_with_its_traceback():
         farref.spawn(one_fails, 3)
     assert isinstance(raised.value, farref.Error)
     assert "LookupError: of worker1" in str(raised.value.__cause__)
+
+
+def test_those_that_have_not_failed_are_killed_and_not_waited_for(tmp_path):
+    with pytest.raises(farref.SpawnError, match="worker1"):
+        farref.spawn(one_fails_and_others_work, 2, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_group_of_nobody_is_refused():

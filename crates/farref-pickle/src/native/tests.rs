@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::codec::PickleCodec;
 use super::wire::Memory;
 use super::*;
-use crate::PyException;
 use crate::pickle::Writer;
+use crate::{Keywords, PyException};
 
 #[farref::remote(python = "laws.echo")]
 async fn echo(value: PyValue) -> PyValue {
@@ -23,6 +23,11 @@ async fn echo(value: PyValue) -> PyValue {
 #[farref::remote(python = "laws.sum")]
 async fn sum(first: i64, second: Option<i64>) -> i64 {
     first + second.unwrap_or(100)
+}
+
+#[farref::remote(python = "laws.named")]
+async fn named(first: i64, others: Keywords<i64>) -> (i64, Vec<(String, i64)>) {
+    (first, others.0)
 }
 
 #[farref::remote(python = "laws.refuse")]
@@ -81,6 +86,15 @@ async fn functions_are_called_by_their_python_names_with_arguments_by_place_and_
         .keyword("second", 5)
         .keyword("first", 6);
     assert_eq!(named.on::<i64>(&peer).await?, 11);
+    // What has a parameter of its own is none of those that are left, and nothing is given twice.
+    let named = PyCall::new("laws.named", ())
+        .keyword("second", 5)
+        .keyword("first", 6);
+    let found: (i64, Vec<(String, i64)>) = named.on(&peer).await?;
+    assert_eq!(found, (6, vec![("second".to_owned(), 5)]));
+    let twice = PyCall::new("laws.named", (1,)).keyword("first", 6);
+    let twice = twice.on::<PyValue>(&peer).await;
+    assert!(matches!(twice, Err(Error::Codec { .. })), "{twice:?}");
     // The worker itself is a peer as any other.
     let me = cluster.worker(0).me();
     assert_eq!(py_call::<i64>(&me, "laws.sum", (1, 2)).await?, 3);
@@ -179,6 +193,39 @@ fn np_2_a_number_of_nothing_is_an_error() {
         let found = read::<PyValue>(&wire.unwrap()).unwrap_err().to_string();
         assert!(found.contains("did not come with the value"), "{found}");
     }
+}
+
+/// A value by itself, in the foreign form.
+fn alone(pickle: &[u8]) -> Vec<u8> {
+    let none = Vec::<u8>::new();
+    let pickle = Blob::from(pickle.to_vec());
+    postcard::to_allocvec(&(false, pickle, &none, Vec::<u32>::new(), &none)).unwrap()
+}
+
+#[test]
+fn numbers_that_do_not_fit_are_refused_and_not_cut() {
+    let long = |bytes: &[u8]| {
+        let mut writer = Writer::new(5);
+        writer.long(bytes);
+        alone(&writer.finish())
+    };
+    let mut large = [0; 9];
+    large[8] = 1;
+    assert!(read::<i64>(&long(&large)).is_err());
+    assert!(read::<PyValue>(&long(&large)).is_err());
+    assert_eq!(read::<i128>(&long(&large)).ok(), Some(1 << 64));
+    assert_eq!(read::<u128>(&long(&large)).ok(), Some(1 << 64));
+    let mut larger = [0; 18];
+    larger[17] = 1;
+    assert!(read::<i128>(&long(&larger)).is_err() && read::<u128>(&long(&larger)).is_err());
+}
+
+#[test]
+fn bytes_behind_a_value_are_refused() {
+    let mut body = alone(b"\x80\x05K\x01.");
+    assert_eq!(read::<i64>(&body).ok(), Some(1));
+    body.push(0);
+    assert!(read::<i64>(&body).is_err());
 }
 
 /// NP-1

@@ -558,3 +558,44 @@ fn looking_is_paid_for() {
     assert_eq!(budget.get(), 0);
     assert_eq!(view.shape().err(), Some(PickleError::TooLarge));
 }
+
+#[test]
+fn what_is_remembered_under_a_number_is_the_latest() {
+    assert_eq!(
+        read(b"\x80\x02(K\x01q\x00h\x00K\x02q\x00h\x00t."),
+        Ok("(1, 1, 2, 2)".to_owned())
+    );
+}
+
+#[test]
+fn names_with_line_breaks_are_names_and_no_opcodes() {
+    let mut writer = Writer::new(2);
+    writer.global("os\nsystem\n)R", "name\n.");
+    assert_eq!(read(&writer.finish()), Ok("os system )R.name .".to_owned()));
+}
+
+#[test]
+fn long_names_are_paid_for_as_texts_are() {
+    let mut writer = Writer::new(2);
+    writer.global("m", &"n".repeat(1 << 16));
+    let bytes = writer.finish();
+    let pickle = Pickle::read(&bytes).expect("a pickle");
+    let budget = Cell::new(1 << 16);
+    assert!(pickle.view(&budget).shape().is_ok());
+    assert!((1 << 16) - budget.get() > (1 << 15) / TEXT);
+}
+
+#[test]
+fn buffers_in_what_is_there_twice_are_there_twice() {
+    let mut writer = Writer::new(5);
+    writer.mark().next_buffer();
+    let list = writer.empty_list().memoize();
+    writer.mark().next_buffer().appends();
+    let itself = writer.recall(list).next_buffer().memoize();
+    writer.recall(itself).next_buffer().tuple();
+    let bytes = writer.finish();
+    let pickle = Pickle::read(&bytes).expect("a pickle");
+    let mut shared = pickle.shared_buffers();
+    shared.sort_unstable();
+    assert_eq!(shared, [1, 2]);
+}

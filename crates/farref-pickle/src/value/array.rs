@@ -330,3 +330,26 @@ impl<'de> SeqAccess<'de> for Rows<'_> {
         Some(self.left)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_whose_first_dimension_runs_fastest_is_turned_around() {
+        let element = Element::of_torch(b"int16").unwrap();
+        let shape = [2, 3, 4];
+        let place = |of: [usize; 3], fastest_first: bool| match fastest_first {
+            true => of[0] + 2 * (of[1] + 3 * of[2]),
+            false => of[2] + 4 * (of[1] + 3 * of[0]),
+        };
+        let (mut given, mut wanted) = ([0; 48], [0; 48]);
+        for number in 0..24_u8 {
+            let index = usize::from(number);
+            let of = [index / 12, index / 4 % 3, index % 4];
+            given[2 * place(of, true)] = number;
+            wanted[2 * place(of, false)] = number;
+        }
+        assert_eq!(transposed(&given, &shape, element), wanted);
+    }
+}
