@@ -70,6 +70,13 @@ def test_workers_say_whether_they_have_ended():
     assert repr(worker) == 'Worker("a", rank=0, ended)'
 
 
+def test_a_block_that_raises_ends_its_workers():
+    with pytest.raises(LookupError), farref.testing.Cluster("a", "b") as cluster:
+        worker = cluster["b"]
+        raise LookupError
+    assert not worker.is_member
+
+
 def test_the_worker_of_a_process_is_one_that_has_not_ended(tmp_path):
     with pytest.raises(farref.NotMember, match="farref.join"):
         farref.worker()

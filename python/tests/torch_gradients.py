@@ -437,6 +437,91 @@ def refused(x):
 
 
 @law
+def gradients_have_memory_of_their_own_and_stay_what_they_were():
+    a, b = fresh(), fresh()
+    with dist_autograd.context() as context:
+        loss = (a + b).sum()
+        dist_autograd.backward(context, [loss], retain_graph=True)
+        first = dist_autograd.get_gradients(context)
+        assert first[a].is_contiguous() and first[a].data_ptr() != first[b].data_ptr()
+        dist_autograd.backward(context, [loss])
+        assert first[a].tolist() == first[b].tolist() == [1, 1, 1]
+        second = dist_autograd.get_gradients(context)
+        assert second[a].tolist() == second[b].tolist() == [2, 2, 2]
+
+
+@law
+def sparse_and_whole_gradients_of_one_leaf_add_up_in_any_order():
+    weight, index = torch.rand(5, 3, requires_grad=True), torch.tensor([1, 3, 3])
+    wanted = torch.autograd.grad(look_up(weight, index).sum() + (weight * 2).sum(), weight)[0].to_dense()
+    for order in ((1, 2), (2, 1)):
+        with dist_autograd.context() as context:
+            for rank in order:
+                part = far(1, look_up, weight, index) if rank == 1 else far(2, twice, weight)
+                dist_autograd.backward(context, [part.sum()])
+            found = dist_autograd.get_gradients(context)[weight]
+        assert torch.allclose(found.to_dense(), wanted), order
+
+
+def twice(x):
+    return x * 2
+
+
+@law
+def several_losses_add_up_and_one_counts_as_often_as_it_is_there():
+    x = fresh()
+    with dist_autograd.context() as context:
+        one, other = far(1, twice, x).sum(), far(2, same, x).sum()
+        dist_autograd.backward(context, [one, other, one])
+        assert dist_autograd.get_gradients(context)[x].tolist() == [5, 5, 5]
+
+
+@law
+def tensors_without_gradients_between_others_keep_their_places():
+    plain = torch.tensor([2.0, 3.0, 4.0])
+
+    def program(call, x):
+        a, b, c = call(1, mixed, plain, x, plain * 10, x * 2)
+        return (a * 2 + b * 3 + c * 5).sum()
+
+    agrees(program)
+
+
+def mixed(first, a, second, b):
+    return a * first, second, b * second
+
+
+@law
+def what_is_called_outside_of_a_context_runs_in_none():
+    with dist_autograd.context():
+        assert all(far(rank, is_in_context) for rank in range(WORKERS) for _ in range(3))
+    assert not any(far(rank, is_in_context) for rank in range(WORKERS) for _ in range(10))
+
+
+def is_in_context():
+    try:
+        dist_autograd._current_context()
+    except RuntimeError:
+        return False
+    return True
+
+
+@law
+def a_pass_may_begin_at_a_far_loss_and_again_if_it_is_retained():
+    x = fresh()
+    with dist_autograd.context() as context:
+        loss = rpc.remote("worker1", summed, args=(x,))
+        loss.backward(context, retain_graph=True)
+        loss.backward(context)
+        assert dist_autograd.get_gradients(context)[x].tolist() == [4, 4, 4]
+    del loss
+
+
+def summed(x):
+    return (x * 2).sum()
+
+
+@law
 def nothing_is_left_when_contexts_are_over():
     for rank in range(WORKERS):
         until(lambda: far(rank, contexts) == 0)

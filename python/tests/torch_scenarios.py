@@ -54,6 +54,20 @@ def add_elsewhere(to, a, b):
     return rpc.rpc_async(to, add, args=(a, b)).then(lambda sum: 10 * sum.wait())
 
 
+@rpc.functions.async_execution
+def fails_later(to):
+    return rpc.rpc_async(to, fail)
+
+
+@rpc.functions.async_execution
+def answers_at_once():
+    return 1
+
+
+def first_and_last(tensor):
+    return tensor[0].item(), tensor[-1].item()
+
+
 class Till:
     def __init__(self):
         self.coins = 0
@@ -87,6 +101,10 @@ def calls():
         assert rpc.rpc_sync("worker0", add, args=("to", " myself")) == "to myself"
         raises(ValueError, "not like this", rpc.rpc_sync, "worker1", fail)
         raises(RuntimeError, "RPC ran for more than", rpc.rpc_sync, "worker1", time.sleep, args=(5,), timeout=0.2)
+        raises(ValueError, "not like this", rpc.rpc_sync, "worker1", fails_later, args=("worker0",))
+        raises(RuntimeError, "must return a torch.futures.Future", rpc.rpc_sync, "worker1", answers_at_once)
+        # What cannot be sent back is an error of the call.
+        raises(Exception, "lock", rpc.rpc_sync, "worker1", threading.Lock)
         raises(RuntimeError, "worker7", rpc.rpc_sync, "worker7", add, args=(1, 2))
         assert rpc.get_worker_info("worker1").id == 1
     rpc.shutdown()
@@ -106,6 +124,10 @@ def references():
         assert rpc.rpc_sync("worker2", put_one, args=(mine,)) == 1
         assert mine.local_value().coins == 1
         raises(ValueError, "not like this", rpc.remote("worker1", fail).to_here)
+        late = rpc.remote("worker1", time.sleep, args=(1,))
+        raises(RuntimeError, "RPC ran for more than", late.to_here, timeout=0.1)
+        assert late.to_here() is None
+        del late
         del till, mine
         until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
         until(lambda: owned() == (0, 0))
@@ -242,6 +264,8 @@ def futures():
         raises(ValueError, "not like this", failed.wait)
         raises(ValueError, "not like this", failed.wait)
         raises(ValueError, "not like this", torch.futures.wait_all, [rpc.rpc_async("worker1", fail)])
+        some = [rpc.rpc_async("worker1", add, args=(1, 2)), rpc.rpc_async("worker1", fail)]
+        raises(ValueError, "not like this", torch.futures.collect_all(some).wait)
         # One that nobody waits for: the shutdown does.
         rpc.rpc_async("worker1", time.sleep, args=(0.1,))
         kept = rpc.rpc_async("worker1", add, args=(1, 2))
@@ -274,6 +298,18 @@ def forms():
         assert rpc.rpc_sync("worker1", is_one, args=(tensor, tensor.clone())) == (False, False)
         assert torch.equal(rpc.rpc_sync("worker1", Till.put, args=(Till(), tensor)), tensor)
         raises(Exception, "only_here", rpc.rpc_sync, "worker1", only_here, args=(1,))
+        numbers = torch.view_as_complex(torch.arange(20_000.0).reshape(-1, 2))
+        twice = torch.sparse_coo_tensor([[0, 0, 1], [1, 1, 0]], [1.0, 2.0, 3.0], (2, 2))
+        sent = (numbers.conj(), numbers.conj().imag, numbers[:3].conj(), twice, twice.coalesce(), torch.eye(3).to_sparse_csr())
+        args, _ = rpc.rpc_sync("worker1", given, args=sent)
+        for there, back in zip(sent, args):
+            assert (there.layout, there.dtype, there.shape) == (back.layout, back.dtype, back.shape)
+            assert torch.equal(there.to_dense(), back.to_dense())
+        assert [tensor.is_coalesced() for tensor in args[3:5]] == [False, True]
+        assert torch.equal(rpc.rpc_sync("worker1", torch.Tensor.to_dense, args=(twice.to_sparse_csr(),)), twice.to_dense())
+        # Nobody keeps what is on its way.
+        calls = [rpc.rpc_async("worker1", first_and_last, args=(torch.full((300_000,), n * 1.0),)) for n in range(8)]
+        assert torch.futures.wait_all(calls) == [(n, n) for n in range(8)]
     rpc.shutdown()
 
 
