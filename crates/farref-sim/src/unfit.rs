@@ -108,11 +108,11 @@ impl World {
         let accuser = handling
             .filter(|handling| handling.control == Control::Suspect(node))
             .map(|handling| handling.from);
-        for newcomer in accuser.into_iter().chain([by]) {
-            if self.oracle.unfit.contains(&(newcomer, node)) {
-                let what = format!("{by} declares {node} dead, for {newcomer} does not fit to it");
-                self.oracle.violated("F10", self.now, what);
-            }
+        // On another's word anybody may: that one cannot reach it.
+        let newcomer = accuser.unwrap_or(by);
+        if self.oracle.unfit.contains(&(newcomer, node)) {
+            let what = format!("{by} declares {node} dead, for {newcomer} does not fit to it");
+            self.oracle.violated("F10", self.now, what);
         }
     }
 }
